@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.cli.base.garbage_collection import collect_less
+from optsched.cli.base.session_context import collect_less
 from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.snapshot import Gang, GangPhase, Node, Queue, Snapshot
 from optsched.cluster.task import PodTerm, Task, TaskShape, TaskStatus

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from optsched.cli import legacy
+from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.base.connection import Exit
 from optsched.cli.base.console import echo
-from optsched.cli.base.exit_codes import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
-from optsched.cli.base.parameters import current_names
+from optsched.cli.base.options import current_names
 from optsched.cli.main import main
 from optsched.cli.offline.benchmark_instances import BENCHMARKS
 

@@ -13,9 +13,9 @@ import click
 
 from optsched import __version__
 from optsched.api.kinds import JOB, QUEUE, Ref
+from optsched.cli.base.command_errors import EndingCommand
 from optsched.cli.base.connection import call_cluster, cluster_options, listed, read
-from optsched.cli.base.exit_codes import EndingCommand
-from optsched.cli.base.output_formats import output_option, show_list
+from optsched.cli.base.options import output_option, show_list
 from optsched.cli.objects.job_actions import (
     ABORT,
     RESUME,
@@ -25,7 +25,7 @@ from optsched.cli.objects.job_actions import (
     show_jobs,
     submit,
 )
-from optsched.cli.objects.manifests_from_flags import (
+from optsched.cli.objects.manifests import (
     AMOUNTS,
     DEFAULT_AMOUNTS,
     JobFlags,

@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 import click
 
 from optsched import __version__
-from optsched.cli.base.command_group import Group
-from optsched.cli.base.exit_codes import EndingCommand
+from optsched.cli.base.command_errors import EndingCommand, Group
 
 
 class Entry(NamedTuple):

@@ -8,9 +8,9 @@ import click
 
 from optsched import __version__
 from optsched.api.kinds import JOB, QUEUE
+from optsched.cli.base.command_errors import PlainCommand
 from optsched.cli.base.console import echo
-from optsched.cli.base.output_formats import JSON, NAME, YAML, output_option, written
-from optsched.cli.base.plain_errors import PlainCommand
+from optsched.cli.base.options import JSON, NAME, YAML, output_option, written
 
 SHELLS = ("bash", "zsh", "fish")
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from optsched.cli.main import main
 from optsched.cli.services.controllers import CONFIG, GRAMMAR
-from optsched.cli.services.go_flags import translate
+from optsched.cli.services.service_options import translate
 from optsched.controllers import hypernode
 from optsched.kube.controllers import process as controlling
 from optsched.kube.runtime.leader_election import Election, LeaseTimes

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optsched.cli.base.output_formats import lines_of
+from optsched.cli.base.options import lines_of
 from optsched.cli.objects.describe import block, event_rows, title
 from optsched.cli.objects.table_columns import span
 

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from optsched.cli.services.log_options import logging_options, set_up_logging
+from optsched.cli.services.service_options import logging_options, set_up_logging
 
 
 @pytest.fixture

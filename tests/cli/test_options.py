@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from optsched.api.kinds import JOB_FLOW
-from optsched.cli.base.output_formats import FORMATS
-from optsched.cli.base.parameters import current_names
+from optsched.cli.base.options import FORMATS, current_names
 from optsched.cli.commands import SHORT_FORMS, VOLCANO_FORMS, all_commands
 from optsched.cli.main import main
 from tests.cli.clusters import FakeCluster, job, optsched, queue

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from optsched.api.kinds import JOB, JOB_FLOW, JOB_TEMPLATE
 from optsched.cli import legacy
-from optsched.cli.base.plain_errors import show_crash
+from optsched.cli.base.command_errors import show_crash
 from optsched.cli.main import main
-from optsched.cli.services.log_options import set_up_logging
+from optsched.cli.services.service_options import set_up_logging
 from optsched.formats.files.yaml_text import read_yaml, write_yaml
 from optsched.kube.client.errors import Rejected
 from optsched.units.plaintext import is_plain, printable, write_json
@@ -43,8 +43,8 @@ PRINTS: Final = frozenset(
 ALLOWED: Final = {
     ("cli/base/console.py", "click.echo"),
     ("cli/base/console.py", "Console"),
-    ("cli/base/plain_errors.py", "sys.stderr"),
-    ("cli/services/log_options.py", "sys.stderr"),
+    ("cli/base/command_errors.py", "sys.stderr"),
+    ("cli/services/service_options.py", "sys.stderr"),
     ("library.py", "warnings.warn"),
     ("plugins/deprecated.py", "warnings.warn"),
     ("study/fgd/__main__.py", "sys.stdout"),

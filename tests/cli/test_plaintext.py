@@ -11,7 +11,7 @@ from rich.table import Table
 from optsched.api.kinds import POD, Ref
 from optsched.api.meta import EventType
 from optsched.cli.base.console import PlainConsole, echo
-from optsched.cli.services.log_options import PlainFormatter
+from optsched.cli.services.service_options import PlainFormatter
 from optsched.kube.runtime.events import Note, build_event
 from optsched.units.plaintext import printable
 

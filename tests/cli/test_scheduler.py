@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from optsched.cli.services.go_flags import translate
 from optsched.cli.services.scheduler import GRAMMAR
+from optsched.cli.services.service_options import translate
 from optsched.cluster.node_parts import Sharding, ShardMode
 from optsched.kube.client.client import ConfigError
 from optsched.kube.runtime.leader_election import Election, LeaseTimes

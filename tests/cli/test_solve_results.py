@@ -14,10 +14,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from optsched.cli.base.output_files import KeepError, check_writable, keep_text
+from optsched.cli.base.path_arguments import KeepError, check_writable, keep_text
 from optsched.cli.main import main
 from optsched.cli.offline import solve_model as solving
-from optsched.cli.offline.progress_display import progress_text
+from optsched.cli.offline.solve_display import progress_text
 from optsched.cluster.decisions import Progress
 from optsched.formats.solve_result import SolveResult, checksum, read_result
 from tests.support.disk import full

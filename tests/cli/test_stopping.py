@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from optsched.cli.base.stop_signals import stopping
+from optsched.cli.offline.solve_model import stopping
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

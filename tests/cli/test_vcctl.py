@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import pytest
 
-from optsched.cli.base.output_formats import FORMATS
+from optsched.cli.base.options import FORMATS
 from optsched.cli.main import main
 from tests.cli.clusters import CONTEXT, FakeCluster, answer, job, optsched, pod, queue, values
 

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from optsched.cli.base.custom_plugins import read_folder, shelf_of
+from optsched.cli.base.session_context import read_folder, shelf_of
 from optsched.plugins.registry import PLUGINS
 from optsched.policy import PolicyError, PolicyWatch, Rejected, Reloaded, Unchanged, describe
 from optsched.policy.catalogue import ENTRY_POINTS, Shelf

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from optsched.cli.base.custom_plugins import read_folder
+from optsched.cli.base.session_context import read_folder
 from optsched.plugins.custom.proposals import Place
 from optsched.policy import PolicyError, describe
 from optsched.policy.catalogue import Shelf

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from optsched.cli.base.custom_plugins import shelf_of
+from optsched.cli.base.session_context import shelf_of
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import GangPhase
 from optsched.plugin import Face, Greedy, Rule, Violation, running_tasks

@@ -12,7 +12,7 @@ import click
 
 from optsched.api.kinds import NAMESPACE, Ref
 from optsched.cli.base.console import print_text, remarks
-from optsched.cli.base.parameters import ServerAddress
+from optsched.cli.base.options import ServerAddress
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

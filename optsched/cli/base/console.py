@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.status import Status
 from rich.text import Text
 
-from optsched.cli.base.plain_errors import name_inputs
+from optsched.cli.base.command_errors import name_inputs
 from optsched.units.plaintext import printable
 
 if TYPE_CHECKING:

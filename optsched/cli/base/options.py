@@ -1,4 +1,8 @@
-"""Options that several commands share, and the types of their values."""
+"""Options that several commands share: types of values, former names, output formats.
+
+A list in JSON or YAML is a `v1` List of objects as the server keeps them, without `managedFields`,
+keys in order; one object is the object itself. `name` is what `kubectl get -o name` prints.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,264 @@ import math
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from rich.text import Text
 
-from optsched.cli.base.output_formats import TABLE
+from optsched.cli.base.console import echo, output, print_text, remarks
+from optsched.cli.objects.table_columns import TABLES, Column, Table, name_of, namespace_of
+from optsched.formats.files.yaml_text import write_yaml
+from optsched.kube.client.kubeconfig import is_http_address
 from optsched.policy.policy import SolverKind
-from optsched.units.plaintext import printable
+from optsched.units import QuantityError, parse_amount
+from optsched.units.plaintext import printable, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from rich.console import Console
+
+    from optsched.api.kinds import Kind
+
+    Raw = Mapping[str, Any]
+
+
+class ServerAddress(click.ParamType[str]):
+    """The address of an API server: `https://HOST:PORT`, optionally with a path; may be empty."""
+
+    name = "address"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """See `click.ParamType`."""
+        text = str(value)
+        if text and not is_http_address(text):
+            self.fail(f"{text!r} is no address of an API server: write https://HOST:PORT", param)
+        return text
+
+
+MOST_CHARACTERS: Final = 253
+"""Of the name of an object in Kubernetes."""
+
+
+class ObjectName(click.ParamType[str]):
+    """The name of a queue or a scheduler: not empty, without spaces and control characters."""
+
+    name = "text"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """See `click.ParamType`."""
+        text = str(value)
+        if not text:
+            self.fail("the name is empty: write one, or leave the option out", param, ctx)
+        if len(text) > MOST_CHARACTERS:
+            self.fail(f"the name has {len(text)} characters, at most {MOST_CHARACTERS} are allowed")
+        if not text.isprintable() or " " in text:
+            self.fail(f"{text!r} is no name: write it without spaces", param, ctx)
+        return text
+
+
+class Amount(click.ParamType[str]):
+    """A positive quantity of a node's resource, kept as written."""
+
+    name = "text"
+
+    def __init__(self, resource: str) -> None:
+        self._resource = resource
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """See `click.ParamType`."""
+        try:
+            is_more = parse_amount(self._resource, str(value)) > 0
+        except QuantityError as e:
+            self.fail(str(e), param, ctx)
+        if not is_more:
+            self.fail(f"{value}: write an amount above zero, such as 4 or 16Gi", param, ctx)
+        return str(value)
+
+
+class RenamedOption(click.Option):
+    """An option whose former names are accepted but hidden.
+
+    Parameters
+    ----------
+    former
+        Among the names of the option, those that help leaves out.
+
+    """
+
+    def __init__(self, *arguments: Any, former: Sequence[str], **options: Any) -> None:  # noqa: ANN401  click's
+        super().__init__(*arguments, **options)
+        self.former = frozenset(former)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """See `click.Option`."""
+        return " / ".join(f"'{name}'" for name in current_names(self))
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """See `click.Option`."""
+        opts, secondary = self.opts, self.secondary_opts
+        self.opts, self.secondary_opts = current_names(self), current_names(self, secondary=True)
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts, self.secondary_opts = opts, secondary
+
+
+def current_names(option: click.Option, *, secondary: bool = False) -> list[str]:
+    """Return an option's current names. secondary: the names that turn it off."""
+    former = option.former if isinstance(option, RenamedOption) else frozenset[str]()
+    return [n for n in (option.secondary_opts if secondary else option.opts) if n not in former]
+
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
+
+TABLE: Final = "table"
+WIDE: Final = "wide"
+JSON: Final = "json"
+YAML: Final = "yaml"
+NAME: Final = "name"
+FORMATS: Final = (TABLE, WIDE, JSON, YAML, NAME)
+GAP: Final = 3
+"""Blanks between columns."""
+
+_STYLES: Final = {
+    **dict.fromkeys(("Running", "Completed", "Succeeded", "Succeed", "Open"), "green"),
+    **dict.fromkeys(("Pending", "Restarting", "Closing", "Inqueue", "Aborting"), "yellow"),
+    **dict.fromkeys(("Terminating", "Completing", "Aborted", "Closed", "Unknown"), "yellow"),
+    **dict.fromkeys(("Failed", "Terminated"), "red"),
+}
+_STATES: Final = frozenset({"Phase", "State", "Status"})
+
+
+def output_option(
+    default: str = TABLE, help_text: str = "How to print."
+) -> Callable[[Command], Command]:
+    """Add `-o`, `--output`; Volcano's `--format` is accepted as a hidden option."""
+    return click.option(
+        "-o",
+        "--output",
+        "--format",
+        "form",
+        cls=RenamedOption,
+        former=("--format",),
+        type=click.Choice(FORMATS),
+        default=default,
+        show_default=True,
+        help=help_text,
+    )
+
+
+def show_list(kind: Kind, objects: Sequence[Raw], form: str, table: Table | None = None) -> None:
+    """Print a list of objects; an empty table becomes a note on the standard error."""
+    stored = [as_stored(kind, obj) for obj in objects]
+    if form in (JSON, YAML):
+        whole = {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": stored}
+        echo(written(whole, form), nl=False)
+    elif form == NAME:
+        for obj in stored:
+            echo(typed_name(kind, obj))
+    elif not stored:
+        print_text(remarks(), "No resources found", "dim")
+    else:
+        show_table(table or TABLES[kind], stored, wide=form == WIDE)
+
+
+def print_object(kind: Kind, obj: Raw, form: str, table: Table | None = None) -> None:
+    """Print an object in the requested format."""
+    if form in (TABLE, WIDE):
+        show_table(table or TABLES[kind], [obj], wide=form == WIDE)
+    else:
+        show_stored(kind, obj, form)
+
+
+def print_change(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
+    """Print a change: a sentence, or the changed object in the requested format."""
+    if form in (TABLE, WIDE):
+        echo(sentence)
+    else:
+        show_stored(kind, obj, form)
+
+
+def show_stored(kind: Kind, obj: Raw, form: str) -> None:
+    """Print an object for programs. form: json, yaml or name."""
+    stored = as_stored(kind, obj)
+    is_name = form == NAME
+    echo(typed_name(kind, stored) if is_name else written(stored, form), nl=is_name)
+
+
+def as_stored(kind: Kind, obj: Raw) -> dict[str, Any]:
+    """Return an object with apiVersion and kind, which list items lack, without managedFields."""
+    meta = {k: v for k, v in (obj.get("metadata") or {}).items() if k != "managedFields"}
+    return {**obj, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
+
+
+def typed_name(kind: Kind, obj: Raw) -> str:
+    """Return `kind.group/name`, such as `job.batch.volcano.sh/train`."""
+    suffix = f".{kind.group}" if kind.group else ""
+    return f"{kind.singular}{suffix}/{name_of(obj)}"
+
+
+def written(value: object, form: str) -> str:
+    """Return a value as JSON or YAML text with a final newline."""
+    if form == JSON:
+        return write_json(value, indent=2, sort_keys=True) + "\n"
+    return write_yaml(value)
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def with_namespace(table: Table) -> Table:
+    """Return the table with the namespace as its first column."""
+    column = Column("Namespace", lambda pair, _: pair[0])
+    rest = tuple(Column(c.heading, _second(c.cell), c.wide) for c in table.columns)
+    return Table(lambda obj: (namespace_of(obj), table.read(obj)), (column, *rest))
+
+
+def _second(cell: Callable[[Any, int], object]) -> Callable[[Any, int], object]:
+    return lambda pair, now_ms: cell(pair[1], now_ms)
+
+
+def show_table(table: Table, objects: Sequence[Raw], *, wide: bool) -> None:
+    """Print a table without wrapping."""
+    from optsched.kube.runtime.timing import SystemClock
+
+    now_ms = SystemClock().now_ms()
+    headings = table.headings(wide=wide)
+    show_rows(headings, [table.row(obj, now_ms, wide=wide) for obj in objects])
+
+
+def show_rows(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], console: Console | None = None
+) -> None:
+    """Print rows with aligned columns; states are coloured on a terminal.
+
+    console: where, if not to the standard output.
+    """
+    console = console or output()
+    for line in lines_of(headings, rows):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
+    """Return headings and rows as lines, each column as wide as its widest cell."""
+    columns = list(zip(headings, *rows, strict=True))
+    widths = [max(map(len, column)) + GAP for column in columns]
+    return [_line(cells, headings, widths) for cells in (headings, *rows)]
+
+
+def _line(cells: Sequence[str], headings: Sequence[str], widths: Sequence[int]) -> Text:
+    line = Text()
+    for cell, heading, width in zip(cells, headings, widths, strict=True):
+        style = _STYLES.get(cell, "") if heading in _STATES and cells is not headings else ""
+        line.append(cell, style).append(" " * (width - len(cell)))
+    line.rstrip()
+    return line
+
 
 MOST_SEED: Final = 2**31 - 1
 SOLVER_HELP: Final = "Instead of the model's. none: the greedy pipeline alone."

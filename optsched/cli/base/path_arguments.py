@@ -1,8 +1,4 @@
-"""Path arguments: files, pipes and `-` as inputs, `-` as output, and overwrite protection.
-
-A command may read its input more than once (objects, then checksums), and a pipe gives its bytes
-once: `-`, pipes and process substitutions are copied to a temporary file first.
-"""
+"""Paths of commands: files, pipes and `-` as inputs and outputs, overwrite protection, reports."""
 
 from __future__ import annotations
 
@@ -11,16 +7,19 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import NamedTemporaryFile, mkdtemp
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from optsched.cli.base.exit_codes import BAD_INPUT
-from optsched.cli.base.plain_errors import COPIES
+from optsched.cli.base.command_errors import BAD_INPUT, COPIES
+from optsched.cli.base.console import echo, print_text
+from optsched.formats.files.atomic_write import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from rich.console import Console
 
 STANDARD: Final = "-"
 """The standard input where something is read, the standard output where something is written."""
@@ -225,3 +224,53 @@ def is_same_file(one: Path, other: Path) -> bool:
         return one.samefile(other)
     except OSError:
         return one.resolve() == other.resolve()
+
+
+class KeepError(Exception):
+    """A file could not be written; the message names it, the reason and what it contains now."""
+
+
+def keep_text(path: Path, text: str) -> None:
+    """Write a file atomically; on error the previous file stays.
+
+    Raises
+    ------
+    KeepError
+        The folder can not be written to, or the disk is full.
+
+    """
+    if is_standard(path):
+        echo(text, nl=False)
+        return
+    try:
+        write_atomically(path, text)
+    except OSError as e:
+        there = "the file that was there is kept" if path.is_file() else "nothing is there"
+        raise KeepError(f"{path}: can not be written: {e.strerror or e}; {there}") from e
+
+
+def write_and_report(console: Console, path: Path, text: str, note: str = "") -> bool:
+    """Write a file atomically and report it; return whether it was written."""
+    try:
+        keep_text(path, text)
+    except KeepError as e:
+        print_text(console, str(e), "red")
+        return False
+    if not is_standard(path):
+        print_text(console, f"wrote {path}{note}", "dim")
+    return True
+
+
+def check_writable(path: Path) -> None:
+    """Raise `KeepError` early if a file can not be written later."""
+    if is_standard(path):
+        return
+    if path.is_dir():
+        raise KeepError(f"{path}: is a folder; name a file")
+    if path.exists() and not path.is_file():
+        return
+    try:
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+            pass
+    except OSError as e:
+        raise KeepError(f"{path}: can not be written: {e.strerror or e}") from e

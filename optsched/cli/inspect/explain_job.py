@@ -11,14 +11,14 @@ from optsched.api.job import JobPhase, parse_job
 from optsched.api.kinds import JOB, Ref
 from optsched.cli.base.connection import Exit, call_cluster, if_allowed, read
 from optsched.cli.base.console import echo
-from optsched.cli.base.output_formats import JSON, NAME, YAML, typed_name, written
+from optsched.cli.base.options import JSON, NAME, YAML, typed_name, written
 from optsched.cli.inspect.cluster_state import (
     classes_in,
     live_options,
     policy_for,
     read_cluster,
 )
-from optsched.cli.objects.refused_pods import UNMADE, refused_pods, why_unmade
+from optsched.cli.objects.describe import UNMADE, refused_pods, why_unmade
 from optsched.cli.objects.table_columns import name_of, namespace_of, span
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.job.object_names import group_name

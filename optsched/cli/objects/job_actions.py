@@ -19,7 +19,7 @@ from optsched.cli.base.connection import (
     read,
 )
 from optsched.cli.base.console import echo, print_text, remarks
-from optsched.cli.base.output_formats import (
+from optsched.cli.base.options import (
     JSON,
     NAME,
     TABLE,
@@ -33,9 +33,15 @@ from optsched.cli.base.output_formats import (
     with_namespace,
     written,
 )
-from optsched.cli.objects.describe import EVENT_HEADINGS, description, event_rows
-from optsched.cli.objects.manifests_from_flags import command_manifest
-from optsched.cli.objects.refused_pods import UNMADE, refused_pods, why_unmade
+from optsched.cli.objects.describe import (
+    EVENT_HEADINGS,
+    UNMADE,
+    description,
+    event_rows,
+    refused_pods,
+    why_unmade,
+)
+from optsched.cli.objects.manifests import command_manifest
 from optsched.cli.objects.table_columns import JOBS, Table, name_of, namespace_of, with_positions
 from optsched.units.plaintext import write_json
 

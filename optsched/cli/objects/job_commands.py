@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from optsched.api.kinds import JOB
-from optsched.cli.base.command_group import Group
+from optsched.cli.base.command_errors import Group
 from optsched.cli.base.connection import cluster_options
 from optsched.cli.base.console import print_text, remarks
-from optsched.cli.base.options import tenant_claim_options
-from optsched.cli.base.output_formats import output_option
+from optsched.cli.base.options import output_option, tenant_claim_options
 from optsched.cli.objects.job_actions import (
     ABORT,
     RESUME,
@@ -23,15 +22,17 @@ from optsched.cli.objects.job_actions import (
     submit,
     watch_job,
 )
-from optsched.cli.objects.manifest_files import check_manifests, file_option, read_manifests
-from optsched.cli.objects.manifests_from_flags import (
+from optsched.cli.objects.manifests import (
     AMOUNTS,
     DEFAULT_AMOUNTS,
     JobFlags,
+    check_manifests,
+    file_option,
     job_manifest,
+    read_manifests,
 )
 from optsched.cli.objects.target_names import Target, namespace_option, single_name, target_options
-from optsched.cli.services.go_flags import Duration
+from optsched.cli.services.service_options import Duration
 
 if TYPE_CHECKING:
     from optsched.cli.base.connection import Place

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.api.kinds import JOB_FLOW, JOB_TEMPLATE, Ref
-from optsched.cli.base.command_group import Group
+from optsched.cli.base.command_errors import Group
 from optsched.cli.base.connection import (
     Exit,
     Failure,
@@ -18,14 +18,14 @@ from optsched.cli.base.connection import (
     read,
 )
 from optsched.cli.base.console import echo, print_text, remarks
-from optsched.cli.base.output_formats import (
+from optsched.cli.base.options import (
     YAML,
     output_option,
     print_change,
     print_object,
     show_list,
 )
-from optsched.cli.objects.manifest_files import check_manifests, file_option, read_manifests
+from optsched.cli.objects.manifests import check_manifests, file_option, read_manifests
 from optsched.cli.objects.table_columns import name_of, namespace_of
 from optsched.cli.objects.target_names import Target, namespace_option, single_name, target_options
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from optsched.api.kinds import Kind
     from optsched.cli.base.connection import Place
-    from optsched.cli.objects.manifest_files import Manifest
+    from optsched.cli.objects.manifests import Manifest
     from optsched.kube.client.client import Client
 
     Raw = Mapping[str, Any]

@@ -8,9 +8,9 @@ import click
 
 from optsched.api.kinds import JOB, POD, QUEUE
 from optsched.api.wellknown import JOB_NAME
-from optsched.cli.base.command_group import Group
+from optsched.cli.base.command_errors import Group
 from optsched.cli.base.connection import Exit, Failure, call_cluster, cluster_options, listed_in
-from optsched.cli.base.output_formats import output_option, show_list, with_namespace
+from optsched.cli.base.options import output_option, show_list, with_namespace
 from optsched.cli.objects.table_columns import PODS, queue_of_pod
 from optsched.cli.objects.target_names import names_of, namespace_option
 

@@ -10,7 +10,7 @@ import click
 
 from optsched.api.kinds import COMMAND, QUEUE, Ref
 from optsched.api.wellknown import CLOSED_BY_PARENT, DEFAULT_QUEUE, ROOT_QUEUE
-from optsched.cli.base.command_group import Group
+from optsched.cli.base.command_errors import Group
 from optsched.cli.base.connection import (
     Exit,
     Failure,
@@ -20,7 +20,7 @@ from optsched.cli.base.connection import (
     listed,
     read,
 )
-from optsched.cli.base.output_formats import (
+from optsched.cli.base.options import (
     TABLE,
     WIDE,
     output_option,
@@ -29,7 +29,7 @@ from optsched.cli.base.output_formats import (
     show_list,
     show_table,
 )
-from optsched.cli.objects.manifests_from_flags import (
+from optsched.cli.objects.manifests import (
     AMOUNTS,
     QueueFlags,
     command_manifest,

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from optsched.cli.base.options import SEED, Seconds, form_option
-from optsched.cli.base.output_files import KeepError, check_writable
-from optsched.cli.base.output_formats import JSON, TABLE, YAML
-from optsched.cli.base.path_arguments import OutputPath
+from optsched.cli.base.options import JSON, SEED, TABLE, YAML, Seconds, form_option
+from optsched.cli.base.path_arguments import KeepError, OutputPath, check_writable
 from optsched.study.packing.vbp import is_vbp
 from optsched.study.reassignment.roadef import is_model
 

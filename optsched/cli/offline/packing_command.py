@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
+from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.base.console import echo, print_text, remarks
-from optsched.cli.base.exit_codes import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
-from optsched.cli.base.output_files import write_and_report
-from optsched.cli.base.output_formats import JSON, TABLE, show_rows, written
-from optsched.cli.base.path_arguments import check_no_url, check_outputs, is_standard
+from optsched.cli.base.options import JSON, TABLE, show_rows, written
+from optsched.cli.base.path_arguments import (
+    check_no_url,
+    check_outputs,
+    is_standard,
+    write_and_report,
+)
 from optsched.cli.offline.benchmark_instances import STOPPED_BY_HAND, form_of, search_options
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock

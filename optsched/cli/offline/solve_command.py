@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPPED
 from optsched.cli.base.console import echo, output, print_text, remarks
-from optsched.cli.base.exit_codes import NO_PLAN, NOT_KEPT, STOPPED
-from optsched.cli.base.garbage_collection import collect_less
-from optsched.cli.base.options import SEED, Seconds, form_option, solver_option
-from optsched.cli.base.output_files import write_and_report
-from optsched.cli.base.output_formats import JSON, TABLE
+from optsched.cli.base.options import JSON, SEED, TABLE, Seconds, form_option, solver_option
 from optsched.cli.base.path_arguments import (
     InputPath,
     ModelSource,
@@ -22,25 +19,20 @@ from optsched.cli.base.path_arguments import (
     Source,
     check_folder,
     check_outputs,
+    write_and_report,
 )
 from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
-from optsched.cli.base.stop_signals import stopping
+from optsched.cli.base.session_context import collect_less
 from optsched.cli.offline.benchmark_instances import OrBenchmark
-from optsched.cli.offline.instance_input import instance_of, unreported_flaws
-from optsched.cli.offline.model_tables import show_models
-from optsched.cli.offline.plan_tables import MOST_ROWS, show_plan
-from optsched.cli.offline.solve_model import Gap, ModelFiles, Solved, solve_one
-from optsched.cli.offline.solve_options import (
-    Options,
-    identity_of,
-    job_of,
-    places_of,
-    policies_of,
-)
-from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
+from optsched.cli.offline.solve_display import MOST_ROWS, show_models, show_plan
+from optsched.cli.offline.solve_model import Gap, ModelFiles, Solved, solve_one, stopping
+from optsched.cli.offline.solve_options import Options, identity_of, job_of, places_of, policies_of
+from optsched.cluster.reasons import READ_CODES
+from optsched.controllers.job.preview import preview_jobs
+from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.plan import write_plan
-from optsched.formats.snapshots.instance_files import files_of
+from optsched.formats.snapshots.instance_files import files_of, read_instance
 from optsched.formats.solve_result import write_result, write_results
 from optsched.session.session import NOTHING
 from optsched.session.solve_settings import DEFAULT_SECONDS
@@ -49,12 +41,73 @@ from optsched.study.comparison.plan_measures import measure_plan
 from optsched.study.reports.solve_report import Answer, solve_page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rich.console import Console
 
+    from optsched.cluster.reasons import Flaw
     from optsched.formats.snapshots.instance_files import Instance
     from optsched.study.comparison.plan_measures import PlanMeasures
+
+
+MOST_LEFT_OUT: Final = 20
+
+
+def instance_of(
+    console: Console, path: Path, names: tuple[str, ...], *, strict: bool = False
+) -> Instance:
+    """Return the instance at a path and print its problems.
+
+    Ends with 2 where there is none, and with `strict` where anything of it is left out.
+    """
+    try:
+        with _progress(console, path) as report:
+            read = read_instance(path, DecodeOptions(names), progress=report, preview=preview_jobs)
+    except InstanceError as e:
+        print_text(console, str(e), "red")
+        sys.exit(BAD_INPUT)
+    is_refused = strict and bool(read.problems or read.left_out)
+    if is_refused:
+        number = len(read.problems) + len(read.left_out)
+        objects = "1 mistake or object" if number == 1 else f"{number} mistakes and objects"
+        print_text(
+            console, f"{path}: nothing is decided: --strict refuses {objects}. Without it:", "red"
+        )
+    for problem in read.problems:
+        print_text(console, str(problem), "yellow")
+    for sentence in _limit_sentences(read.left_out):
+        print_text(console, sentence, "yellow")
+    for notice in read.notices:
+        print_text(console, notice, "dim")
+    if is_refused:
+        sys.exit(BAD_INPUT)
+    return read
+
+
+def _limit_sentences(sentences: Sequence[str]) -> Iterator[str]:
+    yield from sentences[:MOST_LEFT_OUT]
+    if len(sentences) > MOST_LEFT_OUT:
+        yield f"and {len(sentences) - MOST_LEFT_OUT} more objects that no scheduler reads"
+
+
+def unreported_flaws(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
+    """Yield the flaws that reading has not reported."""
+    told = {(problem.kind, problem.key) for problem in read.problems}
+    for flaw in flaws:
+        if flaw.code not in READ_CODES or (flaw.kind.kind, flaw.key) not in told:
+            yield flaw
+
+
+@contextmanager
+def _progress(console: Console, path: Path) -> Iterator[Callable[[int, int], None]]:
+    """Show how much of an instance has been read."""
+    with console.status(f"reading {path}") as status:
+
+        def report(read: int, total: int) -> None:
+            if total:
+                status.update(f"reading {path}: {100 * read // total} %")
+
+        yield report
 
 
 @click.command(cls=OrBenchmark)

@@ -1,26 +1,29 @@
-"""One model on one instance for `optsched solve`: resume, solve, write the result."""
+"""One model on one instance for `optsched solve`: resume, solve, stop, write the result."""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from optsched.cli.base.command_errors import BAD_INPUT
 from optsched.cli.base.console import print_text
-from optsched.cli.base.exit_codes import BAD_INPUT
-from optsched.cli.base.output_files import KeepError, keep_text
-from optsched.cli.base.path_arguments import is_standard
-from optsched.cli.offline.progress_display import showing
+from optsched.cli.base.path_arguments import KeepError, is_standard, keep_text
+from optsched.cli.offline.solve_display import showing
 from optsched.formats.solve_result import read_result, write_result
 from optsched.kube.runtime.timing import SystemClock
 from optsched.session.offline import Means, ResumeError, check_resumable, solve_offline
 from optsched.session.solve_settings import solver_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
 
     from rich.console import Console
 
@@ -30,6 +33,55 @@ if TYPE_CHECKING:
     from optsched.session.offline import Assignment
     from optsched.session.session import Report
     from optsched.solver.cpsat.level_model import Limits
+
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_BY_SIGNAL: Final = 128
+
+
+class Stop:
+    """A stop request, and the signal that it came from."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def __call__(self) -> bool:
+        """Return whether a stop was requested."""
+        return self._number != 0
+
+    def request(self, number: int) -> None:
+        """Request a stop on behalf of a signal."""
+        self._number = number
+
+    @property
+    def code(self) -> int:
+        """The exit code: 130 after Ctrl-C, 143 after `kill`, 0 without a stop request."""
+        return _BY_SIGNAL + self._number if self._number else 0
+
+
+@contextmanager
+def stopping(report_progress: Callable[[], None]) -> Iterator[Stop]:
+    """Yield the stop request; a second signal raises KeyboardInterrupt.
+
+    `report_progress` is called at a request. Threads other than the first one get no signals.
+    """
+    stop = Stop()
+
+    def handle_signal(number: int, frame: FrameType | None) -> None:
+        if stop():
+            raise KeyboardInterrupt
+        stop.request(number)
+        report_progress()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, handle_signal) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optsched import __version__
+from optsched.cli.base.command_errors import BAD_INPUT, NOT_KEPT
 from optsched.cli.base.console import print_text
-from optsched.cli.base.exit_codes import BAD_INPUT, NOT_KEPT
-from optsched.cli.base.output_files import KeepError, check_writable
-from optsched.cli.base.path_arguments import is_standard
+from optsched.cli.base.path_arguments import KeepError, check_writable, is_standard
 from optsched.cli.base.session_context import policy_of
 from optsched.cli.offline.solve_model import Job, ModelFiles, earlier_result
 from optsched.formats.snapshots.instance_files import instance_identity, versions

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from rich.table import Table
 
+from optsched.cli.base.command_errors import BAD_INPUT, STOPPED, name_inputs
 from optsched.cli.base.console import echo, output, print_text, remarks
-from optsched.cli.base.custom_plugins import shelf_of
-from optsched.cli.base.exit_codes import BAD_INPUT, STOPPED
-from optsched.cli.base.options import form_option
-from optsched.cli.base.output_formats import TABLE
+from optsched.cli.base.options import TABLE, form_option
 from optsched.cli.base.path_arguments import (
     InputPath,
     ModelSource,
@@ -26,9 +25,8 @@ from optsched.cli.base.path_arguments import (
     check_outputs,
     is_standard,
 )
-from optsched.cli.base.plain_errors import name_inputs
 from optsched.cli.base.report_page import check_report, report_option, write_report
-from optsched.cli.replays.comparison_tables import show_comparison
+from optsched.cli.base.session_context import shelf_of
 from optsched.cli.replays.replay_options import replay_options
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.files.diagnostics import InstanceError
@@ -36,14 +34,15 @@ from optsched.kube.runtime.timing import SystemClock
 from optsched.policy.diagnostic import PolicyError
 from optsched.policy.load import load_policy
 from optsched.policy.policy import with_solver
-from optsched.study.comparison.comparison_table import Comparison
-from optsched.study.comparison.executors import (
-    Here,
-    PlaceError,
-    Tls,
-    local_cluster,
-    remote_cluster,
+from optsched.study.comparison.compared_metrics import (
+    FIGURES,
+    SHOWN,
+    UNKNOWN,
+    signed_text,
+    value_text,
 )
+from optsched.study.comparison.comparison_table import Comparison
+from optsched.study.comparison.executors import Here, PlaceError, Tls, local_cluster, remote_cluster
 from optsched.study.comparison.grid import CELLS, ResultFolder, cells_of, read_traces
 from optsched.study.generators.synthetic_traces import SyntheticError
 from optsched.study.reports.comparison_report import comparison_page
@@ -55,8 +54,103 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from optsched.study.comparison.compared_metrics import Figure
     from optsched.study.comparison.executors import Place
     from optsched.study.comparison.grid import Cell
+
+
+_COLUMNS: Final = tuple(figure for figure in FIGURES if figure.name in SHOWN)
+_NAMED: Final = 10
+
+
+def show_comparison(console: Console, comparison: Comparison) -> None:
+    """Print means by model and differences from the first model."""
+    replays = {row.replay for row in comparison.rows}
+    console.print(f"means over {_number(len(replays), 'replay')} of each model", highlight=False)
+    if not comparison.is_complete:
+        console.print("incomplete: not all cells were played", highlight=False)
+    columns = [
+        f for f in _COLUMNS if any(comparison.value(r, f) is not None for r in comparison.rows)
+    ]
+    console.print()
+    console.print(_means_table(comparison, columns))
+    for line in (*_unfinished(comparison), *_unfinished_reasons(comparison)):
+        print_text(console, line, "")
+    if len(comparison.models) < 2:
+        return
+    differences = _differences(comparison, columns)
+    shown = "paired, 95 % intervals for all figures together"
+    console.print()
+    title = shown if differences.row_count else "nothing differs"
+    console.print(f"against {comparison.models[0]}: {title}", highlight=False)
+    if differences.row_count:
+        console.print(differences)
+        for line in comparison.reservations:
+            console.print(line, highlight=False, soft_wrap=True)
+
+
+def _unfinished(comparison: Comparison) -> Iterator[str]:
+    """Return the jobs that times exclude, with the models under which they did not finish."""
+    for model in comparison.models:
+        missing = comparison.unfinished(model)
+        if not missing:
+            continue
+        names = [
+            name if len(comparison.common) == 1 else f"{name} (seed {seed})"
+            for (_, seed), jobs in missing.items()
+            for name in jobs
+        ]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        yield (
+            f"times leave out {_number(len(names), 'job')} that did not finish under {model}: "
+            f"{', '.join(names[:_NAMED])}{more}"
+        )
+
+
+def _unfinished_reasons(comparison: Comparison) -> Iterator[str]:
+    """Return why jobs did not finish, one sentence per model and reason."""
+    for model in comparison.models:
+        for each in comparison.reasons(model):
+            jobs = _number(each.num_gangs, "job")
+            yield f"{model}: {jobs} unfinished: {each.code}, as {each.example}: {each.message}"
+
+
+def _means_table(comparison: Comparison, columns: list[Figure]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("model")
+    for figure in columns:
+        table.add_column(figure.name, justify="right")
+    for model in comparison.models:
+        values = (comparison.mean_of_model(model, figure) for figure in columns)
+        table.add_row(model, *map(value_text, columns, values))
+    return table
+
+
+def _differences(comparison: Comparison, columns: list[Figure]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("model", "figure"):
+        table.add_column(heading)
+    for heading in ("difference", "from", "to", "pairs"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for model in comparison.models[1:]:
+        for figure in columns:
+            found = comparison.difference(model, figure)
+            if found is None:
+                continue
+            ends = (signed_text(figure, found.low), signed_text(figure, found.high))
+            zero = value_text(figure, 0.0)
+            if {signed_text(figure, found.mean), *ends} <= {zero, UNKNOWN}:
+                continue
+            mean = signed_text(figure, found.mean)
+            verdict = comparison.verdict(model, figure)
+            table.add_row(model, figure.name, mean, *ends, str(found.pairs), verdict)
+    return table
+
+
+def _number(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+
 
 JSON, CSV, GPU_HOURS = "comparison.json", "comparison.csv", "gpu-hours.csv"
 FAILED: Final = 1

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final
 import click
 from rich.table import Table
 
+from optsched.cli.base.command_errors import BAD_INPUT
 from optsched.cli.base.console import echo, output, print_text, remarks
-from optsched.cli.base.exit_codes import BAD_INPUT
-from optsched.cli.base.options import form_option
-from optsched.cli.base.output_formats import JSON, TABLE
+from optsched.cli.base.options import JSON, TABLE, form_option
 from optsched.cli.base.path_arguments import InputPath
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.study.accounting.chargeback import (

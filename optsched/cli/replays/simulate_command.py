@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from rich.table import Table
 
 from optsched import __version__
+from optsched.cli.base.command_errors import BAD_INPUT, STOPPED
 from optsched.cli.base.console import echo, output, print_text, remarks
-from optsched.cli.base.exit_codes import BAD_INPUT, STOPPED
-from optsched.cli.base.garbage_collection import keep_for_good
-from optsched.cli.base.options import SEED, form_option
-from optsched.cli.base.output_formats import JSON, TABLE
+from optsched.cli.base.options import JSON, SEED, TABLE, form_option
 from optsched.cli.base.path_arguments import (
     ModelSource,
     OutputPath,
@@ -27,14 +26,14 @@ from optsched.cli.base.path_arguments import (
     is_standard,
 )
 from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
-from optsched.cli.base.session_context import policy_of
+from optsched.cli.base.session_context import keep_for_good, policy_of
 from optsched.cli.replays.replay_options import replay_options
-from optsched.cli.replays.simulation_tables import show_result
 from optsched.formats.files.atomic_write import truncate_to_last_line, write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
 from optsched.session.solve_settings import solver_of
 from optsched.study.accounting.chargeback import Charging
+from optsched.study.comparison.compared_metrics import duration_text
 from optsched.study.generators.synthetic_traces import SyntheticError
 from optsched.study.reports.simulation_report import simulation_page
 from optsched.study.simulation.record import RecordError, event_of, lines
@@ -55,7 +54,7 @@ from optsched.units.plaintext import write_json
 from optsched.units.read_errors import why_unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import IO
 
     from rich.console import Console
@@ -63,6 +62,69 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
     from optsched.solver.cpsat.process import WorkerProcess
     from optsched.study.simulation.record import Event
+
+
+def show_result(console: Console, result: Mapping[str, Any]) -> None:
+    """Print the replay's settings and metrics."""
+    trace, metrics = result["trace"], result["metrics"]
+    console.print(
+        f"{trace['name']}: {trace['jobs']} jobs on {trace['nodes']} nodes, "
+        f"model {result['model']['name']}, session period "
+        f"{format_duration_ms(result['parameters']['period_ms'])}",
+        highlight=False,
+    )
+    if not result["complete"]:
+        console.print(f"incomplete: ends at {format_duration_ms(result['ended_at_ms'])}")
+    _show_spreads(console, metrics)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for name, value in _figures(metrics):
+        table.add_row(name, value)
+    console.print()
+    console.print(table)
+
+
+def _show_spreads(console: Console, metrics: Mapping[str, Any]) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("of jobs")
+    for heading in ("mean", "p50", "p95", "p99"):
+        table.add_column(heading, justify="right")
+    for name, key in (("completion time", "jct_s"), ("queueing delay", "queueing_s")):
+        if metrics[key] is not None:
+            table.add_row(
+                name, *(duration_text(metrics[key][k]) for k in ("mean", "p50", "p95", "p99"))
+            )
+    if table.row_count:
+        console.print()
+        console.print(table)
+
+
+def _figures(m: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "jobs finished", f"{m['finished']} of {m['jobs']}"
+    if m["makespan_s"] is not None:
+        yield "makespan", duration_text(m["makespan_s"])
+    shares = (
+        ("allocation", "allocation"),
+        ("utilisation", "utilisation"),
+        ("fragmentation of free GPUs", "fragmentation"),
+        ("DRF distance", "drf_distance"),
+        ("jobs treated unfairly (ρ > 1.1)", "ftf_unfair"),
+        ("gap to the bounds", "gap"),
+    )
+    for name, key in shares:
+        if m[key] is not None:
+            yield name, f"{100 * m[key]:.2f} %"
+    for name, key in (("Jain index", "jain"), ("ρ, mean", "ftf_mean"), ("ρ, worst", "ftf_worst")):
+        if m[key] is not None:
+            yield name, f"{m[key]:.3f}"
+    yield "preemptions", str(m["preemptions"])
+    yield "stopped by nodes", str(m["node_failures"])
+    yield "GPU hours lost", f"{m['wasted_gpu_hours']:.2f}"
+    if m["topology_tier"] is not None:
+        yield "tier of a gang, mean", f"{m['topology_tier']:.2f}"
+    yield "waits broken (SLA)", str(m["sla_misses"])
+    yield "sessions", str(m["sessions"])
 
 
 RECORD, RESULT, CHECKPOINT = "record.jsonl", "result.json", "checkpoint.json"

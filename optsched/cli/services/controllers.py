@@ -13,8 +13,8 @@ import click
 
 from optsched import __version__
 from optsched.api.wellknown import DEFAULT_QUEUE, VOLCANO_PREFIX
-from optsched.cli.base.parameters import ObjectName
-from optsched.cli.services.go_flags import (
+from optsched.cli.base.options import ObjectName
+from optsched.cli.services.service_options import (
     METRICS_AUTH,
     Grammar,
     addresses,
@@ -22,11 +22,12 @@ from optsched.cli.services.go_flags import (
     election_options,
     go_command,
     listen_options,
+    logging_options,
     secure_metrics,
+    service_errors,
+    set_up_logging,
     warn_ignored,
 )
-from optsched.cli.services.log_options import logging_options, set_up_logging
-from optsched.cli.services.service_errors import service_errors
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 
 if TYPE_CHECKING:

@@ -16,12 +16,10 @@ import click
 
 from optsched import __version__
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
-from optsched.cli.base.custom_plugins import shelf_of
-from optsched.cli.base.garbage_collection import collect_while_serving
-from optsched.cli.base.options import solver_option
-from optsched.cli.base.parameters import ObjectName
+from optsched.cli.base.options import ObjectName, solver_option
 from optsched.cli.base.path_arguments import ModelSource, OutputPath, check_no_url
-from optsched.cli.services.go_flags import (
+from optsched.cli.base.session_context import collect_while_serving, shelf_of
+from optsched.cli.services.service_options import (
     METRICS_AUTH,
     Duration,
     Grammar,
@@ -30,11 +28,12 @@ from optsched.cli.services.go_flags import (
     election_options,
     go_command,
     listen_options,
+    logging_options,
     secure_metrics,
+    service_errors,
+    set_up_logging,
     warn_ignored,
 )
-from optsched.cli.services.log_options import logging_options, set_up_logging
-from optsched.cli.services.service_errors import service_errors
 from optsched.cluster.node_parts import Sharding, ShardMode
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, BarePodRules, DecodeOptions
 from optsched.policy.policy import SolverKind

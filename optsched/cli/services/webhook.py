@@ -15,20 +15,21 @@ from urllib.parse import urlsplit
 import click
 
 from optsched import __version__
-from optsched.cli.base.parameters import ObjectName
+from optsched.cli.base.options import ObjectName
 from optsched.cli.base.path_arguments import WatchedFile
-from optsched.cli.services.go_flags import (
+from optsched.cli.services.service_options import (
     METRICS_AUTH,
     Duration,
     Grammar,
     addresses,
     go_command,
     listen_options,
+    logging_options,
     secure_metrics,
+    service_errors,
+    set_up_logging,
     warn_ignored,
 )
-from optsched.cli.services.log_options import logging_options, set_up_logging
-from optsched.cli.services.service_errors import service_errors
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 from optsched.units.read_errors import why_unreadable
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from optsched.cli.base.command_group import Group
+from optsched.cli.base.command_errors import Group
 from optsched.cli.base.console import PlainConsole, echo
-from optsched.cli.base.parameters import Amount, RenamedOption
+from optsched.cli.base.options import Amount, RenamedOption
 from optsched.cli.base.path_arguments import OutputPath
 from optsched.local.assets import AssetsError, require
 from optsched.local.components import Lifetime, Options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from optsched.cli.base.garbage_collection import collect_while_serving
+from optsched.cli.base.session_context import collect_while_serving
 from optsched.kube.runtime.lifecycle import freeze_startup_objects
 
 

@@ -1,22 +1,28 @@
-"""Tables of a plan: placements by gang, the certificate, waiting gangs with reasons."""
+"""Console output of `optsched solve`: progress, a plan, the plans of several models."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from optsched.cluster.decisions import PPM, Allocate, Evict, LevelStatus, Nominate
+from optsched.cli.base.console import print_text
+from optsched.cluster.decisions import PPM, Allocate, Evict, LevelStatus, Nominate, relative_gap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console
 
-    from optsched.cluster.decisions import Certificate, LevelResult, Plan
+    from optsched.cluster.decisions import Certificate, LevelResult, Plan, Progress
     from optsched.cluster.reasons import Reason
+    from optsched.study.comparison.plan_measures import PlanMeasures
+
 
 MOST_ROWS = 50
 _FEWEST_SHARES = 2
@@ -145,3 +151,149 @@ def _show_pending(console: Console, plan: Plan, most_rows: int) -> None:
 def _print_omitted(console: Console, number: int, what: str) -> None:
     if number > 0:
         console.print(f"… and {number} more {what} (--all shows them)", style="dim")
+
+
+BEYOND: Final = 10.0
+"""Relative gaps from here on say nothing but that they are large."""
+
+
+@contextmanager
+def showing(
+    console: Console, model: str, elapsed: Callable[[], float] | None, *, in_lines: bool
+) -> Iterator[Callable[[Progress], None]]:
+    """Yield the progress callback.
+
+    Parameters
+    ----------
+    console, model
+        Where to show it, and of which model it is.
+    elapsed
+        Seconds since the beginning, for the line that changes; None: those of the last news.
+    in_lines
+        Print a line for each news instead. Without that and without a terminal nothing is shown.
+
+    """
+    if in_lines:
+        yield lambda progress: print_text(console, f"{model}: {progress_text(progress)}", "dim")
+        return
+    line = _Line(model, elapsed)
+    with (
+        Live(console=console, get_renderable=line.text, transient=True, refresh_per_second=4)
+        if console.is_terminal
+        else _nothing()
+    ):
+        yield line.update
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+class _Line:
+    """The status line of the latest progress."""
+
+    def __init__(self, model: str, elapsed: Callable[[], float] | None) -> None:
+        self._model, self._elapsed = model, elapsed
+        self._last: Progress | None = None
+
+    def update(self, progress: Progress) -> None:
+        """Replace the progress that is shown."""
+        self._last = progress
+
+    def text(self) -> Text:
+        """The current text."""
+        last = self._last
+        if last is None:
+            return Text(f"deciding with {self._model}")
+        at_s = last.at_s if self._elapsed is None else self._elapsed()
+        return Text(f"{self._model}: {progress_text(last, at_s)}")
+
+
+def _format_gap(gap: float) -> str:
+    """Return a gap in percent; a gap above the limit (a value of 0) as `>`."""
+    return f"{100 * gap:.2f} %" if gap < BEYOND else f"above {100 * BEYOND:.0f} %"
+
+
+def progress_text(progress: Progress, at_s: float | None = None) -> str:
+    """Return level, incumbent, bound, gap and elapsed seconds as text."""
+    value, bound = progress.incumbent, progress.bound
+    parts = [progress.level if progress.turn == 1 else f"{progress.level} ({progress.turn})"]
+    parts.append("no plan yet" if value is None else f"incumbent {value:,}")
+    parts.append("no bound yet" if bound is None else f"bound {bound:,}")
+    if value is not None and bound is not None:
+        parts.append(f"gap {_format_gap(relative_gap(value, bound))}")
+    return ", ".join([*parts, f"{progress.at_s if at_s is None else at_s:.2f} s"])
+
+
+_UNKNOWN: Final = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of the table: a measure, its unit, and whether it is a fraction."""
+
+    title: str
+    name: str
+    is_part: bool = False
+
+
+_ROWS: Final = (
+    _Row("gangs started", "gangs"),
+    _Row("pods placed", "pods"),
+    _Row("pods with room kept", "nominated"),
+    _Row("gangs that wait", "waiting"),
+    _Row("victims", "victims"),
+    _Row("pods moved", "moved"),
+    _Row("nodes in use", "nodes"),
+    _Row("allocation", "allocation", is_part=True),
+    _Row("fragmentation", "fragmentation", is_part=True),
+    _Row("Jain index", "jain"),
+    _Row("largest share", "largest_share", is_part=True),
+    _Row("least share", "least_share", is_part=True),
+    _Row("topology tier", "topology_tier"),
+    _Row("cross-leaf pairs", "cross_leaf_pairs"),
+    _Row("greatest gap", "gap", is_part=True),
+)
+
+
+def show_models(console: Console, measured: Sequence[tuple[str, PlanMeasures]]) -> None:
+    """Print measures by model with differences from the first model."""
+    table = Table(title="models", title_justify="left", box=None, pad_edge=False)
+    table.add_column("figure")
+    for number, (name, _) in enumerate(measured):
+        table.add_column(name, justify="right")
+        if number:
+            table.add_column("Δ", justify="right")
+    base = measured[0][1]
+    for row in _ROWS:
+        values = [getattr(measures, row.name) for _, measures in measured]
+        if any(value is not None for value in values):
+            table.add_row(row.title, *_cells(row, getattr(base, row.name), values))
+    console.print()
+    console.print(table)
+
+
+def _cells(row: _Row, base: float | None, values: Sequence[float | None]) -> list[str]:
+    cells = [_text(row, base)]
+    for value in values[1:]:
+        apart = None if value is None or base is None else value - base
+        cells += [_text(row, value), _signed(row, apart)]
+    return cells
+
+
+def _text(row: _Row, value: float | None) -> str:
+    if value is None:
+        return _UNKNOWN
+    if row.is_part:
+        return f"{100 * value:.1f} %" if value < BEYOND else f"> {100 * BEYOND:.0f} %"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+
+
+def _signed(row: _Row, apart: float | None) -> str:
+    if apart is None:
+        return _UNKNOWN
+    size = _text(row, abs(apart))
+    if size == _text(row, type(apart)(0)):
+        return "="
+    return f"{'−' if apart < 0 else '+'}{size}"

@@ -1,0 +1,147 @@
+"""Errors of commands: plain messages, exit codes, suggestions for mistyped names.
+
+Messages quote names, files and answers of servers, which users write; click prints them as they
+are. `optsched.cli.base.connection.Exit` has the exit codes of commands that change a cluster.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from optsched.units.plaintext import printable
+from optsched.units.read_errors import why_unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+COPIES: Final = "optsched.copies"
+"""Key in a context's `meta`: temporary copies by path, each with the name that the user gave."""
+
+
+def name_inputs(text: str) -> str:
+    """Return a text with inputs as the user named them, not as their temporary copies."""
+    ctx = click.get_current_context(silent=True)
+    for path, source in ({} if ctx is None else ctx.meta.get(COPIES, {})).items():
+        text = text.replace(path, source).replace(f"{Path(path).name}:", f"{source}:")
+    return text
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Escape control characters in the messages of click's errors, and name inputs as given."""
+    try:
+        yield
+    except click.ClickException as e:
+        # click calls it final; a copy would lose the class and its exit code.
+        e.message = printable(name_inputs(e.message), keep="\n\t")  # type: ignore[misc]
+        raise
+
+
+def show_crash(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print a traceback to the standard error; see `sys.excepthook`."""
+    lines = traceback.format_exception(kind, error, trace)
+    sys.stderr.write(printable("".join(lines), keep="\n\t"))
+
+
+class PlainCommand(click.Command):
+    """A command whose errors are plain text."""
+
+    def main(self, *given: Any, **more: Any) -> Any:  # noqa: ANN401  as click has it
+        """See `click.Command`."""
+        sys.excepthook = show_crash
+        return super().main(*given, **more)
+
+    def make_context(self, *given: Any, **more: Any) -> click.Context:  # noqa: ANN401
+        """See `click.Command`."""
+        with plain_errors():
+            return super().make_context(*given, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
+        """See `click.Command`."""
+        with plain_errors():
+            return super().invoke(ctx)
+
+
+BAD_INPUT: Final = 2
+NO_PLAN: Final = 3
+NOT_KEPT: Final = 4
+"""The output could not be written."""
+
+STOPPED: Final = 130
+
+
+def describe_error(error: Exception) -> str:
+    """Return an error as a sentence; for operating system errors, the file and the reason."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    said = why_unreadable(error)
+    return f"{error.filename}: {said}" if error.filename else said
+
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@contextmanager
+def map_exit_codes() -> Iterator[None]:
+    """Turn Ctrl-C and a full disk into the exit codes of commands."""
+    try:
+        yield
+    except KeyboardInterrupt as e:
+        raise click.exceptions.Exit(STOPPED) from e
+    except OSError as e:
+        if e.errno not in _FULL:
+            raise
+        where = e.filename or "standard output"
+        raise click.ClickException(f"{where}: {e.strerror}") from e
+
+
+class EndingCommand(PlainCommand):
+    """A command that maps Ctrl-C and a full disk to exit codes."""
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
+        """See `click.Command`."""
+        with plain_errors(), map_exit_codes():
+            return super().invoke(ctx)
+
+
+KUBECTL_WORDS: Final = {
+    "apply": ("run", "create"),
+    "cancel": ("delete",),
+    "create": ("run",),
+    "describe": ("view", "get"),
+    "get": ("view", "list"),
+    "ls": ("list",),
+    "rm": ("delete",),
+    "show": ("view", "get"),
+    "submit": ("run", "create"),
+    "update": ("operate",),
+}
+"""Commands of other tools, and their names here."""
+
+
+class Group(click.Group):
+    """A command group whose error for an unknown command suggests a known one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See `click.Group`."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            known = self.list_commands(ctx)
+            meant = [word for word in KUBECTL_WORDS.get(name.lower(), ()) if word in known]
+            close = meant or get_close_matches(name.lower(), known)
+            hint = f" Did you mean {close[0]}?" if close else f" There are {', '.join(known)}."
+            ctx.fail(f"There is no command {name!r}.{hint}")
+        return super().resolve_command(ctx, args)
