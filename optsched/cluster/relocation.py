@@ -343,7 +343,7 @@ def with_terminating(
     known: dict[int, Task] = {}
 
     def mark_task(task: Task) -> Task:
-        return replace(task, status=TaskStatus.RELEASING, is_victim=still_request)
+        return replace(task, status=TaskStatus.RELEASING, is_victim=still_request, is_evicted=True)
 
     def mark_if_evicted(task: Task) -> Task:
         if task.key not in tasks:

@@ -307,6 +307,9 @@ class Task:
     is_victim
         Whether this session evicts it. It then terminates, and its queue still requests what it
         holds, so that an eviction changes no share.
+    is_evicted
+        Whether it terminates because a session evicted it, this one or an earlier one. The quota of
+        its queue is then free for others before it has ended.
     problem
         Why it can never be scheduled as it is (an unreadable quantity, say); None when it can.
     """
@@ -337,6 +340,7 @@ class Task:
     wants: RequiredData = NO_REQUIRED_DATA
     gate: QueueGate = QueueGate.NONE
     is_victim: bool = False
+    is_evicted: bool = False
     problem: Reason | None = None
 
     @property

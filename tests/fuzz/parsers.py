@@ -21,8 +21,8 @@ from optsched.api.queue import parse_queue
 from optsched.cluster.cel import CelError, Unsupported, compile_selector
 from optsched.cluster.dra_devices import DeviceId, PooledDevice
 from optsched.cluster.relocation import read_moves
+from optsched.cluster.terminating import read_evicted
 from optsched.controllers.hypernode import ConfigError, read_sources
-from optsched.controllers.job.observed_job import read_mark
 from optsched.controllers.job.plugins.base import read_flags
 from optsched.controllers.ufm import UfmError, read_links
 from optsched.formats.codec.gpu_shares import parse_device_table
@@ -434,7 +434,7 @@ PARSERS: Final = (
         (),
         texts('{"nodeScore": {"n": 3}, "status": 1, "victims": [{"uid": "u"}], "overused": true}'),
     ),
-    Parser("mark", of_text(read_mark), (), texts("pod-1=uid-1 pod-2=uid-2")),
+    Parser("mark", of_text(read_evicted), (), texts("pod-1=uid-1 pod-2=uid-2")),
     Parser(
         "flags",
         of_text(lambda t: read_flags(tuple(t.split()), (("port", 22), ("a", "b")))),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import combinations
+from math import comb
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tests.oracle.manifests import Cluster
 
 MODELS = Path(__file__).parent / "models"
+_MOST_SETS = 500
+"""Of more sets of gangs that might be loans, the judge of the sessions alone chooses."""
 WORK = 0.4
 """What a session may spend on each level, in CP-SAT's deterministic seconds."""
 
@@ -123,7 +126,11 @@ class Worth:
             return worth
         firm = replace(policy, rules=without_lending(policy.rules))
         gangs = sorted({a.gang for a in actions if isinstance(a, Allocate)})
+        num_sets = 0
         for number in range(len(gangs) + 1):
+            num_sets += comb(len(gangs), number)
+            if num_sets > _MOST_SETS:
+                return cls.as_judged(snapshot, policy, actions).without_loans()
             found = [
                 each
                 for lent in combinations(gangs, number)

@@ -18,7 +18,7 @@ from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import load_policy
 from optsched.policy.policy import without_solver
 from optsched.problem.compile import FEW_RESOURCES
-from optsched.session import pipeline_candidates, rounds
+from optsched.session import evicting_pipeline, rounds
 from optsched.session.guarantees import hold_guarantees
 from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import LevelUpdate, Limits
@@ -401,7 +401,7 @@ def test_nobody_need_keep_incidents() -> None:
 
 def test_nothing_is_done_when_no_plan_keeps_every_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = rounds.run_greedy
-    for module in (rounds, pipeline_candidates):
+    for module in (rounds, evicting_pipeline):
         monkeypatch.setattr(
             module, "run_greedy", lambda *given: everything_on_one_node(honest(*given))
         )

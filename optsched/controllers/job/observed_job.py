@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from optsched.api import wellknown
 from optsched.api.job import JobPhase
 from optsched.api.kinds import POD, POD_GROUP
+from optsched.cluster.terminating import read_evicted
 from optsched.controllers.job.object_names import group_name, pod_name
 from optsched.controllers.job.status import LIVING, Counts, Retries
 from optsched.controllers.json_fields import (
@@ -148,7 +149,7 @@ def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
         strays=tuple(view for view in views if view.task is None),
         group=group,
         generation=int(meta_of(manifest).get("generation") or 0),
-        evicted=read_mark(annotations_of(group).get(wellknown.EVICTED, "")) if group else {},
+        evicted=read_evicted(annotations_of(group).get(wellknown.EVICTED, "")) if group else {},
     )
 
 
@@ -190,12 +191,6 @@ def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
     if asked_ms is None or meta.get("deletionGracePeriodSeconds") != 0:
         return None
     return max(0, asked_ms + LEFT_OVER_MS - now_ms)
-
-
-def read_mark(text: str) -> dict[str, str]:
-    """UIDs by name in the mark that the scheduler leaves on a gang whose pods it evicts."""
-    pairs = (entry.partition("=") for entry in text.split())
-    return {name: uid for name, _, uid in pairs}
 
 
 def count_pods(pods: Iterable[PodView], going: Iterable[PodView] = ()) -> Counts:

@@ -177,7 +177,7 @@ class AssumedEviction:
         """See `AssumedBind`."""
         if self.bound is not None and self.bound.is_unconfirmed(reported):
             reported = self.bound.apply_to(reported)
-        return replace(reported, status=TaskStatus.RELEASING)
+        return replace(reported, status=TaskStatus.RELEASING, is_evicted=True)
 
     def is_unconfirmed(self, reported: Task) -> bool:
         """See `AssumedBind`."""
@@ -313,7 +313,7 @@ class PodStore:
         before = self._pods.get(reported.key)
         assumed = None
         if before is not None:
-            reported, assumed = _reconcile(before, reported)
+            reported, assumed = _reconcile(before, _with_eviction(before, reported))
         if before is not None and before.reported is reported:
             task = before.task
         else:
@@ -510,6 +510,13 @@ class PodStore:
             self.touched_gangs.add(task.gang)
         if task.status.holds_resources:
             self._builder.remove_resident(task.key, task.node)
+
+
+def _with_eviction(before: Pod, reported: Task) -> Task:
+    """Return the reported task, which is evicted if it terminates and its eviction was sent."""
+    if reported.status is TaskStatus.RELEASING and before.task.is_evicted:
+        return replace(reported, is_evicted=reported.uid == before.task.uid)
+    return reported
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:

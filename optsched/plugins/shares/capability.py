@@ -19,6 +19,7 @@ from optsched.plugins.gangs.next_request import next_requests
 from optsched.plugins.verification.world import summed
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
+from optsched.problem.terminating import held_by_terminating
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
 
 class Capability(Rule):
-    """No queue grows above `spec.capability` of itself or of an ancestor."""
+    """No queue grows above `spec.capability` of itself or of an ancestor.
+
+    Pods that somebody deletes count until they have ended, victims of sessions do not.
+    """
 
     name = "capability"
     hard_face = Face.ALLOCATABLE
@@ -44,7 +48,11 @@ class Capability(Rule):
                 continue
             below = world.below(queue)
             gain = summed(world.gained_by_queue[name] for name in below)
-            held = summed(world.held_by_queue[name] for name in below)
+            held = summed(
+                part[name]
+                for name in below
+                for part in (world.held_by_queue, world.terminating_by_queue)
+            )
             for resource, limit in queue.capability:
                 more, used = gain.get(resource, 0), held.get(resource, 0)
                 if more and used + more > limit:
@@ -58,7 +66,7 @@ class Capability(Rule):
         """Σ over the subtree of request·x ≤ capability − allocated, where there is a ceiling."""
         queues = form.problem.queues
         form.add_usage_rows(
-            queues.subtree, _subtract_use(queues.capability, _subtree_use(form.problem))
+            queues.subtree, _subtract_use(find_ceilings(form.problem), _subtree_use(form.problem))
         )
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
@@ -75,19 +83,30 @@ class Capability(Rule):
             return None
         queue = int(problem.queue_of[gang])
         requested = next_requests(outcome, gang)
-        used = outcome.subtree_allocated
+        used, terminating = outcome.subtree_allocated, held_by_terminating(problem)
         above = np.flatnonzero(queues.subtree[:, queue])
-        over = (requested > 0) & (used[above] + requested > queues.capability[above])
+        over = (requested > 0) & (used[above] + requested > find_ceilings(problem)[above])
         for i, r in np.argwhere(over).tolist():
-            at = int(above[i])
+            at, resource = int(above[i]), problem.resources[r]
+            leaving = int(terminating[at, r])
+            held = f"{amount_text(resource, leaving)} are held by pods that terminate, "
             return Reason(
                 ReasonCode.CAPABILITY,
                 f"{_place(queues.names[queue], queues.names[at])} has capability "
-                f"{amount_text(problem.resources[r], int(queues.capability[at, r]))}, "
-                f"{amount_text(problem.resources[r], int(used[at, r]))} are in use, "
-                f"{amount_text(problem.resources[r], int(requested[r]))} are asked for",
+                f"{amount_text(resource, int(queues.capability[at, r]))}, "
+                f"{amount_text(resource, int(used[at, r]))} are in use, "
+                f"{held if leaving else ''}"
+                f"{amount_text(resource, int(requested[r]))} are asked for",
             )
         return None
+
+
+def find_ceilings(problem: Problem) -> I64:
+    """Return (Q, R) what queues may use: their capability, less what terminating pods hold of it.
+
+    UNLIMITED where a queue has none; below 0 where terminating pods alone exceed it.
+    """
+    return _subtract_use(problem.queues.capability, held_by_terminating(problem))
 
 
 def _is_limited(problem: Problem) -> bool:
@@ -126,7 +145,7 @@ class _Ceilings(Greedy):
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         queues = problem.queues
         self._ledger = ledger
-        self._ceiling: list[list[int]] = queues.capability.tolist()
+        self._ceiling: list[list[int]] = find_ceilings(problem).tolist()
         limited = [np.flatnonzero(row < UNLIMITED).tolist() for row in queues.capability]
         self._above = [np.flatnonzero(queues.subtree[:, q]).tolist() for q in range(len(limited))]
         self._binding = [[(a, r) for a in above for r in limited[a]] for above in self._above]

@@ -14,6 +14,7 @@ from optsched.cluster.dra_devices import is_class_quota
 from optsched.cluster.relocation import relocate, successor_of, with_terminating
 from optsched.cluster.snapshot import NO_POD_LIMIT, ROOT_QUEUE, QueueState, derived_of
 from optsched.cluster.task import TaskStatus
+from optsched.cluster.terminating import terminating_within_quota
 from optsched.units import PODS
 
 if TYPE_CHECKING:
@@ -216,6 +217,17 @@ class World:
         for stake, number in self.stakes.items():
             if stake.queue in held:
                 add_into(held[stake.queue], {r: amount * number for r, amount in stake.held})
+        return held
+
+    @cached_property
+    def terminating_by_queue(self) -> Mapping[str, Mapping[str, int]]:
+        """The use of each queue's own terminating tasks on ready nodes that nobody evicted."""
+        held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
+        for gang in self.snapshot.gangs:
+            for task in gang.derived(terminating_within_quota):
+                node = self.snapshot.node_by_name.get(task.node)
+                if node is not None and node.ready and gang.queue in held:
+                    add_into(held[gang.queue], task_usage(task))
         return held
 
     @cached_property

@@ -487,6 +487,28 @@ def test_a_bind_under_way_ends_when_a_watch_contradicts_it(contradiction: dict[s
     assert cluster.snapshot().node_by_name["n1"].residents == ()
 
 
+def test_a_pod_that_terminates_is_evicted_if_it_was_planned_to_be():
+    ended = {"deletionTimestamp": "2026-01-01T00:00:00Z", **IN_G}
+    cluster = Cluster(node("n1"), group("g"), pod("p", {"nodeName": "n1"}, uid="u", **IN_G))
+    assert cluster.cache.assume_evicted("ns/p", "n1") == "u"
+    assert gang_of(cluster.snapshot()).tasks[0].is_evicted
+    for labels in ({}, {"x": "y"}):
+        cluster.put(pod("p", {"nodeName": "n1"}, uid="u", labels=labels, **ended))
+        assert gang_of(cluster.snapshot()).tasks[0].is_evicted
+    cluster.put(pod("p", {"nodeName": "n1"}, uid="other", **ended))
+    assert not gang_of(cluster.snapshot()).tasks[0].is_evicted
+
+
+def test_a_pod_that_is_deleted_after_its_eviction_was_given_up_is_not_evicted():
+    running = pod("p", {"nodeName": "n1"}, uid="u", **IN_G)
+    cluster = Cluster(node("n1"), group("g"), running)
+    cluster.cache.assume_evicted("ns/p", "n1")
+    cluster.cache.forget_eviction("ns/p")
+    deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z", **IN_G}
+    cluster.put(pod("p", {"nodeName": "n1"}, uid="u", **deleted))
+    assert not gang_of(cluster.snapshot()).tasks[0].is_evicted
+
+
 def test_only_pending_tasks_can_be_assumed_and_only_on_nodes_that_exist():
     cluster = Cluster(node("n1"), pod("p"), pod("gated", {"schedulingGates": [{"name": "x"}]}))
     can_assume = cluster.cache.can_assume

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optsched.plugins.shares.capability import Capability
+from optsched.plugins.shares.capability import Capability, find_ceilings
 from optsched.plugins.shares.guarantee import Guarantee
 from optsched.problem.arrays import UNLIMITED
 from optsched.solver.preemption.sequential.eviction_problem import GuaranteeReserve, Lending, Limit
@@ -33,7 +33,7 @@ class Limits:
         """
         problem = self._problem
         queue = int(problem.queue_of[gang])
-        ceiling = problem.queues.capability
+        ceiling = find_ceilings(problem)
         lines = np.flatnonzero(self._facts.above[queue]).tolist()
         requested: Bool = np.logical_or.reduce(self._facts.request_of(gang))
         found = [
