@@ -1,8 +1,8 @@
 """Pods that terminate and still count against the quota of their queue.
 
-A pod runs until its grace period is over, and whoever deletes it chooses how long that is. It
-counts against hard limits until then, as in a ResourceQuota. Victims do not: what they hold is for
-others.
+A pod runs until its grace period is over, and the user who deletes it chooses how long that is. It
+counts against hard limits until then, as in a ResourceQuota. Victims do not: their capacity is for
+their preemptors.
 """
 
 from __future__ import annotations

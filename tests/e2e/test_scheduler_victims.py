@@ -194,3 +194,17 @@ def test_a_pod_that_ends_before_its_eviction_keeps_its_logs(
         site.await_bound("more", 1)
         scheduler.await_metric(1, "optsched_evictions_total", action="preempt")
     site.story.assert_bound_once()
+
+
+def test_a_deleted_pod_counts_against_the_capability_until_it_has_ended(site: Site) -> None:
+    site.nodes(2)
+    queue = site.queue("limited", capability={"cpu": "4"})
+    site.scheduler("--config", "volcano-default")
+    # As with a grace period of a year: the pod runs on, however often it is deleted.
+    site.gang("held", 1, cpus=4, queue=queue, finalizer="optsched.io/test")
+    site.await_bound("held", 1)
+    site.api.delete(f"/api/v1/namespaces/{site.name}/pods/held-0")
+    site.gang("next", 1, cpus=4, queue=queue)
+    site.await_waits("next", "QueueCapabilityExceeded")
+    site.change_pod("held-0", {"metadata": {"finalizers": None}})
+    site.await_bound("next", 1)

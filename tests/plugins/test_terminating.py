@@ -1,4 +1,4 @@
-"""Pods that somebody deletes count against the capability of their queue until they have ended."""
+"""Pods that users delete count against the capability of their queue until they have ended."""
 
 from __future__ import annotations
 

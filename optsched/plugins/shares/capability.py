@@ -19,7 +19,7 @@ from optsched.plugins.gangs.next_request import next_requests
 from optsched.plugins.verification.world import summed
 from optsched.plugins.wording import amount_text
 from optsched.problem.arrays import UNLIMITED
-from optsched.problem.terminating import held_by_terminating
+from optsched.problem.terminating_use import held_by_terminating
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Capability(Rule):
     """No queue grows above `spec.capability` of itself or of an ancestor.
 
-    Pods that somebody deletes count until they have ended, victims of sessions do not.
+    Pods that users delete count until they have ended; victims do not.
     """
 
     name = "capability"
@@ -102,7 +102,7 @@ class Capability(Rule):
 
 
 def find_ceilings(problem: Problem) -> I64:
-    """Return (Q, R) what queues may use: their capability, less what terminating pods hold of it.
+    """Return (Q, R) what queues may use: their capability, less the use of terminating pods.
 
     UNLIMITED where a queue has none; below 0 where terminating pods alone exceed it.
     """

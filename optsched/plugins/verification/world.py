@@ -221,7 +221,7 @@ class World:
 
     @cached_property
     def terminating_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """The use of each queue's own terminating tasks on ready nodes that nobody evicted."""
+        """The use of each queue's own terminating tasks on ready nodes that no session evicted."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for gang in self.snapshot.gangs:
             for task in gang.derived(terminating_within_quota):

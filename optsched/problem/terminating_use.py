@@ -1,4 +1,4 @@
-"""What terminating pods hold of the quota of their queues."""
+"""The use of terminating pods that counts against the quota of their queues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def held_by_terminating(problem: Problem) -> I64:
-    """Return (Q, R) what terminating pods that nobody evicted hold on ready nodes; made once.
+    """Return (Q, R) the use of terminating pods on ready nodes that no session evicted; made once.
 
     Each queue counts its own pods and those of the queues below it. A node that is not ready may
     never report that a pod has ended, so that its pods do not count.
