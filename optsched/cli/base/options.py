@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from rich.text import Text
 
+from optsched.admission.names import QUALIFIED_RULE, SUBDOMAIN_RULE, is_qualified, is_subdomain
 from optsched.cli.base.console import echo, output, print_text, remarks
 from optsched.cli.objects.table_columns import TABLES, Column, Table, name_of, namespace_of
 from optsched.formats.files.yaml_text import write_yaml
@@ -49,10 +50,11 @@ MOST_CHARACTERS: Final = 253
 """Of the name of an object in Kubernetes."""
 
 
-class ObjectName(click.ParamType[str]):
-    """The name of a queue or a scheduler: not empty, without spaces and control characters."""
+class Name(click.ParamType[str]):
+    """A name that is not empty, not too long, and follows a rule."""
 
     name = "text"
+    rule = "write it without control characters"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -62,9 +64,68 @@ class ObjectName(click.ParamType[str]):
         if not text:
             self.fail("the name is empty: write one, or leave the option out", param, ctx)
         if len(text) > MOST_CHARACTERS:
-            self.fail(f"the name has {len(text)} characters, at most {MOST_CHARACTERS} are allowed")
-        if not text.isprintable() or " " in text:
-            self.fail(f"{text!r} is no name: write it without spaces", param, ctx)
+            told = f"the name has {len(text)} characters, at most {MOST_CHARACTERS} are allowed"
+            self.fail(told, param, ctx)
+        if not self.is_valid(text):
+            self.fail(f"{text!r} is no name: {self.rule}", param, ctx)
+        return text
+
+    def is_valid(self, text: str) -> bool:
+        """Return whether a text follows the rule."""
+        return text.isprintable()
+
+
+class UserName(Name):
+    """The name of a user, of which Kubernetes has no rule."""
+
+
+class SchedulerName(Name):
+    """The name of a scheduler in pods, of which Kubernetes has no rule."""
+
+    rule = "write it without spaces"
+
+    def is_valid(self, text: str) -> bool:
+        """See `Name`."""
+        return text.isprintable() and " " not in text
+
+
+class ObjectName(Name):
+    """The name of an object that API servers accept."""
+
+    rule = SUBDOMAIN_RULE
+
+    def is_valid(self, text: str) -> bool:
+        """See `Name`."""
+        return is_subdomain(text)
+
+
+class AnnotationKey(Name):
+    """The key of an annotation."""
+
+    rule = QUALIFIED_RULE
+
+    def is_valid(self, text: str) -> bool:
+        """See `Name`."""
+        return is_qualified(text)
+
+
+class WebhookAddress(click.ParamType[str]):
+    """Where API servers call a webhook: `https://HOST:PORT`, optionally with a path; may be empty.
+
+    API servers refuse a webhook configuration with anything else.
+    """
+
+    name = "address"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """See `click.ParamType`."""
+        text = str(value)
+        if text and not (
+            is_http_address(text) and text.startswith("https://") and not set("?#@") & set(text)
+        ):
+            self.fail(f"{text!r} is no address of a webhook: write https://HOST:PORT", param, ctx)
         return text
 
 

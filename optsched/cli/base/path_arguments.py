@@ -27,6 +27,8 @@ STANDARD: Final = "-"
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _JSON_STARTS: Final = (b"{", b"[")
 _NUL: Final = "\0"
+_FOR_INPUT: Final = "download it, and name the file"
+_FOR_OUTPUT: Final = "name a file or folder of this machine"
 
 
 class BadInput(click.ClickException):
@@ -55,13 +57,13 @@ class Source(click.ParamType[Path]):
     ) -> Path:
         """See `click.ParamType`."""
         text = str(value)
-        check_no_url(text)
+        check_path(text)
         if text == STANDARD:
             data = sys.stdin.buffer.read()
             return copy_to_file(data, "standard-input", "the standard input", ctx)
         path = Path(text)
         try:
-            exists = _NUL not in text and path.exists()
+            exists = path.exists()
         except OSError as e:
             raise BadInput(f"{text}: can not be read: {e.strerror}") from e
         if not exists:
@@ -80,32 +82,35 @@ class Source(click.ParamType[Path]):
             raise BadInput(f"{text}: can not be read: {e.strerror}") from e
 
 
-def check_no_url(text: str) -> None:
-    """Refuse URLs, which are not file paths."""
+def check_path(text: str, remedy: str = _FOR_INPUT) -> None:
+    """Refuse URLs, and texts that name no file. remedy: what to do instead of a URL."""
     if _URL.match(text):
-        raise BadInput(f"{text}: is a URL: download it, and name the file")
+        raise BadInput(f"{text}: is a URL: {remedy}")
+    if not text:
+        raise BadInput("the path is empty: name a file or folder, or leave the option out")
+    if _NUL in text:
+        raise BadInput(f"{text}: names no file: a path has no NUL characters")
 
 
 class InputPath(click.Path):
-    """A path of `click.Path` that is read; a URL is refused as it was typed."""
+    """A path of `click.Path` that is read; what names no file is refused as it was typed."""
 
     def convert(  # type: ignore[override]  # click takes and gives what it likes
         self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
     ) -> Path:
         """See `click.ParamType`."""
-        check_no_url(str(value))
+        check_path(str(value))
         return Path(str(super().convert(value, param, ctx)))
 
 
 class OutputPath(click.Path):
-    """A path of `click.Path` that is written; a URL is refused as it was typed."""
+    """A path of `click.Path` that is written; what names no file is refused as it was typed."""
 
     def convert(  # type: ignore[override]  # click takes and gives what it likes
         self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
     ) -> Path:
         """See `click.ParamType`."""
-        if _URL.match(str(value)):
-            raise BadInput(f"{value}: is a URL: name a file or folder of this machine")
+        check_path(str(value), _FOR_OUTPUT)
         return Path(str(super().convert(value, param, ctx)))
 
 
@@ -139,7 +144,7 @@ class ModelSource(click.ParamType[str]):
     ) -> str:
         """See `click.ParamType`."""
         text = str(value)
-        check_no_url(text)
+        check_path(text)
         try:
             is_special = text == STANDARD or Path(text).is_fifo()
         except OSError as e:

@@ -15,7 +15,7 @@ from optsched.api.job import parse_job
 from optsched.api.jobflow import parse_jobflow, parse_jobtemplate
 from optsched.api.kinds import COMMAND, JOB, JOB_FLOW, JOB_TEMPLATE, QUEUE
 from optsched.cli.base.connection import Exit, Failure
-from optsched.cli.base.path_arguments import check_no_url
+from optsched.cli.base.path_arguments import check_path
 from optsched.formats.files.yaml_text import Document, TextError, line_of, read_yaml
 from optsched.units import FieldError, QuantityError, parse_amount
 from optsched.units.unit_errors import shown
@@ -246,7 +246,7 @@ def check_manifests(manifests: Sequence[Manifest], namespace: str) -> None:
 
 def _text(path: str) -> tuple[str, str]:
     name = "standard input" if path == STDIN else path
-    check_no_url(path)
+    check_path(path)
     try:
         data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
         return data.decode("utf-8-sig"), name
@@ -258,8 +258,6 @@ def _text(path: str) -> tuple[str, str]:
         raise Failure(f"{path}: can not be read: {e.strerror}", Exit.USAGE) from e
     except UnicodeDecodeError as e:
         raise Failure(f"{name}: is not a text in UTF-8", Exit.USAGE) from e
-    except ValueError as e:
-        raise Failure(f"{path!r}: is no path: it holds a NUL", Exit.USAGE) from e
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from optsched.cli.base.command_errors import BAD_INPUT, NO_PLAN, NOT_KEPT, STOPP
 from optsched.cli.base.console import echo, print_text, remarks
 from optsched.cli.base.options import JSON, TABLE, show_rows, written
 from optsched.cli.base.path_arguments import (
-    check_no_url,
     check_outputs,
+    check_path,
     is_standard,
     write_and_report,
 )
@@ -85,7 +85,7 @@ def _instances(console: Console, files: Iterable[str]) -> list[VbpInstance]:
     found: list[VbpInstance] = []
     wrong: list[str] = []
     for file in files:
-        check_no_url(file)
+        check_path(file)
         try:
             found.extend(read_vbps(Path(file)))
         except InstanceError as e:

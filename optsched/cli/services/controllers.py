@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
+from optsched.admission.names import is_subdomain
 from optsched.api.wellknown import DEFAULT_QUEUE, VOLCANO_PREFIX
-from optsched.cli.base.options import ObjectName
+from optsched.cli.base.options import ObjectName, SchedulerName
 from optsched.cli.services.service_options import (
     METRICS_AUTH,
     Grammar,
@@ -101,7 +102,7 @@ GRAMMAR: Final = Grammar(
 @click.option(
     "--scheduler-name",
     "names",
-    type=ObjectName(),
+    type=SchedulerName(),
     multiple=True,
     default=SCHEDULER_NAMES,
     help="Pods with this schedulerName get PodGroups; may be given again.",
@@ -177,7 +178,7 @@ def _options(given: Mapping[str, Any]) -> Options:
 
 def _config_map(text: str) -> tuple[str, str]:
     namespace, slash, name = text.partition("/")
-    if not (namespace and slash and name):
+    if not (is_subdomain(namespace) and slash and is_subdomain(name)):
         raise click.BadParameter(f"{text!r}: write NAMESPACE/NAME", param_hint="--config-map")
     return namespace, name
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched import __version__
+from optsched.admission.names import is_qualified
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
-from optsched.cli.base.options import ObjectName, solver_option
-from optsched.cli.base.path_arguments import ModelSource, OutputPath, check_no_url
+from optsched.cli.base.options import ObjectName, SchedulerName, solver_option
+from optsched.cli.base.path_arguments import ModelSource, OutputPath, check_path
 from optsched.cli.base.session_context import collect_while_serving, shelf_of
 from optsched.cli.services.service_options import (
     METRICS_AUTH,
@@ -95,10 +96,11 @@ log = logging.getLogger("optsched")
 
 
 def _label(text: str) -> tuple[str, str]:
-    label, colon, value = text.partition(":")
-    if not colon or not label:
+    label, _, value = (part.strip() for part in text.partition(":"))
+    is_value = not value or (is_qualified(value) and "/" not in value)
+    if ":" not in text or not is_qualified(label) or not is_value:
         raise click.BadParameter(f"{text!r}: write LABEL:VALUE", param_hint="--node-selector")
-    return label.strip(), value.strip()
+    return label, value
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -121,7 +123,7 @@ def state_folder() -> Path:
 @click.option(
     "--scheduler-name",
     "names",
-    type=ObjectName(),
+    type=SchedulerName(),
     multiple=True,
     default=SCHEDULER_NAMES,
     help="Pods with this schedulerName are ours; may be given again.",
@@ -153,6 +155,7 @@ def state_folder() -> Path:
 @click.option(
     "--tenant-priority-class",
     "lifting_classes",
+    type=ObjectName(),
     multiple=True,
     metavar="NAME",
     help="A PriorityClass by which a PodGroup counts above its pods; may be given again.",
@@ -160,6 +163,7 @@ def state_folder() -> Path:
 @click.option(
     "--device-scheduler",
     "device_schedulers",
+    type=SchedulerName(),
     multiple=True,
     metavar="NAME",
     help="Another scheduler that gives devices: annotations of its pods count.",
@@ -179,6 +183,7 @@ def state_folder() -> Path:
     "--sharding-name",
     "--scheduler-sharding-name",
     "sharding_name",
+    type=ObjectName(),
     default=DEFAULT_SCHEDULER_NAME,
     help="The name of our NodeShard.",
 )
@@ -223,8 +228,10 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     from optsched.kube.scheduler.process import Settings
 
     period_ms = given["schedule_period"]
-    check_no_url(given["plugins_dir"])
-    shelf = shelf_of(Path(given["plugins_dir"]) if given["plugins_dir"] else None)
+    plugins_dir = given["plugins_dir"]
+    if plugins_dir:
+        check_path(plugins_dir)
+    shelf = shelf_of(Path(plugins_dir) if plugins_dir else None)
     return Settings(
         policy=PolicyWatch(given["config"], lambda path: path.read_text("utf-8"), shelf),
         kubeconfig=given["kubeconfig"],

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import click
 
+from optsched.admission.names import SUBDOMAIN_RULE, is_subdomain
 from optsched.cli.base.command_errors import PlainCommand, describe_error
+from optsched.cli.base.options import ObjectName
 from optsched.cli.base.path_arguments import BadInput, WatchedFile
 from optsched.policy.diagnostic import PolicyError
 from optsched.units import DurationError
@@ -262,6 +264,7 @@ def election_options(what: str, lock_name: str) -> Callable[[F], F]:
             "--lock-object-namespace",
             "--leader-elect-resource-namespace",
             "lock_namespace",
+            type=ObjectName(),
             default="volcano-system",
             help="Where the lease is.",
         ),
@@ -292,12 +295,17 @@ def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
 
     if not given["leader_elect"]:
         return None
+    name = given["lock_name"] or lock_name
+    if not is_subdomain(name):
+        raise click.BadParameter(
+            f"{name!r} is no name of a lease: {SUBDOMAIN_RULE}", param_hint="--lock-name"
+        )
     flags = ("lease_duration", "renew_deadline", "retry_period")
     try:
         times = LeaseTimes(*(given[f"leader_elect_{flag}"] / 1000 for flag in flags))
     except ValueError as e:
         raise click.UsageError(str(e)) from e
-    return Election(given["lock_namespace"], given["lock_name"] or lock_name, times)
+    return Election(given["lock_namespace"], name, times)
 
 
 def addresses(given: Mapping[str, Any]) -> Iterator[Address]:

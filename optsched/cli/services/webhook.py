@@ -15,7 +15,13 @@ from urllib.parse import urlsplit
 import click
 
 from optsched import __version__
-from optsched.cli.base.options import ObjectName
+from optsched.cli.base.options import (
+    AnnotationKey,
+    ObjectName,
+    SchedulerName,
+    UserName,
+    WebhookAddress,
+)
 from optsched.cli.base.path_arguments import WatchedFile
 from optsched.cli.services.service_options import (
     METRICS_AUTH,
@@ -40,6 +46,7 @@ if TYPE_CHECKING:
     from optsched.admission.services import Service
     from optsched.admission.world import Settings as Rules
     from optsched.kube.serving.certificate_sources import CertificateFiles
+    from optsched.kube.serving.tls_listener import Address
     from optsched.kube.webhook.process import Settings
 
 GATING: Final = "SchedulingGatesQueueAdmission"
@@ -86,7 +93,9 @@ _FILE: Final = WatchedFile()
     show_default="KUBECONFIG, else the pod's service account",
     help="How to reach the cluster.",
 )
-@click.option("--port", default=8443, help="Where API servers ask, over TLS.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8443, help="Where API servers ask, over TLS."
+)
 @click.option("--bind-address", default="", show_default="all", help="At which address.")
 @click.option(
     "--enabled-admission",
@@ -98,23 +107,34 @@ _FILE: Final = WatchedFile()
 @click.option(
     "--scheduler-name",
     "names",
-    type=ObjectName(),
+    type=SchedulerName(),
     multiple=True,
     default=SCHEDULER_NAMES,
     help="Pods with this schedulerName are ours; may be given again. Jobs get the first.",
 )
 @click.option(
-    "--webhook-namespace", default="volcano-system", help="Of the Service and the Secret."
+    "--webhook-namespace",
+    type=ObjectName(),
+    default="volcano-system",
+    help="Of the Service and the Secret.",
 )
 @click.option(
     "--webhook-service-name",
     "service_name",
+    type=ObjectName(),
     default="volcano-admission-service",
     help="The Service in front, after which the webhook configurations are named.",
 )
-@click.option("--webhook-url", "url", default="", help="Where it is reached without a Service.")
+@click.option(
+    "--webhook-url",
+    "url",
+    type=WebhookAddress(),
+    default="",
+    help="Where it is reached without a Service.",
+)
 @click.option(
     "--secret-name",
+    type=ObjectName(),
     default="volcano-admission-secret",
     help="Where its own certificates are kept, for all replicas.",
 )
@@ -130,7 +150,12 @@ _FILE: Final = WatchedFile()
     default="",
     help=f"{GATING}=true: pods that ask for it are held back until their queue has room.",
 )
-@click.option("--max-queue-depth", default=5, help="Levels of queues below the root.")
+@click.option(
+    "--max-queue-depth",
+    type=click.IntRange(min=1),
+    default=5,
+    help="Levels of queues below the root.",
+)
 @click.option(
     "--enable-root-queue-protection/--no-enable-root-queue-protection",
     "protects_root",
@@ -146,6 +171,7 @@ _FILE: Final = WatchedFile()
 @click.option(
     "--trusted-user",
     "trusted",
+    type=UserName(),
     multiple=True,
     show_default="our controllers and Volcano's",
     help="Acts for others, by the record of who submitted; may be given again.",
@@ -164,6 +190,7 @@ _FILE: Final = WatchedFile()
 @click.option(
     "--tenant-annotation",
     "tenant_annotations",
+    type=AnnotationKey(),
     multiple=True,
     metavar="KEY",
     help="A guarded annotation, such as volcano.sh/preemptable, that every user may write.",
@@ -171,6 +198,7 @@ _FILE: Final = WatchedFile()
 @click.option(
     "--tenant-priority-class",
     "tenant_classes",
+    type=ObjectName(),
     multiple=True,
     metavar="NAME",
     show_default="all but system-*",
@@ -179,6 +207,7 @@ _FILE: Final = WatchedFile()
 @click.option(
     "--device-scheduler",
     "device_schedulers",
+    type=SchedulerName(),
     multiple=True,
     metavar="NAME",
     help="Another scheduler that gives devices: annotations of its pods are guarded.",
@@ -206,14 +235,13 @@ def webhook(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click
 
 def _settings(given: Mapping[str, Any]) -> Settings:
     from optsched.api.kinds import SECRET, Ref
-    from optsched.kube.serving.tls_listener import Address
     from optsched.kube.webhook.process import Settings
 
     namespace = given["webhook_namespace"]
     return Settings(
         services=_services(given["paths"]),
         rules=_rules(given),
-        place=Address(given["bind_address"], given["port"]),
+        place=_place(given["bind_address"], given["port"]),
         secret=Ref(SECRET, namespace, given["secret_name"]),
         names=tuple(_names(given["service_name"], namespace, given["url"])),
         service_name=given["service_name"],
@@ -225,6 +253,16 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         config=_config(given["conf"]),
         grace_s=given["grace_ms"] / 1000,
     )
+
+
+def _place(host: str, port: int) -> Address:
+    from optsched.kube.serving.tls_listener import Address, is_host
+
+    if not is_host(host):
+        raise click.BadParameter(
+            f"{host!r}: write an IP address or a DNS name", param_hint="--bind-address"
+        )
+    return Address(host, port)
 
 
 def _gates(features: str) -> bool:
@@ -310,6 +348,11 @@ def _files(given: Mapping[str, Any]) -> CertificateFiles | None:
 
     certificate, key = given["tls_cert_file"], given["tls_private_key_file"]
     if certificate is None and key is None:
+        if given["ca_cert_file"] is not None:
+            raise click.UsageError(
+                "--ca-cert-file needs --tls-cert-file and --tls-private-key-file: "
+                "without them the webhook makes its own certificates"
+            )
         return None
     if certificate is None or key is None:
         raise click.UsageError("--tls-cert-file and --tls-private-key-file come together")

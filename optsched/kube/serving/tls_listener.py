@@ -7,9 +7,12 @@ send nothing must not keep API servers out.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, cast
+
+from optsched.admission.names import is_subdomain
 
 if TYPE_CHECKING:
     import ssl
@@ -29,9 +32,20 @@ class Address:
     def parse(cls, text: str) -> Self:
         """Parse `host:port`, `:port` or `[v6]:port`; ValueError for anything else."""
         host, colon, port = text.rpartition(":")
-        if not colon or not port.isdecimal() or int(port) > 65535:
+        host = host.removeprefix("[").removesuffix("]")
+        is_port = port.isdecimal() and len(port) <= 5 and int(port) <= 65535
+        if not colon or not is_port or not is_host(host):
             raise ValueError(f"{text!r} is no address: write HOST:PORT or :PORT")
-        return cls(host.strip("[]"), int(port))
+        return cls(host, int(port))
+
+
+def is_host(text: str) -> bool:
+    """Return whether a text is empty, an IP address or a DNS name."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return not text or is_subdomain(text.lower())
+    return True
 
 
 @dataclass(frozen=True, slots=True)
