@@ -51,7 +51,7 @@ from optsched.session.search_history import Listener
 from optsched.session.session import SessionContext, run_session
 from optsched.session.solve_settings import limits_of, solver_of
 from optsched.study.comparison.comparison_table import Comparison
-from optsched.study.comparison.executors import Here, PlaceError, local_cluster
+from optsched.study.comparison.executors import ExecutorError, Here, local_cluster
 from optsched.study.comparison.grid import cells_of, read_traces
 from optsched.study.generators.synthetic_traces import SyntheticError
 from optsched.study.simulation.replay_trace import LoadedTrace, SimulationResult, play, read_given
@@ -70,12 +70,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Comparison",
     "DurationError",
+    "ExecutorError",
     "Gang",
     "InstanceError",
     "JobTimes",
     "LoadedTrace",
     "Node",
-    "PlaceError",
     "Plan",
     "Policy",
     "PolicyError",
@@ -108,7 +108,11 @@ __all__ = [
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 
-RENAMED: Final[Mapping[str, type]] = {"Given": LoadedTrace, "Played": SimulationResult}
+RENAMED: Final[Mapping[str, type]] = {
+    "Given": LoadedTrace,
+    "PlaceError": ExecutorError,
+    "Played": SimulationResult,
+}
 """Earlier names of classes, which are deprecated."""
 
 
@@ -596,7 +600,7 @@ def compare(
 
     Raises
     ------
-    InstanceError, SyntheticError, PolicyError, PlaceError
+    InstanceError, SyntheticError, PolicyError, ExecutorError
         A trace or a model can not be read, or Dask is not installed.
     ValueError
         There is no such trace, model or seed, or one is given more than once.

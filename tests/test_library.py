@@ -135,7 +135,14 @@ def test_names_of_the_module_are_those_of_the_library() -> None:
     assert all(getattr(optsched, name) is not None for name in optsched.__all__)
 
 
-@pytest.mark.parametrize(("old", "new"), [("Given", "LoadedTrace"), ("Played", "SimulationResult")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Given", "LoadedTrace"),
+        ("PlaceError", "ExecutorError"),
+        ("Played", "SimulationResult"),
+    ],
+)
 def test_earlier_names_of_classes_are_deprecated(old: str, new: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"optsched.{old} is deprecated: name it {new}"):
         assert getattr(optsched, old) is getattr(optsched, new)

@@ -95,10 +95,13 @@ def is_shipped(name: str) -> bool:
 
 def read_text(path: str, read: Callable[[Path], str]) -> str:
     """The text of a file; raises `PolicyError` where it can not be read."""
+    names = _shipped_names()
+    if not path.strip():
+        message = f"the name of the model is empty: write one of {', '.join(names)}, or a file"
+        raise PolicyError([_about_file("model", message)])
     try:
         return read(Path(path))
     except FileNotFoundError as e:
-        names = _shipped_names()
         message = f"there is no such file; the models that come along are {', '.join(names)}"
         raise PolicyError([_about_file(path, message, nearest(path, names))]) from e
     except OSError as e:

@@ -236,8 +236,8 @@ def test_who_stops_it_keeps_what_was_played(tmp_path: Path, monkeypatch) -> None
         ([SMALL, *TWO, "--seeds", "1-x"], 2, "'1-x': write numbers or ranges, such as 0-4,7"),
         ([SMALL, *TWO, "--seeds", "4-1"], 2, "the end of a range comes after its beginning"),
         ([SMALL, *TWO, "--dask", "tcp://10.0.0.1:8786"], 2, "without TLS"),
-        ([SMALL], 2, "Missing option '--model'"),
-        ([*TWO], 2, "Missing argument"),
+        ([SMALL], 2, "the option --model is missing"),
+        ([*TWO], 2, "the argument TRACES... is missing"),
     ],
 )
 def test_bad_input_is_told(arguments: list[str], code: int, said: str) -> None:

@@ -109,7 +109,7 @@ def test_what_is_wrong_in_a_file_has_its_line(cluster: FakeCluster, path: Path) 
         (("delete",), "a name is missing: write it behind the command, or give -f FILE"),
         (("get",), "a name is missing"),
         (("delete", "a", "-f", "x"), "either a file or a name: x and a"),
-        (("create",), "Missing option '-f'"),
+        (("create",), "the option -f / --filename / --file is missing"),
     ],
 )
 def test_wrong_usage_ends_with_2(

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from optsched.api.kinds import JOB_FLOW
 from optsched.cli.base.options import FORMATS, current_names
+from optsched.cli.base.path_arguments import Source
 from optsched.cli.commands import SHORT_FORMS, VOLCANO_FORMS, all_commands
 from optsched.cli.main import main
 from tests.cli.clusters import FakeCluster, job, optsched, queue
@@ -26,6 +27,9 @@ OPTIONS: Final = [
     if isinstance(param, click.Option)
 ]
 EXCEPTIONS: Final = {(form, name) for form, names in VOLCANO_FORMS for name in names}
+TRACE: Final = ROOT / "instances" / "traces" / "failures.yaml"
+PACKING: Final = ROOT / "instances" / "examples" / "packing.yaml"
+EMPTY_PATH: Final = "Error: the path is empty: name a file or folder, or leave the option out"
 SEVERAL: Final = {
     "--nodes": "a number of `local up`, a file of nodes of traces",
     "--resume": "a switch of `simulate`, which has its folder, and the result that `solve` reads",
@@ -194,6 +198,36 @@ def test_former_names_of_options_are_understood_and_not_shown(cluster: FakeClust
 
 
 @pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (
+            "queue operate one",
+            "the option -a / --action is missing: write one of open, close, update",
+        ),
+        ("queue get", "a name is missing: write the queue behind the command, or after -N"),
+        ("solve", "the argument INSTANCE is missing"),
+        ("compare x.yaml", "x.yaml: there is no such file or folder"),
+        ("queue get a b", "Got unexpected extra argument (b)"),
+        ("queue get --nme a", "No such option '--nme'. Did you mean '--master' or '--name'?"),
+        ("queue operate one -a", "Option '-a' requires an argument."),
+        ("solve --solver glpk x", "Invalid value for '--solver': 'glpk' is not one of"),
+        ("scheduler --frobnicate", "No such option '--frobnicate'"),
+        ("--frobnicate", "No such option '--frobnicate'"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(line: str, sentence: str) -> None:
+    result = CliRunner().invoke(main, line.split(), prog_name="optsched")
+    assert (result.exit_code, result.stdout) == (2, "")
+    (told,) = result.stderr.splitlines()
+    assert told.startswith(f"Error: {sentence}")
+
+
+def test_wrong_usage_without_accepted_values_names_the_help() -> None:
+    result = CliRunner().invoke(main, ["job", "run"], prog_name="optsched")
+    assert result.stderr.endswith(" (see optsched job run --help)\n")
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         ("scheduler --scheduler-name=", "the name is empty"),
@@ -202,9 +236,61 @@ def test_former_names_of_options_are_understood_and_not_shown(cluster: FakeClust
         ("scheduler --default-queue=a\tb", "is no name"),
         (f"controllers --default-queue={'x' * 300}", "the name has 300 characters"),
         ("controllers --controllers=", "no controller is left"),
+        ("scheduler --default-queue=[/b]", "'[/b]' is no name: write at most 253 lower-case"),
+        ("scheduler --lock-namespace=", "the name is empty"),
+        ("controllers --lock-namespace=../x", "'../x' is no name: write at most 253 lower-case"),
+        ("controllers --lock-name=größe", "'größe' is no name of a lease: write at most 253"),
+        ("scheduler --scheduler-name=a/b", "'a/b' is no name of a lease: write at most 253"),
+        ("controllers --config-map=https://example.org/a", "write NAMESPACE/NAME"),
+        ("scheduler --sharding-name=", "the name is empty"),
+        ("scheduler --tenant-priority-class=A", "'A' is no name"),
+        ("scheduler --device-scheduler=", "the name is empty"),
+        ("scheduler --node-selector=https://x/a", "'https://x/a': write LABEL:VALUE"),
+        ("scheduler --listen-address=größe:80", "'größe:80' is no address"),
+        (f"scheduler --listen-address={'x' * 300}:80", "is no address"),
+        (f"scheduler --listen-address=:{'9' * 5000}", "is no address"),
+        ("webhook --webhook-namespace=a/b", "'a/b' is no name"),
+        ("webhook --webhook-service-name=", "the name is empty"),
+        ("webhook --secret-name=-", "'-' is no name"),
+        ("webhook --webhook-url=http://10.0.0.1", "is no address of a webhook"),
+        ("webhook --webhook-url=10.0.0.1:8443", "is no address of a webhook"),
+        ("webhook --webhook-url=https://a?b", "is no address of a webhook"),
+        ("webhook --bind-address=1:2", "'1:2': write an IP address or a DNS name"),
+        ("webhook --port=-1", "-1 is not in the range"),
+        ("webhook --port=99999", "99999 is not in the range"),
+        ("webhook --max-queue-depth=0", "0 is not in the range"),
+        ("webhook --tenant-annotation=a\tb", "'a\\tb' is no name"),
+        ("webhook --trusted-user=", "the name is empty"),
+        ("webhook --ca-cert-file=x", "--ca-cert-file needs --tls-cert-file"),
+        ("compare {trace} --model crater --seeds 0-999999999999", "at most 10000 seeds are played"),
+        (f"compare {{trace}} --model crater --seeds {'9' * 5000}", "at most 18 digits"),
     ],
 )
-def test_names_that_no_object_can_have_are_refused(line: str, message: str) -> None:
-    result = CliRunner().invoke(main, line.split(" "))
+def test_values_that_nothing_can_have_are_refused(line: str, message: str) -> None:
+    result = CliRunner().invoke(main, line.format(trace=TRACE).split(" "))
+    assert (result.exit_code, result.stdout) == (2, "")
+    (told,) = result.stderr.splitlines()
+    assert message in told
+
+
+PATHS: Final = [
+    pytest.param(name, option, path, id=f"{name} {option.opts[-1]}-{path!r}")
+    for name, option in OPTIONS
+    if isinstance(option.type, (click.Path, Source))
+    for path in ("", "a\0b")
+]
+
+
+@pytest.mark.parametrize(("name", "option", "path"), PATHS)
+def test_paths_that_name_no_file_are_refused(name: str, option: click.Option, path: str) -> None:
+    form = next(each for each in option.opts if each.startswith("--"))
+    result = CliRunner().invoke(main, [*name.split(), form, path])
+    assert (result.exit_code, result.stdout) == (2, "")
+    (told,) = result.stderr.splitlines()
+    assert told == (r"Error: 'a\x00b': is no path: it holds a NUL" if path else EMPTY_PATH)
+
+
+def test_a_model_has_a_name() -> None:
+    result = CliRunner().invoke(main, ["solve", str(PACKING), "--model", ""])
     assert result.exit_code == 2
-    assert message in result.stderr
+    assert "the name of the model is empty: write one of" in " ".join(result.stderr.split())

@@ -175,7 +175,7 @@ def test_warnings_of_the_server_are_shown_beside_the_output(cluster: FakeCluster
         (("create", "a", "-w", "0"), "0 is not in the range 1<=x<=65535"),
         (("create", "a", "--capability", "cpu"), "'cpu' is no amount of a resource: write"),
         (("create", "a", "--deserved", "cpu=1x"), 'cpu: "1x" is not a quantity'),
-        (("operate", "a"), "Missing option '-a' / '--action'"),
+        (("operate", "a"), "the option -a / --action is missing: write one of open, close, update"),
         (("operate", "a", "-a", "drain"), "'drain' is not one of 'open', 'close', 'update'"),
         (("operate", "a", "-a", "update"), "nothing to update: give --weight"),
         (("operate", "a", "-a", "close", "-w", "2"), "--weight goes with --action update alone"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from optsched.units.plaintext import printable
 from optsched.units.read_errors import why_unreadable
@@ -35,11 +36,46 @@ def name_inputs(text: str) -> str:
     return text
 
 
+class WrongUsage(click.ClickException):
+    """Wrong usage in one sentence, without the synopsis of the command."""
+
+    exit_code = click.UsageError.exit_code
+
+
+def describe_usage(error: click.UsageError) -> str:
+    """Return wrong usage as one sentence; it names the help where no accepted value is named."""
+    text = name_inputs(error.format_message())
+    if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Parameter):
+        text = _describe_missing(error.param, error.ctx)
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        meant = " or ".join(f"'{name}'" for name in sorted(error.possibilities))
+        text = f"No such option '{error.option_name}'. Did you mean {meant}?"
+    path = "" if error.ctx is None else error.ctx.command_path
+    is_missing = isinstance(error, (click.MissingParameter, click.NoSuchOption))
+    if path and (is_missing or not isinstance(error, click.BadParameter | click.BadOptionUsage)):
+        # A sentence that ends with a full stop names what there is.
+        text = text.removesuffix(".") if is_missing else text
+        text = text if text.endswith((".", "?")) else f"{text} (see {path} --help)"
+    return printable(text, keep="\n\t")
+
+
+def _describe_missing(param: click.Parameter, ctx: click.Context | None) -> str:
+    kind = "argument" if isinstance(param, click.Argument) else "option"
+    name = param.get_error_hint(ctx).replace("'", "")
+    choices = param.type.choices if isinstance(param.type, click.Choice) else ()
+    accepted = f": write one of {', '.join(map(str, choices))}" if choices else ""
+    return f"the {kind} {name} is missing{accepted}"
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Escape control characters in the messages of click's errors, and name inputs as given."""
     try:
         yield
+    except NoArgsIsHelpError:
+        raise
+    except click.UsageError as e:
+        raise WrongUsage(describe_usage(e)) from e
     except click.ClickException as e:
         # click calls it final; a copy would lose the class and its exit code.
         e.message = printable(name_inputs(e.message), keep="\n\t")  # type: ignore[misc]

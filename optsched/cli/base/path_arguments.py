@@ -89,7 +89,7 @@ def check_path(text: str, remedy: str = _FOR_INPUT) -> None:
     if not text:
         raise BadInput("the path is empty: name a file or folder, or leave the option out")
     if _NUL in text:
-        raise BadInput(f"{text}: names no file: a path has no NUL characters")
+        raise BadInput(f"{text!r}: is no path: it holds a NUL")
 
 
 class InputPath(click.Path):
@@ -135,7 +135,7 @@ class WatchedFile(InputPath):
 
 
 class ModelSource(click.ParamType[str]):
-    """The name of a model, or its file; a pipe or `-` is copied to a file."""
+    """The name of a model, or its file; a pipe or `-` is copied to a file. May be empty."""
 
     name = "text"
 
@@ -144,6 +144,8 @@ class ModelSource(click.ParamType[str]):
     ) -> str:
         """See `click.ParamType`."""
         text = str(value)
+        if not text:
+            return text
         check_path(text)
         try:
             is_special = text == STANDARD or Path(text).is_fifo()

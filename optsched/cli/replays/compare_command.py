@@ -42,7 +42,13 @@ from optsched.study.comparison.compared_metrics import (
     value_text,
 )
 from optsched.study.comparison.comparison_table import Comparison
-from optsched.study.comparison.executors import Here, PlaceError, Tls, local_cluster, remote_cluster
+from optsched.study.comparison.executors import (
+    ExecutorError,
+    Here,
+    Tls,
+    local_cluster,
+    remote_cluster,
+)
 from optsched.study.comparison.grid import CELLS, ResultFolder, cells_of, read_traces
 from optsched.study.generators.synthetic_traces import SyntheticError
 from optsched.study.reports.comparison_report import comparison_page
@@ -180,6 +186,10 @@ class CompareOptions:
     plugins_dir: Path | None
 
 
+_MOST_DIGITS: Final = 18
+_MOST_SEEDS: Final = 10_000
+
+
 class _Seeds(click.ParamType[tuple[int, ...]]):
     """Comma-separated numbers and ranges."""
 
@@ -194,7 +204,11 @@ class _Seeds(click.ParamType[tuple[int, ...]]):
             first, dash, last = part.strip().partition("-")
             if not first.isdecimal() or (dash and not last.isdecimal()):
                 self.fail(f"{part!r}: write numbers or ranges, such as 0-4,7", param, ctx)
+            if max(len(first), len(last)) > _MOST_DIGITS:
+                self.fail(f"seeds have at most {_MOST_DIGITS} digits", param, ctx)
             numbers = range(int(first), int(last or first) + 1)
+            if len(numbers) > _MOST_SEEDS:
+                self.fail(f"{part!r}: at most {_MOST_SEEDS} seeds are played", param, ctx)
             if not numbers:
                 self.fail(f"{part!r}: the end of a range comes after its beginning", param, ctx)
             found |= dict.fromkeys(numbers)
@@ -251,7 +265,7 @@ def _compare(flags: CompareOptions) -> None:
         with _place(flags, len(cells)) as place:
             run = _Run(cells, ResultFolder(flags.out), console)
             comparison, is_stopped = run.play(place)
-    except (InstanceError, SyntheticError, PolicyError, PlaceError) as e:
+    except (InstanceError, SyntheticError, PolicyError, ExecutorError) as e:
         print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)
     except OSError as e:

@@ -241,7 +241,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     return Settings(
         services=_services(given["paths"]),
         rules=_rules(given),
-        place=_place(given["bind_address"], given["port"]),
+        place=_listen_place(given["bind_address"], given["port"]),
         secret=Ref(SECRET, namespace, given["secret_name"]),
         names=tuple(_names(given["service_name"], namespace, given["url"])),
         service_name=given["service_name"],
@@ -255,7 +255,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     )
 
 
-def _place(host: str, port: int) -> Address:
+def _listen_place(host: str, port: int) -> Address:
     from optsched.kube.serving.tls_listener import Address, is_host
 
     if not is_host(host):

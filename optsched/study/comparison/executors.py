@@ -32,7 +32,7 @@ WORKERS_S = 60
 """How long a cluster may take until its first worker is connected."""
 
 
-class PlaceError(Exception):
+class ExecutorError(Exception):
     """An executor can not be used; the message gives reason and remedy."""
 
 
@@ -125,22 +125,25 @@ class Tls:
 def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
     """Yield local workers of one thread each, on the loopback interface only.
 
-    Raises `PlaceError` where Dask is not installed.
+    Raises `ExecutorError` where Dask is not installed, or its processes do not start.
     """
     try:
         from distributed import Client, LocalCluster
     except ImportError as e:
-        raise PlaceError(INSTALL) from e
-    with (
-        LocalCluster(
+        raise ExecutorError(INSTALL) from e
+    try:
+        cluster = LocalCluster(
             n_workers=num_workers,
             threads_per_worker=1,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
             silence_logs="CRITICAL",
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+        )
+    except (OSError, RuntimeError) as e:
+        raise ExecutorError(
+            f"{num_workers} processes of Dask do not start: take fewer, or --workers 0: {e}"
+        ) from e
+    with cluster, Client(cluster) as client:
         yield OnDask(client, clock)
 
 
@@ -148,14 +151,14 @@ def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
 def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
     """Yield the cluster of a Dask scheduler.
 
-    Raises `PlaceError` where Dask is not installed, the address is not valid, it would be reached
-    over the network without TLS, or nobody answers there.
+    Raises `ExecutorError` where Dask is not installed, the address is not valid, it would be
+    reached over the network without TLS, or nobody answers there.
     """
     check_address(address, tls)
     try:
         from distributed import Client, Security
     except ImportError as e:
-        raise PlaceError(INSTALL) from e
+        raise ExecutorError(INSTALL) from e
     security = None
     if tls.is_complete:
         security = Security(
@@ -171,18 +174,18 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
             told = (
                 "--dask-ca, --dask-cert and --dask-key are not a certificate, its key and who signs"
             )
-            raise PlaceError(f"{address}: {told}: {e}") from e
+            raise ExecutorError(f"{address}: {told}: {e}") from e
     try:
         _shake_hands(address, security)
         client = Client(address, security=security, timeout=CONNECT_S)
     except (OSError, TimeoutError, ValueError) as e:
         told = str(e) or f"nothing came in {CONNECT_S} s"
-        raise PlaceError(f"{address}: no scheduler of Dask answers: {told}") from e
+        raise ExecutorError(f"{address}: no scheduler of Dask answers: {told}") from e
     with client:
         try:
             client.wait_for_workers(1, timeout=WORKERS_S)
         except TimeoutError as e:
-            raise PlaceError(
+            raise ExecutorError(
                 f"{address}: the scheduler of Dask has no worker, nor got one in {WORKERS_S} s"
             ) from e
         yield OnDask(client, clock)
@@ -228,11 +231,11 @@ def check_address(address: str, tls: Tls) -> None:
     except ValueError:
         is_whole = False
     if not is_whole:
-        raise PlaceError(f"{address}: is no address of Dask: write tls://HOST:PORT")
+        raise ExecutorError(f"{address}: is no address of Dask: write tls://HOST:PORT")
     if parts.scheme == "tls" and not tls.is_complete:
-        raise PlaceError(f"{address}: needs --dask-ca, --dask-cert and --dask-key")
+        raise ExecutorError(f"{address}: needs --dask-ca, --dask-cert and --dask-key")
     if parts.scheme == "tcp" and not _is_loopback(parts.hostname or ""):
-        raise PlaceError(
+        raise ExecutorError(
             f"{address}: is beyond this machine and without TLS, whoever is in between could run "
             "code here: write tls://, with --dask-ca, --dask-cert and --dask-key"
         )

@@ -18,9 +18,9 @@ from optsched.policy import load_policy
 from optsched.policy.policy import without_solver
 from optsched.study.comparison import executors
 from optsched.study.comparison.executors import (
+    ExecutorError,
     Here,
     OnDask,
-    PlaceError,
     Tls,
     check_address,
     local_cluster,
@@ -65,7 +65,7 @@ def test_this_machine_and_tls_are_taken(address: str, tls: Tls) -> None:
     ],
 )
 def test_other_addresses_are_refused(address: str, tls: Tls, said: str) -> None:
-    with pytest.raises(PlaceError, match=said) as caught:
+    with pytest.raises(ExecutorError, match=said) as caught:
         check_address(address, tls)
     assert str(caught.value).startswith(f"{address}: ")
 
@@ -140,7 +140,7 @@ def test_a_cell_that_breaks_on_a_worker_is_told_and_costs_no_other(one_worker: O
 
 def refused(address: str, tls: Tls = NO_TLS) -> str:
     with (
-        pytest.raises(PlaceError) as caught,
+        pytest.raises(ExecutorError) as caught,
         remote_cluster(address, tls, SystemClock()),
     ):
         pass
