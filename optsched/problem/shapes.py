@@ -331,9 +331,10 @@ def _explain_shortage(
             f"but {short} of these pods do not exist yet",
         )
     alive = gang.min_member - need + len(waiting)
+    exist = "pod exists" if alive == 1 else "pods exist"
     return Reason(
         ReasonCode.NOT_ENOUGH_TASKS,
-        f"minMember is {gang.min_member}, but only {alive} pods exist",
+        f"minMember is {gang.min_member}, but only {alive} {exist}",
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.api.kinds import CONFIG_MAP, JOB, POD, Ref
+from optsched.cli.inspect.what_if_command import MOST_OTHERS
 from optsched.kube.client.errors import Forbidden
 from tests.cli.clusters import CONTEXT, FakeCluster, cluster, optsched, values
 from tests.formats.objects import group, node, pod
@@ -72,6 +73,21 @@ def live(cluster: FakeCluster) -> FakeCluster:
     cluster.put(node("n1"))
     cluster.put(bare_queue("default", weight=1))
     return cluster
+
+
+def claiming(name: str) -> dict[str, Any]:
+    """A pod with an annotation about GPUs that no binder has written."""
+    return pod(name, annotations={"volcano.sh/gpu-index": "0,1"})
+
+
+def test_problems_of_objects_that_nobody_asks_about_are_few(live: FakeCluster) -> None:
+    for number in range(8):
+        live.put(claiming(f"other-{number}"))
+    result = what_if("-f", "-", input=json.dumps(claiming("mine")))
+    told = [line for line in result.stderr.splitlines() if "no binder wrote it" in line]
+    assert told[0].startswith("Pod ns/mine: ")
+    assert len(told) == 1 + MOST_OTHERS
+    assert "and 3 more about other objects of the cluster" in result.stderr
 
 
 # --- a file --------------------------------------------------------------------------------------

@@ -175,3 +175,42 @@ def test_admission_is_asked(site: Site, ask: Asking) -> None:
     [answer] = ask.optsched("what-if", "-f", file, code=9)["asked"]
     assert answer["reason"]["code"] == "RefusedByAPIServer"
     assert 'namespaces "nowhere" not found' in answer["reason"]["message"]
+
+
+def test_claims_that_nobody_has_granted_do_not_count(site: Site, ask: Asking) -> None:
+    """A PriorityClass that does not exist, and GPUs that other schedulers' pods name."""
+    site.nodes(2, cpus=64, gpus=8)
+    site.controllers()
+    site.scheduler()
+
+    def training(name: str, gpus: int) -> Raw:
+        body = asking(name, gpus, 1)
+        [spec] = body["spec"]["tasks"]
+        limits = {"limits": {"nvidia.com/gpu": "1"}}
+        spec["template"]["spec"]["containers"][0]["resources"] = limits
+        return body
+
+    # It holds 4 GPUs, and its annotations name all of the node.
+    site.pod(
+        "foreign",
+        gpus=4,
+        scheduler="default-scheduler",
+        annotations={"volcano.sh/gpu-index": ",".join(map(str, range(8)))},
+        nodeName=f"{site.name}-0",
+    )
+    [fits] = ask(training("twelve", 12), code=0)
+    assert fits["starts"] == "now"
+    [waits] = ask(training("thirteen", 13), code=8)
+    assert waits["reason"]["message"].startswith("room for 12 of 13 pods of w")
+
+    golden = training("golden", 13)
+    golden["spec"]["priorityClassName"] = f"{site.name}-gold"
+    [answer] = ask(golden, code=9)
+    assert answer["reason"]["code"] == "RefusedByAPIServer"
+    assert f"no PriorityClass with name {site.name}-gold" in answer["reason"]["message"]
+
+    LiveJob(site, golden)
+    site.await_event("golden", "no PriorityClass", reason="FailedCreate")
+    told = ask.optsched("job", "explain", "-n", site.name, "-N", "golden", code=8)
+    assert told["reason"]["code"] == "FailedCreate"
+    assert f"no PriorityClass with name {site.name}-gold" in told["reason"]["message"]

@@ -108,6 +108,13 @@ def test_too_little_is_free() -> None:
     )
 
 
+def test_where_every_node_takes_some_no_node_is_named() -> None:
+    nodes = [node("n0", 4), node("n1", 4)]
+    assert why(nodes, asks(3, shape(2)), busy("a", "n0", 2), busy("b", "n1", 2)) == (
+        "NotEnoughResources: room for 2 of 3 pods of w with 2 cpu: 2/2 nodes could take one"
+    )
+
+
 def test_enough_is_free_but_not_on_one_node() -> None:
     nodes = [node("n0", 4), node("n1", 4)]
     taken = [busy("a", "n0", 2), busy("b", "n1", 2)]

@@ -200,7 +200,7 @@ def test_each_gang_is_kept_out_for_its_own_reason_alone() -> None:
         "closed": "QueueNotOpen: queue closed is Closed; only an Open queue takes new work",
         "invalid": "InvalidPodGroup: spec.minMember is -1",
         "nowhere": "QueueNotFound: queue nowhere does not exist",
-        "short": "NotEnoughTasks: minMember is 3, but only 1 pods exist",
+        "short": "NotEnoughTasks: minMember is 3, but only 1 pod exists",
         "short-and-nowhere": "QueueNotFound: queue nowhere does not exist",
     }
 

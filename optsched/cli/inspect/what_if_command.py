@@ -62,9 +62,12 @@ from optsched.units import format_time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from rich.console import Console
+
     from optsched.cli.inspect.cluster_state import Cluster
     from optsched.cli.objects.manifests import Part
     from optsched.cluster.snapshot import CapacityReservation, Quota
+    from optsched.formats.files.diagnostics import ObjectProblem
     from optsched.kube.client.client import Client
     from optsched.kube.client.listing import Raw
     from optsched.policy.policy import Policy
@@ -201,6 +204,9 @@ def _too_much(quota: Quota, name: str, amounts: tuple[int, int, int]) -> Reason:
 
 UID: Final = "what-if"
 """Where users have submitted none of the jobs."""
+
+MOST_OTHERS: Final = 5
+"""Problems of objects that nobody asks about, of which there may be thousands."""
 
 _NONE: Final = "<none>"
 _HEADINGS: Final = ("Name", "Starts", "Pods", "Nodes", "Evicts", "Expected", "Reason")
@@ -415,8 +421,7 @@ def _decided(
         except Clash as e:
             text = f"{e}: give the job another name, or leave it out"
             raise Failure(text, Exit.CONFLICT) from e
-    for problem in found.problems:
-        print_text(console, str(problem), "yellow")
+    _report_problems(console, found.problems, request)
     refused = [
         Answer(
             job.gang,
@@ -429,6 +434,25 @@ def _decided(
         if job.refusal
     ]
     return _within_quotas(replace(found, added=(*found.added, *refused)), objects, request)
+
+
+def _report_problems(
+    console: Console, problems: Iterable[ObjectProblem], request: _Request
+) -> None:
+    """Print all problems of objects that are asked about, and some of others in the cluster."""
+    objects = [*request.objects, *(o for job in request.jobs for o in (job.group, *job.pods))]
+    asked = {(obj["kind"], f"{namespace_of(obj)}/{name_of(obj)}") for obj in objects}
+    others: list[ObjectProblem] = []
+    for problem in problems:
+        if (problem.kind, problem.key) in asked:
+            print_text(console, str(problem), "yellow")
+        else:
+            others.append(problem)
+    for problem in others[:MOST_OTHERS]:
+        print_text(console, str(problem), "yellow")
+    if len(others) > MOST_OTHERS:
+        more = len(others) - MOST_OTHERS
+        print_text(console, f"and {more} more about other objects of the cluster", "yellow")
 
 
 def _within_quotas(found: Answers, objects: Sequence[Raw], request: _Request) -> Answers:

@@ -358,14 +358,15 @@ class _Ask:
         total = view.free.total
         if (self.number * view.request > total).any():
             can = int((view.counts > 0).sum())
-            tail = f"{can}/{len(view.open_nodes)} nodes could take one; {parts}"
-            return Reason(ReasonCode.RESOURCES, room + tail)
+            tail = f"{can}/{len(view.open_nodes)} nodes could take one"
+            return Reason(ReasonCode.RESOURCES, room + "; ".join(filter(None, (tail, parts))))
         r = int(np.argmax(view.request / np.maximum(view.free.largest, 1)))
         name = view.problem.resources[r]
         return Reason(
             ReasonCode.FRAGMENTED,
             f"{room}{amount_text(name, int(total[r]))} are free, but at most "
-            f"{amount_text(name, int(view.free.largest[r]))} on one node; {parts}",
+            f"{amount_text(name, int(view.free.largest[r]))} on one node"
+            + (f"; {parts}" if parts else ""),
         )
 
 

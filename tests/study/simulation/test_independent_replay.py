@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -73,7 +73,19 @@ def test_random_gangs_start_when_the_other_simulator_starts_them(seed: int) -> N
     assert replayed(trace) == find_starts(trace.trace)
 
 
-@pytest.mark.parametrize("name", nightly_except(["e13805", "103959", "ed69ec"], ["e13805"]))
+GAVEL: Final = (
+    *("0e4a51", "103959", "11cb48", "23dbec", "2869ce", "51b7ef", "6214e9", "6c71a0"),
+    *("795a4c", "7f04ca", "925e2b", "b436b2", "e13805", "ed69ec", "ee9e8c"),
+)
+"""All traces of seed 0: 15 263 gangs that fit on 48 GPUs."""
+
+
+def test_no_trace_is_left_out() -> None:
+    files = shared("traces", "gavel", "seed=0").glob("*.trace")
+    assert {path.stem for path in files} == set(GAVEL)
+
+
+@pytest.mark.parametrize("name", nightly_except(GAVEL, ["e13805", "ed69ec"]))
 def test_published_gangs_start_when_the_other_simulator_starts_them(
     tmp_path: Path, name: str
 ) -> None:
