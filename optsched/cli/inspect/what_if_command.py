@@ -206,7 +206,7 @@ UID: Final = "what-if"
 """Where users have submitted none of the jobs."""
 
 MOST_OTHERS: Final = 5
-"""Problems of objects that nobody asks about, of which there may be thousands."""
+"""Problems of objects outside of the request, of which there may be thousands."""
 
 _NONE: Final = "<none>"
 _HEADINGS: Final = ("Name", "Starts", "Pods", "Nodes", "Evicts", "Expected", "Reason")
@@ -439,12 +439,12 @@ def _decided(
 def _report_problems(
     console: Console, problems: Iterable[ObjectProblem], request: _Request
 ) -> None:
-    """Print all problems of objects that are asked about, and some of others in the cluster."""
+    """Print all problems of objects of the request, and some of others in the cluster."""
     objects = [*request.objects, *(o for job in request.jobs for o in (job.group, *job.pods))]
-    asked = {(obj["kind"], f"{namespace_of(obj)}/{name_of(obj)}") for obj in objects}
+    requested = {(obj["kind"], f"{namespace_of(obj)}/{name_of(obj)}") for obj in objects}
     others: list[ObjectProblem] = []
     for problem in problems:
-        if (problem.kind, problem.key) in asked:
+        if (problem.kind, problem.key) in requested:
             print_text(console, str(problem), "yellow")
         else:
             others.append(problem)
