@@ -20,13 +20,13 @@ from optsched.kube.runtime.timing import SystemClock
 from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.instances.instance_catalogue import (
     FILE,
+    SHIPPED,
     catalogue_text,
     gap_of,
     read_catalogue,
     with_table,
 )
 from optsched.study.instances.instance_folder import entries_of, verify_entry
-from optsched.study.instances.shipped_instances import SHIPPED
 from optsched.study.instances.solve_again import Solving, judged, merge_best, solve_recipe
 
 FOLDER = Path(__file__).parents[1] / "instances"

@@ -46,10 +46,10 @@ from optsched.formats.snapshots.instance_files import read_instance
 from optsched.formats.solve_result import parse_result, read_result
 from optsched.formats.traces.gavel import read_gavel
 from optsched.formats.traces.helios import read_acme, read_helios
-from optsched.formats.traces.jobs import equal_nodes
 from optsched.formats.traces.openb_cluster import read_openb_trace
 from optsched.formats.traces.pai import read_pai
 from optsched.formats.traces.philly import read_philly
+from optsched.formats.traces.published_jobs import equal_nodes
 from optsched.formats.traces.trace_file import read_trace_file
 from optsched.policy import parse_policy
 from optsched.policy.diagnostic import PolicyError

@@ -23,7 +23,7 @@ from optsched.session.session import NOTHING, SessionContext, run_session
 from optsched.session.snapshot_equivalence import period_for
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import WorkerProcess
-from optsched.study.generators.mixed_clusters import MixedCluster
+from optsched.study.generators.synthetic_clusters import MixedCluster
 from tests.oracle.checks import SCORES
 from tests.oracle.sessions import Worth, first_loss, policy_of, without_solver
 

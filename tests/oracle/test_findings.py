@@ -11,7 +11,7 @@ from optsched.problem.compile import compile_problem
 from optsched.session.session import SessionContext, judge_actions, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from optsched.study.generators.mixed_clusters import MixedCluster
+from optsched.study.generators.synthetic_clusters import MixedCluster
 from tests.oracle.chains import check_calm, check_history
 from tests.oracle.checks import check_session
 from tests.oracle.live import draw_mixed

@@ -17,7 +17,7 @@ from optsched.cluster.decisions import (
     Sense,
 )
 from optsched.solver.cpsat.process import InProcess
-from optsched.study.generators.mixed_clusters import MixedCluster
+from optsched.study.generators.synthetic_clusters import MixedCluster
 from tests.oracle.chains import carry_out
 from tests.oracle.checks import check_session
 from tests.oracle.clusters import FAMILIES, MIXED, draw_cluster

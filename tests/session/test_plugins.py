@@ -18,7 +18,7 @@ from optsched.policy.policy import SolverKind
 from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from optsched.study.emulation.emulated_cluster import EmulatedCluster
+from optsched.study.emulation import EmulatedCluster
 from optsched.testing import RuleContract
 from tests.support.jobs import documents
 from tests.support.pages import ROOT, fences

@@ -26,7 +26,7 @@ from optsched.solver.portfolio import (
     improve,
 )
 from optsched.solver.preemption.joint import model as joint_model
-from optsched.study.generators.mixed_clusters import MixedCluster
+from optsched.study.generators.synthetic_clusters import MixedCluster
 from tests.support.effort import nightly_except
 from tests.support.engines import Bench
 

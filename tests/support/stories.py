@@ -19,7 +19,7 @@ from optsched.session.offline import (
     solve_offline,
 )
 from optsched.session.solve_settings import limits_of, solver_of
-from optsched.study.accounting.chargeback import Charging
+from optsched.study.chargeback import Charging
 from optsched.study.comparison.comparison_table import Comparison, Row
 from optsched.study.comparison.model_definitions import definition
 from optsched.study.comparison.plan_measures import measure_plan

@@ -15,7 +15,7 @@ from optsched.cli.base.console import echo, output, print_text, remarks
 from optsched.cli.base.options import JSON, TABLE, form_option
 from optsched.cli.base.path_arguments import InputPath
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.study.accounting.chargeback import (
+from optsched.study.chargeback import (
     Chargeback,
     chargeback_of_pictures,
     hours_text,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from optsched.study.accounting.chargeback import Amounts
+    from optsched.study.chargeback import Amounts
 
 RESULT: Final = "result.json"
 _NOBODY: Final = "—"

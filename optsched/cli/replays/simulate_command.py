@@ -32,7 +32,7 @@ from optsched.formats.files.atomic_write import truncate_to_last_line, write_ato
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
 from optsched.session.solve_settings import solver_of
-from optsched.study.accounting.chargeback import Charging
+from optsched.study.chargeback import Charging
 from optsched.study.comparison.compared_metrics import duration_text
 from optsched.study.generators.synthetic_traces import SyntheticError
 from optsched.study.reports.simulation_report import simulation_page

@@ -27,11 +27,12 @@ from optsched.local.plane import ControlPlane
 from optsched.policy.load import load_policy
 from optsched.session.session import SessionContext
 from optsched.solver.cpsat.process import InProcess
-from optsched.study.emulation.emulated_cluster import COMPLETE_ANNOTATION, EmulatedCluster
-from optsched.study.emulation.gang_experiment import (
+from optsched.study.emulation import (
+    COMPLETE_ANNOTATION,
     NAMESPACE,
     SCHEDULER,
     TASKS,
+    EmulatedCluster,
     Progress,
     Stage,
     play,

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.traces.jobs import MOST_TASKS, Part, TracedJob, played
-from optsched.formats.traces.rows import Table
+from optsched.formats.traces.published_jobs import MOST_TASKS, Part, Table, TracedJob, played
 from optsched.units import GPU
 from optsched.units.read_errors import why_unreadable
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.trace import Found, TraceProblem
-    from optsched.formats.traces.rows import Row
+    from optsched.formats.traces.published_jobs import Row
 
 THROUGHPUTS: Final = "simulation_throughputs.json"
 _LEAST_RATE: Final = 1e-9

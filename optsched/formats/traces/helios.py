@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.snapshot import Queue
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.traces.jobs import (
+from optsched.formats.traces.published_jobs import (
     MOST_NODES,
     MOST_TASKS,
+    Table,
     TracedJob,
     equal_nodes,
     equal_tasks,
     listed_nodes,
     played,
 )
-from optsched.formats.traces.rows import Table
 from optsched.units import CPU, GPU, MEMORY
 from optsched.units.read_errors import why_unreadable
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Node
     from optsched.cluster.trace import Found, TraceProblem
-    from optsched.formats.traces.rows import Row
+    from optsched.formats.traces.published_jobs import Row
 
 GPU_NUMBERS: Final = "cluster_gpu_number.csv"
 

@@ -24,8 +24,7 @@ from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, IMPLICIT_PREFI
 from optsched.formats.codec.queues import with_builtin_queues
 from optsched.formats.files.diagnostics import InstanceError, ObjectProblem
 from optsched.formats.snapshots.object_stores import NAMESPACE_LABEL
-from optsched.formats.traces.jobs import Part, TracedJob, played
-from optsched.formats.traces.rows import Table
+from optsched.formats.traces.published_jobs import Part, Table, TracedJob, played
 from optsched.units import CPU, GPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
 from optsched.units.read_errors import why_unreadable
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.trace import Found
-    from optsched.formats.traces.rows import Row
+    from optsched.formats.traces.published_jobs import Row
 
 NODE_LIST: Final = "openb_node_list_gpu_node.csv"
 

@@ -14,8 +14,14 @@ from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import Node
 from optsched.formats.codec.nodes import GPU_MODEL_LABEL
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.traces.jobs import MOST_TASKS, Part, TracedJob, listed_nodes, played
-from optsched.formats.traces.rows import Table
+from optsched.formats.traces.published_jobs import (
+    MOST_TASKS,
+    Part,
+    Table,
+    TracedJob,
+    listed_nodes,
+    played,
+)
 from optsched.units import CPU, GPU, MAX_GPUS_ON_NODE, MAX_ON_NODE, MEMORY
 
 if TYPE_CHECKING:
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from optsched.cluster.trace import Found, TraceProblem
-    from optsched.formats.traces.rows import Row
+    from optsched.formats.traces.published_jobs import Row
 
 JOBS: Final = "pai_job_table.csv"
 TASKS: Final = "pai_task_table.csv"

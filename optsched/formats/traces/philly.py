@@ -14,8 +14,15 @@ from optsched.cluster.amounts import amounts
 from optsched.cluster.snapshot import Node
 from optsched.cluster.trace import TraceProblem
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.traces.jobs import Part, TracedJob, listed_nodes, played
-from optsched.formats.traces.rows import NOTHING, Table, instant_ms
+from optsched.formats.traces.published_jobs import (
+    NOTHING,
+    Part,
+    Table,
+    TracedJob,
+    instant_ms,
+    listed_nodes,
+    played,
+)
 from optsched.units import GPU, MAX_GPUS_ON_NODE
 from optsched.units.read_errors import why_unreadable
 

@@ -30,10 +30,10 @@ from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.files.yaml_text import line_of, read_document, unknown_paths
 from optsched.formats.traces.gavel import read_gavel
 from optsched.formats.traces.helios import read_acme, read_helios
-from optsched.formats.traces.jobs import MOST_NODES, MOST_TASKS
 from optsched.formats.traces.openb_cluster import read_openb_trace
 from optsched.formats.traces.pai import read_pai
 from optsched.formats.traces.philly import read_philly
+from optsched.formats.traces.published_jobs import MOST_NODES, MOST_TASKS
 from optsched.units import parse_resource_list
 
 if TYPE_CHECKING:

@@ -8,19 +8,22 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from optsched.study.accounting.chargeback import HEADER, of_json, together
-from optsched.study.comparison.compared_metrics import FIGURES, verdict
-from optsched.study.comparison.job_outcomes import measure_jobs, merge_reasons, read_job_times
-from optsched.study.comparison.statistics import CONFIDENCE, least_pairs, paired_differences
+from optsched.study.chargeback import HEADER, of_json, together
+from optsched.study.comparison.compared_metrics import (
+    CONFIDENCE,
+    FIGURES,
+    least_pairs,
+    paired_differences,
+    verdict,
+)
+from optsched.study.comparison.grid import measure_jobs, merge_reasons, read_job_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from optsched.study.accounting.chargeback import Chargeback
-    from optsched.study.comparison.compared_metrics import Figure
-    from optsched.study.comparison.grid import Cell
-    from optsched.study.comparison.job_outcomes import UnfinishedReason
-    from optsched.study.comparison.statistics import Difference
+    from optsched.study.chargeback import Chargeback
+    from optsched.study.comparison.compared_metrics import Difference, Figure
+    from optsched.study.comparison.grid import Cell, UnfinishedReason
     from optsched.study.simulation.simulation_metrics import JobTimes
 
 _TIMES: Final = {"jct_s", "queueing_s", "ftf_mean", "ftf_worst", "ftf_unfair"}

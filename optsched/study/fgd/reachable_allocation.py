@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.study.fgd.offline_allocation import (
+from optsched.study.fgd.plan_check import find_unplaced_that_fit, milli_of_plan, wrong_with_plan
+from optsched.study.fgd.planned_allocation import (
     arrived_pods,
+    helpful,
     layout_of,
+    placed_in_batches,
     plan_as_placed,
     plan_of,
     plan_with_moves,
+    planned_slots,
     pool_of,
 )
-from optsched.study.fgd.online_allocation import helpful, placed_in_batches, planned_slots
-from optsched.study.fgd.plan_check import find_unplaced_that_fit, milli_of_plan, wrong_with_plan
 from optsched.study.fgd.scoring_policies import POLICIES
 from optsched.study.fgd.trace_replay import replay
 from optsched.study.fgd.workload import arrivals

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from optsched.problem.arrays import row_groups
-from optsched.study.fgd.node_states import States, fits_one_more, sort_of, with_pods
+from optsched.study.fgd.scoring_policies import States, fits_one_more, sort_of, with_pods
 from optsched.study.fgd.workload import NO_POD, stacked
 
 if TYPE_CHECKING:

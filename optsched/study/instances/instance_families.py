@@ -1,4 +1,9 @@
-"""The families of instances by name, and the text of an instance from family, seed, parameters."""
+"""The families of instances by name, and the text of an instance from family, seed, parameters.
+
+Networks are racks below spines, with gangs that have to be or prefer to be close together. Queues
+are a tree of departments and their teams, with deserved, ceiling and guarantee. Packing is vector
+bin packing, with items that request unequal parts of several resources, as `.vbp` files.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +11,257 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.study.instances.gang_instances import (
+    CPUS,
+    GIB,
+    GPUS,
+    Chance,
     FragmentedGangs,
     HomogeneousGangs,
     Impossible,
     SharedGpus,
     UnlikeTasks,
+    any_priority,
+    gpu_nodes,
+    node_name,
+    priority_classes,
+    share,
 )
-from optsched.study.instances.network_instances import RacksAndSpines
-from optsched.study.instances.packing_instances import CutBins, VectorItems
-from optsched.study.instances.queue_instances import FullCluster, TreeOfQueues
-from optsched.study.instances.random_choice import Chance
-from optsched.study.instances.short_manifests import text_of
+from optsched.study.instances.short_manifests import (
+    Order,
+    Role,
+    amounts,
+    gang,
+    gangs_for,
+    hypernode,
+    node,
+    queue,
+    stranger,
+    text_of,
+)
+from optsched.units import GPU
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from optsched.study.instances.short_manifests import Manifest
+
+
+RACK, SPINE = 1, 2
+
+
+@dataclass(frozen=True)
+class RacksAndSpines:
+    """HyperNodes of two tiers; some nodes are in use.
+
+    Of the gangs that ask something of the network some have to be in one rack, some in one spine,
+    and some would like to be in one rack.
+    """
+
+    # spines, racks, nodes: how many spines, racks of each, and nodes of 8 GPUs in a rack
+    spines: int
+    racks: int
+    nodes: int
+    percent: int = 110  # GPUs asked for, in hundredths of those that are free
+    soft: int = 40  # gangs in hundred that would only like to be close, of those that ask
+
+    def objects(self, chance: Chance) -> Iterator[Manifest]:
+        """The manifests."""
+        yield from priority_classes()
+        names = []
+        for s in range(self.spines):
+            racks = [f"s{s}-r{r}" for r in range(self.racks)]
+            for rack in racks:
+                inside = [f"{rack}-n{i}" for i in range(self.nodes)]
+                names += inside
+                yield from (node(each, amounts(CPUS, GIB, GPUS)) for each in inside)
+                yield hypernode(rack, RACK, "rack", inside)
+            yield hypernode(f"s{s}", SPINE, "spine", racks)
+        free = len(names) * GPUS
+        for name in names:
+            if chance.happens(25):
+                gpus = chance.pick((2, 4, 8))
+                free -= gpus
+                yield stranger(f"other-{name}", share(gpus, 10), name)
+
+        def draw() -> tuple[int, Role, Order]:
+            each, size = chance.pick((2, 4, 8)), chance.pick((1, 2, 4), (3, 4, 3))
+            more = self._preferred_tier(chance) if size > 1 else {}
+            order = Order(priority_class=any_priority(chance), more=more)
+            return each * size, Role(size, share(each, 10)), order
+
+        yield from gangs_for(free * self.percent // 100, draw)
+
+    def _preferred_tier(self, chance: Chance) -> dict[str, Any]:
+        if chance.happens(self.soft):
+            return {"networkTopology": {"mode": "soft", "highestTierAllowed": RACK}}
+        tier = chance.pick((0, RACK, SPINE), (2, 3, 2))
+        return {"networkTopology": {"mode": "hard", "highestTierAllowed": tier}} if tier else {}
+
+
+@dataclass(frozen=True)
+class FullCluster:
+    """Nodes full of running gangs, and gangs that may have their room.
+
+    With `queues` 1 those that wait are more important than those that run, in the same queue. With
+    more, the first queue waits for what it deserves while the others hold the whole cluster.
+    Running gangs have 1, 2 or 4 tasks on one node each; half of them need all of their tasks, so
+    that they leave whole, and the others only one.
+    """
+
+    nodes: int  # nodes of 8 GPUs
+    waiting: int  # gangs that wait
+    queues: int = 1  # how many queues share the cluster
+
+    def objects(self, chance: Chance) -> Iterator[Manifest]:
+        """The manifests."""
+        yield from priority_classes()
+        names = [f"q{q}" for q in range(self.queues)]
+        due = {GPU: str(self.nodes * GPUS // self.queues)}
+        for name in names:
+            yield queue(name, deserved=due, reclaimable=True)
+        yield from gpu_nodes(self.nodes)
+        holders = names[1:] or names
+        number = 0
+        for i in range(self.nodes):
+            for each, size in _contents(chance):
+                at = (node_name(i),) * size
+                least = size if chance.happens(50) else 1
+                order = Order(chance.pick(holders), least, "low")
+                role = Role(size, share(each, 10), nodes=at)
+                yield from gang(f"r{number:03d}", [role], order)
+                number += 1
+        yield from self._waiting_gangs(chance, names[0], self.nodes * GPUS // self.queues)
+
+    def _waiting_gangs(self, chance: Chance, queue: str, due: int) -> Iterator[Manifest]:
+        """Gangs that wait; together no more than a queue can get."""
+        priority = "low" if self.queues > 1 else "high"
+        for w in range(self.waiting):
+            each, size = chance.pick((2, 4, 8), (2, 3, 3)), chance.pick((1, 2, 4), (3, 3, 1))
+            due -= each * size
+            if due < 0:
+                return
+            order = Order(queue, priority_class=priority)
+            yield from gang(f"w{w:03d}", [Role(size, share(each, 10))], order)
+
+
+def _contents(chance: Chance) -> Iterator[tuple[int, int]]:
+    """GPUs a task and tasks of running gangs that fill a node."""
+    left = GPUS
+    while left:
+        fitting = [(e, s) for e in (1, 2, 4) for s in (1, 2, 4) if e * s <= left]
+        each, size = chance.pick(fitting)
+        left -= each * size
+        yield each, size
+
+
+@dataclass(frozen=True)
+class TreeOfQueues:
+    """Departments share the GPUs of a cluster, and their teams those of each.
+
+    What departments deserve adds up to the cluster; the ceiling of each is half as much again, and
+    its guarantee a quarter. So it is with the teams inside of each. Departments and teams ask for
+    unlike parts, some for less than they deserve.
+    """
+
+    nodes: int  # nodes of 8 GPUs
+    # departments, teams: how many, and how many of each
+    departments: int
+    teams: int
+    percent: int = 150  # GPUs asked for, in hundredths of those that there are
+
+    def objects(self, chance: Chance) -> Iterator[Manifest]:
+        """The manifests."""
+        yield from priority_classes()
+        yield from gpu_nodes(self.nodes)
+        teams = []
+        for d, part in enumerate(_split_evenly(self.nodes * GPUS, self.departments)):
+            name = f"d{d}"
+            yield queue(name, parent="root", **_limits(part))
+            for t, mine in enumerate(_split_evenly(part, self.teams)):
+                teams.append((f"{name}-t{t}", chance.pick((1, 2, 4))))
+                yield queue(teams[-1][0], parent=name, **_limits(mine))
+        asked = self.nodes * GPUS * self.percent // 100
+        yield from _gangs(chance, asked, teams)
+
+
+def _split_evenly(whole: int, number: int) -> list[int]:
+    """A whole cut into whole parts, the first ones larger by one where it does not go evenly."""
+    return [whole // number + (i < whole % number) for i in range(number)]
+
+
+def _limits(gpus: int) -> dict[str, object]:
+    return {
+        "deserved": {GPU: str(gpus)},
+        "capability": {GPU: str(gpus + gpus // 2)},
+        "guarantee": {"resource": {GPU: str(gpus // 4)}} if gpus // 4 else None,
+        "reclaimable": True,
+    }
+
+
+def _gangs(chance: Chance, gpus: int, teams: list[tuple[str, int]]) -> Iterator[Manifest]:
+    names, parts = zip(*teams, strict=True)
+
+    def draw() -> tuple[int, Role, Order]:
+        each, size = chance.pick((1, 2, 4, 8), (6, 5, 4, 2)), chance.pick((1, 2, 4), (5, 4, 2))
+        order = Order(queue=chance.pick(names, parts), priority_class=any_priority(chance))
+        return each * size, Role(size, share(each, 10)), order
+
+    return gangs_for(gpus, draw)
+
+
+@dataclass(frozen=True)
+class VectorItems:
+    """Items of some sizes in bins of 100 in each dimension."""
+
+    # items, kinds: how many items, of how many kinds
+    items: int
+    kinds: int
+    dimensions: int = 2  # how many resources
+    largest: int = 60  # of the sizes; the smallest is 5
+
+    def text(self, chance: Chance) -> str:
+        """The file: sizes of each kind and how many items it has."""
+        numbers = [1] * self.kinds
+        for _ in range(self.items - self.kinds):
+            numbers[chance.int_below(self.kinds)] += 1
+        rows = [
+            (*(chance.int_between(5, self.largest) for _ in range(self.dimensions)), number)
+            for number in numbers
+        ]
+        return _text(self.dimensions, 100, rows)
+
+
+@dataclass(frozen=True)
+class CutBins:
+    """Bins of 1 000 in each dimension, cut by chance into items that fill them to the last unit.
+
+    So many bins are the optimum, since all of them are full.
+    """
+
+    # bins, pieces: how many bins, and items from each
+    bins: int
+    pieces: int
+    dimensions: int = 2  # how many resources
+
+    def text(self, chance: Chance) -> str:
+        """The file."""
+        least = 1000 // (3 * self.pieces)
+        spare, items = 1000 - least * self.pieces, list[tuple[int, ...]]()
+        for _ in range(self.bins):
+            cuts = []
+            for _ in range(self.dimensions):
+                at = sorted(chance.int_between(0, spare) for _ in range(self.pieces - 1))
+                pairs = zip([0, *at], [*at, spare], strict=True)
+                cuts.append([b - a + least for a, b in pairs])
+            items += zip(*cuts, strict=True)
+        return _text(self.dimensions, 1000, [(*item, 1) for item in sorted(items)])
+
+
+def _text(dimensions: int, capacity: int, rows: Sequence[tuple[int, ...]]) -> str:
+    """A `.vbp` file with bins of one capacity in each dimension."""
+    lines = ((dimensions,), (capacity,) * dimensions, (len(rows),), *rows)
+    return "".join(f"{' '.join(map(str, line))}\n" for line in lines)
+
 
 LICENCE: Final = "Apache-2.0"
 

@@ -22,8 +22,7 @@ from optsched.formats.solve_result import checksum
 from optsched.policy.load import load_policy
 from optsched.session.lending import LENT
 from optsched.session.session import judge_actions
-from optsched.study.instances.instance_catalogue import Entry, wrong_with_level
-from optsched.study.instances.shipped_instances import MOST_BYTES, PACKING
+from optsched.study.instances.instance_catalogue import MOST_BYTES, PACKING, Entry, wrong_with_level
 from optsched.study.packing.packing_problem import wrong_with_bins
 from optsched.study.packing.vbp import parse_vbp
 
@@ -35,9 +34,8 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Snapshot
     from optsched.policy.policy import Policy
     from optsched.session.session import Judgement
-    from optsched.study.instances.instance_catalogue import Best
+    from optsched.study.instances.instance_catalogue import Best, Shipped
     from optsched.study.instances.instance_families import Recipe
-    from optsched.study.instances.shipped_instances import Shipped
     from optsched.study.packing.packing_problem import Bin, VectorPacking
 
 

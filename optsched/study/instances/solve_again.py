@@ -11,7 +11,13 @@ from optsched.session.lending import LENT
 from optsched.session.session import SessionContext, run_session
 from optsched.session.solve_settings import ENGINES
 from optsched.solver.cpsat.level_model import Limits
-from optsched.study.instances.instance_catalogue import OVER_VICTIMS, Best, gap_of, wrong_with_level
+from optsched.study.instances.instance_catalogue import (
+    OVER_VICTIMS,
+    PACKING,
+    Best,
+    gap_of,
+    wrong_with_level,
+)
 from optsched.study.instances.instance_folder import (
     bins_level,
     bins_text,
@@ -20,7 +26,6 @@ from optsched.study.instances.instance_folder import (
     plan_text,
     snapshot_of,
 )
-from optsched.study.instances.shipped_instances import PACKING
 from optsched.study.packing.packing_process import PackingWork, packings
 
 if TYPE_CHECKING:

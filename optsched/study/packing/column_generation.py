@@ -12,14 +12,14 @@ import numpy as np
 
 from optsched.study.packing.greedy_filling import Scores, fillings
 from optsched.study.packing.packing_problem import Items
-from optsched.study.packing.pattern_pricing import best_bins
+from optsched.study.packing.patterns import best_bins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from optsched.problem.arrays import F64, I64
     from optsched.study.packing.covering import CoverMaster
-    from optsched.study.packing.pattern_pool import Pool
+    from optsched.study.packing.patterns import Pool
 
 CLEAR: Final = 1e-6
 _UNIT: Final = 1 << 30

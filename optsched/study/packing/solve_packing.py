@@ -11,7 +11,7 @@ import numpy as np
 from optsched.study.packing.column_generation import CLEAR, Columns
 from optsched.study.packing.greedy_filling import packings, usual_scores
 from optsched.study.packing.packing_problem import Items, as_bin, volume_bound, wrong_with_bins
-from optsched.study.packing.pattern_pool import every_bin, full_bins
+from optsched.study.packing.patterns import every_bin, full_bins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from optsched.problem.arrays import F64, I64
-    from optsched.study.reassignment.instance import Instance
+    from optsched.study.reassignment.assignment_state import Instance
 
 _SHIFTED: Final = 32
 _NOISE: Final = 1 << 20

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from optsched.study.reassignment.instance import EXACT
+from optsched.study.reassignment.assignment_state import EXACT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from optsched.problem.arrays import F64, I64, Bool
-    from optsched.study.reassignment.instance import Instance
+    from optsched.study.reassignment.assignment_state import Instance
 
 _LARGEST: Final = 4
 """Prices of room go up to so much times the largest weight."""

@@ -10,7 +10,7 @@ from ortools.sat.python import cp_model
 
 if TYPE_CHECKING:
     from optsched.problem.arrays import I64
-    from optsched.study.reassignment.instance import Instance
+    from optsched.study.reassignment.assignment_state import Instance
 
 
 _Literals: TypeAlias = "dict[int, list[cp_model.IntVar]]"

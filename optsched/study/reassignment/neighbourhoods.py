@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from optsched.problem.arrays import F64, I64
-    from optsched.study.reassignment.instance import Instance
+    from optsched.study.reassignment.assignment_state import Instance
 
     Chosen: TypeAlias = "tuple[I64, I64] | None"
     """Machines, and processes on them."""

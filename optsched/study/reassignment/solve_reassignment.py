@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from optsched.study.reassignment.annealing import STYLES, Annealing, cooling, warming
-from optsched.study.reassignment.assignment_state import AssignmentState
+from optsched.study.reassignment.assignment_state import AssignmentState, Instance
 from optsched.study.reassignment.cost_bounds import better_prices, bound_of, usual_prices
-from optsched.study.reassignment.instance import Instance
 from optsched.study.reassignment.neighbourhoods import Neighbourhoods
 from optsched.study.reassignment.reassignment_problem import cost_of, wrong_with
 

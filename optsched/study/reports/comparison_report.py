@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from optsched.study.accounting.chargeback import HOUR_US, Amounts
-from optsched.study.comparison.compared_metrics import FIGURES, SHOWN, signed_text, value_text
-from optsched.study.comparison.statistics import CONFIDENCE
+from optsched.study.chargeback import HOUR_US, Amounts
+from optsched.study.comparison.compared_metrics import (
+    CONFIDENCE,
+    FIGURES,
+    SHOWN,
+    signed_text,
+    value_text,
+)
 from optsched.study.reports import svg
 from optsched.study.reports.curves_view import Curve, cdf_chart
 from optsched.study.reports.jobs_view import quantile_chart
@@ -22,9 +27,8 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from optsched.study.comparison.compared_metrics import Figure
+    from optsched.study.comparison.compared_metrics import Difference, Figure
     from optsched.study.comparison.comparison_table import Comparison, Row
-    from optsched.study.comparison.statistics import Difference
 
 _Judged: TypeAlias = "tuple[Figure, Difference, str]"
 MOST_TRACES: Final = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.policy.policy import Admission, SolverKind
-from optsched.study.accounting.chargeback import HOUR_US
+from optsched.study.chargeback import HOUR_US
 from optsched.study.comparison.model_definitions import flat
 from optsched.study.reports.number_text import UNKNOWN, percent, plain, seconds
 from optsched.study.reports.page import MOST_ROWS, Cell, Section, Table
@@ -13,7 +13,7 @@ from optsched.study.reports.page import MOST_ROWS, Cell, Section, Table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from optsched.study.accounting.chargeback import Amounts, Chargeback
+    from optsched.study.chargeback import Amounts, Chargeback
 
 
 def usage_section(found: Chargeback) -> Section:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from optsched.study.accounting.chargeback import of_json
+from optsched.study.chargeback import of_json
 from optsched.study.reports.curves_view import (
     Curve,
     GapLine,

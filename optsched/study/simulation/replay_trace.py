@@ -16,7 +16,7 @@ from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.formats.traces.trace_file import is_trace_file, read_published_trace, read_trace_file
 from optsched.policy.policy import describe
-from optsched.study.accounting.chargeback import Charging
+from optsched.study.chargeback import Charging
 from optsched.study.comparison.model_definitions import definition
 from optsched.study.generators.synthetic_traces import synthetic
 from optsched.study.simulation.observed_trace import trace_of, trace_of_record
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
     from optsched.session.ports import Clock
     from optsched.solver.cpsat.process import Solver
-    from optsched.study.accounting.chargeback import Chargeback
+    from optsched.study.chargeback import Chargeback
     from optsched.study.simulation.simulation_metrics import JobTimes, Metrics
     from optsched.study.simulation.timeline import Timeline
 

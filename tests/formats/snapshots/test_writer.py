@@ -12,7 +12,7 @@ from optsched.formats.snapshots.assembly import assemble
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.formats.snapshots.writer import encode, write_bundle
 from optsched.formats.traces.openb_cluster import read_openb
-from optsched.study.generators.gpu_clusters import GpuCluster
+from optsched.study.generators.synthetic_clusters import GpuCluster
 from tests.formats.objects import node, pod
 from tests.support.effort import num_examples
 from tests.support.strategies import snapshots

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.gavel import THROUGHPUTS
-from optsched.formats.traces.jobs import equal_nodes
+from optsched.formats.traces.published_jobs import equal_nodes
 from optsched.formats.traces.trace_file import read_published_trace, read_trace_file
 from optsched.policy.load import load_policy
 from optsched.study.packing.vbp import parse_vbp

@@ -9,7 +9,7 @@ import pytest
 
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.gavel import read_gavel, read_throughputs
-from optsched.formats.traces.jobs import equal_nodes
+from optsched.formats.traces.published_jobs import equal_nodes
 from optsched.units import GPU
 from tests.support.shared import shared
 

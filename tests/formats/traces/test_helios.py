@@ -8,7 +8,7 @@ import pytest
 
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.traces.helios import read_acme, read_helios
-from optsched.formats.traces.jobs import equal_nodes
+from optsched.formats.traces.published_jobs import equal_nodes
 from optsched.units import CPU, GPU, MEMORY
 
 if TYPE_CHECKING:

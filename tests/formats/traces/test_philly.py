@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from optsched.formats.files.diagnostics import InstanceError
-from optsched.formats.traces.jobs import equal_nodes
 from optsched.formats.traces.philly import read_philly
+from optsched.formats.traces.published_jobs import equal_nodes
 from optsched.units import GPU
 
 if TYPE_CHECKING:

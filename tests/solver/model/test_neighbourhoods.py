@@ -9,7 +9,7 @@ from optsched.policy.load import load_policy
 from optsched.solver.model import neighbourhoods
 from optsched.solver.model.neighbourhoods import choose_nodes
 from optsched.solver.model.node_masks import count_fitting_tasks
-from optsched.study.generators.mixed_clusters import MixedCluster
+from optsched.study.generators.synthetic_clusters import MixedCluster
 from tests.support.engines import Bench
 
 RULES = load_policy("volcano-default", lambda _: "").rules

@@ -15,7 +15,7 @@ from optsched.cluster.snapshot import Gang, Queue, Snapshot
 from optsched.cluster.task import DeviceRequest, TaskStatus
 from optsched.cluster.trace import Arrival, Trace
 from optsched.policy.load import load_policy
-from optsched.study.accounting.chargeback import (
+from optsched.study.chargeback import (
     HOUR_US,
     Amounts,
     chargeback,

@@ -8,10 +8,10 @@ from dataclasses import asdict, replace
 import pytest
 
 from optsched.cluster.trace import Trace
-from optsched.study.accounting.chargeback import Chargeback
+from optsched.study.chargeback import Chargeback
 from optsched.study.comparison.compared_metrics import FIGURES, SHOWN
 from optsched.study.comparison.comparison_table import Comparison, Row
-from optsched.study.comparison.job_outcomes import columns_of
+from optsched.study.comparison.grid import columns_of
 from optsched.study.simulation.simulation_metrics import JobTimes, Metrics, as_json, measure
 
 FINISHED, MAKESPAN, JCT, QUEUEING = (

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optsched.study.comparison.statistics import Difference, least_pairs, paired_differences
+from optsched.study.comparison.compared_metrics import Difference, least_pairs, paired_differences
 from tests.support.effort import nightly_except
 
 VALUES = st.lists(st.integers(-99, 99), min_size=6, max_size=12)

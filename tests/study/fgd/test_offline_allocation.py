@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from optsched.study.fgd.offline_allocation import arrived_pods, layout_of, plan_of, pool_of
 from optsched.study.fgd.plan_check import milli_of_plan, wrong_with_plan
+from optsched.study.fgd.planned_allocation import arrived_pods, layout_of, plan_of, pool_of
 from optsched.study.fgd.reachable_allocation import offline, scene, with_moves
 from optsched.study.fgd.scoring_policies import POLICIES
 from optsched.study.fgd.trace_replay import replay

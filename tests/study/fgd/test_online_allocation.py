@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from optsched.study.fgd.__main__ import main
-from optsched.study.fgd.online_allocation import (
+from optsched.study.fgd.plan_check import Placed, find_unplaced_that_fit
+from optsched.study.fgd.planned_allocation import (
     Slot,
     expected_pods,
     helpful,
     placed_in_batches,
     planned_slots,
 )
-from optsched.study.fgd.plan_check import Placed, find_unplaced_that_fit
 from optsched.study.fgd.reachable_allocation import (
     BATCHES,
     WrongPlan,

@@ -13,8 +13,7 @@ from optsched.formats.codec.nodes import GPU_MODEL_LABEL
 from optsched.formats.traces.openb_cluster import read_openb
 from optsched.plugins.devices.fragmentation import Kind, Target, typical
 from optsched.problem.compile import compile_problem
-from optsched.study.fgd.node_states import States
-from optsched.study.fgd.scoring_policies import POLICIES, Fragments
+from optsched.study.fgd.scoring_policies import POLICIES, Fragments, States
 from optsched.study.fgd.trace_replay import replay
 from optsched.study.fgd.workload import Arrivals, Workload, read_workload
 from tests.support.shared import shared

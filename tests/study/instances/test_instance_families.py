@@ -6,8 +6,8 @@ import pytest
 
 from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.formats.snapshots.assembly import assemble
+from optsched.study.instances.gang_instances import Chance
 from optsched.study.instances.instance_families import FAMILIES, Recipe, RecipeError
-from optsched.study.instances.random_choice import Chance
 from optsched.study.packing.vbp import parse_vbp
 
 SMALL = {

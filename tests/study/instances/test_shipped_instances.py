@@ -13,14 +13,20 @@ from optsched.cluster.decisions import LevelStatus
 from optsched.formats.snapshots.instance_files import read_instance
 from optsched.kube.runtime.timing import SystemClock
 from optsched.solver.cpsat.process import WorkerProcess
-from optsched.study.instances.instance_catalogue import FILE, read_catalogue, with_table
+from optsched.study.instances.instance_catalogue import (
+    FILE,
+    MOST_BYTES,
+    PACKING,
+    SHIPPED,
+    read_catalogue,
+    with_table,
+)
 from optsched.study.instances.instance_folder import (
     entries_of,
     prove_plan,
     snapshot_of,
     verify_entry,
 )
-from optsched.study.instances.shipped_instances import MOST_BYTES, PACKING, SHIPPED
 from optsched.study.instances.solve_again import (
     Found,
     Solving,

@@ -17,8 +17,7 @@ from optsched.study.packing.packing_problem import (
     as_bin,
     wrong_with_bins,
 )
-from optsched.study.packing.pattern_pool import every_bin, full_bins
-from optsched.study.packing.pattern_pricing import best_bins
+from optsched.study.packing.patterns import best_bins, every_bin, full_bins
 from optsched.study.packing.solve_packing import (
     BOUND_MET,
     OUT_OF_TIME,

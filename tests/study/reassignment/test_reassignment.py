@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optsched.solver.cpsat.process import WorkerProcess
-from optsched.study.reassignment.assignment_state import AssignmentState
+from optsched.study.reassignment.assignment_state import AssignmentState, Instance
 from optsched.study.reassignment.cost_bounds import Prices, better_prices, bound_of, usual_prices
 from optsched.study.reassignment.cpsat_model import Spending, reassigned
-from optsched.study.reassignment.instance import Instance
 from optsched.study.reassignment.reassignment_problem import cost_of, wrong_with
 from optsched.study.reassignment.reassignment_process import reassignments
 from optsched.study.reassignment.roadef import read_reassignment

@@ -18,7 +18,7 @@ from optsched.policy.load import load_policy
 from optsched.policy.policy import Policy, without_solver
 from optsched.session.session import UNEXPLAINED, SessionContext, run_session
 from optsched.solver.cpsat.process import InProcess
-from optsched.study.accounting.chargeback import chargeback
+from optsched.study.chargeback import chargeback
 from optsched.study.generators.synthetic_traces import GavelTrace
 from optsched.study.simulation.observed_trace import trace_of
 from optsched.study.simulation.record import (

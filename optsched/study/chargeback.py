@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from optsched.cluster.trace import Trace
     from optsched.study.simulation.record import Event, Place
 
+
 HOUR_US: Final = 3_600_000_000
 """GPU-microseconds of a GPU-hour."""
 
