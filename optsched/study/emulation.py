@@ -5,8 +5,8 @@ cluster, so that both can play the same scenarios. Time passes only on request.
 
 The experiment has jobs that need all tasks together, with and without gang scheduling. Each job has
 2 parameter servers of 1 CPU and 4 workers of 2 CPU, 10 CPU in all, and makes progress only while
-all six run. On 4 nodes of 4 CPU one job fits at a time. Slides of kube-batch and Volcano (2019) report
-1, 2 and 5 jobs: without gangs they hold each other's resources forever.
+all six run. On 4 nodes of 4 CPU one job fits at a time. Slides of kube-batch and Volcano (2019)
+report 1, 2 and 5 jobs: without gangs they hold each other's resources forever.
 """
 
 from __future__ import annotations
