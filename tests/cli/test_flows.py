@@ -119,3 +119,9 @@ def test_wrong_usage_ends_with_2(
     assert result.exit_code == 2
     assert sentence in result.stderr
     assert cluster.calls == []
+
+
+def test_no_objects_are_described_as_none(cluster: FakeCluster) -> None:
+    result = optsched("jobflow", "describe")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "No resources found\n"

@@ -330,8 +330,11 @@ def test_a_job_that_is_gone_is_not_found(cluster: FakeCluster, word: str) -> Non
 def test_suspend_and_resume_are_commands(
     cluster: FakeCluster, spelt: tuple[str, ...], namespace: str
 ) -> None:
-    cluster.put(job(namespace=namespace, phase="Running"))
-    for word, action in (("suspend", "AbortJob"), ("resume", "ResumeJob")):
+    for word, action, phase in (
+        ("suspend", "AbortJob", "Running"),
+        ("resume", "ResumeJob", "Aborted"),
+    ):
+        cluster.put(job(namespace=namespace, phase=phase))
         result = optsched("job", word, *spelt)
         assert (result.exit_code, result.stdout) == (0, f"{word} job train successfully\n")
         made = cluster.objects.pop(next(ref for ref in cluster.objects if ref.kind == COMMAND))
@@ -339,6 +342,18 @@ def test_suspend_and_resume_are_commands(
         assert made["action"] == action
         assert (made["target"]["kind"], made["target"]["uid"]) == ("Job", "uid-train")
         assert made["metadata"]["ownerReferences"] == [made["target"]]
+
+
+@pytest.mark.parametrize(
+    ("word", "phase"),
+    [("suspend", "Aborted"), ("suspend", "Aborting"), ("resume", "Running"), ("resume", "Pending")],
+)
+def test_acts_without_effect_say_so(cluster: FakeCluster, word: str, phase: str) -> None:
+    cluster.put(job(phase=phase))
+    result = optsched("job", word, "train")
+    assert (result.exit_code, result.stdout) == (0, f"job train is {phase} already\n")
+    # An earlier act may be under way, which this one undoes.
+    assert [ref.kind for ref in cluster.objects].count(COMMAND) == 1
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_vqueues_lists_and_shows(cluster: FakeCluster) -> None:
 
 @pytest.mark.parametrize(("name", "action"), [("vsuspend", "AbortJob"), ("vresume", "ResumeJob")])
 def test_vsuspend_and_vresume_are_commands(cluster: FakeCluster, name: str, action: str) -> None:
-    cluster.put(job("a", "ml", phase="Running"))
+    cluster.put(job("a", "ml", phase="Running" if name == "vsuspend" else "Aborted"))
     result = run(name, "-N", "ml", "-n", "a")
     assert (result.exit_code, result.stdout) == (0, f"{name[1:]} job a successfully\n")
     assert cluster.one(COMMAND)["action"] == action

@@ -206,6 +206,7 @@ def test_former_names_of_options_are_understood_and_not_shown(cluster: FakeClust
         ),
         ("queue get", "a name is missing: write the queue behind the command, or after -N"),
         ("solve", "the argument INSTANCE is missing"),
+        ("completion", "the argument SHELL is missing: write one of bash, zsh, fish"),
         ("compare x.yaml", "x.yaml: there is no such file or folder"),
         ("queue get a b", "Got unexpected extra argument (b)"),
         ("queue get --nme a", "No such option '--nme'. Did you mean '--master' or '--name'?"),

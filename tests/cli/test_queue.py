@@ -174,6 +174,7 @@ def test_warnings_of_the_server_are_shown_beside_the_output(cluster: FakeCluster
         (("create", "a", "-n", "b"), "two names are given: a and b"),
         (("create", "a", "-w", "0"), "0 is not in the range 1<=x<=65535"),
         (("create", "a", "--capability", "cpu"), "'cpu' is no amount of a resource: write"),
+        (("create", "a", "--capability", "cpu=1,cpu=2"), "cpu is given more than once"),
         (("create", "a", "--deserved", "cpu=1x"), 'cpu: "1x" is not a quantity'),
         (("operate", "a"), "the option -a / --action is missing: write one of open, close, update"),
         (("operate", "a", "-a", "drain"), "'drain' is not one of 'open', 'close', 'update'"),
@@ -325,3 +326,10 @@ def test_how_to_reach_the_cluster_is_passed_on(cluster: FakeCluster) -> None:
     optsched("queue", "list", "-k", "here.conf", "-s", "https://there")
     optsched("queue", "list", "--kubeconfig", "here.conf", "--master", "https://there")
     assert cluster.places == [("here.conf", "https://there")] * 2
+
+
+def test_amounts_may_have_spaces(cluster: FakeCluster) -> None:
+    result = optsched("queue", "create", "a", "--capability", "cpu=1, memory = 1Gi")
+    assert result.exit_code == 0, result.output
+    (made,) = [obj for ref, obj in cluster.objects.items() if ref.name == "a"]
+    assert made["spec"]["capability"] == {"cpu": "1", "memory": "1Gi"}

@@ -60,11 +60,13 @@ def describe_usage(error: click.UsageError) -> str:
 
 
 def _describe_missing(param: click.Parameter, ctx: click.Context | None) -> str:
-    kind = "argument" if isinstance(param, click.Argument) else "option"
-    name = param.get_error_hint(ctx).replace("'", "")
+    is_argument = isinstance(param, click.Argument)
     choices = param.type.choices if isinstance(param.type, click.Choice) else ()
+    name = param.get_error_hint(ctx).replace("'", "")
+    if is_argument and choices:
+        name = str(param.name).upper()
     accepted = f": write one of {', '.join(map(str, choices))}" if choices else ""
-    return f"the {kind} {name} is missing{accepted}"
+    return f"the {'argument' if is_argument else 'option'} {name} is missing{accepted}"
 
 
 @contextmanager

@@ -63,6 +63,7 @@ ENDS: Final = (JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhas
 """Phases that a job does not leave by itself."""
 
 _FINISHED: Final = ENDS[:3]
+_SUSPENDED: Final = (JobPhase.ABORTING, JobPhase.ABORTED)
 _WORDS: Final = {ABORT: "suspend", RESUME: "resume"}
 
 
@@ -221,9 +222,12 @@ def _parsed(obj: Raw) -> Job:
 
 
 def order(place: Place, form: str, target: Target, action: str) -> None:
-    """Request an action on a job by a Command, which the job controller executes."""
+    """Request an action on a job by a Command, which the job controller executes.
 
-    async def ordered(client: Client) -> Raw:
+    A job that looks as requested gets the Command too: an earlier one may still be under way.
+    """
+
+    async def ordered(client: Client) -> tuple[Raw, str]:
         inside = target.inside(client)
         obj = await read(client, Ref(JOB, inside, target.name))
         phase = _parsed(obj).status.phase
@@ -231,10 +235,12 @@ def order(place: Place, form: str, target: Target, action: str) -> None:
             text = f"job {target.name} is {phase}: there is nothing to {_WORDS[action]}"
             raise Failure(text, Exit.CONFLICT)
         manifest = command_manifest(JOB, obj, action, inside)
-        return await create(client, Ref(COMMAND, inside, ""), manifest)
+        command = await create(client, Ref(COMMAND, inside, ""), manifest)
+        return command, phase if (phase in _SUSPENDED) is (action == ABORT) else ""
 
-    sentence = f"{_WORDS[action]} job {target.name} successfully"
-    print_change(COMMAND, call_cluster(place, ordered), form, sentence)
+    command, phase = call_cluster(place, ordered)
+    done = f"{_WORDS[action]} job {target.name} successfully"
+    print_change(COMMAND, command, form, f"job {target.name} is {phase} already" if phase else done)
 
 
 def remove(place: Place, form: str, target: Target, word: str) -> None:

@@ -137,6 +137,8 @@ def _describe(kind: Kind) -> click.Command:
         namespace = single_name((target.short, target.namespace), "namespaces")
         one = _reader(kind, target)
         found = [call_cluster(place, one)] if target.name else call_cluster(place, list_objects)
+        if not found:
+            print_text(remarks(), "No resources found", "dim")
         for i, obj in enumerate(found):
             if i:
                 echo(SEPARATOR)

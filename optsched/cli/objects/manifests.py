@@ -44,13 +44,15 @@ class Amounts(click.ParamType[dict[str, str]]):
             return value
         found: dict[str, str] = {}
         for part in filter(None, value.split(",")):
-            resource, _, quantity = part.partition("=")
+            resource, _, quantity = (word.strip() for word in part.partition("="))
             if not resource or not quantity:
                 self.fail(f"{part!r} is no amount of a resource: {_FORM}", param, ctx)
             try:
                 parse_amount(resource, quantity)
             except QuantityError as e:
                 self.fail(f"{resource}: {e}", param, ctx)
+            if resource in found:
+                self.fail(f"{resource} is given more than once", param, ctx)
             found[resource] = quantity
         return found
 
