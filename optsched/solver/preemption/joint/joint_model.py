@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from optsched.problem.arrays import I64
     from optsched.problem.formulation import Formulation
     from optsched.solver.preemption.joint.entitlement import EntitledClasses, ReclaimPair
-    from optsched.solver.preemption.sequential.eviction_problem import Groups, Whole
+    from optsched.solver.preemption.sequential.eviction_problem import Groups
     from optsched.solver.preemption.sequential.running import SessionFacts
 
 
@@ -29,8 +27,6 @@ class JointModel:
         Axis K: equal candidate victims on one node.
     evict, whole
         (K,) variable of each group; (J,) variable of each gang that leaves as a whole.
-    wholes
-        Gangs of victims, axis J.
     node_set
         (N,) set of nodes that a node is seen as part of.
     supplied
@@ -48,7 +44,6 @@ class JointModel:
     groups: Groups
     evict: I64
     whole: I64
-    wholes: Sequence[Whole]
     node_set: I64
     supplied: I64
     reclaim: I64

@@ -146,9 +146,7 @@ def encode_joint(
     if able is not None:
         _add_victim_gang_rows(form, groups, gang_of[at], evict)
     reclaim, pairs = add_entitlement_rows(form, facts, groups, evict, who, able)
-    joint = JointModel(
-        form, facts, groups, evict, whole, wholes, node_set, supplied, reclaim, pairs, able
-    )
+    joint = JointModel(form, facts, groups, evict, whole, node_set, supplied, reclaim, pairs, able)
     if able is not None:
         Presence(joint, able).add_rows()
     return joint

@@ -181,8 +181,10 @@ class Preemptors:
             if gang is None:
                 continue
             for victim in mine.tolist():
-                self._record_capacity_taken(gang, victim)
-                found[victim] = gang
+                # Each leaves for a gang on its node, if there is one: others it could stay for.
+                user = self._find_user(preemptors_of[lost], np.array([victim]))
+                found[victim] = gang if user is None else user
+                self._record_capacity_taken(found[victim], victim)
         largest_first = np.argsort(-running.request[victims].sum(axis=1), kind="stable")
         for victim in victims[largest_first].tolist():
             lost = int(lost_of[victim])

@@ -28,9 +28,8 @@ class Presence:
     def add_rows(self) -> None:
         """Add rows for every group of victims.
 
-        A gang of victims that leaves in smaller groups needs an entitled gang on one of its nodes.
-        One that leaves whole needs such gangs on the nodes of more victims than it can spare, and
-        all others need one on the node of each victim.
+        A gang of victims that leaves whole, or in smaller groups, needs an entitled gang on one of
+        its nodes; others need one on the node of each victim.
         """
         self._supply_no_more_than_is_placed()
         joint, groups = self._joint, self._joint.groups
@@ -45,44 +44,6 @@ class Presence:
                     self._add_group(k, np.arange(len(groups)) == k, [int(joint.whole[j])])
             else:
                 self._add_group(k, np.arange(len(groups)) == k)
-        in_turn = {j: gang for gang, j in zip(lost, groups.gang.tolist(), strict=True) if j >= 0}
-        for j, gang in in_turn.items():
-            surplus = joint.wholes[j].surplus
-            if surplus and not (gang.role_minimums or gang.sub_groups):
-                self._need_more_than_surplus(np.flatnonzero(groups.gang == j), j, surplus)
-
-    def _need_more_than_surplus(self, mine: I64, j: int, surplus: int) -> None:
-        """Gang j leaves whole only if more victims than its surplus are on nodes of preemptors."""
-        joint, count = self._joint, self._joint.groups.count
-        model = joint.form.model
-        needed = model.add_variables(0, count[mine])
-        for k, variable in zip(mine.tolist(), needed.tolist(), strict=True):
-            self._add_limit({variable: 1, int(joint.evict[k]): -1}, 0, [], 0)
-            here = joint.node_set[joint.groups.node[[k]]]
-            come = self._find_preemptors(k, here[here >= 0])
-            self._add_limit({variable: 1}, 0, come, int(count[k]))
-        ones = np.ones(len(needed), np.int64)
-        columns = np.append(needed, joint.whole[j])
-        model.add_rows(0, columns, np.append(ones, -(surplus + 1)), lower=0)
-
-    def _find_preemptors(self, k: int, sets: I64) -> list[int]:
-        """Return variables for the tasks on sets of nodes whose gangs may evict group k."""
-        joint, groups, able = self._joint, self._joint.groups, self._able
-        come: list[int] = []
-        if joint.reclaim[k] != joint.evict[k]:
-            come += self._find_tasks(self._may_preempt(k) & able.preempt, sets)
-        for pair in joint.pairs if joint.reclaim[k] >= 0 else ():
-            if pair.lender == groups.queue[k]:
-                come += self._find_tasks(pair.kind.classes & able.reclaim, sets)
-        return come
-
-    def _may_preempt(self, k: int) -> Bool:
-        """(H,) gang classes of the queue of group k with a higher priority."""
-        form, groups = self._joint.form, self._joint.groups
-        gangs = form.gangs
-        priority = form.problem.priority[gangs.members[gangs.member_start[:-1]]]
-        above: Bool = (gangs.queue_of == groups.queue[k]) & (priority > groups.priority[k])
-        return above
 
     def _supply_no_more_than_is_placed(self) -> None:
         """Add rows: without them, a task supplied on two nodes would justify victims on both."""
@@ -102,11 +63,14 @@ class Presence:
         `unless` are 0-1 variables any of which lifts that.
         """
         joint, groups, able = self._joint, self._joint.groups, self._able
+        gangs = joint.form.gangs
         evict, reclaim, count = int(joint.evict[k]), int(joint.reclaim[k]), int(groups.count[k])
         sets = np.unique(joint.node_set[groups.node[mine]])
         sets = sets[sets >= 0]
         if reclaim != evict:
-            come = self._find_tasks(self._may_preempt(k) & able.preempt, sets)
+            priority = joint.form.problem.priority[gangs.members[gangs.member_start[:-1]]]
+            own = (gangs.queue_of == groups.queue[k]) & (priority > groups.priority[k])
+            come = self._find_tasks(own & able.preempt, sets)
             preempted = {evict: 1} if reclaim < 0 else {evict: 1, reclaim: -1}
             self._add_limit(preempted, 0, [*come, *unless], count)
         for pair in joint.pairs if reclaim >= 0 else ():
