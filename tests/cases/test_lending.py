@@ -15,7 +15,7 @@ from optsched.solver.cpsat.process import InProcess
 from optsched.study.simulation.record import Start, Stop
 from optsched.study.simulation.simulator import Options, Simulation
 from tests.support.replays import times
-from tests.support.shared import shared
+from tests.support.shared import found, shared
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +35,10 @@ def decide(model: str) -> Plan:
 
 def _text(path: Path) -> str:
     return path.read_text("utf-8")
+
+
+def test_no_offline_case_is_left_out():
+    assert {path.name for path in found("cases/offline/*")} <= {"idle_trace.yaml"}
 
 
 def test_the_default_model_lends_the_idle_node():
