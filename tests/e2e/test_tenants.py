@@ -1,233 +1,48 @@
-"""Two tenants of one namespace with the chart's roles: what one tries against the other.
-
-Authorization is on, admission runs with the rights of its manifests, controllers with theirs.
-Queue `lab` lists Ann; Eve may use the queue `students` by plain RBAC, and `default` as everybody.
-"""
+"""Two tenants of one namespace with the chart's roles: what one tries against the other."""
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
-from optsched.api.wellknown import SUBMITTER, parse_submitters
-from optsched.local.files import shipped
+from optsched.api.wellknown import SUBMITTER
 from tests.support.api import Refused, until
-from tests.support.live import Controllers
-from tests.support.shared import ROOT
-from tests.support.webhooks import SYSTEM, Webhook, free_port, make_namespace, registered
+from tests.support.tenants import (
+    GROUP_KEY,
+    QUEUE_KEY,
+    SPACE,
+    Raw,
+    Stage,
+    denial,
+    group,
+    group_of,
+    job,
+    pod,
+    record,
+    tenants,
+)
+from tests.support.webhooks import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from optsched.local.plane import ControlPlane
     from tests.support.api import Api
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("tenants")]
 
-SPACE = "tenants-shared"
-SCHEDULER = "volcano"
-QUEUE_KEY = "scheduling.volcano.sh/queue-name"
-GROUP_KEY = "scheduling.k8s.io/group-name"
-RBAC = "rbac.authorization.k8s.io"
-
-Raw = dict[str, Any]
-
-
-class Stage:
-    """The administrator and two tenants."""
-
-    def __init__(self, api: Api, controllers: Controllers) -> None:
-        self.admin = api
-        self._controllers = controllers
-        self.ann = api.as_user("ann", "labs")
-        self.eve = api.as_user("eve", "students")
-        self.controller = api.as_user(f"system:serviceaccount:{SYSTEM}:optsched-controllers")
-        self.scheduler = api.as_user(f"system:serviceaccount:{SYSTEM}:optsched-scheduler")
-        # Its name is none of those that the webhook configurations leave alone.
-        self.other_scheduler = api.as_user("other-scheduler")
-
-    def path(self, kind: kinds.Kind, name: str = "") -> str:
-        return object_path(kind, SPACE, name) if name else collection_path(kind, SPACE)
-
-    def find(self, kind: kinds.Kind, name: str) -> Raw | None:
-        return self.admin.find(self.path(kind, name))
-
-    def num_refused(self) -> float:
-        """How often controllers were refused something."""
-        return self._controllers.metric("optsched_controller_looks_total", result="refused")
-
-    def events(self, name: str) -> list[str]:
-        """What events say about an object."""
-        found = self.admin.items(self.path(kinds.EVENT))
-        return [str(e.get("message")) for e in found if e["involvedObject"]["name"] == name]
-
-
-def role(name: str, *queues: str) -> Raw:
-    rule = {
-        "apiGroups": [kinds.QUEUE.group],
-        "resources": ["queues"],
-        "resourceNames": list(queues),
-        "verbs": ["use"],
-    }
-    return {"kind": "ClusterRole", "metadata": {"name": name}, "rules": [rule]}
-
-
-def binding(name: str, role: str, *subjects: tuple[str, str], kind: str = "RoleBinding") -> Raw:
-    return {
-        "kind": kind,
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
-        "subjects": [{"apiGroup": RBAC, "kind": k, "name": n} for k, n in subjects],
-    }
-
-
-def grant(api: Api) -> Iterator[str]:
-    """Give the tenants the chart's roles and queues of their own; paths of what is made."""
-    chart = yaml.safe_load_all((ROOT / "deploy" / "volcano-development.yaml").read_text())
-    roles = [r for r in chart if r and r["metadata"]["name"].startswith("volcano-tenant-")]
-    assert {each["kind"] for each in roles} == {"ClusterRole"}
-    everybody = ("Group", "system:authenticated")
-    bodies = [
-        *roles,
-        role("use-default", "default"),
-        role("use-students", "students"),
-        binding("use-default", "use-default", everybody, kind="ClusterRoleBinding"),
-        binding("use-students", "use-students", ("Group", "students")),
-        binding(
-            "other-scheduler",
-            "optsched-scheduler",
-            ("User", "other-scheduler"),
-            kind="ClusterRoleBinding",
-        ),
-        binding("tenants", "edit", ("User", "ann"), ("User", "eve")),
-    ]
-    for body in bodies:
-        space = f"/namespaces/{SPACE}" if body["kind"] == "RoleBinding" else ""
-        path = f"/apis/{RBAC}/v1{space}/{body['kind'].lower()}s"
-        api.post(path, {"apiVersion": f"{RBAC}/v1", **body})
-        yield f"{path}/{body['metadata']['name']}"
-
-
-def accounts(plane: ControlPlane, folder: Path) -> Iterator[Path]:
-    """Kubeconfigs of the webhook and of the controllers, with the rights of their manifests."""
-    for file, account in (
-        ("webhook-rbac.yaml", "optsched-webhook"),
-        ("controllers-rbac.yaml", "optsched-controllers"),
-    ):
-        plane.kubectl("apply", "-f", str(shipped("manifests", file)))
-        token = plane.kubectl("create", "token", account, "-n", SYSTEM, "--duration=1h").strip()
-        config = json.loads(plane.kubeconfig.read_text())
-        config["users"][0]["user"] = {"token": token}
-        path = folder / account
-        path.write_text(json.dumps(config))
-        yield path
-
 
 @pytest.fixture(scope="module")
 def stage(
     control_plane: ControlPlane, api: Api, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stage]:
-    folder = tmp_path_factory.mktemp("tenants")
-    for name in (SYSTEM, SPACE):
-        make_namespace(api, name)
-    made = list(grant(api))
-    webhook_config, controllers_config = accounts(control_plane, folder)
-    control_plane.kubectl("apply", "-f", str(shipped("manifests", "scheduler-rbac.yaml")))
-    with registered(api):
-        flags = ("--queue-rbac",)
-        webhook = Webhook(webhook_config, folder / "webhook.log", free_port(), *flags).begin()
-        flags = ("--leader-elect=false", "--no-ssh", "--scheduler-name", SCHEDULER)
-        controllers = Controllers(controllers_config, folder / "controllers.log", flags).begin()
-        stage = Stage(api, controllers)
-        queues = collection_path(kinds.QUEUE)
-        try:
-            for name in ("default", "students", "lab"):
-                until(lambda name=name: is_queue(api, name), f"queue {name}")  # type: ignore[misc]
-                # Other files count on the queue `default`.
-                made += [] if name == "default" else [f"{queues}/{name}"]
-            until(lambda: may_edit(stage), "the roles of tenants are part of edit")
-            yield stage
-        finally:
-            for kind in (kinds.JOB_FLOW, kinds.JOB, kinds.POD, kinds.POD_GROUP):
-                api.delete(stage.path(kind))
-            controllers.stop()
-            webhook.stop()
-            for user in (
-                stage.ann,
-                stage.eve,
-                stage.controller,
-                stage.scheduler,
-                stage.other_scheduler,
-            ):
-                user.close()
-            print(webhook.log, controllers.log)
-    for path in (*made, f"/api/v1/namespaces/{SPACE}"):
-        api.delete(path)
-    # The namespace of the manifests stays: other files use it.
-    for kind in ("clusterrole", "clusterrolebinding"):
-        accounts_made = ("optsched-webhook", "optsched-controllers", "optsched-scheduler")
-        control_plane.kubectl("delete", kind, *accounts_made)
-
-
-def is_queue(api: Api, name: str) -> bool:
-    """Whether a queue is there; not as long as no webhook answers."""
-    lists = {"optsched.io/users": "ann"} if name == "lab" else {}
-    body = {"apiVersion": kinds.QUEUE.api_version, "kind": "Queue"}
-    meta = {"name": name, "annotations": lists}
-    try:
-        api.post(collection_path(kinds.QUEUE), {**body, "metadata": meta, "spec": {"weight": 1}})
-    except Refused as e:
-        return e.code == HTTPStatus.CONFLICT
-    return True
-
-
-def may_edit(stage: Stage) -> bool:
-    try:
-        stage.eve.get(stage.path(kinds.JOB))
-    except Refused:
-        return False
-    return True
-
-
-def denial(action: Any, *given: Any) -> str:
-    with pytest.raises(Refused) as caught:
-        action(*given)
-    assert caught.value.code == HTTPStatus.FORBIDDEN, str(caught.value)
-    return str(caught.value)
-
-
-def pod(name: str, *, own: Raw | None = None, **annotations: str) -> Raw:
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}}
-    body["metadata"] |= {"annotations": annotations, "ownerReferences": [own] if own else []}
-    containers = [{"name": "c", "image": "none"}]
-    return {**body, "spec": {"schedulerName": SCHEDULER, "containers": containers}}
-
-
-def group(name: str, queue: str, **annotations: str) -> Raw:
-    kind = {"apiVersion": kinds.POD_GROUP.api_version, "kind": "PodGroup"}
-    meta = {"name": name, "annotations": annotations}
-    return {**kind, "metadata": meta, "spec": {"minMember": 1, "queue": queue}}
-
-
-def job(name: str, queue: str, replicas: int = 1, **annotations: str) -> Raw:
-    meta = {"name": name, "annotations": annotations}
-    template = {"spec": {"containers": [{"name": "c", "image": "none"}]}}
-    task = {"name": "w", "replicas": replicas, "template": template}
-    kind = {"apiVersion": kinds.JOB.api_version, "kind": "Job", "metadata": meta}
-    return {**kind, "spec": {"schedulerName": SCHEDULER, "queue": queue, "tasks": [task]}}
-
-
-def record(obj: Raw | None) -> list[str]:
-    text = (obj or {})["metadata"]["annotations"].get(SUBMITTER)
-    return [subject.user for subject in parse_submitters(text)]
+    with tenants(control_plane, api, tmp_path_factory.mktemp("tenants")) as stage:
+        yield stage
 
 
 # --- the queue of another tenant ------------------------------------------------------------------
@@ -246,14 +61,6 @@ def test_a_tenant_uses_queues_that_he_was_given_and_no_other(stage: Stage) -> No
     for name, user in (("of-ann", "ann"), ("of-eve", "eve")):
         until(lambda name=name: group_of(stage, name), f"the PodGroup of {name}")  # type: ignore[misc]
         assert record(group_of(stage, name)) == [user]
-
-
-def group_of(stage: Stage, job: str) -> Raw | None:
-    groups = stage.admin.items(stage.path(kinds.POD_GROUP))
-    owned = (
-        g for g in groups for o in g["metadata"].get("ownerReferences", ()) if o["name"] == job
-    )
-    return next(owned, None)
 
 
 def test_the_record_can_not_be_forged(stage: Stage) -> None:

@@ -32,6 +32,7 @@ REQUEST_S = 60.0
 IDLE_S = 30.0
 """After so long a connection is made again: servers close those that nobody uses after 90 s."""
 MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
 
 
 class Refused(Exception):
@@ -136,6 +137,11 @@ class Api:
     def patch(self, path: str, body: Raw) -> Raw:
         """Change an object by a merge patch."""
         return self._call("PATCH", path, body, MERGE)
+
+    def apply(self, path: str, body: Raw, manager: str, *, force: bool = False) -> Raw:
+        """Create or change an object by server-side apply; force: also fields of other managers."""
+        query = urlencode({"fieldManager": manager, "force": str(force).lower()})
+        return self._call("PATCH", f"{path}?{query}", body, APPLY)
 
     def delete(self, path: str, **query: str) -> None:
         """Delete an object or a collection, at once; gone already is fine."""

@@ -1,0 +1,420 @@
+"""Ways round a queue that Kubernetes itself offers a tenant: each is denied or takes nothing.
+
+A scheduler with the rights of its manifest works beside webhook and controllers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import pytest
+
+from optsched.api import kinds
+from optsched.api.kinds import collection_path, object_path
+from optsched.local.kubectl import node_manifest
+from tests.support.api import Refused
+from tests.support import api as support
+from tests.support.live import PERIOD, Scheduler
+from tests.support.tenants import (
+    GROUP_KEY,
+    QUEUE_KEY,
+    SCHEDULER,
+    SPACE,
+    Raw,
+    Stage,
+    denial,
+    group,
+    group_of,
+    job,
+    pod,
+    record,
+    tenants,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optsched.local.plane import ControlPlane
+    from tests.support.api import Api
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("tenants")]
+
+PATIENCE_S = 8.0
+def until(probe, what, seconds=PATIENCE_S):
+    return support.until(probe, what, seconds)
+NODE = "tenants-node"
+NARROW = "tenants-narrow"
+"""A queue of 2 CPUs for the students."""
+FINALIZER = "example.org/never"
+POLICY = """
+actions: "enqueue, allocate"
+tiers:
+- plugins: [{name: priority}, {name: gang}]
+- plugins: [{name: predicates}, {name: capacity}, {name: nodeorder}]
+"""
+
+
+@pytest.fixture(scope="module")
+def stage(
+    control_plane: ControlPlane, api: Api, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("attacks")
+    policy = folder / "policy.yaml"
+    policy.write_text(POLICY)
+    nodes, queues = "/api/v1/nodes", collection_path(kinds.QUEUE)
+    with tenants(control_plane, api, folder) as stage:
+        flags = ("--scheduler-name", SCHEDULER, "--no-leader-elect", "--schedule-period", PERIOD)
+        more = ("--config", str(policy), "--solver", "none", "--dump-dir", str(folder))
+        log = folder / "scheduler.log"
+        scheduler = Scheduler(stage.scheduler_config, log, [*flags, *more]).begin()
+        try:
+            api.post(nodes, node_manifest(NODE, cpu="8", memory="16Gi"))
+            body = {"apiVersion": kinds.QUEUE.api_version, "kind": "Queue"}
+            lists = {"optsched.io/groups": "students"}
+            spec = {"weight": 1, "capability": {"cpu": "2"}}
+            api.post(queues, {**body, "metadata": {"name": NARROW, "annotations": lists}, "spec": spec})
+            until(lambda: state_of(stage, NARROW) == "Open", "the queue is open")
+            yield stage
+        finally:
+            free(stage)
+            for kind in (kinds.JOB, kinds.POD, kinds.POD_GROUP):
+                api.delete(stage.path(kind))
+            api.delete(f"{nodes}/{NODE}")
+            scheduler.stop()
+            print(scheduler.log)
+            api.delete(f"{queues}/{NARROW}")
+
+
+@pytest.fixture(autouse=True)
+def clean(stage: Stage) -> Iterator[None]:
+    """Leave nothing behind for the next test."""
+    yield
+    free(stage)
+    for kind in (kinds.JOB, kinds.POD, kinds.POD_GROUP, kinds.PERSISTENT_VOLUME_CLAIM):
+        stage.admin.delete(stage.path(kind))
+    for kind in (kinds.JOB, kinds.POD, kinds.POD_GROUP):
+        until(lambda kind=kind: not stage.admin.items(stage.path(kind)), "all are gone")  # type: ignore[misc]
+
+
+def free(stage: Stage) -> None:
+    """Remove all finalizers."""
+    for kind in (kinds.JOB, kinds.POD, kinds.POD_GROUP):
+        for obj in stage.admin.items(stage.path(kind)):
+            if FINALIZER in obj["metadata"].get("finalizers", ()):
+                name = obj["metadata"]["name"]
+                stage.admin.patch(stage.path(kind, name), {"metadata": {"finalizers": None}})
+
+
+def state_of(stage: Stage, queue: str) -> str:
+    found = stage.admin.get(object_path(kinds.QUEUE, None, queue))
+    return str((found.get("status") or {}).get("state"))
+
+
+def sized(body: Raw, cpus: int, **spec: object) -> Raw:
+    """A pod that requests so many CPUs."""
+    body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": str(cpus)}}
+    body["spec"] |= spec
+    return body
+
+
+def node_of(stage: Stage, name: str) -> str:
+    return str((stage.find(kinds.POD, name) or {})["spec"].get("nodeName") or "")
+
+
+def await_bound(stage: Stage, name: str) -> None:
+    until(lambda: node_of(stage, name), f"{name} is bound")
+
+
+def await_waits(stage: Stage, name: str, text: str) -> None:
+    """Wait until the PodGroup of a pod says why it waits; the pod has no node."""
+
+    def messages() -> list[str]:
+        found = stage.admin.get(stage.path(kinds.POD, name))["metadata"]["annotations"][GROUP_KEY]
+        status = stage.admin.get(stage.path(kinds.POD_GROUP, found))["status"]
+        return [f"{c['type']} {c.get('reason')}: {c.get('message')}" for c in status["conditions"]]
+
+    def waits() -> bool:
+        said = messages()
+        assert not any(time.monotonic() > deadline for _ in said), said
+        return any(text in message for message in said)
+
+    deadline = time.monotonic() + PATIENCE_S
+    until(waits, f"{name} waits: {text}", PATIENCE_S + 1)
+    assert not node_of(stage, name)
+
+
+def assert_others_start(stage: Stage) -> None:
+    """Another tenant's gang starts, and so does another pod of the narrow queue."""
+    stage.ann.post(stage.path(kinds.POD_GROUP), group("goes-on", "lab"))
+    stage.ann.post(stage.path(kinds.POD), sized(pod("goes-on", **{GROUP_KEY: "goes-on"}), 1))
+    await_bound(stage, "goes-on")
+    stage.eve.post(stage.path(kinds.POD), sized(pod("narrow-too", **{QUEUE_KEY: NARROW}), 2))
+    await_bound(stage, "narrow-too")
+
+
+# --- subresources ---------------------------------------------------------------------------------
+
+
+def test_a_tenant_decides_nothing_by_a_subresource(stage: Stage) -> None:
+    """Bindings, statuses, resizes and containers that are added later are not part of `edit`."""
+    stage.eve.post(stage.path(kinds.POD), sized(pod("plain"), 1, schedulingGates=[{"name": "a/b"}]))
+    stage.eve.post(stage.path(kinds.JOB), job("plain", "students"))
+    target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
+    bound = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "plain"}, "target": target}
+    pods = stage.path(kinds.POD, "plain")
+    spaced = f"/api/v1/namespaces/{SPACE}"
+    for path in (f"{pods}/binding", f"{spaced}/bindings"):
+        assert "cannot create resource" in denial(stage.eve.post, path, bound)
+    bigger = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "7"}}}]}
+    shell = {"ephemeralContainers": [{"name": "shell", "image": "none"}]}
+    for path, change in (
+        (f"{pods}/status", {"status": {"phase": "Succeeded"}}),
+        (f"{pods}/resize", {"spec": bigger}),
+        (f"{pods}/ephemeralcontainers", {"spec": shell}),
+        (stage.path(kinds.JOB, "plain") + "/status", {"status": {"state": {"phase": "Completed"}}}),
+        (stage.path(kinds.CRON_JOB, "plain") + "/status", {"status": {}}),
+        (stage.path(kinds.JOB_FLOW, "plain") + "/status", {"status": {}}),
+        (stage.path(kinds.RESOURCE_CLAIMS[0], "plain") + "/status", {"status": {}}),
+        (f"{spaced}/status", {"status": {}}),
+        (object_path(kinds.QUEUE, None, NARROW, "status"), {"status": {"state": "Closed"}}),
+        (f"/api/v1/nodes/{NODE}/status", {"status": {"capacity": {"cpu": "900"}}}),
+    ):
+        assert "cannot patch resource" in denial(stage.eve.patch, path, change)
+    stage.eve.patch(stage.path(kinds.JOB, "plain"), {"status": {"state": {"phase": "Completed"}}})
+    found = stage.admin.get(stage.path(kinds.JOB, "plain"))
+    assert (found.get("status") or {}).get("state", {}).get("phase") != "Completed"
+
+
+def test_a_tenant_evicts_no_pod_of_another_namespace(stage: Stage) -> None:
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "any"}}
+    path = "/api/v1/namespaces/kube-system/pods/any/eviction"
+    assert "cannot create resource" in denial(stage.eve.post, path, body)
+
+
+# --- server-side apply ----------------------------------------------------------------------------
+
+
+def test_server_side_apply_enters_no_queue_and_forges_no_record(stage: Stage) -> None:
+    """Neither by creating, nor by taking fields from their manager."""
+    groups, jobs = stage.path(kinds.POD_GROUP), stage.path(kinds.JOB)
+
+    def apply(path: str, body: Raw, *, force: bool = False) -> Raw:
+        return stage.eve.apply(path, body, "mischief", force=force)
+
+    for path, body in ((groups, group("made", "lab")), (jobs, job("made", "lab"))):
+        said = denial(apply, f"{path}/made", body)
+        assert "user eve may not use queue lab" in said
+    stage.ann.apply(f"{groups}/of-ann", group("of-ann", "lab"), "ann")
+    larger = group("of-ann", "lab")
+    larger["spec"]["minMember"] = 3
+    with pytest.raises(Refused) as caught:
+        apply(f"{groups}/of-ann", larger)
+    assert caught.value.code == HTTPStatus.CONFLICT
+    for force in (group("of-ann", "students"), larger):
+        if force["spec"]["queue"] == "lab":
+            assert "user eve may not use queue lab" in denial(
+                lambda body: apply(f"{groups}/of-ann", body, force=True), force
+            )
+    forged = {"optsched.io/submitter": '{"user":"ann","groups":[]}'}
+    apply(f"{groups}/of-eve", group("of-eve", "students", **forged))
+    assert record(stage.find(kinds.POD_GROUP, "of-eve")) == ["eve"]
+    let_in = {**group("of-eve", "students", **forged), "status": {"phase": "Running"}}
+    apply(f"{groups}/of-eve", let_in, force=True)
+    assert record(stage.find(kinds.POD_GROUP, "of-eve")) == ["eve"]
+    assert stage.admin.get(f"{groups}/of-eve").get("status", {}).get("phase") != "Running"
+    said = denial(
+        lambda body: apply(f"{groups}/of-eve", body, force=True), group("of-eve", "lab")
+    )
+    assert "user eve may not use queue lab" in said
+    # The fields stay his who wrote them, and owning a field without changing it does no harm.
+    apply(f"{groups}/of-ann", group("of-ann", "lab"), force=True)
+    kept = stage.admin.get(f"{groups}/of-ann")
+    assert kept["spec"]["queue"] == "lab"
+    assert record(kept) == ["ann"]
+
+
+# --- names that the server makes ------------------------------------------------------------------
+
+
+def test_names_that_the_server_makes_change_nothing(stage: Stage) -> None:
+    """The name of such an object is made after webhooks that change objects have seen it."""
+
+    def unnamed(body: Raw) -> Raw:
+        body["metadata"]["generateName"] = body["metadata"].pop("name") + "-"
+        return body
+
+    for path, body in (
+        (stage.path(kinds.POD_GROUP), group("made", "lab")),
+        (stage.path(kinds.JOB), job("made", "lab")),
+        (stage.path(kinds.POD), pod("made", **{QUEUE_KEY: "lab"})),
+    ):
+        said = denial(stage.eve.post, path, unnamed(body))
+        assert "user eve may not use queue lab" in said
+    made = stage.eve.post(stage.path(kinds.JOB), unnamed(job("made", "students")))
+    name = made["metadata"]["name"]
+    assert record(made) == ["eve"]
+    until(lambda: group_of(stage, name), "its PodGroup")
+    assert record(group_of(stage, name)) == ["eve"]
+    made = stage.eve.post(stage.path(kinds.POD), unnamed(pod("made", **{QUEUE_KEY: "students"})))
+    assert record(made) == ["eve"]
+    made = stage.eve.post(stage.path(kinds.POD_GROUP), unnamed(group("made", "students")))
+    assert record(made) == ["eve"]
+
+
+# --- objects that never go ------------------------------------------------------------------------
+
+
+def test_pods_that_never_go_hold_only_what_they_run_on(stage: Stage) -> None:
+    """A finalizer keeps a pod in the API; what has ended or never began holds no quota."""
+    never = sized(pod("never-began", **{QUEUE_KEY: NARROW}), 3)
+    ended = sized(pod("has-ended", **{QUEUE_KEY: NARROW}), 2, restartPolicy="Never")
+    for body in (never, ended):
+        body["metadata"]["finalizers"] = [FINALIZER]
+        stage.eve.post(stage.path(kinds.POD), body)
+    await_bound(stage, "has-ended")
+    await_waits(stage, "never-began", "cpu")
+    done = {"metadata": {"annotations": {"optsched.io/complete": ""}}}
+    stage.eve.patch(stage.path(kinds.POD, "has-ended"), done)
+    path = stage.path(kinds.POD, "has-ended")
+    until(lambda: stage.admin.get(path)["status"]["phase"] == "Succeeded", "it has ended")
+    for name in ("never-began", "has-ended"):
+        stage.eve.delete(stage.path(kinds.POD, name))
+        assert stage.admin.get(stage.path(kinds.POD, name))["metadata"]["deletionTimestamp"]
+    assert_others_start(stage)
+
+
+def test_podgroups_and_jobs_that_never_go_stop_nothing(stage: Stage) -> None:
+    stuck = group("stuck", NARROW)
+    stuck["metadata"]["finalizers"] = [FINALIZER]
+    stuck["spec"] |= {"minMember": 2, "minResources": {"cpu": "2"}}
+    stage.eve.post(stage.path(kinds.POD_GROUP), stuck)
+    work = job("stuck", NARROW)
+    work["metadata"]["finalizers"] = [FINALIZER]
+    stage.eve.post(stage.path(kinds.JOB), work)
+    until(lambda: group_of(stage, "stuck"), "the PodGroup of the job")
+    stage.eve.delete(stage.path(kinds.POD_GROUP, "stuck"))
+    stage.eve.delete(stage.path(kinds.JOB, "stuck"))
+    for kind in (kinds.POD_GROUP, kinds.JOB):
+        assert stage.admin.get(stage.path(kind, "stuck"))["metadata"]["deletionTimestamp"]
+    assert_others_start(stage)
+    stage.eve.post(stage.path(kinds.JOB), job("next", "students"))
+    until(lambda: group_of(stage, "next"), "controllers go on")
+
+
+# --- pods that come with decisions ----------------------------------------------------------------
+
+
+def test_a_pod_that_comes_with_a_node_counts_in_its_queue(stage: Stage) -> None:
+    """Kubernetes lets a user name a node; the queue has to be his, and holds less afterwards."""
+    said = denial(
+        stage.eve.post,
+        stage.path(kinds.POD),
+        sized(pod("comes", **{QUEUE_KEY: "lab"}), 2, nodeName=NODE),
+    )
+    assert "user eve may not use queue lab" in said
+    stage.eve.post(
+        stage.path(kinds.POD), sized(pod("comes", **{QUEUE_KEY: NARROW}), 2, nodeName=NODE)
+    )
+    stage.eve.post(stage.path(kinds.POD), sized(pod("waits", **{QUEUE_KEY: NARROW}), 1))
+    await_waits(stage, "waits", NARROW)
+
+
+def test_a_pod_of_another_scheduler_joins_no_gang(stage: Stage) -> None:
+    """It is no member of the gang that it names, and nothing of its queue is charged for it."""
+    stage.ann.post(
+        stage.path(kinds.POD_GROUP),
+        {**group("pair", "lab"), "spec": {"minMember": 2, "queue": "lab"}},
+    )
+    stage.ann.post(stage.path(kinds.POD), sized(pod("pair-0", **{GROUP_KEY: "pair"}), 1))
+    other = sized(pod("intruder", **{GROUP_KEY: "pair"}), 1, nodeName=NODE)
+    other["spec"]["schedulerName"] = "default-scheduler"
+    stage.eve.post(stage.path(kinds.POD), other)
+    await_waits(stage, "pair-0", "1")
+    lab = stage.admin.get(object_path(kinds.QUEUE, None, "lab")).get("status", {})
+    assert lab.get("allocated", {}).get("cpu", "0") == "0"
+    stage.ann.post(stage.path(kinds.POD), sized(pod("pair-1", **{GROUP_KEY: "pair"}), 1))
+    for name in ("pair-0", "pair-1"):
+        await_bound(stage, name)
+
+
+def test_a_gate_that_its_user_removes_opens_no_queue(stage: Stage) -> None:
+    gate = {"name": "scheduling.volcano.sh/queue-allocation-gate"}
+    stage.eve.post(stage.path(kinds.POD), sized(pod("first", **{QUEUE_KEY: NARROW}), 2))
+    await_bound(stage, "first")
+    body = sized(pod("gated", **{QUEUE_KEY: NARROW}), 1, schedulingGates=[gate])
+    stage.eve.post(stage.path(kinds.POD), body)
+    stage.eve.patch(stage.path(kinds.POD, "gated"), {"spec": {"schedulingGates": None}})
+    await_waits(stage, "gated", NARROW)
+
+
+# --- relations that a tenant makes up -------------------------------------------------------------
+
+
+def test_a_false_owner_and_labels_of_controllers_give_no_queue(stage: Stage) -> None:
+    """A pod that claims to be of another's job is not in the queue of that job."""
+    stage.ann.post(stage.path(kinds.JOB), job("real", "lab"))
+    until(lambda: stage.find(kinds.POD, "real-w-0"), "the pod of the job")
+    await_bound(stage, "real-w-0")
+    real = stage.admin.get(stage.path(kinds.POD, "real-w-0"))["metadata"]
+    owner = next(o for o in real["ownerReferences"] if o["kind"] == "Job")
+    forged = sized(pod("real-w-1", own=owner), 1)
+    forged["metadata"]["labels"] = dict(real["labels"])
+    forged["metadata"]["annotations"] = {GROUP_KEY: real["annotations"][GROUP_KEY]}
+    said = denial(stage.eve.post, stage.path(kinds.POD), forged)
+    assert "user eve may not use queue lab" in said
+    forged["metadata"]["annotations"] = {}
+    stage.eve.post(stage.path(kinds.POD), forged)
+    # The controllers delete what the job does not name, or take it for a pod of Eve's.
+    until(
+        lambda: stage.find(kinds.POD, "real-w-1") is None
+        or record(stage.find(kinds.POD, "real-w-1")) == ["eve"],
+        "it is Eve's",
+    )
+    status = stage.admin.get(stage.path(kinds.JOB, "real"))
+    print("JOB", status["status"])
+    print("FORGED", stage.find(kinds.POD, "real-w-1"))
+    lab = stage.admin.get(object_path(kinds.QUEUE, None, "lab"))
+    print("LAB", lab["status"])
+
+
+# --- claims ---------------------------------------------------------------------------------------
+
+
+def test_claims_that_are_never_bound_hold_up_nobody(stage: Stage) -> None:
+    """Volumes and devices that do not exist, and as many of them as a claim can name."""
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "never"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "no-such-class",
+            "resources": {"requests": {"storage": "1Ei"}},
+        },
+    }
+    stage.eve.post(stage.path(kinds.PERSISTENT_VOLUME_CLAIM), volume)
+    mounts = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "never"}}]}
+    stage.eve.post(stage.path(kinds.POD), sized(pod("mounts", **{QUEUE_KEY: "students"}), 1, **mounts))
+    work = job("mounting", "students")
+    work["spec"]["volumes"] = [{"mountPath": "/v", "volumeClaimName": "never"}]
+    stage.eve.post(stage.path(kinds.JOB), work)
+    exactly = {"deviceClassName": "none.example.org", "allocationMode": "ExactCount"}
+    requests = [{"name": f"r{i}", "exactly": {**exactly, "count": 2**31}} for i in range(32)]
+    claim = {"spec": {"devices": {"requests": requests}}}
+    template = {
+        "apiVersion": kinds.RESOURCE_CLAIMS[0].api_version,
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "huge"},
+        "spec": claim,
+    }
+    path = stage.path(kinds.RESOURCE_CLAIMS[0]).replace("resourceclaims", "resourceclaimtemplates")
+    stage.eve.post(path, template)
+    claims = {"resourceClaims": [{"name": "d", "resourceClaimTemplateName": "huge"}]}
+    stage.eve.post(stage.path(kinds.POD), sized(pod("devices", **{QUEUE_KEY: "students"}), 1, **claims))
+    await_waits(stage, "mounts", "never")
+    assert_others_start(stage)
+    assert not node_of(stage, "devices")
+    stage.admin.delete(f"{path}/huge")
