@@ -144,7 +144,7 @@ e2e: $(STAMP) ## tests on a real API server
 .PHONY: e2e-tenants
 e2e-tenants: $(STAMP) ## two tenants on a real API server: what one tries against the other
 	bash .ci/prerequisites go
-	$(PY) -m pytest -m e2e tests/e2e/test_tenants.py tests/e2e/test_request_flood.py
+	$(PY) -m pytest -m e2e tests/e2e/test_tenants.py tests/e2e/test_tenant_attacks.py tests/e2e/test_request_flood.py
 
 .PHONY: research
 research: $(STAMP) ## the published figures, on all of the data

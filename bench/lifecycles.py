@@ -241,7 +241,9 @@ class Cluster:
         self.put(POD, merged(pod, {**marks, "spec": {"nodeName": node}}))
         self._starting.append(ref)
 
-    async def evict(self, namespace: str, name: str, uid: str, version: str = "") -> None:
+    async def evict(
+        self, namespace: str, name: str, uid: str, version: str = "", *, grace_s: int | None = None
+    ) -> None:
         await asyncio.sleep(0)
         ref = Ref(POD, namespace, name)
         meta = self.get(ref)["metadata"]

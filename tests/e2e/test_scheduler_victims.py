@@ -8,7 +8,9 @@ import pytest
 
 from optsched.api.kinds import POD_GROUP, collection_path
 from optsched.api.wellknown import GROUP_SCHEDULER
+from optsched.local.kubectl import node_manifest
 from tests.support.api import until
+from tests.support.live import QUEUES, SITE_LABEL
 from tests.support.proxy import is_eviction
 from tests.support.webhooks import make_namespace, silent_webhook
 
@@ -208,3 +210,40 @@ def test_a_deleted_pod_counts_against_the_capability_until_it_has_ended(site: Si
     site.await_waits("next", "QueueCapabilityExceeded")
     site.change_pod("held-0", {"metadata": {"finalizers": None}})
     site.await_bound("next", 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "granted_s"),
+    [((), 600), (("--eviction-max-grace-period", "90s"), 90)],
+    ids=["default", "set"],
+)
+def test_a_victim_does_not_hold_a_guarantee_by_taking_long_to_end(
+    site: Site, flags: tuple[str, ...], granted_s: int
+) -> None:
+    """Nobody plays the kubelet of this node: its pods stay until they are deleted for good."""
+    node = node_manifest(f"{site.name}-real", cpu="2", labels={SITE_LABEL: site.name})
+    node["metadata"]["annotations"] = {}
+    node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    site.create("/api/v1/nodes", node)
+    lends, owns = site.queue("lends"), site.queue("owns")
+    site.scheduler("--config", str(site.file("shares.yaml", SHARES)), *flags)
+    periods = {"endless": 10**9, "brief": 5}
+    for name, own_s in periods.items():
+        site.group(name, 1, lends)
+        site.members(name, range(1), terminationGracePeriodSeconds=own_s)
+        site.await_bound(name, 1)
+    site.api.patch(f"{QUEUES}/{owns}", {"spec": {"guarantee": {"resource": {"cpu": "2"}}}})
+    site.group("owner", 2, owns)
+    site.members("owner", range(2))
+    pods = {name: f"/api/v1/namespaces/{site.name}/pods/{name}-0" for name in periods}
+
+    def granted(name: str) -> int | None:
+        found = site.api.get(pods[name])["metadata"].get("deletionGracePeriodSeconds")
+        return None if found is None else int(found)
+
+    for name, expected_s in (("endless", granted_s), ("brief", 5)):
+        assert until(lambda name=name: granted(name), f"{name} is evicted") == expected_s  # type: ignore[misc]
+        assert not site.story.num_bound("owner")
+    for path in pods.values():
+        site.api.delete(path)
+    site.await_bound("owner", 2)

@@ -144,7 +144,9 @@ class FakeApi:
         self.put({**pod, "spec": {**pod["spec"], "nodeName": node}})
         self._end("bind")
 
-    async def evict(self, namespace: str, name: str, uid: str, version: str = "") -> None:
+    async def evict(
+        self, namespace: str, name: str, uid: str, version: str = "", *, grace_s: int | None = None
+    ) -> None:
         ref = Ref(POD, namespace, name)
         await self._begin("evict", ref)
         pod = self._get(ref)
@@ -152,9 +154,12 @@ class FakeApi:
             raise Conflict(409, "Conflict", "another uid")
         if version and pod["metadata"]["resourceVersion"] != version:
             raise Conflict(409, "Conflict", "the resourceVersion in the precondition")
-        self.put(
-            {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2025-06-15T15:00:00Z"}}
-        )
+        own_s = pod["spec"].get("terminationGracePeriodSeconds", 30)
+        leaves = {
+            "deletionTimestamp": "2025-06-15T15:00:00Z",
+            "deletionGracePeriodSeconds": own_s if grace_s is None else grace_s,
+        }
+        self.put({**pod, "metadata": {**pod["metadata"], **leaves}})
         self._end("evict")
 
     async def validate(self, ref: Ref, body: Raw) -> tuple[str, ...]:

@@ -134,6 +134,8 @@ def accounts(plane: ControlPlane, folder: Path) -> Iterator[Path]:
 @contextmanager
 def tenants(control_plane: ControlPlane, api: Api, folder: Path) -> Iterator[Stage]:
     """The stage, as long as this lasts; folder: of kubeconfigs and logs."""
+    # An earlier file of tests may have deleted it a moment ago.
+    until(lambda: not is_terminating(api, SPACE), "the old namespace is gone")
     for name in (SYSTEM, SPACE):
         make_namespace(api, name)
     made = list(grant(api))
@@ -172,6 +174,11 @@ def tenants(control_plane: ControlPlane, api: Api, folder: Path) -> Iterator[Sta
     for kind in ("clusterrole", "clusterrolebinding"):
         accounts_made = ("optsched-webhook", "optsched-controllers", "optsched-scheduler")
         control_plane.kubectl("delete", kind, *accounts_made)
+
+
+def is_terminating(api: Api, namespace: str) -> bool:
+    found = api.find(f"/api/v1/namespaces/{namespace}")
+    return found is not None and "deletionTimestamp" in found["metadata"]
 
 
 def is_queue(api: Api, name: str) -> bool:

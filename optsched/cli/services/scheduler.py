@@ -193,6 +193,13 @@ def state_folder() -> Path:
     default="pods",
     help="Events of binds: one on each pod, or one on the PodGroup for pods bound together.",
 )
+@click.option(
+    "--eviction-max-grace-period",
+    "max_grace_ms",
+    type=Duration(),
+    default="10m",
+    help="The longest that an evicted pod may take to end.",
+)
 @listen_options(":8080")
 @election_options(
     "Let one of several schedule.", "the scheduler's name, `volcano` if it has several"
@@ -251,6 +258,8 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         dump_dir=given["dump_dir"],
         node_labels=tuple(_label(p) for s in given["selectors"] for p in s.split(",") if p),
         reports_gangs=given["scheduled_events"] == "gangs",
+        # Rounded up: a grace period of 0 would end pods without a signal.
+        max_grace_s=-(-given["max_grace_ms"] // 1000),
     )
 
 

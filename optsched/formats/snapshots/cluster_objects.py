@@ -200,6 +200,9 @@ class GangStore:
         if group is not None:
             if not tasks and not is_empty_group_of(group, self._options.scheduler_names):
                 return None
+            if not tasks and group.meta.deletion_ms is not None:
+                # A finalizer keeps it in the API; its `minResources` wait for no pods.
+                return None
             gang, remarks = gang_of_group(group, tasks, self.table)
             if group.errors or remarks:
                 self.group_problems[key] = kinds.POD_GROUP, (*group.errors, *remarks)

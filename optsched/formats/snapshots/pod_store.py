@@ -49,6 +49,8 @@ _CAME_WITH_NODE: Final = "it came with its node, so that no scheduler has bound 
 _NOT_BOUND: Final = (CARDS_NOT_BOUND, CELLS_NOT_BOUND)
 _NO_DEVICE: Final = "no device"
 _SHOWN: Final = 200
+DEFAULT_GRACE_S: Final = 30
+"""The API server's default of `terminationGracePeriodSeconds`."""
 _QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
 
 
@@ -221,6 +223,8 @@ class Pod:
         The fields that its priority is read from.
     raw
         The whole pod if its priority depends on priority classes, else None.
+    grace_s
+        How long it may take to end, in seconds (`terminationGracePeriodSeconds`).
 
     """
 
@@ -230,6 +234,7 @@ class Pod:
     spec: Mapping[str, Any]
     raw: Raw | None
     assumed: Assumption | None = None
+    grace_s: int = DEFAULT_GRACE_S
 
     def has_same_gang_inputs(self, other: Pod) -> bool:
         """Whether the gang would be the same with the other state of the pod."""
@@ -481,12 +486,14 @@ class PodStore:
         if self._bound_devices.is_distrusted(reported.key):
             annotations = without_annotations(annotations, (wellknown.ADMITTED_QUEUE,))
         spec = _mapping_at(raw, "spec")
+        grace = spec.get("terminationGracePeriodSeconds")
+        grace_s = grace if type(grace) is int else DEFAULT_GRACE_S
         priority = spec.get("priority")
         if type(priority) is int:
             self._unsettled.discard(reported.key)
-            return Pod(reported, task, annotations, {"priority": priority}, None, assumed)
+            return Pod(reported, task, annotations, {"priority": priority}, None, assumed, grace_s)
         self._unsettled.add(reported.key)
-        return Pod(reported, task, annotations, spec, raw, assumed)
+        return Pod(reported, task, annotations, spec, raw, assumed, grace_s)
 
     def _index(self, before: Pod | None, pod: Pod) -> None:
         task = pod.task

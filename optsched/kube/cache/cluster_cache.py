@@ -340,6 +340,11 @@ class ClusterCache:
         """Return the newest known resource version of a pod; empty if there is none."""
         return self._watches.versions[kinds.POD].lookup(key)
 
+    def grace_s(self, key: str) -> int:
+        """Return how many seconds a pod may take to end; 0 if there is no such pod."""
+        pod = self._objects.pods.find_pod(key)
+        return 0 if pod is None else pod.grace_s
+
     def claim(self, key: str) -> Claim | None:
         """Return a PersistentVolumeClaim in its present state; None if there is none."""
         return self._objects.volumes.find_claim(key)

@@ -237,15 +237,21 @@ class Client:
         }
         await self._send(_Request("POST", path, body, limits=_BINDING))
 
-    async def evict(self, namespace: str, name: str, uid: str, version: str = "") -> None:
+    async def evict(
+        self, namespace: str, name: str, uid: str, version: str = "", *, grace_s: int | None = None
+    ) -> None:
         """Evict a pod, if it is that very pod and no disruption budget is against it.
 
         version: its resource version; Conflict if it has changed since. Empty for any.
+        grace_s: seconds that it has to end; None for the pod's own setting.
         """
         path = object_path(POD, namespace, name, "eviction")
         wanted = {"uid": uid, "resourceVersion": version}
         held = {name: value for name, value in wanted.items() if value}
-        only = {"deleteOptions": {"preconditions": held}} if held else {}
+        options: dict[str, Any] = {"preconditions": held} if held else {}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        only = {"deleteOptions": options} if options else {}
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",

@@ -6,6 +6,9 @@ are planned. Nominations are written first: a scheduler that starts in between f
 `status.nominatedNodeName` of the pods. Pods are evicted through the eviction API, so that the
 server enforces disruption budgets.
 
+A pod gets as long to end as it asks for, up to a limit of the administrator: it holds its
+resources until then, whoever waits for them.
+
 UID and resource version are preconditions of an eviction, so that a pod that has ended meanwhile
 keeps its logs. A later plan that does not need an eviction any more withdraws it.
 """
@@ -112,12 +115,14 @@ class EvictorContext:
 
     gang_backoff: gangs that are held after failures; shared with the binder.
     may_evict: whether this process still leads; checked before every request.
+    max_grace_s: the longest that a victim may take to end, in seconds; None for no limit.
     """
 
     listener: OutcomeReporter
     timing: Timing
     gang_backoff: GangBackoff
     may_evict: Callable[[], bool]
+    max_grace_s: int | None = None
 
 
 class Evictor:
@@ -375,10 +380,13 @@ class Evictor:
         """Evict a pod at a known version; retried if it changed but still runs."""
         victim = pending.victim
         ref, num_conflicts = victim.ref, 0
+        most_s = self._context.max_grace_s
+        is_slow = most_s is not None and self._cache.grace_s(victim.eviction.task) > most_s
+        grace_s = most_s if is_slow else None
         while True:
             pending.is_sent = pending.batch.is_begun = True
             try:
-                await self._api.evict(ref.namespace, ref.name, victim.uid, version)
+                await self._api.evict(ref.namespace, ref.name, victim.uid, version, grace_s=grace_s)
             except NotFound:
                 self._end(pending)
                 return

@@ -76,6 +76,7 @@ class Settings:
     metrics: where metrics are served over TLS; None for plain HTTP.
     node_labels: (label, value): only nodes with one of them are used; empty for all nodes.
     reports_gangs: whether binds of one gang are one event on its PodGroup, and not one on each pod.
+    max_grace_s: the longest that a victim may take to end, in seconds; None for no limit.
     """
 
     policy: PolicyWatch
@@ -89,6 +90,7 @@ class Settings:
     dump_dir: Path = Path("dumps")
     node_labels: tuple[tuple[str, str], ...] = ()
     reports_gangs: bool = False
+    max_grace_s: int | None = None
 
 
 async def run(settings: Settings) -> None:
@@ -172,6 +174,7 @@ class SchedulerProcess:
                 timing=timing,
                 gang_backoff=self._binder.gang_backoff,
                 may_evict=is_leading,
+                max_grace_s=settings.max_grace_s,
             ),
         )
         self.metrics.pods.count_waiting = self._evictor.count_waiting

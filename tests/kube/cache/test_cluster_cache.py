@@ -628,6 +628,18 @@ def test_a_podgroup_without_pods_is_for_one_scheduler(
     assert "ns/g" in cache.snapshot(7).gang_by_key, "whose pods are ours is ours"
 
 
+def test_a_podgroup_that_is_deleted_waits_for_no_pods() -> None:
+    """A finalizer keeps it in the API; with pods it is a gang as before."""
+    cache, objects = ClusterCache(), Objects()
+    made = group("g", {"minMember": 1})
+    made["metadata"]["deletionTimestamp"] = "2026-11-26T12:00:00Z"
+    objects.put(made)
+    objects.sync(cache)
+    assert "ns/g" not in cache.snapshot(7).gang_by_key
+    cache.apply(*objects.put(pod("p", {"schedulerName": "volcano"}, **IN_G)))
+    assert "ns/g" in cache.snapshot(7).gang_by_key
+
+
 # --- priorities of PodGroups ----------------------------------------------------------------------
 
 

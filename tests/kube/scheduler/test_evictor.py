@@ -97,6 +97,27 @@ class World:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("own_s", "most_s", "granted_s"),
+    [(10**9, 600, 600), (600, 600, 600), (5, 600, 5), (0, 600, 0), (10**9, None, 10**9)],
+)
+async def test_a_victim_takes_no_longer_than_the_administrator_grants(
+    own_s: int, most_s: int | None, granted_s: int
+) -> None:
+    """A shorter period of its own stays."""
+    world = World()
+    ref = Ref(POD, "ns", "old-0")
+    slow = member("old-0", nodeName="n1", terminationGracePeriodSeconds=own_s)
+    world.api.put(slow)
+    world.api.tell(world.cache)
+    ways = waiting(FakeClock(), world.slept)
+    around = EvictorContext(world, ways, world.holds, lambda: True, most_s)
+    world.evictor = Evictor(world.api, world.cache, world.writes, around)
+    await world.carry_out(NOMINATE, EVICT)
+    assert world.api.objects[ref]["metadata"]["deletionGracePeriodSeconds"] == granted_s
+
+
+@pytest.mark.asyncio
 async def test_what_is_planned_counts_at_once() -> None:
     world = World()
     world.begin(NOMINATE, EVICT)

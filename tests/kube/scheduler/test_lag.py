@@ -74,8 +74,10 @@ class Server(FakeApi):
                 self._delete(obj)
                 return
 
-    async def evict(self, namespace: str, name: str, uid: str, version: str = "") -> None:
-        await super().evict(namespace, name, uid, version)
+    async def evict(
+        self, namespace: str, name: str, uid: str, version: str = "", *, grace_s: int | None = None
+    ) -> None:
+        await super().evict(namespace, name, uid, version, grace_s=grace_s)
         (obj,) = (o for o in self.of(POD) if key_of(o) == f"{namespace}/{name}")
         if not obj["spec"].get("nodeName"):
             self._delete(obj)  # what is on no node has nothing to end
