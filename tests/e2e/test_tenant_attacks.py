@@ -265,8 +265,9 @@ def test_pods_that_never_go_hold_only_what_they_run_on(stage: Stage) -> None:
     ended = sized(pod("has-ended", **{QUEUE_KEY: NARROW}), 2, restartPolicy="Never")
     for body in (never, ended):
         body["metadata"]["finalizers"] = [FINALIZER]
-        stage.eve.post(stage.path(kinds.POD), body)
+    stage.eve.post(stage.path(kinds.POD), ended)
     await_bound(stage, "has-ended")
+    stage.eve.post(stage.path(kinds.POD), never)
     await_waits(stage, "never-began", "cpu")
     done = {"metadata": {"annotations": {"optsched.io/complete": ""}}}
     stage.eve.patch(stage.path(kinds.POD, "has-ended"), done)

@@ -6,8 +6,8 @@ are planned. Nominations are written first: a scheduler that starts in between f
 `status.nominatedNodeName` of the pods. Pods are evicted through the eviction API, so that the
 server enforces disruption budgets.
 
-A pod gets as long to end as it asks for, up to a limit of the administrator: it holds its
-resources until then, whoever waits for them.
+A pod gets the time to end that it requests, up to a limit of the administrator: it holds its
+resources until then.
 
 UID and resource version are preconditions of an eviction, so that a pod that has ended meanwhile
 keeps its logs. A later plan that does not need an eviction any more withdraws it.
