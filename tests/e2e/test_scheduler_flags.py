@@ -22,7 +22,7 @@ WAIT_S = 120
 @pytest.mark.parametrize(
     ("flags", "code", "complaint"),
     [
-        (["--no-such-flag"], 2, "Error: No such option '--no-such-flag'."),
+        (["--no-such-flag"], 2, "Error: No such option '--no-such-flag' (see "),
         (["--schedule-period", "soon"], 2, '"soon" is not a duration'),
         (["--leader-elect-renew-deadline", "1m"], 2, "each has to be longer than the next"),
         (["--config", "no-such-model"], 2, "Error: no-such-model: there is no such file"),
