@@ -200,9 +200,8 @@ class SessionClock:
         It may take as long as the longest one, and the plan is to be verified in the period.
         """
         remaining_ms = self._remaining_ms()
-        if remaining_ms is not None and remaining_ms <= int(
-            self._longest_s.get("greedy", 0.0) * 1000
-        ):
+        greedy_ms = int(self._longest_s.get("greedy", 0.0) * 1000)
+        if remaining_ms is not None and remaining_ms <= greedy_ms:
             return False
         if self.limits.budget_ms is None or self._clock is None:
             return True

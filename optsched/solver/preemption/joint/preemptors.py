@@ -181,7 +181,7 @@ class Preemptors:
             if gang is None:
                 continue
             for victim in mine.tolist():
-                # Each leaves for a gang on its node, if there is one: others it could stay for.
+                # The gang on its node, if there is one: without that gang the victim could stay.
                 user = self._find_user(preemptors_of[lost], np.array([victim]))
                 found[victim] = gang if user is None else user
                 self._record_capacity_taken(found[victim], victim)
