@@ -159,6 +159,7 @@ def _without_needless_victims(
 
     A preemptor may need fewer victims than it was given, where fewer other gangs count against its
     queue than before. Nodes on which victims stay are not free for others: all are placed again.
+    Victims that stay count in their queue, too: a gang that loses its place for that evicts nobody.
     """
     start = attempt.reserved.snapshot
     with attempt.session.clock.measure("victims"):
@@ -174,9 +175,15 @@ def _without_needless_victims(
         if e.task in needed
     )
     fewer = replace(found, evictions=evictions, results=count_victims(start, evictions))
-    again = _place_again(attempt, fewer.apply_to(start), fewer, placed, kept_ms)
-    is_misplaced = fewer.find_misplaced(again.problem, again.answers[0].decisions)
-    return placed if is_misplaced else again
+    for _ in range(_MAX_TRIES):
+        again = _place_again(attempt, fewer.apply_to(start), fewer, placed, kept_ms)
+        misplaced = fewer.find_misplaced(again.problem, again.answers[0].decisions)
+        if not misplaced:
+            return again
+        if not attempt.verify(placed, kept):
+            return placed
+        fewer = fewer.without_gangs(start, misplaced)
+    return placed
 
 
 def _move_pods(attempt: Attempt, first: Round) -> Round | None:

@@ -364,3 +364,9 @@ def test_nominated_pods_count_for_the_spread_of_pods_that_are_nominated_after_th
     assert (
         list(check_session(Decided(Case(9501, 464, is_mixed=True).draw(), "volcano-default"))) == []
     )
+
+
+def test_a_gang_that_starts_for_the_capacity_of_needless_victims_makes_no_plan_refused():
+    """Their queue used less without them; with them a more important gang had used up its share."""
+    cluster = Case(9703, 338, is_mixed=True).draw()
+    assert list(check_session(Decided(cluster, "volcano-default"))) == []

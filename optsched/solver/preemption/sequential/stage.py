@@ -43,7 +43,7 @@ from optsched.solver.preemption.sequential.trial import has_custom_rules, search
 from optsched.solver.solution_check import solve_checked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
     from optsched.cluster.decisions import Action
     from optsched.cluster.reasons import Reason
@@ -113,6 +113,14 @@ class EvictionPlan:
         """The snapshot with the victims terminating, and with what reclaiming queues may hold."""
         after = with_terminating(snapshot, {eviction.task for eviction in self.evictions})
         return replace(after, entitlements=self.entitlements) if self.entitlements else after
+
+    def without_gangs(self, snapshot: Snapshot, gangs: Set[int]) -> EvictionPlan:
+        """Return the plan without the evictions for some gangs, which are numbers of gangs."""
+        keys = {snapshot.gangs[gang].key for gang in gangs}
+        evictions = tuple(e for e in self.evictions if e.preemptor not in keys)
+        seats = {gang: seats for gang, seats in self.seats.items() if gang not in gangs}
+        results = count_victims(snapshot, evictions)
+        return replace(self, evictions=evictions, seats=seats, results=results)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
         """Return gangs that decisions do not place in full where tasks were evicted for them.
