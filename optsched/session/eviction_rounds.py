@@ -159,7 +159,7 @@ def _without_needless_victims(
 
     A preemptor may need fewer victims than it was given, where fewer other gangs count against its
     queue than before. Nodes on which victims stay are not free for others: all are placed again.
-    Victims that stay count in their queue, too: a gang that loses its place for that evicts nobody.
+    Victims that stay count in their queue, too: a gang that loses its place for that evicts no pod.
     """
     start = attempt.reserved.snapshot
     with attempt.session.clock.measure("victims"):
