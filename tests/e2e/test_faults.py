@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import pytest
 
+from optsched.api.kinds import NODE
+from optsched.kube.client.client import connect
+from tests.faults.door import Door, Stopping
+from tests.faults.node_knowledge import LAG_S
 from tests.faults.run import Run
 from tests.faults.schedule import SHORT, draw_schedule, draw_waves
+from tests.faults.stops import StopPoints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,3 +44,33 @@ def test_a_scheduler_killed_between_writes_of_a_plan_leaves_nothing_half(
     assert result.problems == []
     assert result.missed == ()
     assert result.num_evictions > 0
+
+
+def test_a_bind_to_a_node_that_a_process_knows_as_cordoned_is_found(
+    site: Site, tmp_path: Path
+) -> None:
+    """The checker itself: a client, in place of a scheduler, that binds whatever it knows."""
+    (node,) = site.nodes(1)
+    for name in ("early", "late"):
+        site.pod(name)
+    stopping = Stopping(StopPoints(()), lambda _: None)
+    door = site.keep(Door(site.kubeconfig, tmp_path / "door", "seed", 0.0, stopping))
+
+    async def play() -> None:
+        async with connect(str(door.kubeconfig)) as client:
+            listed = await client.list_page(NODE, 500)
+            version = listed.resource_version
+            await client.bind(site.name, "early", "", node)
+            site.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
+            async with aclosing(client.watch_lines(NODE, version)) as lines:
+                async for line in lines:
+                    found = json.loads(line)["object"]
+                    if found["metadata"]["name"] == node and found["spec"].get("unschedulable"):
+                        break
+            await asyncio.sleep(LAG_S + 0.2)
+            assert door.late_binds == []
+            await client.bind(site.name, "late", "", node)
+
+    asyncio.run(play())
+    (sentence,) = door.late_binds
+    assert sentence.startswith(f"late was bound to {node} ")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 from aiohttp import web
 
-from tests.support.proxy import HOP, Proxy, cut, is_write
+from tests.faults.node_knowledge import NodeKnowledge
+from tests.support.proxy import HOP, Proxy, cut, is_binding, is_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +34,7 @@ _REASONS: Final = {
     503: "ServiceUnavailable",
 }
 _NAMES: Final = re.compile(r"/(namespaces|pods|podgroups|queues|jobs|events|nodes|leases)/[^/]+")
+NODES: Final = "/api/v1/nodes"
 MOST_S: Final = 2.0
 """How long a stop waits for answers to the writes before it."""
 
@@ -52,6 +56,8 @@ class Door(Proxy):
     ----------
     counts
         Requests by method and resource, as they came.
+    late_binds
+        Sentences about binds to nodes that the process knew as closed when it sent them.
 
     """
 
@@ -62,6 +68,8 @@ class Door(Proxy):
         folder.mkdir(parents=True, exist_ok=True)
         super().__init__(kubeconfig, folder)
         self.counts: Counter[str] = Counter()
+        self.late_binds: list[str] = []
+        self._knowledge = NodeKnowledge()
         self._stopping = stopping
         self._num_writing = 0
         self._is_shut = False
@@ -89,6 +97,11 @@ class Door(Proxy):
     def revive(self) -> None:
         """Let requests through again: the killed process behind the door is replaced."""
         self._is_shut = False
+        self._loop.call_soon_threadsafe(self._knowledge.forget)
+
+    def resume(self) -> None:
+        """Have the process behind the door continue that was stopped."""
+        self._loop.call_soon_threadsafe(self._knowledge.resume, time.monotonic())
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         """Answer a request; nothing that a process has sent comes through once it is stopped."""
@@ -96,6 +109,8 @@ class Door(Proxy):
             return cut(request)
         if not is_write(request.method, request.path_qs):
             return await self._treat(request)
+        if is_binding(request.method, request.path_qs):
+            await self._check_bind(request, time.monotonic())
         stop = self._stopping.points.meet(self._seed, request.method, request.path_qs)
         if stop is not None:
             return await self._stop(request, stop)
@@ -104,6 +119,12 @@ class Door(Proxy):
             return await self._treat(request)
         finally:
             self._num_writing -= 1
+
+    async def _check_bind(self, request: web.Request, sent_s: float) -> None:
+        binding = await request.json()
+        pod, node = binding["metadata"]["name"], binding["target"]["name"]
+        if sentence := self._knowledge.find_late_bind(pod, node, sent_s):
+            self.late_binds.append(sentence)
 
     async def _stop(self, request: web.Request, stop: Stop) -> web.StreamResponse:
         """Stop the process once its earlier writes are answered; later ones are lost."""
@@ -136,11 +157,15 @@ class Door(Proxy):
         key = f"{'WATCH' if is_watch else method} {resource}"
         self.counts[key] += 1
         treatment = None if is_watch else self._treatment(key)
-        if treatment is None:
-            return await super()._handle(request)
         if treatment == "delay":
             await asyncio.sleep(Random(f"{self._seed} {self.counts[key]}").uniform(0.05, 0.8))
-            return await super()._handle(request)
+        if treatment in (None, "delay"):
+            answer = await super()._handle(request)
+            is_list = key == f"GET {NODES}" and isinstance(answer, web.Response)
+            if is_list and answer.status == 200:
+                nodes = json.loads(answer.body)["items"]
+                self._knowledge.receive_list(nodes, time.monotonic())
+            return answer
         if treatment == "cut":
             return cut(request)
         if treatment == "lose":
@@ -172,6 +197,8 @@ class Door(Proxy):
             is_dead = is_dead or plural in self._silent
             if lines and not is_dead:
                 await out.write(b"\n".join(lines) + b"\n")
+                for line in lines if resource_of(path) == NODES else ():
+                    self._knowledge.receive_event(json.loads(line), time.monotonic())
         while is_dead:
             await asyncio.sleep(0.2)
 

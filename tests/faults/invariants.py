@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.units.quantity import parse_quantity
@@ -13,33 +12,18 @@ if TYPE_CHECKING:
 
     from tests.support.story import Moment
 
-CORDON_SLACK_S: Final = 3.0
-"""Binds under way when a node is cordoned may take so long to be seen."""
-
 COMPLETE_S: Final = 60.0
 """A gang that was begun is complete after so long; several faults may have followed each other."""
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """A node that took no pods from a time until another, by the clock of the moments."""
-
-    node: str
-    from_s: float
-    until_s: float
-
-
-def find_violations(
-    moments: Sequence[Moment], cpus: Mapping[str, int], closed: Sequence[Closed] = ()
-) -> list[str]:
+def find_violations(moments: Sequence[Moment], cpus: Mapping[str, int]) -> list[str]:
     """Sentences about what never may have been: empty if all is well."""
     return [
         *_bound_twice(moments),
         *_overfull(moments, cpus),
         *_evicted_after_end(moments),
-        *_bound_while_closed(moments, closed),
     ]
 
 
@@ -73,19 +57,6 @@ def _evicted_after_end(moments: Sequence[Moment]) -> Iterator[str]:
             yield f"{moment.name} was evicted although it had ended"
         elif moment.phase in _ENDED and not moment.is_evicted:
             ended.add(moment.uid)
-
-
-def _bound_while_closed(moments: Sequence[Moment], closed: Sequence[Closed]) -> Iterator[str]:
-    seen: set[str] = set()
-    for moment in moments:
-        if not moment.node or moment.uid in seen:
-            continue
-        seen.add(moment.uid)
-        for each in closed:
-            is_late = each.from_s + CORDON_SLACK_S < moment.at_s < each.until_s
-            if each.node == moment.node and is_late:
-                seconds = moment.at_s - each.from_s
-                yield f"{moment.name} was bound to {moment.node} {seconds:.1f} s after its cordon"
 
 
 def find_losses(

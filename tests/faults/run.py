@@ -7,7 +7,7 @@ import queue
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +17,6 @@ from optsched.local.components import API_SERVER, ETCD
 from optsched.local.kubectl import node_manifest
 from tests.faults.door import Door, Stopping
 from tests.faults.invariants import (
-    Closed,
     find_false_allocation,
     find_false_statuses,
     find_halves,
@@ -108,12 +107,11 @@ class Run:
         self._doors: dict[str, list[Door]] = {"scheduler": [], "controllers": []}
         self._processes: dict[str, list[Process]] = {"scheduler": [], "controllers": []}
         self._ends: list[tuple[float, Callable[[], None]]] = []
-        self._closed: list[Closed] = []
         self._down: dict[str, float] = {}
         """Components of the plane that are killed, and when they are started again."""
         self._stops = StopPoints(schedule.stops)
-        self._struck: queue.SimpleQueue[tuple[Process, Stop]] = queue.SimpleQueue()
-        self._frozen: list[tuple[float, Process]] = []
+        self._struck: queue.SimpleQueue[tuple[Process, Door, Stop]] = queue.SimpleQueue()
+        self._frozen: list[tuple[float, Process, Door]] = []
         """Processes that were stopped at a write, and when they continue."""
         self._lost: set[str] = set()
         """Pods that were deleted with their node."""
@@ -173,14 +171,14 @@ class Run:
         """Stop a process at once; what follows from it comes with `_tend`."""
         process = self._processes[kind][number]
         process.process.send_signal(signal.SIGSTOP if stop.is_frozen else signal.SIGKILL)
-        self._struck.put((process, stop))
+        self._struck.put((process, self._doors[kind][number], stop))
 
     def _tend(self) -> None:
         """Replace processes that were killed at a write, and continue those that were stopped."""
         while not self._struck.empty():
-            process, stop = self._struck.get()
+            process, door, stop = self._struck.get()
             if stop.is_frozen:
-                self._frozen.append((time.monotonic() + stop.seconds, process))
+                self._frozen.append((time.monotonic() + stop.seconds, process, door))
                 continue
             for kind, processes in self._processes.items():
                 if process in processes:
@@ -188,7 +186,7 @@ class Run:
         now = time.monotonic()
         for entry in [entry for entry in self._frozen if entry[0] <= now]:
             self._frozen.remove(entry)
-            entry[1].process.send_signal(signal.SIGCONT)
+            _resume(*entry[1:])
 
     def _chosen(self, kind: str, target: int) -> int:
         return target % len(self._processes[kind])
@@ -293,9 +291,10 @@ class Run:
                 self._kill(fault.kind.removeprefix("kill-"), fault.target)
             case FaultKind.FREEZE_SCHEDULER | FaultKind.FREEZE_CONTROLLERS:
                 kind = fault.kind.removeprefix("freeze-")
-                process = self._processes[kind][self._chosen(kind, fault.target)].process
-                process.send_signal(signal.SIGSTOP)
-                self._ends.append((ends_s, lambda: process.send_signal(signal.SIGCONT)))
+                chosen = self._chosen(kind, fault.target)
+                process, door = self._processes[kind][chosen], self._doors[kind][chosen]
+                process.process.send_signal(signal.SIGSTOP)
+                self._ends.append((ends_s, partial(_resume, process, door)))
             case FaultKind.SILENCE:
                 plural = WATCHED[fault.target % len(WATCHED)]
                 doors = [door for doors in self._doors.values() for door in doors]
@@ -348,14 +347,11 @@ class Run:
         for where, closed, opened in changes:
             self._insist(partial(api.patch, where, closed))
             self._ends.append((ends_s, partial(self._insist, partial(api.patch, where, opened))))
-        if fault.kind in (FaultKind.CORDON, FaultKind.CORDON_NOT_READY):
-            self._closed.append(Closed(name, time.monotonic(), ends_s))
 
     def _delete_node(self, fault: Fault, ends_s: float) -> None:
         """Delete a node object; at the end it is made again, with its pods or without them."""
         name, api = self._node(fault), self._site.api
         self._insist(partial(api.delete, f"/api/v1/nodes/{name}"))
-        self._closed.append(Closed(name, time.monotonic(), ends_s))
         is_lost = fault.kind is FaultKind.LOSE_NODE
         self._ends.append((ends_s, partial(self._register, name, is_lost=is_lost)))
 
@@ -371,12 +367,6 @@ class Run:
                 self._lost.add(pod)
                 self._insist(partial(site.api.delete, f"{pods}/{pod}"))
         manifest = node_manifest(name, cpu=str(CPUS), labels={SITE_LABEL: site.name})
-        # A node that registers is open, whatever was said of the one before.
-        now = time.monotonic()
-        self._closed = [
-            replace(each, until_s=min(each.until_s, now)) if each.node == name else each
-            for each in self._closed
-        ]
         self._insist(partial(site.api.post, "/api/v1/nodes", manifest))
 
     def _heal(self) -> None:
@@ -406,7 +396,9 @@ class Run:
         result.problems += [*self._shared, *find_halves(moments, sizes, self._lost)]
         result.num_binds = len({m.uid for m in moments if m.node})
         result.num_evictions = len({m.uid for m in moments if m.is_evicted})
-        result.problems += find_violations(moments, site.cpus, self._closed)
+        result.problems += find_violations(moments, site.cpus)
+        for door in (door for doors in self._doors.values() for door in doors):
+            result.problems += door.late_binds
         result.problems += self._statuses()
         for kind, doors in self._doors.items():
             total: dict[str, int] = {}
@@ -431,6 +423,11 @@ class Run:
         while (problems := found()) and time.monotonic() < deadline:
             time.sleep(0.2)
         return problems
+
+
+def _resume(process: Process, door: Door) -> None:
+    door.resume()
+    process.process.send_signal(signal.SIGCONT)
 
 
 def _readiness(status: str) -> dict[str, Any]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.faults.door import resource_of
 from tests.faults.invariants import (
     COMPLETE_S,
-    CORDON_SLACK_S,
-    Closed,
     find_false_allocation,
     find_false_statuses,
     find_halves,
@@ -20,6 +18,7 @@ from tests.faults.invariants import (
     find_shared_devices,
     find_violations,
 )
+from tests.faults.node_knowledge import LAG_S, NodeKnowledge
 from tests.faults.schedule import (
     SHORT,
     FaultKind,
@@ -30,7 +29,7 @@ from tests.faults.schedule import (
     draw_waves,
 )
 from tests.faults.stops import StopPoints
-from tests.formats.objects import allocated, device_claim
+from tests.formats.objects import allocated, device_claim, node
 from tests.support.story import Moment
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def history() -> list[Moment]:
 
 
 def test_what_is_well_is_no_violation() -> None:
-    assert find_violations(history(), CPUS, [Closed("n1", 1.05, 2.0)]) == []
+    assert find_violations(history(), CPUS) == []
     assert find_losses(history(), {"a": 1, "b": 1}) == []
 
 
@@ -78,24 +77,18 @@ def evicted_late(moments: list[Moment]) -> list[Moment]:
     return [*moments, moment("a-0", 5.0, "n1", "Succeeded", is_evicted=True)]
 
 
-def bound_late(moments: list[Moment]) -> list[Moment]:
-    return [*moments, moment("d-0", 20.0 + CORDON_SLACK_S, "n2")]
-
-
 @pytest.mark.parametrize(
     ("plant", "sentence"),
     [
         (bound_elsewhere, "a-0 was bound to n1 and then to n2"),
         (overfull, "n1 held 6 CPUs of 4"),
         (evicted_late, "a-0 was evicted although it had ended"),
-        (bound_late, "d-0 was bound to n2 4.0 s after its cordon"),
     ],
 )
 def test_a_planted_violation_is_found(
     plant: Callable[[list[Moment]], list[Moment]], sentence: str
 ) -> None:
-    closed = [Closed("n2", 19.0, 30.0)]
-    assert find_violations(plant(history()), CPUS, closed) == [sentence]
+    assert find_violations(plant(history()), CPUS) == [sentence]
 
 
 @pytest.mark.parametrize("drawn", range(20))
@@ -107,6 +100,49 @@ def test_a_violation_is_found_wherever_it_stands(drawn: int) -> None:
         others = moment(f"x{number}-0", 0.0, "elsewhere", "Running")
         planted.insert(chance.randrange(len(planted)), others)
     assert find_violations(planted, CPUS) == ["a-0 was evicted although it had ended"]
+
+
+def event(what: str, obj: dict[str, Any]) -> dict[str, Any]:
+    return {"type": what, "object": obj}
+
+
+CORDONED = {**node("n1"), "spec": {"unschedulable": True}}
+NOT_READY = {**node("n1"), "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+CLOSINGS = [event("MODIFIED", CORDONED), event("MODIFIED", NOT_READY), event("DELETED", node("n1"))]
+
+
+@pytest.mark.parametrize("closing", CLOSINGS)
+def test_a_bind_to_a_node_that_its_process_knew_as_closed_is_found(closing: dict[str, Any]) -> None:
+    knowledge = NodeKnowledge()
+    knowledge.receive_list([node("n1"), node("n2")], 0.0)
+    assert knowledge.find_late_bind("p", "n1", 100.0) == ""
+    knowledge.receive_event(closing, 100.0)
+    assert knowledge.find_late_bind("p", "n1", 100.0 + LAG_S) == ""
+    assert knowledge.find_late_bind("p", "n1", 102.5) == (
+        "p was bound to n1 2.5 s after the process knew it as closed"
+    )
+    assert knowledge.find_late_bind("p", "n2", 102.5) == ""
+    knowledge.receive_event({**closing, "type": "MODIFIED"}, 103.0)
+    knowledge.receive_event(event("ADDED", node("n1")), 104.0)
+    assert knowledge.find_late_bind("p", "n1", 110.0) == ""
+
+
+def test_a_list_closes_the_nodes_that_it_lacks() -> None:
+    knowledge = NodeKnowledge()
+    knowledge.receive_list([node("n1"), CORDONED | {"metadata": {"name": "n3"}}], 0.0)
+    knowledge.receive_list([node("n2"), node("n3")], 5.0)
+    assert "2.0 s after" in knowledge.find_late_bind("p", "n1", 7.0)
+    assert knowledge.find_late_bind("p", "n3", 7.0) == ""
+
+
+def test_a_process_that_was_stopped_or_replaced_has_read_nothing_meanwhile() -> None:
+    knowledge = NodeKnowledge()
+    knowledge.receive_list([CORDONED], 0.0)
+    knowledge.resume(5.0)
+    assert knowledge.find_late_bind("p", "n1", 5.0 + LAG_S) == ""
+    assert knowledge.find_late_bind("p", "n1", 7.0) != ""
+    knowledge.forget()
+    assert knowledge.find_late_bind("p", "n1", 9.0) == ""
 
 
 def test_what_is_lost_is_found() -> None:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from optsched.api.podgroup import PodGroup, SchedulingPodGroup
     from optsched.api.priorityclass import PriorityClass
     from optsched.cluster.reasons import Reason
-    from optsched.cluster.snapshot import Budget, Gang, Quota
+    from optsched.cluster.snapshot import Budget, Gang, Node, Quota
     from optsched.cluster.task import Task
     from optsched.formats.snapshots.object_stores import Raw
     from optsched.units import FieldError
@@ -435,10 +435,9 @@ class ClusterObjects:
         """Return whether a node exists and belongs to this scheduler."""
         return self._builder.find_node(name) is not None
 
-    def is_closed(self, name: str) -> bool:
-        """Return whether a node is cordoned, not ready or deleted."""
-        node = self._builder.find_node(name)
-        return node is None or node.unschedulable or not node.ready
+    def find_node(self, name: str) -> Node | None:
+        """Return a node of this scheduler; None where there is no such node."""
+        return self._builder.find_node(name)
 
     def node_labels(self, name: str) -> Mapping[str, str] | None:
         """Return the labels of a node; None where there is no such node."""

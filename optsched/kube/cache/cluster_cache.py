@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from optsched.cluster.node_parts import NumaPart
     from optsched.cluster.reasons import Flaw, Reason
     from optsched.cluster.selectors import NodeSelector
-    from optsched.cluster.snapshot import Claim, Snapshot
+    from optsched.cluster.snapshot import Claim, Node, Snapshot
     from optsched.cluster.task import Task
     from optsched.formats.codec.gpu_shares import DeviceTable
     from optsched.formats.codec.pods.reader import DecodeOptions
@@ -43,6 +43,15 @@ _REMEMBERED: Final = 512
 
 An old state arrives within moments of the deletion.
 """
+
+
+_GONE: Final = frozenset({"gone"})
+
+
+def find_closures(node: Node) -> frozenset[str]:
+    """Return why a node is closed: `cordoned`, `not ready`; empty if it is open."""
+    reasons = (("cordoned", node.unschedulable), ("not ready", not node.ready))
+    return frozenset(reason for reason, holds in reasons if holds)
 
 
 class ResourceVersions:
@@ -353,9 +362,10 @@ class ClusterCache:
         """Return the labels of a node; None if there is no such node."""
         return self._objects.node_labels(name)
 
-    def is_closed(self, name: str) -> bool:
-        """Whether a node is cordoned, not ready or deleted."""
-        return self._objects.is_closed(name)
+    def closures(self, name: str) -> frozenset[str]:
+        """Return why a node is closed as of now; `gone` if it was deleted."""
+        node = self._objects.find_node(name)
+        return _GONE if node is None else find_closures(node)
 
     def selects(self, selector: NodeSelector, name: str) -> bool:
         """Whether a node exists and a selector matches it."""

@@ -48,6 +48,7 @@ class Follower:
         self._watch_log = WatchLog(self._outage)
         self._absent: set[Kind] = set()
         self._stale: set[Kind] = set()
+        self._listed: set[Kind] = set()
         self._followed: dict[Kind, asyncio.Task[None]] = {}
         self._restarts = asyncio.Event()
 
@@ -57,11 +58,14 @@ class Follower:
         return not self._stale
 
     def refresh(self) -> None:
-        """List every known kind again.
+        """List every known kind again, also one whose first list has not ended.
 
         A watch may have been silent for a while without an error.
         """
         self._stale = set(READ_KINDS) - self._absent
+        for kind in self._stale & self._followed.keys():
+            # Now: a list under way must not end before it is begun again.
+            self._followed[kind].cancel()
         self._restarts.set()
 
     async def run(self) -> None:
@@ -73,8 +77,7 @@ class Follower:
                 await self._restarts.wait()
                 self._restarts.clear()
                 for kind in sorted(self._stale, key=READ_KINDS.index):
-                    self._followed[kind].cancel()
-                    again = self._follow(kind, was_there=True)
+                    again = self._follow(kind, was_there=kind in self._listed)
                     self._followed[kind] = followers.create_task(again)
 
     async def _follow(self, kind: Kind, *, was_there: bool = False) -> None:
@@ -89,9 +92,11 @@ class Follower:
             if kind in self._absent:
                 self._absent.discard(kind)
                 log.info("%s: followed again", kind.plural)
-            if isinstance(event, Listed) and event.is_last and kind in self._stale:
-                self._stale.discard(kind)
-                self._on_change()
+            if isinstance(event, Listed) and event.is_last:
+                self._listed.add(kind)
+                if kind in self._stale:
+                    self._stale.discard(kind)
+                    self._on_change()
             if self._cache.version != version:
                 self._on_change()
             if isinstance(event, Listed):

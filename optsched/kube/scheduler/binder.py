@@ -24,6 +24,7 @@ from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.formats.codec.gpu_shares import VGPU_IDS, gpu_bind_annotations
 from optsched.formats.codec.numatopologies import decision_marks
 from optsched.formats.codec.pods.device_condition import device_message
+from optsched.kube.cache.cluster_cache import find_closures
 from optsched.kube.client.errors import (
     ApiError,
     Conflict,
@@ -44,9 +45,10 @@ from optsched.kube.scheduler.outcomes import Bind, Failure
 from optsched.kube.scheduler.volume_binder import Stopped, VolumeBinder, VolumeBinderContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from optsched.cluster.decisions import Plan
+    from optsched.cluster.snapshot import Node, Snapshot
     from optsched.kube.cache.cluster_cache import ClusterCache
     from optsched.kube.client.client import Client
     from optsched.kube.runtime.timing import Timing
@@ -124,10 +126,11 @@ class LiveBinder:
 
     # --- public ----------------------------------------------------------------------------------
 
-    def carry_out(self, plan: Plan) -> None:
-        """Start to bind the allocations of a plan, gang by gang in its order; see `ports.Binder`.
+    def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
+        """Start to bind the allocations of a plan, gang by gang in its order.
 
         A gang that has changed since the plan was made is left to the next session as a whole.
+        snapshot: the one it was made from; a node that was closed since takes no pod.
         """
         by_gang: dict[str, list[Allocate]] = {}
         for action in plan.actions:
@@ -135,7 +138,7 @@ class LiveBinder:
                 by_gang.setdefault(action.gang, []).append(action)
         for gang, allocated in by_gang.items():
             if all(self._cache.can_assume(a.task, a.node) for a in allocated):
-                self._start_gang(gang, allocated)
+                self._start_gang(gang, allocated, snapshot.node_by_name)
 
     @property
     def num_waiting(self) -> int:
@@ -174,7 +177,9 @@ class LiveBinder:
 
     # --- gangs -----------------------------------------------------------------------------------
 
-    def _start_gang(self, gang: str, allocated: Sequence[Allocate]) -> None:
+    def _start_gang(
+        self, gang: str, allocated: Sequence[Allocate], planned: Mapping[str, Node]
+    ) -> None:
         wanted = self._claims.find_pending(allocated)
         if wanted is None:
             return
@@ -193,7 +198,8 @@ class LiveBinder:
                 marks[ADMITTED_QUEUE] = queue
             locks = VGPU_IDS in marks and self._context.locks_nodes()
             devices = action.devices
-            is_closed = self._cache.is_closed(action.node)
+            node = planned.get(action.node)
+            closures = frozenset[str]() if node is None else find_closures(node)
             record = device_message(action.node, action.shared_gpus, action.numa)
             bind = Bind(
                 action.task,
@@ -204,7 +210,7 @@ class LiveBinder:
                 devices,
                 locks,
                 is_gated,
-                is_closed,
+                closures,
                 record,
             )
             jobs.append(_Job(bind, attempt, now))
@@ -324,37 +330,62 @@ class LiveBinder:
     async def _bind(self, bind: Bind) -> Failure | None:
         """Bind a task, with retries; returns None once it is bound."""
         backoff = Backoff(RETRIES, self._context.timing.chance)
-        while self._context.may_bind():
-            if not bind.is_closed and self._cache.is_closed(bind.node):
-                return Failure("NodeClosed", "the node is cordoned, not ready or gone by now")
+        may_be_bound = False
+        while True:
+            failure: Failure | None = None
+            asked_s: float | None = None
             try:
-                ref = bind.ref
-                for grant in bind.devices:
-                    refusal = await self._reserver.reserve(grant, ref, bind.uid, bind.node)
-                    if refusal:
-                        return Failure("ClaimNotReserved", refusal)
-                if bind.is_gated:
-                    await open_gate(self._api, ref, bind.uid)
-                if bind.record:
-                    await record_devices(
-                        self._api, ref, bind.uid, bind.record, self._context.clock.now_ms()
-                    )
-                await self._api.bind(ref.namespace, ref.name, bind.uid, bind.node, bind.annotations)
+                await self._send_requests(bind)
                 return None
-            except (Conflict, ServerFault) as e:
-                is_final = isinstance(e, Conflict) or backoff.failures >= FAULTS
-                outcome = await self._read_outcome(bind, e) if is_final else None
-                if outcome is not None:
-                    return outcome.failure
-                await self._context.timing.sleep(backoff.next_delay())
-            except (Unreachable, TooMany) as e:
-                asked_s = e.retry_after_s if isinstance(e, TooMany) else None
-                await self._context.timing.sleep(asked_s or backoff.next_delay())
+            except _Refused as e:
+                failure = e.failure
+            except (Unreachable, ServerFault) as e:
+                may_be_bound = True
+                if isinstance(e, ServerFault) and backoff.failures >= FAULTS:
+                    failure = _failure(e)
+            except TooMany as e:
+                asked_s = e.retry_after_s
             except KubeError as e:
-                return _failure(e)
-        raise _NoLongerLeading
+                may_be_bound = may_be_bound or isinstance(e, Conflict)
+                failure = _failure(e)
+            if failure is not None and not may_be_bound:
+                return failure
+            outcome = None if failure is None else await self._read_outcome(bind, failure)
+            if outcome is not None:
+                return outcome.failure
+            await self._context.timing.sleep(asked_s or backoff.next_delay())
 
-    async def _read_outcome(self, bind: Bind, refusal: ApiError) -> _Outcome | None:
+    async def _send_requests(self, bind: Bind) -> None:
+        """Send the requests of a bind, in their order; repeated requests change nothing."""
+        ref = bind.ref
+        for grant in bind.devices:
+            self._check(bind)
+            refusal = await self._reserver.reserve(grant, ref, bind.uid, bind.node)
+            if refusal:
+                raise _Refused(Failure("ClaimNotReserved", refusal))
+        if bind.is_gated:
+            self._check(bind)
+            await open_gate(self._api, ref, bind.uid)
+        if bind.record:
+            self._check(bind)
+            now_ms = self._context.clock.now_ms()
+            await record_devices(self._api, ref, bind.uid, bind.record, now_ms)
+        self._check(bind)
+        await self._api.bind(ref.namespace, ref.name, bind.uid, bind.node, bind.annotations)
+
+    def _check(self, bind: Bind) -> None:
+        """Raise _NoLongerLeading or _Refused where a request must not be sent now.
+
+        Checked before each request, because the one before may have taken long.
+        """
+        if not self._context.may_bind():
+            raise _NoLongerLeading
+        closures = self._cache.closures(bind.node) - bind.closures
+        if closures:
+            message = f"the node is {' and '.join(sorted(closures))} by now"
+            raise _Refused(Failure("NodeClosed", message))
+
+    async def _read_outcome(self, bind: Bind, failure: Failure) -> _Outcome | None:
         """Return the outcome of a bind as the pod shows it; None if it can not be read now."""
         try:
             pod = await self._api.read(bind.ref)
@@ -364,12 +395,12 @@ class LiveBinder:
             return None
         node = pod.get("spec", {}).get("nodeName") or ""
         if pod["metadata"].get("uid", "") != bind.uid:
-            return _Outcome(Failure(refusal.reason, "another pod has taken its name"))
+            return _Outcome(Failure(failure.word, "another pod has taken its name"))
         if node == bind.node:
             return _Outcome(None)
         if node:
-            return _Outcome(Failure(refusal.reason, f"it is bound to {node} already"))
-        return _Outcome(_failure(refusal))
+            return _Outcome(Failure(failure.word, f"it is bound to {node} already"))
+        return _Outcome(failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +410,14 @@ class _Outcome:
 
 class _NoLongerLeading(Exception):
     """Another process may lead by now."""
+
+
+class _Refused(Exception):
+    """A request of a bind was not sent, or can not be fulfilled."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
 
 
 def _failure(error: KubeError) -> Failure:

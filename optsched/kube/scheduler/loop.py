@@ -236,7 +236,7 @@ class Scheduler:
         self._term = _Term(term)
         if term:
             log.info("this process schedules")
-            if deps.follower is not None and deps.cache.is_synced:
+            if deps.follower is not None:
                 # The last writes of the leader before may not have arrived by watch yet.
                 deps.follower.refresh()
         return term != 0
@@ -327,7 +327,7 @@ class Scheduler:
         )
 
     async def _session(self, snapshot: Snapshot, policy: Policy) -> None:
-        began_s = self._deps.clock.monotonic()
+        began_s, term = self._deps.clock.monotonic(), self._term
         if self._term.answer is None or self._term.answer.policy is not policy:
             self._logged.faults.clear()
             self._logged.is_advised = False
@@ -346,9 +346,10 @@ class Scheduler:
         self._term.warm_start = WarmStart.from_plan(report.plan)
         self._term.may_search_on = True
         self._term.answer = self._build_answer(snapshot, policy, report, repeats)
-        if self._leads():
+        # Another process may have led between two terms: their plans are made anew.
+        if self._leads() and self._term is term:
             self._deps.evictor.carry_out(report.plan, snapshot)
-            self._deps.binder.carry_out(report.plan)
+            self._deps.binder.carry_out(report.plan, snapshot)
             # These queues have capacity although no node fits.
             cache, now_ms = self._deps.cache, self._deps.clock.now_ms()
             for task in report.opened:

@@ -66,8 +66,8 @@ class Bind:
     """Whether the node is locked meanwhile, so that no other pod gets its vGPUs."""
     is_gated: bool = False
     """Whether the pod has a queue gate that has to be removed first."""
-    is_closed: bool = False
-    """Whether the node was cordoned or not ready when this was planned."""
+    closures: frozenset[str] = frozenset()
+    """Why the node was closed when this was planned: the pod tolerates that."""
     record: str = ""
     """Message of the condition that names node and devices; empty for a pod without devices."""
 

@@ -170,6 +170,21 @@ async def test_all_that_is_there_is_listed_again_before_it_counts_as_fresh() -> 
 
 
 @pytest.mark.asyncio
+async def test_a_list_that_began_before_does_not_count() -> None:
+    """Nor is a kind that is not installed then looked for more often."""
+    slept: list[float] = []
+    listener = Listener(slept)
+    listener.api.absent.add(HYPER_NODE)
+    async with running(listener.follower.run()):
+        await until(lambda: f"list {NODE}" in listener.api.calls)
+        assert not listener.cache.is_synced
+        listener.follower.refresh()
+        await until(lambda: listener.cache.is_synced and listener.follower.is_fresh)
+    assert listener.api.calls.count(f"list {NODE}") == 2
+    assert set(slept) <= {ABSENT_S}
+
+
+@pytest.mark.asyncio
 async def test_what_can_not_be_listed_again_is_not_fresh() -> None:
     listener = Listener()
     async with running(listener.follower.run()):

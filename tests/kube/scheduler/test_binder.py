@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +17,7 @@ from optsched.cluster.node_parts import NumaPart
 from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.kube.cache.cluster_cache import ClusterCache
+from optsched.kube.cache.reflector import Changed
 from optsched.kube.client.errors import (
     Forbidden,
     KubeError,
@@ -41,7 +42,7 @@ from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 from tests.support.effort import num_examples
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 LOST = Unreachable("connection reset")
 FAULT = ServerFault(500, "InternalError", "something broke")
@@ -78,9 +79,13 @@ class World:
         async with running(self.binder.run()):
             yield
 
+    def begin(self, made: Plan) -> None:
+        """Begin to carry out a plan of what the cache knows now."""
+        self.binder.carry_out(made, self.cache.snapshot(0))
+
     async def carry_out(self, *tasks: str, at: str = "n1") -> None:
         """Bind tasks from beginning to end."""
-        self.binder.carry_out(plan(*tasks, at=at))
+        self.begin(plan(*tasks, at=at))
         async with self.at_work():
             await self.binder.until_idle()
 
@@ -121,7 +126,7 @@ BIND = "bind Pod ns/a-0 n1"
 @pytest.mark.asyncio
 async def test_what_is_planned_counts_as_bound_at_once_and_is_then() -> None:
     world = World("a")
-    world.binder.carry_out(plan("ns/a-0", "ns/a-1"))
+    world.begin(plan("ns/a-0", "ns/a-1"))
     assert world.counts_as_bound("ns/a-0")
     assert world.binder.num_waiting == 2
     async with world.at_work():
@@ -137,7 +142,7 @@ async def test_a_pod_is_told_the_queue_that_admitted_it() -> None:
     world = World("a")
     world.cache.snapshot(0)
     allocate = Allocate("ns/a-0", "n1", "ns/a")
-    world.binder.carry_out(Plan((allocate,), Certificate((), "greedy", 0.0, "")))
+    world.begin(Plan((allocate,), Certificate((), "greedy", 0.0, "")))
     async with world.at_work():
         await world.binder.until_idle()
     annotations = world.api.objects[ref("ns/a-0")]["metadata"]["annotations"]
@@ -304,7 +309,7 @@ async def test_a_gang_that_has_changed_is_left_to_the_next_session_as_a_whole() 
 @pytest.mark.asyncio
 async def test_who_does_not_lead_binds_nothing_more() -> None:
     world = World("a")
-    world.binder.carry_out(plan("ns/a-0", "ns/a-1"))
+    world.begin(plan("ns/a-0", "ns/a-1"))
     world.leads = False
     async with world.at_work():
         await world.binder.until_idle()
@@ -318,7 +323,7 @@ async def test_who_does_not_lead_binds_nothing_more() -> None:
 async def test_a_bind_without_an_answer_is_not_sent_again_by_who_does_not_lead() -> None:
     world = World("a")
     world.api.lose("bind", LOST)
-    world.binder.carry_out(plan("ns/a-0"))
+    world.begin(plan("ns/a-0"))
     async with world.at_work():
         while not world.api.calls:
             await asyncio.sleep(0)
@@ -333,7 +338,7 @@ async def test_a_bind_without_an_answer_is_not_sent_again_by_who_does_not_lead()
 @pytest.mark.asyncio
 async def test_what_has_not_begun_can_be_withdrawn() -> None:
     world = World("a")
-    world.binder.carry_out(plan("ns/a-0", "ns/a-1"))
+    world.begin(plan("ns/a-0", "ns/a-1"))
     world.binder.withdraw()
     await world.binder.until_idle()
     assert world.binder.num_waiting == 0
@@ -367,6 +372,9 @@ class Events:
         match verb:
             case "lead":
                 world.leads = not world.leads
+            case "close":
+                closed = {**node("n1"), "spec": {"unschedulable": True}}
+                world.cache.apply(NODE, Changed(world.api.put(closed)))
             case "delete":
                 world.api.objects.pop(ref(task), None)
             case "steal" if ref(task) in world.api.objects and not world.node_of(task):
@@ -382,7 +390,7 @@ class Events:
     st.lists(ERRORS, max_size=4),
     st.lists(
         st.sampled_from(
-            ["lead", "rest", *(f"{v} {t}" for v in ("delete", "steal") for t in TASKS)]
+            ["lead", "rest", "close", *(f"{v} {t}" for v in ("delete", "steal") for t in TASKS)]
         ),
         max_size=4,
     ),
@@ -393,7 +401,7 @@ def test_nothing_is_lost_or_doubled(
     world = World("a", "b")
     world.api.refuse("bind", *before)
     world.api.lose("bind", *after)
-    world.binder.carry_out(plan(*TASKS))
+    world.begin(plan(*TASKS))
 
     async def play() -> None:
         async with world.at_work():
@@ -422,7 +430,7 @@ async def test_cells_are_told_with_the_node_and_count_at_once() -> None:
     world = World("a")
     meant = (NumaPart(1, 4, 1),)
     allocated = Allocate("ns/a-0", "n1", "ns/a", numa=meant)
-    world.binder.carry_out(replace(plan("ns/a-0"), actions=(allocated,)))
+    world.begin(replace(plan("ns/a-0"), actions=(allocated,)))
     assert {t.numa for n in world.cache.snapshot(0).nodes for t in n.residents} == {meant}
     async with world.at_work():
         await world.binder.until_idle()
@@ -437,7 +445,7 @@ async def test_shared_gpus_are_told_with_the_node_and_count_at_once() -> None:
     world = World("a")
     shared = (GpuShare("GPU-x", 3000, 50),)
     allocated = Allocate("ns/a-0", "n1", "ns/a", shared)
-    world.binder.carry_out(replace(plan("ns/a-0"), actions=(allocated,)))
+    world.begin(replace(plan("ns/a-0"), actions=(allocated,)))
     assert world.cards_of("ns/a-0") == shared
     async with world.at_work():
         await world.binder.until_idle()
@@ -449,6 +457,7 @@ async def test_shared_gpus_are_told_with_the_node_and_count_at_once() -> None:
 
 # --- claims --------------------------------------------------------------------------------------
 
+GATE = "scheduling.volcano.sh/queue-allocation-gate"
 GRANT = DeviceGrant("ns/c", (("gpu", DeviceId(DRIVER, "n1", "d0")),))
 CLAIM = Ref(RESOURCE_CLAIMS[0], "ns", "c")
 
@@ -470,7 +479,7 @@ def allocation(world: World) -> object:
 @pytest.mark.asyncio
 async def test_a_claim_has_its_devices_before_its_pod_has_its_node() -> None:
     world, made = claiming_world()
-    world.binder.carry_out(made)
+    world.begin(made)
     devices = world.cache.snapshot(0).devices
     assert devices.claim_by_device == {DeviceId(DRIVER, "n1", "d0"): "ns/c"}
     async with world.at_work():
@@ -486,7 +495,7 @@ async def test_a_claim_has_its_devices_before_its_pod_has_its_node() -> None:
 async def test_a_bind_that_fails_gives_the_devices_back() -> None:
     world, made = claiming_world()
     world.api.refuse("bind", NO)
-    world.binder.carry_out(made)
+    world.begin(made)
     async with world.at_work():
         await world.binder.until_idle()
     assert set(world.failures) == {"ns/a-0"}
@@ -498,7 +507,7 @@ async def test_a_bind_that_fails_gives_the_devices_back() -> None:
 async def test_a_claim_that_others_took_keeps_its_pod_unbound() -> None:
     world, made = claiming_world()
     world.api.put(device_claim("c", status=allocated("d7", node_name="n2", uids=("x",))))
-    world.binder.carry_out(made)
+    world.begin(made)
     async with world.at_work():
         await world.binder.until_idle()
     assert world.failures["ns/a-0"].word == "ClaimNotReserved"
@@ -509,14 +518,10 @@ async def test_a_claim_that_others_took_keeps_its_pod_unbound() -> None:
 
 @pytest.mark.asyncio
 async def test_a_gate_goes_before_the_pod_is_bound() -> None:
-    world = World("a")
-    gate = "scheduling.volcano.sh/queue-allocation-gate"
-    held = pod_of("a-0")
-    held["metadata"]["annotations"][gate] = "true"
-    held["spec"]["schedulingGates"] = [{"name": gate}]
-    world.api.put(held)
-    world.api.tell(world.cache)
-    await world.carry_out("ns/a-0")
+    world, made = gated_world()
+    world.begin(made)
+    async with world.at_work():
+        await world.binder.until_idle()
     assert world.api.calls[-2:] == ["patch Pod ns/a-0", "bind Pod ns/a-0 n1"]
     found = world.api.objects[ref("ns/a-0")]["spec"]
     assert (found["nodeName"], "schedulingGates" in found) == ("n1", False)
@@ -525,11 +530,8 @@ async def test_a_gate_goes_before_the_pod_is_bound() -> None:
 # --- nodes that are closed meanwhile -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["cordoned", "not ready", "gone"])
-@pytest.mark.asyncio
-async def test_no_pod_is_bound_to_a_node_that_was_closed_since_the_plan(how: str) -> None:
-    world = World("a")
-    world.binder.carry_out(plan("ns/a-0"))
+def close(world: World, how: str) -> None:
+    """Have a node closed, and the cache know of it."""
     closed = node("n1")
     if how == "cordoned":
         closed["spec"] = {**closed.get("spec", {}), "unschedulable": True}
@@ -539,19 +541,113 @@ async def test_no_pod_is_bound_to_a_node_that_was_closed_since_the_plan(how: str
     if how == "gone":
         del world.api.objects[Ref(NODE, "", "n1")]
     world.api.tell(world.cache)
+
+
+@pytest.mark.parametrize("how", ["cordoned", "not ready", "gone"])
+@pytest.mark.asyncio
+async def test_no_pod_is_bound_to_a_node_that_was_closed_since_the_plan(how: str) -> None:
+    world = World("a")
+    world.begin(plan("ns/a-0"))
+    close(world, how)
     async with world.at_work():
         await world.binder.until_idle()
     assert BIND not in world.api.calls
     assert world.bound_tasks == []
-    assert "cordoned, not ready or gone" in world.problem("a")
+    assert f"the node is {how} by now" in world.problem("a")
+
+
+@pytest.mark.asyncio
+async def test_no_pod_is_bound_to_a_node_that_was_cordoned_while_the_session_ran() -> None:
+    world = World("a")
+    snapshot = world.cache.snapshot(0)
+    close(world, "cordoned")
+    world.binder.carry_out(plan("ns/a-0"), snapshot)
+    async with world.at_work():
+        await world.binder.until_idle()
+    assert world.api.calls == []
+    assert "the node is cordoned by now" in world.problem("a")
+
+
+class Step:
+    """Something that happens while a request that precedes a bind waits for its answer."""
+
+    def __init__(self, world: World, happens: Callable[[], None]) -> None:
+        self._patch, self._happens = world.api.patch, happens
+        world.api.patch = self  # type: ignore[method-assign]
+
+    async def __call__(self, *arguments: Any) -> Any:
+        found = await self._patch(*arguments)
+        self._happens()
+        return found
+
+
+def gated_world() -> tuple[World, Plan]:
+    """A plan that opens the gate of a pod before it binds it."""
+    world = World("a")
+    held = pod_of("a-0")
+    held["metadata"]["annotations"][GATE] = "true"
+    held["spec"]["schedulingGates"] = [{"name": GATE}]
+    world.api.put(held)
+    world.api.tell(world.cache)
+    return world, plan("ns/a-0")
+
+
+def recorded_world() -> tuple[World, Plan]:
+    """A plan that records the devices of a pod before it binds it."""
+    world = World("a")
+    allocate = Allocate("ns/a-0", "n1", "ns/a", (GpuShare("GPU-x", 3000, 50),))
+    return world, replace(plan("ns/a-0"), actions=(allocate,))
+
+
+WORLDS = [claiming_world, gated_world, recorded_world]
+
+
+@pytest.mark.parametrize("make", WORLDS)
+@pytest.mark.asyncio
+async def test_no_bind_follows_a_slow_request_during_which_the_node_was_cordoned(
+    make: Callable[[], tuple[World, Plan]],
+) -> None:
+    world, made = make()
+    Step(world, lambda: close(world, "cordoned"))
+    world.begin(made)
+    async with world.at_work():
+        await world.binder.until_idle()
+    assert BIND not in world.api.calls
+    assert world.failures["ns/a-0"].word == "NodeClosed"
+
+
+@pytest.mark.parametrize("make", WORLDS)
+@pytest.mark.asyncio
+async def test_no_bind_follows_a_slow_request_during_which_the_lease_was_lost(
+    make: Callable[[], tuple[World, Plan]],
+) -> None:
+    world, made = make()
+    Step(world, lambda: setattr(world, "leads", False))
+    world.begin(made)
+    async with world.at_work():
+        await world.binder.until_idle()
+    assert BIND not in world.api.calls
+    assert (world.bound_tasks, world.failures) == ([], {})
+
+
+@pytest.mark.asyncio
+async def test_a_bind_whose_answer_was_lost_keeps_its_devices_on_a_node_that_was_cordoned() -> None:
+    world, made = claiming_world()
+    world.api.lose("bind", LOST)
+    world.begin(made)
+    async with world.at_work():
+        while BIND not in world.api.calls:
+            await asyncio.sleep(0)
+        close(world, "cordoned")
+        await world.binder.until_idle()
+    assert world.api.calls.count(BIND) == 1
+    assert (world.bound_tasks, world.failures) == (["ns/a-0"], {})
+    assert allocation(world)
 
 
 @pytest.mark.asyncio
 async def test_a_pod_that_tolerates_a_cordoned_node_is_bound_to_it() -> None:
     world = World("a")
-    closed = node("n1")
-    closed["spec"] = {**closed.get("spec", {}), "unschedulable": True}
-    world.api.put(closed)
-    world.api.tell(world.cache)
+    close(world, "cordoned")
     await world.carry_out("ns/a-0")
     assert world.bound_tasks == ["ns/a-0"]

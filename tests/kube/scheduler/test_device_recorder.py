@@ -48,7 +48,8 @@ class World:
 
     async def bind(self, *shares: GpuShare, numa: tuple[NumaPart, ...] = ()) -> None:
         action = Allocate("ns/p", "n1", "ns/p", shares, numa=numa)
-        self.binder.carry_out(Plan((action,), Certificate((), "greedy", 0.0, "")))
+        plan = Plan((action,), Certificate((), "greedy", 0.0, ""))
+        self.binder.carry_out(plan, self.cache.snapshot(0))
         async with running(self.binder.run()):
             await self.binder.until_idle()
 

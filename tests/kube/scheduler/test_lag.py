@@ -151,7 +151,7 @@ class World:
         self.binder.release_due()
         snapshot = self.cache.snapshot(self.clock.now_ms())
         plan = run_session(snapshot, POLICY, SessionContext()).plan
-        self.binder.carry_out(plan)
+        self.binder.carry_out(plan, snapshot)
         self.evictor.carry_out(plan, snapshot)
 
     async def take(self, step: tuple[str, Any]) -> None:

@@ -495,6 +495,30 @@ async def test_all_is_read_again_after_a_lapse_that_went_unnoticed(tmp_path: Pat
         await until(lambda: not reading.is_fresh)
 
 
+@pytest.mark.asyncio
+async def test_a_plan_of_a_term_that_has_ended_is_not_carried_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease is lost and taken again while a session runs; another may have led in between."""
+    plant, reading = Plant(tmp_path, node(), group("g"), *members("a")), Reading()
+    plant.follow(reading)
+    plans: list[Plan] = []
+
+    def run(*arguments: Any) -> Report:
+        report = run_session(*arguments)
+        plans.append(report.plan)
+        plant.num_terms += 1
+        return report
+
+    monkeypatch.setattr(module, "run_session", run)
+    async with plant.at_work():
+        await until(lambda: not reading.is_fresh)
+        reading.is_fresh = True
+        await until(lambda: not reading.is_fresh)
+        assert plans[0].binds
+        assert "bind Pod ns/a n1" not in plant.api.calls
+
+
 class Reading:
     """Reads the cluster again when it is asked to, and is done when that is said."""
 

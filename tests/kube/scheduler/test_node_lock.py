@@ -98,7 +98,7 @@ class Locking(World):
 
     async def bind(self, *tasks: str, **fields: Any) -> None:
         actions = tuple(Allocate(task, "n1", "ns/a", **fields) for task in tasks)
-        self.binder.carry_out(replace(plan(*tasks), actions=actions))
+        self.begin(replace(plan(*tasks), actions=actions))
         async with self.at_work():
             await self.binder.until_idle()
 

@@ -20,7 +20,7 @@ from tests.formats.objects import group, node, pod, thing
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
 pytestmark = pytest.mark.asyncio
 
@@ -105,12 +105,16 @@ class World:
                 await asyncio.sleep(0)
         raise AssertionError("it never ends")
 
+    def begin(self, actions: Sequence[Allocate]) -> None:
+        made = Plan(tuple(actions), Certificate((), "test", 0.0, ""))
+        self.binder.carry_out(made, self.cache.snapshot(0))
+
     def plan(self, **node_of: str) -> None:
         actions = [
             Allocate(f"ns/{name.replace('_', '-')}", at, gang="ns/g")
             for name, at in node_of.items()
         ]
-        self.binder.carry_out(Plan(tuple(actions), Certificate((), "test", 0.0, "")))
+        self.begin(actions)
 
     def nodes(self) -> dict[str, str]:
         """Pods that are bound, and where."""
@@ -269,7 +273,7 @@ async def test_two_gangs_never_get_the_same_volume():
     world.api.tell(world.cache)
     gangs = {"p": "ns/g", "q": "ns/h"}
     actions = [Allocate(f"ns/{name}", "n1", gang=g) for name, g in gangs.items()]
-    world.binder.carry_out(Plan(tuple(actions), Certificate((), "test", 0.0, "")))
+    world.begin(actions)
     assert world.binder.num_waiting == 1
     world.happens = world.provide
     await world.carry_out()
