@@ -22,7 +22,7 @@ from optsched.problem.relations import TermKind, count_coming
 from optsched.solver.cpsat.pricing import TOO_MANY_CAPACITIES, TooManyCapacities, useful_capacity
 from optsched.solver.greedy.pipeline import ALLOCATE, BACKFILL, GreedyOptions, run_greedy
 from optsched.solver.model.encoding import Goal, encode_configurations, encode_direct
-from optsched.solver.model.neighbourhoods import Neighbourhood, choose_nodes
+from optsched.solver.model.neighbourhoods import Neighbourhood, choose_gangs, choose_nodes
 from optsched.solver.model.node_masks import count_fitting_tasks, find_open_classes
 from optsched.solver.solution_check import solve_checked
 
@@ -435,10 +435,16 @@ def _search_neighbourhoods(
         if most is None:
             most = count_fitting_tasks(open_problem, part.rules)
         nodes = choose_nodes(open_problem, goal.tiers, decisions, most, number, limits.seed)
-        if not nodes.any():
-            break
-        stopped = SOME_NODES
         neighbourhood = Neighbourhood(nodes, most)
+        if not nodes.any():
+            gangs, nodes = choose_gangs(
+                open_problem, goal.tiers, decisions, most, number, limits.seed
+            )
+            if not gangs.any():
+                break
+            open_problem, decisions, goal = _exclude_gangs(open_problem, decisions, goal, ~gangs)
+            neighbourhood = Neighbourhood(nodes, count_fitting_tasks(open_problem, part.rules))
+        stopped = SOME_NODES
         encoding = encode_direct(open_problem, part.rules, goal, decisions, neighbourhood)
         on_step = None
         if search.watch is not None:

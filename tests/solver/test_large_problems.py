@@ -120,6 +120,18 @@ def test_plans_are_never_worse_than_the_pipelines(some_nodes, seed):
         assert level.bound is None or sign * level.value <= sign * level.bound
 
 
+def test_nodes_that_are_open_to_very_many_shapes_are_searched_with_few_gangs(
+    some_nodes, monkeypatch
+):
+    monkeypatch.setattr(neighbourhoods, "MOST_PAIRS", 12)
+    monkeypatch.setattr(neighbourhoods, "FEW_CLASSES", 8)
+    drawn = MixedCluster(num_nodes=20, num_pods=80, num_shapes=60, fill=0.7, seed=2).snapshot()
+    greedy, found = (decide(drawn, solver=s) for s in (None, InProcess()))
+    assert found.plan.certificate.stopped == SOME_NODES
+    assert compare(found, greedy) == 1
+    assert found.trace.violations == ()
+
+
 def test_nominated_gangs_keep_what_their_victims_leave(some_nodes):
     drawn = MixedCluster(num_nodes=20, num_pods=80, num_shapes=20, fill=0.96, seed=5).snapshot()
     found = decide(drawn, WITH_EVICTIONS, InProcess(), work=0.4)

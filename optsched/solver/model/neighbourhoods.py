@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MOST_PAIRS = 1500
 """Pairs of task class and node in one neighbourhood."""
 
+FEW_NODES, FEW_CLASSES = 4, 40
+"""Nodes and task classes of one neighbourhood where nodes are open to more than `MOST_PAIRS`."""
+
 _TIER_WEIGHT = 0.25
 """The weight of a tier relative to the tier before it."""
 
@@ -48,8 +51,8 @@ def choose_nodes(
     """Return the nodes (N,) of one neighbourhood, at most `MOST_PAIRS` pairs of class and node.
 
     The nodes with the most idle capacity for waiting gangs come first, gangs of important tiers
-    before others. From the second neighbourhood on they are drawn by these weights. A node with
-    more pairs by itself is in none.
+    before others. From the second neighbourhood on they are drawn by these weights. There are none
+    where the first of them has more pairs by itself.
 
     Parameters
     ----------
@@ -63,19 +66,66 @@ def choose_nodes(
     """
     pairs = (most > 0).sum(axis=0)
     chosen = np.zeros(problem.num_nodes, np.bool_)
-    able = (pairs > 0) & (pairs <= MOST_PAIRS)
-    if not able.any():
-        return chosen
-    weight = _weigh_nodes(problem, tiers, decisions, most, number)
-    if number or seed:
-        rng = np.random.default_rng((seed, number))
-        # Efraimidis and Spirakis (2006): a weighted draw without replacement.
-        order = np.argsort(-np.log(rng.random(len(weight))) / weight, kind="stable")
-    else:
-        order = np.argsort(-weight, kind="stable")
-    order = order[able[order]]
+    order = _order_by_weight(_weigh_nodes(problem, tiers, decisions, most, number), number, seed)
+    order = order[pairs[order] > 0]
+    if len(order) and pairs[order[0]] <= MOST_PAIRS:
+        order = order[pairs[order] <= MOST_PAIRS]
     chosen[order[np.cumsum(pairs[order]) <= MOST_PAIRS]] = True
     return chosen
+
+
+def choose_gangs(
+    problem: Problem, tiers: Tiers, decisions: Decisions, most: I64, number: int, seed: int
+) -> tuple[Bool, Bool]:
+    """Return the gangs (G,) and nodes (N,) of one neighbourhood of nodes with very many classes.
+
+    Nodes come in the order of `choose_nodes`. Half of the classes are of gangs that the incumbent
+    places on them, the other half of waiting gangs, important tiers first.
+
+    Parameters
+    ----------
+    problem, tiers, decisions, most, number, seed
+        As of `choose_nodes`.
+
+    """
+    usable = (most > 0).any(axis=0)
+    weight = _weigh_nodes(problem, tiers, decisions, most, number)
+    order = _order_by_weight(weight, number, seed)
+    nodes = np.zeros(problem.num_nodes, np.bool_)
+    nodes[order[usable[order]][:FEW_NODES]] = True
+    is_open = problem.shape_of >= 0
+    at = np.maximum(decisions.node_of, decisions.nominated)
+    num_there = np.bincount(problem.gang_of[nodes[at] & (at >= 0)], minlength=problem.num_gangs)
+    is_waiting = np.ones(problem.num_gangs, np.bool_)
+    is_waiting[problem.gang_of[at >= 0]] = False
+    fits = (most[:, nodes] > 0).any(axis=1)[problem.task_class]
+    is_useful = is_waiting & (np.bincount(problem.gang_of[fits], minlength=len(is_waiting)) > 0)
+    gangs = np.zeros(problem.num_gangs, np.bool_)
+    num_classes = _count_classes(problem)
+    for candidates, worth in (
+        (is_open & (num_there > 0), num_there / np.maximum(np.diff(problem.task_start), 1)),
+        (is_open & is_useful, _TIER_WEIGHT ** tiers.of.astype(np.float64)),
+    ):
+        mine = np.flatnonzero(candidates)
+        mine = mine[_order_by_weight(np.maximum(worth[mine], _LEAST_WEIGHT), number, seed)]
+        gangs[mine[np.cumsum(num_classes[mine]) <= FEW_CLASSES // 2]] = True
+    return gangs, nodes
+
+
+def _count_classes(problem: Problem) -> I64:
+    """(G,) different task classes of each gang."""
+    num_classes = len(problem.classes.request)
+    pairs = np.unique(problem.gang_of * num_classes + problem.task_class)
+    return np.bincount(pairs // num_classes, minlength=problem.num_gangs)
+
+
+def _order_by_weight(weight: F64, number: int, seed: int) -> I64:
+    """Return an order by weight; from the second neighbourhood on it is drawn."""
+    if not number and not seed:
+        return np.argsort(-weight, kind="stable")
+    rng = np.random.default_rng((seed, number))
+    # Efraimidis and Spirakis (2006): a weighted draw without replacement.
+    return np.argsort(-np.log(rng.random(len(weight))) / weight, kind="stable")
 
 
 def _weigh_nodes(

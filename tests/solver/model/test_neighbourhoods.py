@@ -7,7 +7,7 @@ import pytest
 
 from optsched.policy.load import load_policy
 from optsched.solver.model import neighbourhoods
-from optsched.solver.model.neighbourhoods import choose_nodes
+from optsched.solver.model.neighbourhoods import choose_gangs, choose_nodes
 from optsched.solver.model.node_masks import count_fitting_tasks
 from optsched.study.generators.synthetic_clusters import MixedCluster
 from tests.support.engines import Bench
@@ -56,3 +56,41 @@ def test_the_first_one_has_the_nodes_with_idle_capacity_for_waiting_gangs(found,
     others = (most > 0).any(axis=0) & ~nodes
     assert others.any()
     assert weight[nodes].mean() > 2 * weight[others].mean()
+
+
+def test_there_are_none_where_the_first_node_is_open_to_more_classes(found, monkeypatch):
+    monkeypatch.setattr(neighbourhoods, "MOST_PAIRS", 4)
+    assert not choose(found)[0].any()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_gangs_are_on_few_nodes_or_wait_for_them(found, number, monkeypatch):
+    monkeypatch.setattr(neighbourhoods, "FEW_NODES", 3)
+    monkeypatch.setattr(neighbourhoods, "FEW_CLASSES", 12)
+    problem, decisions = found.problem, found.greedy()
+    most = count_fitting_tasks(problem, found.rules)
+    gangs, nodes = choose_gangs(problem, found.tiers, decisions, most, number, 0)
+    assert int(nodes.sum()) == 3
+    classes = np.unique(problem.task_class[gangs[problem.gang_of]])
+    assert 0 < len(classes) <= 12
+    at = decisions.node_of
+    placed = np.unique(problem.gang_of[at >= 0])
+    for gang in np.flatnonzero(gangs).tolist():
+        tasks = problem.gang_of == gang
+        if gang in placed:
+            assert nodes[at[tasks & (at >= 0)]].any()
+        else:
+            assert (most[problem.task_class[tasks]][:, nodes] > 0).any()
+    assert gangs[placed].any()
+    assert gangs.sum() > gangs[placed].sum()
+
+
+def test_they_are_the_same_gangs_each_time_and_others_with_another_number(found):
+    most = count_fitting_tasks(found.problem, found.rules)
+
+    def chosen(number):
+        gangs, nodes = choose_gangs(found.problem, found.tiers, found.greedy(), most, number, 0)
+        return [gangs.tolist(), nodes.tolist()]
+
+    assert chosen(0) == chosen(0)
+    assert chosen(1) != chosen(0)
