@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from optsched.session.attempt import Attempt
     from optsched.session.candidates import Candidate
     from optsched.session.warm_start import WarmStart
+    from optsched.solver.cpsat.level_model import LevelModel, Limits
+    from optsched.solver.cpsat.process import OnStep, Solved, Solver
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +40,11 @@ def search(attempt: Attempt) -> Searched:
     earlier: list[Candidate] = []
     # An earlier session has been through the shorter searches, if this one resumes it.
     may_begin_shorter = session.is_optimised and not session.context.start
-    for budget_ms in session.clock.shorter_budgets_ms if may_begin_shorter else ():
-        brief = _shorten(attempt, budget_ms)
+    for limits in session.clock.shorter_limits if may_begin_shorter else ():
+        brief = _shorten(attempt, limits)
         rounds = _decide(brief, known, warm_start)
         session.clock.add(brief.session.clock)
-        if _is_proved(rounds):
+        if _is_proved(rounds) or _has_only_proofs(brief):
             session.history.adopt(brief.session.history)
             return Searched(rounds, list_candidates(attempt, rounds))
         earlier = [*list_searched(rounds), *earlier]
@@ -54,13 +56,40 @@ def search(attempt: Attempt) -> Searched:
     return Searched(rounds, [*list_candidates(attempt, rounds), *earlier])
 
 
-def _shorten(attempt: Attempt, budget_ms: int) -> Attempt:
-    """Return the attempt with a budget of its own; its progress is not reported yet."""
+def _shorten(attempt: Attempt, limits: Limits) -> Attempt:
+    """Return the attempt with limits of its own; its progress is not reported yet."""
     session = attempt.session
-    clock = session.clock.begin_shorter(budget_ms)
+    clock = session.clock.begin_shorter(limits)
     watch = None if session.context.watch is None else Listener(lambda _: None)
     history = History(watch, session.clock.elapsed_s)
-    return replace(attempt, session=replace(session, clock=clock, history=history))
+    context = session.context
+    if limits.budget_ms is None and context.solver is not None:
+        context = replace(context, solver=_ProofRecorder(context.solver))
+    return replace(attempt, session=replace(session, clock=clock, history=history, context=context))
+
+
+class _ProofRecorder:
+    """A solver that records whether it has proved every level of every model."""
+
+    def __init__(self, solver: Solver) -> None:
+        self._solver = solver
+        self.has_proved = True
+
+    def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
+        """See `Solver`."""
+        solved = self._solver.solve(model, limits, on_step)
+        proved = {u.level for u in solved.updates if limits.suffices(u.value, u.bound)}
+        self.has_proved &= len(proved) == len(model.objectives)
+        return solved
+
+    def close(self) -> None:
+        """See `Solver`."""
+
+
+def _has_only_proofs(attempt: Attempt) -> bool:
+    """Whether more work would find nothing else; unknown where searches depend on a clock."""
+    solver = attempt.session.context.solver
+    return isinstance(solver, _ProofRecorder) and solver.has_proved
 
 
 def _decide(attempt: Attempt, previous: Problem | None, warm_start: WarmStart | None) -> Rounds:

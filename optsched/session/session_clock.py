@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.level_model import Limits
 
 
-LEAST_SHORTER_MS = 400
-"""The least budget of searches that come before those of a larger one."""
+LEAST_SHORTER_MS, LEAST_SHORTER_S = 400, 0.4
+"""The least budget, and the least deterministic time, of searches that come before longer ones."""
 
 
 class SessionClock:
@@ -118,23 +118,27 @@ class SessionClock:
         return replace(limits, budget_ms=min(limits.budget_ms, fair_ms))
 
     @property
-    def shorter_budgets_ms(self) -> tuple[int, ...]:
-        """The budgets of the searches before those of the whole budget, the smallest first.
+    def shorter_limits(self) -> tuple[Limits, ...]:
+        """The limits of the searches before those of the whole budget, the smallest first.
 
-        Each is a tenth of the next one, and at least `LEAST_SHORTER_MS`. None once something was
-        searched.
+        Each is a tenth of the next one, and at least `LEAST_SHORTER_MS`, or `LEAST_SHORTER_S` where
+        no clock is read. None once something was searched.
         """
-        budget_ms = self._given_limits.budget_ms
-        if budget_ms is None or self._clock is None or self.seconds.keys() & set(SEARCHES):
+        limits = self._given_limits
+        found: list[Limits] = []
+        if self.seconds.keys() & set(SEARCHES):
             return ()
-        found: list[int] = []
-        while (budget_ms := budget_ms // 10) >= LEAST_SHORTER_MS:
-            found.insert(0, budget_ms)
+        if limits.budget_ms is None:
+            while (limits := _shorten(limits)).deterministic >= LEAST_SHORTER_S:
+                found.insert(0, limits)
+        elif self._clock is not None:
+            while ((limits := _shorten(limits)).budget_ms or 0) >= LEAST_SHORTER_MS:
+                found.insert(0, limits)
         return tuple(found)
 
-    def begin_shorter(self, budget_ms: int) -> SessionClock:
-        """Return a clock for searches of another budget, which begin now."""
-        return SessionClock(self._clock, replace(self._given_limits, budget_ms=budget_ms), None)
+    def begin_shorter(self, limits: Limits) -> SessionClock:
+        """Return a clock for searches with other limits, which begin now."""
+        return SessionClock(self._clock, limits, None)
 
     def add(self, shorter: SessionClock) -> None:
         """Add the time that shorter searches took, and take their budget off the one of this."""
@@ -207,3 +211,10 @@ class SessionClock:
             return True
         spent_s = self.seconds.get("solve", 0.0) + self.seconds.get("greedy", 0.0)
         return int(spent_s * 1000) < 2 * self.limits.budget_ms
+
+
+def _shorten(limits: Limits) -> Limits:
+    """Return a tenth of the limits: of the budget, or of the work where no clock is read."""
+    if limits.budget_ms is None:
+        return replace(limits, deterministic=limits.deterministic / 10)
+    return replace(limits, budget_ms=limits.budget_ms // 10)

@@ -370,3 +370,10 @@ def test_a_gang_that_starts_for_the_capacity_of_needless_victims_makes_no_plan_r
     """Their queue used less without them; with them a more important gang had used up its share."""
     cluster = Case(9703, 338, is_mixed=True).draw()
     assert list(check_session(Decided(cluster, "volcano-default"))) == []
+
+
+@pytest.mark.nightly
+def test_ten_times_the_work_begins_with_the_searches_of_less():
+    """Searches that took longer chose other victims, and the plan was worse."""
+    decided = Decided(Case(9801, 595).draw(), "drf-lexicographic")
+    assert list(check_session(decided)) == []

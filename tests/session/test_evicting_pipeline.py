@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.level_model import LevelModel
     from optsched.solver.cpsat.process import OnStep, Solved
 
-EXACT = Limits(budget_ms=None, num_workers=1)
+EXACT = Limits(budget_ms=None, deterministic=2.0, num_workers=1)
 POLICY = load_policy("volcano-default", Path.read_text)
 
 

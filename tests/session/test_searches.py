@@ -50,13 +50,16 @@ class Solving(InProcess):
     most_ms: int
     proves: bool = True
     budgets_ms: list[int] = field(default_factory=list)
+    work_s: list[float] = field(default_factory=list)
 
     def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
         """See `Solver`."""
-        assert limits.budget_ms is not None
-        self.budgets_ms.append(limits.budget_ms)
-        if limits.budget_ms > self.most_ms:
-            return Solved((), "out of luck")
+        if limits.budget_ms is None:
+            self.work_s.append(limits.deterministic)
+        else:
+            self.budgets_ms.append(limits.budget_ms)
+            if limits.budget_ms > self.most_ms:
+                return Solved((), "out of luck")
         solved = super().solve(model, replace(limits, budget_ms=None), on_step)
         if self.proves:
             return solved
@@ -117,14 +120,33 @@ def test_a_proof_of_a_shorter_search_ends_the_session_and_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("budget_ms", "expected"),
-    [(400, ()), (3999, ()), (4000, (400,)), (40_000, (400, 4000)), (None, ())],
+    [(400, ()), (3999, ()), (4000, (400,)), (40_000, (400, 4000))],
 )
 def test_only_large_budgets_begin_with_shorter_ones(
-    budget_ms: int | None, expected: tuple[int, ...]
+    budget_ms: int, expected: tuple[int, ...]
 ) -> None:
     limits = Limits(budget_ms=budget_ms)
-    assert SessionClock(StoppedClock(), limits, None).shorter_budgets_ms == expected
-    assert SessionClock(None, limits, None).shorter_budgets_ms == ()
+    shorter = SessionClock(StoppedClock(), limits, None).shorter_limits
+    assert tuple(each.budget_ms for each in shorter) == expected
+
+
+@pytest.mark.parametrize(
+    ("work_s", "expected"), [(3.9, ()), (4.0, (0.4,)), (10.0, (1.0,)), (40.0, (0.4, 4.0))]
+)
+def test_without_a_clock_much_work_begins_with_less(
+    work_s: float, expected: tuple[float, ...]
+) -> None:
+    shorter = SessionClock(None, Limits(None, work_s), None).shorter_limits
+    assert tuple(each.deterministic for each in shorter) == pytest.approx(expected)
+
+
+def test_without_a_clock_more_work_follows_where_less_did_not_prove_every_level() -> None:
+    for proves, expected in ((True, [0.4]), (False, [0.4, 4.0])):
+        solver = Solving(most_ms=10**6, proves=proves)
+        limits = Limits(None, 4.0, num_workers=1)
+        report = run_session(SNAPSHOT, POLICY, SessionContext(None, solver, limits=limits))
+        assert admission(report) == BEST
+        assert solver.work_s == pytest.approx(expected)
 
 
 def test_what_is_resumed_has_been_through_the_shorter_searches() -> None:
