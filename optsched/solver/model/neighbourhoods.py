@@ -88,17 +88,17 @@ def choose_gangs(
         As of `choose_nodes`.
 
     """
-    usable = (most > 0).any(axis=0)
+    pairs = (most > 0).sum(axis=0)
     weight = _weigh_nodes(problem, tiers, decisions, most, number)
     order = _order_by_weight(weight, number, seed)
     nodes = np.zeros(problem.num_nodes, np.bool_)
-    nodes[order[usable[order]][:FEW_NODES]] = True
+    nodes[order[pairs[order] > 0][:FEW_NODES]] = True
     is_open = problem.shape_of >= 0
     at = np.maximum(decisions.node_of, decisions.nominated)
     num_there = np.bincount(problem.gang_of[nodes[at] & (at >= 0)], minlength=problem.num_gangs)
     is_waiting = np.ones(problem.num_gangs, np.bool_)
     is_waiting[problem.gang_of[at >= 0]] = False
-    fits = (most[:, nodes] > 0).any(axis=1)[problem.task_class]
+    fits = ((most[:, nodes] > 0).sum(axis=1) > 0)[problem.task_class]
     is_useful = is_waiting & (np.bincount(problem.gang_of[fits], minlength=len(is_waiting)) > 0)
     gangs = np.zeros(problem.num_gangs, np.bool_)
     num_classes = _count_classes(problem)
