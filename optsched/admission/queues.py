@@ -18,7 +18,7 @@ from optsched.admission.review import Action
 from optsched.api.kinds import QUEUE
 from optsched.api.queue import QueueState, parse_queue
 from optsched.api.wellknown import HIERARCHY, HIERARCHY_WEIGHTS, ROOT_QUEUE
-from optsched.units import format_quantity
+from optsched.units import QuantityError, format_quantity, why_no_whole_amount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +74,7 @@ def validate(review: Review) -> None:
     if queue is None:
         return
     old = parse_queue(review.request.old)[0] if review.request.action is Action.UPDATE else None
+    _warn_of_parts(get_mapping(review.request.obj or {}, "spec"), review)
     _check_amounts(queue, review)
     _check_hierarchy(queue, review)
     if old is None:
@@ -96,6 +97,20 @@ def _is_unchanged(old: Raw, new: Raw) -> bool:
     return old.get("spec") == new.get("spec") and all(
         pairs[0].get(key) == pairs[1].get(key) for key in (HIERARCHY, HIERARCHY_WEIGHTS)
     )
+
+
+def _warn_of_parts(spec: Mapping[str, object], findings: Findings) -> None:
+    """Warn of shares with parts of devices, which Volcano accepts and no pod can use."""
+    guarantee = get_mapping(get_mapping(spec, "guarantee"), "resource")
+    lists = {name: get_mapping(spec, name) for name in ("capability", "deserved")}
+    for name, amounts in {**lists, "guarantee.resource": guarantee}.items():
+        for resource, value in sorted(amounts.items()):
+            try:
+                message = why_no_whole_amount(resource, value)
+            except QuantityError:
+                continue
+            if message:
+                findings.warn(f"spec.{name}[{resource}]: {message}")
 
 
 def _check_amounts(queue: Queue, findings: Findings) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import kinds, wellknown
 from optsched.api.crds import schema_of
 from optsched.api.fields import Fields
 from optsched.api.meta import parse_meta
-from optsched.units import format_quantity
+from optsched.units import format_quantity, whole_amount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,8 +98,9 @@ class QueueStatus:
 class Queue:
     """A share of the cluster. Amounts are base units by resource.
 
-    capability: a resource not listed is not limited. deserved: as written; `effective_deserved`
-    adds what a guarantee implies. parent: empty at the top. errors: fields that cannot be read;
+    Parts of devices are rounded down in capability and deserved, up in guarantee. capability: a
+    resource not listed is not limited. deserved: as written; `effective_deserved` adds what a
+    guarantee implies. parent: empty at the top. errors: fields that cannot be read;
     nothing may be placed under rules that cannot be read, see `takes_work`.
     """
 
@@ -163,9 +164,15 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
         return None, tuple(errors)
     whole = Fields(obj, schema_of(kinds.QUEUE), "", errors)
     spec, status = whole.record("spec"), _status(whole.record("status"))
-    capability, deserved = spec.amounts("capability"), spec.amounts("deserved")
     guarantee = spec.record("guarantee").amounts("resource")
+    deserved = spec.amounts("deserved")
     _check_floor(spec, "deserved", deserved, guarantee)
+    # A share is rounded down to whole devices, but not below the guarantee, which is rounded up.
+    deserved = {
+        resource: max(amount, min(guarantee.get(resource, 0), deserved[resource]))
+        for resource, amount in _whole_amounts(spec, "deserved", deserved).items()
+    }
+    capability = _whole_amounts(spec, "capability", spec.amounts("capability"))
     _check_floor(spec, "capability", capability, guarantee)
     affinity = spec.record("affinity")
     queue = Queue(
@@ -196,6 +203,12 @@ def _weight(spec: Fields) -> int:
     # Volcano's webhook reads 0, which is what Go writes for "not set", as 1.
     value = spec.raw("weight")
     return 1 if type(value) is int and value == 0 else spec.integer("weight")
+
+
+def _whole_amounts(spec: Fields, name: str, found: Mapping[str, int]) -> dict[str, int]:
+    """The amounts of a field that could be read, pieces rounded down."""
+    raw: Any = spec.raw(name)
+    return {resource: whole_amount(resource, raw[resource]) for resource in found}
 
 
 def _check_floor(

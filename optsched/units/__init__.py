@@ -43,6 +43,8 @@ from optsched.units.resources import (
     parse_resource_list,
     split_usage,
     unit_of,
+    whole_amount,
+    why_no_whole_amount,
 )
 from optsched.units.time_windows import Hours, HoursError, parse_hours
 from optsched.units.unit_errors import FieldError, UnitError
@@ -85,4 +87,6 @@ __all__ = [
     "parse_time_ms",
     "split_usage",
     "unit_of",
+    "whole_amount",
+    "why_no_whole_amount",
 ]

@@ -15,6 +15,7 @@ from optsched.units.quantity import (
     MAX_BASE,
     MAX_GPUS_ON_NODE,
     MAX_ON_NODE,
+    NANOS_PER_UNIT,
     Quantity,
     QuantityError,
     parse_quantity,
@@ -138,9 +139,32 @@ def parse_resource_list(
     return amounts, errors
 
 
+def whole_amount(resource: str, value: object) -> int:
+    """The amount in base units; pieces, such as GPUs, are rounded down instead of up.
+
+    Pods get whole devices: a queue that may hold 1.5 of them holds one, and two exceed its share.
+    QuantityError as for `parse_amount`.
+    """
+    amount = parse_amount(resource, value)
+    is_part = unit_of(resource) is Unit.PIECE and not _is_whole_number(value)
+    return amount - 1 if is_part else amount
+
+
+def why_no_whole_amount(resource: str, value: object) -> str:
+    """Return why pods can not request an amount, and what would do; empty if they can.
+
+    QuantityError as for `parse_amount`.
+    """
+    amount = whole_amount(resource, value)
+    if amount == parse_amount(resource, value):
+        return ""
+    accepted = f"{amount} or {amount + 1}" if amount else "1 or more"
+    return f"{value} is no whole number: pods get whole pieces of it, write {accepted}"
+
+
 def _is_whole_number(value: object) -> bool:
     quantity = parse_quantity_field(value)
-    return quantity.milli() == 1000 * quantity.value()
+    return quantity == Quantity(quantity.value() * NANOS_PER_UNIT)
 
 
 def format_quantity(base: int, resource: str) -> str:

@@ -250,6 +250,27 @@ def test_a_guarantee_counts_as_deserved_with_a_warning():
     )
 
 
+def test_parts_of_devices_are_taken_with_a_warning():
+    """Volcano takes them; the rest of a device is of no use to any pod."""
+    obj = manifest(
+        guarantee={"resource": {GPU: "0.5"}},
+        deserved={GPU: "1.5", "cpu": "0.5"},
+        capability={GPU: 2},
+    )
+    response = ask("/queues/validate", obj)
+    assert response.problems == ()
+    assert response.warnings == (
+        f"spec.deserved[{GPU}]: 1.5 is no whole number: pods get whole pieces of it, write 1 or 2",
+        f"spec.guarantee.resource[{GPU}]: 0.5 is no whole number: pods get whole pieces of it, write 1 or more",
+    )
+
+
+def test_children_with_parts_of_devices_fit_below_their_parent():
+    parent = queue("p", deserved={GPU: "3"})
+    first = queue("a", parent="p", deserved={GPU: "1.5"})
+    assert denied(manifest("b", parent="p", deserved={GPU: "1.5"}), parent, first) == []
+
+
 @pytest.mark.parametrize("name", ["default", "root"])
 def test_the_builtin_queues_stay(name: str):
     assert denied(None, old=manifest(name)) == [

@@ -111,6 +111,30 @@ def test_a_capability_below_the_guarantee_is_an_error():
     ]
 
 
+def test_parts_of_devices_are_rounded_down_in_shares_and_up_in_guarantees():
+    """No pod gets a part of a device: 2 of them exceed 1.5, as for Volcano, which counts parts."""
+    spec = {
+        "capability": {"nvidia.com/gpu": "2.5", "cpu": "1500m", "memory": "0.5"},
+        "deserved": {"nvidia.com/gpu": "1.5", "cpu": "500m"},
+        "guarantee": {"resource": {"nvidia.com/gpu": "500m"}},
+    }
+    found = queue(spec)
+    assert found.takes_work
+    assert found.capability == {"nvidia.com/gpu": 2, "cpu": 1500, "memory": 1}
+    assert found.deserved == {"nvidia.com/gpu": 1, "cpu": 500}
+    assert found.guarantee == {"nvidia.com/gpu": 1}
+
+
+def test_a_share_rounded_down_is_not_below_its_guarantee_rounded_up():
+    half = {"nvidia.com/gpu": "0.5"}
+    found = queue({"guarantee": {"resource": half}, "deserved": half})
+    assert (found.takes_work, found.deserved) == (True, {"nvidia.com/gpu": 1})
+    found = queue({"guarantee": {"resource": half}, "capability": half})
+    assert [str(error) for error in found.errors] == [
+        'spec.capability[nvidia.com/gpu]: "0" is below the guarantee: write at least 1'
+    ]
+
+
 def test_amounts_equal_to_the_guarantee_are_fine():
     amounts = {"cpu": "16", "nvidia.com/gpu": 2}
     spec = {"guarantee": {"resource": amounts}, "deserved": amounts, "capability": amounts}
