@@ -27,6 +27,7 @@ from optsched.cli.objects.job_actions import (
 )
 from optsched.cli.objects.manifests import (
     AMOUNTS,
+    COUNT,
     DEFAULT_AMOUNTS,
     JobFlags,
     job_manifest,
@@ -74,8 +75,8 @@ def _require_name(target: Target) -> Target:
 @output_option()
 @_target
 @click.option("-i", "--image", envvar=IMAGE_VARIABLE, default="busybox", show_default=True)
-@click.option("-m", "--min", "minimum", type=click.IntRange(min=0), default=1, show_default=True)
-@click.option("-r", "--replicas", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option("-m", "--min", "minimum", type=COUNT, default=1, show_default=True)
+@click.option("-r", "--replicas", type=COUNT, default=1, show_default=True)
 @click.option("-R", "--requests", type=AMOUNTS, default=DEFAULT_AMOUNTS, show_default=True)
 @click.option("-L", "--limits", type=AMOUNTS, show_default="what is requested")
 @click.option("-S", "--scheduler", envvar=SCHEDULER_VARIABLE, default="volcano", show_default=True)

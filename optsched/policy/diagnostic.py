@@ -95,14 +95,15 @@ def _excerpt(line: str, column: int) -> tuple[str, int]:
 
 
 class PolicyError(Exception):
-    """A policy that can not be used: all problems of its file, and their number at the end."""
+    """A policy that can not be used: all problems of its file, and the number of several."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__(self.problems)
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.problems), count_text(self.problems)])
+        count = [count_text(self.problems)] if len(self.problems) > 1 else []
+        return "\n".join([*map(str, self.problems), *count])
 
 
 def count_text(problems: Sequence[Problem]) -> str:

@@ -102,7 +102,7 @@ def read_text(path: str, read: Callable[[Path], str]) -> str:
     try:
         return read(Path(path))
     except FileNotFoundError as e:
-        message = f"there is no such file; the models that come along are {', '.join(names)}"
+        message = f"there is no such model or file; the shipped models are {', '.join(names)}"
         raise PolicyError([_about_file(path, message, nearest(path, names))]) from e
     except OSError as e:
         raise PolicyError([_about_file(path, f"can not be read: {e.strerror or e}")]) from e
@@ -196,5 +196,5 @@ def _stranger(root: Node) -> str:
     what = f"kind {kind} is" if kind else "is"
     return (
         f"{what} neither a model (kind: {KIND}) nor a configuration of Volcano's scheduler "
-        f"(actions and tiers); the models that come along are {', '.join(_shipped_names())}"
+        f"(actions and tiers); the shipped models are {', '.join(_shipped_names())}"
     )

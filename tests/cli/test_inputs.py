@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from click.testing import CliRunner
@@ -317,6 +318,75 @@ def test_half_a_gpu_is_an_error(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "[nvidia.com/gpu]: " in result.stderr
     assert "is no whole number of GPUs" in result.stderr
+
+
+SHARES: Final = """\
+apiVersion: v1
+kind: Node
+metadata: {name: n}
+status: {allocatable: {cpu: 64, memory: 64Gi, nvidia.com/gpu: 3, pods: 110}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: rich}
+spec: {deserved: {cpu: 32, memory: 32Gi, nvidia.com/gpu: "RICH"}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: poor}
+spec: {deserved: {cpu: 32, memory: 32Gi, nvidia.com/gpu: "POOR"}}
+"""
+POD: Final = """\
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: PodGroup
+metadata: {{name: {name}}}
+spec: {{minMember: 1, queue: {queue}}}
+status: {{phase: {phase}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, annotations: {{scheduling.k8s.io/group-name: {name}}}}}
+spec:
+  schedulerName: volcano
+  containers: [{{name: c, resources: {{requests: {{cpu: 1, nvidia.com/gpu: 1}}}}}}]
+{more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("solver", "rich", "poor", "number"),
+    [
+        ("none", "2", "2", 1),
+        ("none", "1.5", "2", 2),
+        ("cpsat", "2", "2", 1),
+        ("cpsat", "1.5", "2", 2),
+        ("cpsat", "1", "1.5", 1),
+    ],
+)
+def test_queues_share_whole_devices_where_they_deserve_parts(
+    tmp_path: Path, solver: str, rich: str, poor: str, number: int
+) -> None:
+    """Three GPUs are held: who deserves 1.5 keeps one of them, and claims one."""
+    runs = {"phase": "Running", "more": "  nodeName: n\nstatus: {phase: Running}"}
+    waits = {"phase": "Inqueue", "more": ""}
+    pods = [POD.format(name=f"r{i}", queue="rich", **runs) for i in range(3)]
+    pods += [POD.format(name=f"p{i}", queue="poor", **waits) for i in range(2)]
+    path, out = tmp_path / "shares.yaml", tmp_path / "plan.json"
+    path.write_text(SHARES.replace("RICH", rich).replace("POOR", poor) + "".join(pods))
+    given = ("--model", "capacity-hierarchical", "--solver", solver, "--deterministic")
+    assert run("solve", path, *given, "--out", out).exit_code == 0
+    assert len(json.loads(out.read_text())["evictions"]) == number
+
+
+def test_a_capability_with_a_part_of_a_device_holds_the_whole_ones(tmp_path: Path) -> None:
+    path = tmp_path / "capability.yaml"
+    limited = SHARES.replace("deserved", "capability").replace("RICH", "2").replace("POOR", "1.5")
+    waits = {"phase": "Inqueue", "more": ""}
+    pods = [POD.format(name=f"p{i}", queue="poor", **waits) for i in range(3)]
+    path.write_text(limited + "".join(pods))
+    result = run("solve", path, *SMALL, "-o", "json")
+    assert len(json.loads(result.stdout)["plan"]["binds"]) == 1
 
 
 @pytest.mark.parametrize("command", ["solve", "simulate"])

@@ -9,7 +9,7 @@ import pytest
 
 from optsched.api.kinds import COMMAND, JOB, NAMESPACE, Ref
 from optsched.kube.client.errors import Forbidden, NotFound, Rejected, Unreachable
-from tests.cli.clusters import CONTEXT, FakeCluster, answer, job, optsched
+from tests.cli.clusters import CONTEXT, FakeCluster, answer, job, optsched, queue
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,6 +86,35 @@ def test_jobs_are_chosen_by_queue_scheduler_name_and_labels(cluster: FakeCluster
         assert optsched("job", "list", *flags, "-o", "name").stdout.split() == [
             f"job.batch.volcano.sh/{name}" for name in names
         ]
+
+
+@pytest.mark.parametrize("kind", ["job", "pod"])
+def test_a_list_of_a_queue_that_does_not_exist_ends_with_3(cluster: FakeCluster, kind: str) -> None:
+    cluster.put(queue("empty"))
+    cluster.put(job("one"))
+    result = optsched(kind, "list", "-q", "nosuch")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr == "Error: queue nosuch does not exist\n"
+    result = optsched(kind, "list", "-q", "empty")
+    assert (result.exit_code, result.stderr) == (0, "No resources found\n")
+
+
+def test_a_deleted_queue_has_its_jobs_still(cluster: FakeCluster) -> None:
+    one = job("one")
+    cluster.put({**one, "spec": {**one["spec"], "queue": "deleted"}})
+    result = optsched("job", "list", "-q", "deleted", "-o", "name")
+    assert (result.exit_code, result.stdout) == (0, "job.batch.volcano.sh/one\n")
+    assert optsched("job", "list", "-q", "deleted", "--position").exit_code == 0
+    assert optsched("job", "list", "-q", "nosuch", "--position").exit_code == 3
+
+
+def test_pods_of_a_job_that_does_not_exist_are_no_empty_list(cluster: FakeCluster) -> None:
+    cluster.put(job("waits"))
+    result = optsched("pod", "list", "-j", "nosuch")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr == f"Error: job nosuch does not exist in namespace {CONTEXT}\n"
+    assert optsched("pod", "list", "-j", "waits").stderr == "No resources found\n"
+    assert optsched("pod", "list", "-j", "nosuch", "-A").exit_code == 0
 
 
 def test_wide_says_why(cluster: FakeCluster) -> None:
@@ -204,7 +233,7 @@ def test_a_misspelt_field_is_a_warning(cluster: FakeCluster, tmp_path: Path) -> 
         (("a", "-N", "b"), "two names are given: a and b"),
         (("a", "-c", "sh 'x"), '--command: "sh \'x": a quote has no end'),
         (("a", "-R", "cpu=much"), 'cpu: "much" is not a quantity'),
-        (("a", "-r", "-1"), "-1 is not in the range x>=0"),
+        (("a", "-r", "-1"), "-1 is not in the range 0<=x<=2147483647"),
         (("-f", "missing.yaml"), "missing.yaml: there is no such file"),
     ],
 )

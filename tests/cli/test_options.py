@@ -212,6 +212,20 @@ def test_former_names_of_options_are_understood_and_not_shown(cluster: FakeClust
         ("queue get --nme a", "No such option '--nme'. Did you mean '--master' or '--name'?"),
         ("queue operate one -a", "Option '-a' requires an argument."),
         ("solve --solver glpk x", "Invalid value for '--solver': 'glpk' is not one of"),
+        (
+            "queue create q -w x",
+            "Invalid value for '-w' / '--weight': 'x' is no whole",
+        ),
+        (
+            "queue create q --priority 3000000000",
+            "Invalid value for '--priority': 3000000000 is",
+        ),
+        ("job run j -r 3000000000", "Invalid value for '-r' / '--replicas': 3000000000 is not in"),
+        (
+            "completion tcsh",
+            "Invalid value for 'SHELL': 'tcsh' is not one of 'bash',",
+        ),
+        ("queue create q --capability cpus=4", "Invalid value for '--capability': 'cpus' is no"),
         ("scheduler --frobnicate", "No such option '--frobnicate'"),
         ("--frobnicate", "No such option '--frobnicate'"),
     ],
@@ -221,6 +235,43 @@ def test_wrong_usage_is_one_sentence(line: str, sentence: str) -> None:
     assert (result.exit_code, result.stdout) == (2, "")
     (told,) = result.stderr.splitlines()
     assert told.startswith(f"Error: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("option", "accepted"),
+    [
+        ("simulate gavel: --seed", "write one from 0 to 2147483647"),
+        ("queue create q --weight", "write one from 1 to 65535"),
+        ("compare gavel: --model crater --workers", "write 0 or more"),
+        ("scheduler --v", "write one such as 2"),
+    ],
+)
+def test_what_is_no_whole_number_says_which_are_taken(option: str, accepted: str) -> None:
+    result = CliRunner().invoke(main, [*option.split(), "0.5"], prog_name="optsched")
+    assert (result.exit_code, result.stdout) == (2, "")
+    (told,) = result.stderr.splitlines()
+    assert told.endswith(f"'0.5' is no whole number: {accepted}")
+
+
+@pytest.mark.parametrize("command", ["simulate", "what-if -f"])
+def test_a_command_that_takes_one_model_refuses_several(command: str) -> None:
+    line = [*command.split(), str(TRACE), "--model", "crater", "--model", "volcano-default"]
+    result = CliRunner().invoke(main, line, prog_name="optsched")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "Error: Invalid value for '--model': one model decides, 2 are given (crater, "
+        "volcano-default): give one, or try optsched compare\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["solve", "simulate", "compare"])
+def test_an_unknown_model_is_one_sentence(command: str) -> None:
+    given = PACKING if command == "solve" else TRACE
+    line = [command, str(given), "--model", "NOSUCH"]
+    result = CliRunner().invoke(main, line, prog_name="optsched")
+    assert (result.exit_code, result.stdout) == (2, "")
+    (told,) = result.stderr.splitlines()
+    assert told.startswith("NOSUCH: there is no such model or file; the shipped models are")
 
 
 def test_wrong_usage_without_accepted_values_names_the_help() -> None:

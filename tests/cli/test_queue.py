@@ -176,6 +176,19 @@ def test_warnings_of_the_server_are_shown_beside_the_output(cluster: FakeCluster
         (("create", "a", "--capability", "cpu"), "'cpu' is no amount of a resource: write"),
         (("create", "a", "--capability", "cpu=1,cpu=2"), "cpu is given more than once"),
         (("create", "a", "--deserved", "cpu=1x"), 'cpu: "1x" is not a quantity'),
+        (
+            ("create", "a", "--deserved", "nvidia.com/gpu=1.5"),
+            "nvidia.com/gpu: 1.5 is no whole number: pods get whole pieces of it, write 1 or 2",
+        ),
+        (
+            ("operate", "a", "-a", "update", "--guarantee", "nvidia.com/gpu=500m"),
+            "nvidia.com/gpu: 500m is no whole number: pods get whole pieces of it, write 1 or more",
+        ),
+        (
+            ("create", "a", "--capability", "cpus=1"),
+            "'cpus' is no resource of pods: write cpu",
+        ),
+        (("create", "a", "--capability", "gpu=1"), "did you mean nvidia.com/gpu?"),
         (("operate", "a"), "the option -a / --action is missing: write one of open, close, update"),
         (("operate", "a", "-a", "drain"), "'drain' is not one of 'open', 'close', 'update'"),
         (("operate", "a", "-a", "update"), "nothing to update: give --weight"),

@@ -236,8 +236,8 @@ def test_what_is_wrong_with_a_trace_is_told_with_file_and_line(tmp_path: Path) -
     ("given", "told"),
     [
         ("nowhere.yaml", "there is no such file or folder"),
-        ("gavel:jobs=many", "jobs: many is no number"),
-        ("gavel:jobs=0", "jobs: 0 is out of range: write 1 or more"),
+        ("gavel:jobs=many", "jobs: 'many' is not a whole number"),
+        ("gavel:jobs=0", "jobs: 0 is out of range: write a whole number from 1"),
         ("gavel:speed=3", "speed is not one of jobs, nodes, load"),
     ],
 )

@@ -67,7 +67,15 @@ def test_several_models_are_compared_with_the_first(tmp_path: Path) -> None:
 def test_a_model_counts_once() -> None:
     result = solve(PACKING, "--model", "volcano-default", "--model", "volcano-default")
     assert result.exit_code == 2
-    assert "give each name once" in result.stderr
+    assert result.stderr == "--model volcano-default: is given twice; give each model once\n"
+
+
+def test_models_of_one_name_are_refused(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.yaml"
+    copy.write_text((PACKING.parents[2] / "models" / "volcano-default.yaml").read_text())
+    result = solve(PACKING, "--model", "volcano-default", "--model", copy)
+    assert result.exit_code == 2
+    assert "is called volcano-default, as is volcano-default; give each name once" in result.stderr
 
 
 def test_a_file_is_no_folder_for_several_models(tmp_path: Path) -> None:

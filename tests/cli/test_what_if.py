@@ -218,6 +218,24 @@ def test_the_namespace_is_the_file_s_or_the_option_s(live: FakeCluster) -> None:
     assert json.loads(result.stdout)["asked"][0]["name"] == "team-b/new"
 
 
+def test_a_file_that_names_another_namespace_is_refused(live: FakeCluster) -> None:
+    assert live.objects
+    elsewhere = manifest().replace('{"name": "new"}', '{"name": "new", "namespace": "team-a"}')
+    result = what_if("-f", "-", "-n", "team-b", input=elsewhere)
+    assert (result.exit_code, result.stdout) == (2, "")
+    (told,) = result.stderr.splitlines()
+    assert told.endswith(": Job new: metadata.namespace: team-a is not team-b, as -n says")
+    assert what_if("-f", "-", "-n", "team-a", input=elsewhere).exit_code != 2
+
+
+def test_a_model_that_does_not_exist_is_one_sentence(live: FakeCluster) -> None:
+    assert live.objects
+    result = what_if("-f", "-", "--model", "NOSUCH", input=manifest())
+    assert (result.exit_code, result.stdout) == (2, "")
+    (told,) = result.stderr.splitlines()
+    assert told.startswith("NOSUCH: there is no such model or file; the shipped models are")
+
+
 def test_a_job_that_is_there_is_refused(live: FakeCluster) -> None:
     running = {"apiVersion": "v1", "kind": "Pod", "status": {"phase": "Running"}}
     where = {"name": "new-w-0", "namespace": CONTEXT}

@@ -72,7 +72,7 @@ def test_names_that_are_nothing_list_what_there_is(tmp_path: Path) -> None:
     missing = str(tmp_path / "gone")
     with pytest.raises(PolicyError) as caught:
         load_policy(missing, Path.read_text)
-    assert str(caught.value).startswith(f"{missing}: there is no such file; the models that come")
+    assert str(caught.value).startswith(f"{missing}: there is no such model or file; the ship")
     with pytest.raises(PolicyError, match="did you mean `volcano-default`"):
         load_policy("volcano-defualt", Path.read_text)
 

@@ -73,7 +73,7 @@ def test_a_file_that_vanishes_is_told_once() -> None:
     disk.text = None
     change = seen.poll()
     assert isinstance(change, Rejected)
-    assert "there is no such file" in str(change.problems[0])
+    assert "there is no such model or file" in str(change.problems[0])
     assert seen.poll() == Unchanged()
     assert seen.policy is good
 

@@ -7,6 +7,7 @@ are. `optsched.cli.base.connection.Exit` has the exit codes of commands that cha
 from __future__ import annotations
 
 import errno
+import re
 import sys
 import traceback
 from contextlib import contextmanager
@@ -36,6 +37,11 @@ def name_inputs(text: str) -> str:
     return text
 
 
+_HELP: Final = "--help"
+_NO_INTEGER: Final = re.compile(r"is not a valid integer(?: range)?\.$")
+"""What click says of a text that is no whole number; it does not say which are accepted."""
+
+
 class WrongUsage(click.ClickException):
     """Wrong usage in one sentence, without the synopsis of the command."""
 
@@ -47,9 +53,13 @@ def describe_usage(error: click.UsageError) -> str:
     text = name_inputs(error.format_message())
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Parameter):
         text = _describe_missing(error.param, error.ctx)
-    if isinstance(error, click.NoSuchOption) and error.possibilities:
-        meant = " or ".join(f"'{name}'" for name in sorted(error.possibilities))
-        text = f"No such option '{error.option_name}'. Did you mean {meant}?"
+    if isinstance(error, click.NoSuchOption):
+        close = sorted({*(error.possibilities or ())} - {_HELP})
+        meant = " or ".join(f"'{name}'" for name in close)
+        hint = f" Did you mean {meant}?" if meant else ""
+        text = f"No such option '{error.option_name}'.{hint}"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        text = _NO_INTEGER.sub(f"is no whole number: {_whole_numbers(error.param.type)}", text)
     path = "" if error.ctx is None else error.ctx.command_path
     is_missing = isinstance(error, (click.MissingParameter, click.NoSuchOption))
     if path and (is_missing or not isinstance(error, click.BadParameter | click.BadOptionUsage)):
@@ -57,6 +67,14 @@ def describe_usage(error: click.UsageError) -> str:
         text = text.removesuffix(".") if is_missing else text
         text = text if text.endswith((".", "?")) else f"{text} (see {path} --help)"
     return printable(text, keep="\n\t")
+
+
+def _whole_numbers(kind: click.ParamType[Any]) -> str:
+    """Return which whole numbers an option takes."""
+    least, most = getattr(kind, "min", None), getattr(kind, "max", None)
+    if most is not None:
+        return f"write one from {least or 0} to {most}"
+    return "write one such as 2" if least is None else f"write {least} or more"
 
 
 def _describe_missing(param: click.Parameter, ctx: click.Context | None) -> str:

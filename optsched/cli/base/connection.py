@@ -164,16 +164,24 @@ async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: 
     """
     inside = "" if namespace is None else namespace or client.namespace
     found = await listed(client, kind, inside, **query)
-    if not found and namespace and await if_allowed(_is_absent(client, namespace), otherwise=False):
-        raise Failure(f"namespace {namespace} does not exist", Exit.NOT_FOUND)
+    if not found and namespace:
+        await check_named(client, Ref(NAMESPACE, "", namespace))
     return found
 
 
-async def _is_absent(client: Client, namespace: str) -> bool:
+async def check_named(client: Client, *refs: Ref) -> None:
+    """Raise `Failure` where an object that chooses those of an empty list does not exist."""
+    for ref in refs:
+        is_absent = bool(ref.name) and await if_allowed(_is_absent(client, ref), otherwise=False)
+        if is_absent:
+            raise absent(ref)
+
+
+async def _is_absent(client: Client, ref: Ref) -> bool:
     from optsched.kube.client.errors import NotFound
 
     try:
-        await client.read(Ref(NAMESPACE, "", namespace))
+        await client.read(ref)
     except NotFound:
         return True
     return False

@@ -332,6 +332,9 @@ def _line(cells: Sequence[str], headings: Sequence[str], widths: Sequence[int]) 
 
 MOST_SEED: Final = 2**31 - 1
 SOLVER_HELP: Final = "Instead of the model's. none: the greedy pipeline alone."
+MOST_INT32: Final = 2**31 - 1
+"""Of a number in an object of Kubernetes."""
+
 SEED: Final = click.IntRange(min=0, max=MOST_SEED)
 
 

@@ -154,6 +154,14 @@ class ModelSource(click.ParamType[str]):
         return str(Source(is_file=True).convert(text, param, ctx)) if is_special else text
 
 
+def single_model(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> str:
+    """Return the only model; a command that takes one would drop the others silently."""
+    if len(given) == 1:
+        return given[0]
+    told = f"one model decides, {len(given)} are given ({', '.join(given)}): give one"
+    raise click.BadParameter(f"{told}, or try optsched compare", ctx, param)
+
+
 class TraceSource(click.ParamType[str]):
     """A trace: `gavel:…` or a path."""
 

@@ -31,7 +31,7 @@ from optsched.cli.base.options import (
     tenant_claim_options,
     written,
 )
-from optsched.cli.base.path_arguments import InputPath, ModelSource, Source
+from optsched.cli.base.path_arguments import InputPath, ModelSource, Source, single_model
 from optsched.cli.base.session_context import session_context
 from optsched.cli.inspect.cluster_state import (
     MODEL,
@@ -261,7 +261,12 @@ class Options:
     help="A file of `optsched snapshot`, or a folder of manifests, in the place of the cluster.",
 )
 @click.option(
-    "--model", type=ModelSource(), default="", show_default=f"the cluster's, else {MODEL}"
+    "--model",
+    type=ModelSource(),
+    multiple=True,
+    default=("",),
+    callback=single_model,
+    show_default=f"the cluster's, else {MODEL}",
 )
 @solver_option
 @click.option(
@@ -360,6 +365,11 @@ def _parse_request(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _
     for part in parts:
         obj = _placed(part.value, inside)
         kind = find_kind(obj["apiVersion"], obj["kind"])
+        if kind is not None and kind.namespaced and namespace not in ("", namespace_of(obj)):
+            problems.append(
+                f"{part.location('metadata.namespace')}: {obj['kind']} {name_of(obj)}: "
+                f"metadata.namespace: {namespace_of(obj)} is not {namespace}, as -n says"
+            )
         if kind == JOB:
             expanded, errors = expand_job(obj, classes)
             problems += part.describe_errors(f"Job {obj['metadata']['name']}", errors)

@@ -6,12 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.job import JobPhase, parse_job
-from optsched.api.kinds import COMMAND, EVENT, JOB, POD_GROUP, Ref
+from optsched.api.kinds import COMMAND, EVENT, JOB, POD_GROUP, QUEUE, Ref
 from optsched.cli.base.connection import (
     Exit,
     Failure,
     absent,
     call_cluster,
+    check_named,
     create,
     if_allowed,
     listed,
@@ -87,14 +88,13 @@ def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str
     """
 
     async def list_jobs(client: Client) -> tuple[list[Any], list[Any]]:
-        jobs = await _listed_jobs(client, namespace, which)
+        jobs = await _find_jobs(client, namespace, which)
         if form not in (TABLE, WIDE):
             return jobs, []
         events = refused_pods(client, "" if namespace is None else namespace or client.namespace)
         return jobs, await if_allowed(events, [])
 
     jobs, events = call_cluster(place, list_jobs)
-    jobs = [obj for obj in jobs if matches_filters(obj, which)]
     refusals = [_find_refusal(obj, events) for obj in jobs]
     found = _with_refusals(jobs, refusals) if form == WIDE else jobs
     show_list(JOB, found, form, with_namespace(JOBS) if namespace is None else None)
@@ -111,18 +111,19 @@ def show_standing_jobs(
     from optsched.cli.inspect.explain_job import positions
 
     async def list_jobs(client: Client) -> tuple[list[Any], Cluster]:
-        return await _listed_jobs(client, namespace, which), await read_cluster(client)
+        return await _find_jobs(client, namespace, which), await read_cluster(client)
 
     jobs, cluster = call_cluster(place, list_jobs)
-    meant = [obj for obj in jobs if matches_filters(obj, which)]
-    table = with_positions(JOBS, positions(cluster, meant))
-    show_list(JOB, meant, form, with_namespace(table) if namespace is None else table)
+    table = with_positions(JOBS, positions(cluster, jobs))
+    show_list(JOB, jobs, form, with_namespace(table) if namespace is None else table)
 
 
-async def _listed_jobs(
-    client: Client, namespace: str | None, which: Mapping[str, str]
-) -> list[Any]:
-    return await listed_in(client, JOB, namespace, labels=which.get("labels", ""))
+async def _find_jobs(client: Client, namespace: str | None, which: Mapping[str, str]) -> list[Any]:
+    listed = await listed_in(client, JOB, namespace, labels=which.get("labels", ""))
+    jobs = [obj for obj in listed if matches_filters(obj, which)]
+    if not jobs:
+        await check_named(client, Ref(QUEUE, "", which.get("queue", "")))
+    return jobs
 
 
 def _find_refusal(obj: Raw, events: Sequence[Raw]) -> str:

@@ -24,6 +24,7 @@ from optsched.cli.objects.job_actions import (
 )
 from optsched.cli.objects.manifests import (
     AMOUNTS,
+    COUNT,
     DEFAULT_AMOUNTS,
     JobFlags,
     check_manifests,
@@ -54,8 +55,8 @@ def job() -> None:
 @namespace_option()
 @file_option("A file with jobs; - for the standard input.", "filename", default="")
 @click.option("-i", "--image", default="busybox", show_default=True)
-@click.option("-m", "--min", "minimum", type=click.IntRange(min=0), default=1, show_default=True)
-@click.option("-r", "--replicas", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option("-m", "--min", "minimum", type=COUNT, default=1, show_default=True)
+@click.option("-r", "--replicas", type=COUNT, default=1, show_default=True)
 @click.option("-R", "--requests", type=AMOUNTS, default=DEFAULT_AMOUNTS, show_default=True)
 @click.option("-L", "--limits", type=AMOUNTS, show_default="what is requested")
 @click.option("-S", "--scheduler", default="volcano", show_default=True)

@@ -5,19 +5,33 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from optsched.admission.names import is_qualified
 from optsched.api.crds import unknown_fields
 from optsched.api.job import parse_job
 from optsched.api.jobflow import parse_jobflow, parse_jobtemplate
 from optsched.api.kinds import COMMAND, JOB, JOB_FLOW, JOB_TEMPLATE, QUEUE
 from optsched.cli.base.connection import Exit, Failure
+from optsched.cli.base.options import MOST_INT32
 from optsched.cli.base.path_arguments import check_path
 from optsched.formats.files.yaml_text import Document, TextError, line_of, read_yaml
-from optsched.units import FieldError, QuantityError, parse_amount
+from optsched.units import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    GPU,
+    HUGEPAGES_PREFIX,
+    MEMORY,
+    PODS,
+    FieldError,
+    QuantityError,
+    is_gpu,
+    why_no_whole_amount,
+)
 from optsched.units.unit_errors import shown
 
 if TYPE_CHECKING:
@@ -28,6 +42,7 @@ if TYPE_CHECKING:
 
 DEFAULT_AMOUNTS: Final = "cpu=1000m,memory=100Mi"
 _JOB_LABEL: Final = "job.volcano.sh"
+_RESOURCES: Final = (CPU, MEMORY, EPHEMERAL_STORAGE, PODS)
 _FORM: Final = "write NAME=QUANTITY, with commas between, such as cpu=4,memory=8Gi"
 
 
@@ -47,17 +62,35 @@ class Amounts(click.ParamType[dict[str, str]]):
             resource, _, quantity = (word.strip() for word in part.partition("="))
             if not resource or not quantity:
                 self.fail(f"{part!r} is no amount of a resource: {_FORM}", param, ctx)
+            self._check_resource(resource, param, ctx)
             try:
-                parse_amount(resource, quantity)
+                problem = why_no_whole_amount(resource, quantity)
             except QuantityError as e:
-                self.fail(f"{resource}: {e}", param, ctx)
+                problem = str(e)
+            if problem:
+                self.fail(f"{resource}: {problem}", param, ctx)
             if resource in found:
                 self.fail(f"{resource} is given more than once", param, ctx)
             found[resource] = quantity
         return found
 
+    def _check_resource(
+        self, resource: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> None:
+        """Refuse names of resources that Kubernetes takes in no pod, such as `cpus` and `gpu`."""
+        is_known = resource in _RESOURCES or resource.startswith(HUGEPAGES_PREFIX)
+        if is_known or ("/" in resource and is_qualified(resource)):
+            return
+        close = get_close_matches(resource, _RESOURCES, n=1)
+        meant = GPU if is_gpu(f"/{resource.lower().removesuffix('s')}") else "".join(close)
+        hint = f"; did you mean {meant}?" if meant else ""
+        accepted = f"write {', '.join(_RESOURCES)} or DOMAIN/NAME, such as {GPU}"
+        self.fail(f"{resource!r} is no resource of pods: {accepted}{hint}", param, ctx)
+
 
 AMOUNTS: Final = Amounts()
+COUNT: Final = click.IntRange(0, MOST_INT32)
+"""A number of pods."""
 
 
 @dataclass(frozen=True, slots=True)

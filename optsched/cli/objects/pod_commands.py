@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from optsched.api.kinds import JOB, POD, QUEUE
+from optsched.api.kinds import JOB, POD, QUEUE, Ref
 from optsched.api.wellknown import JOB_NAME
 from optsched.cli.base.command_errors import Group
-from optsched.cli.base.connection import Exit, Failure, call_cluster, cluster_options, listed_in
+from optsched.cli.base.connection import (
+    Exit,
+    Failure,
+    call_cluster,
+    check_named,
+    cluster_options,
+    listed_in,
+)
 from optsched.cli.base.options import output_option, show_list, with_namespace
 from optsched.cli.objects.table_columns import PODS, queue_of_pod
 from optsched.cli.objects.target_names import names_of, namespace_option
@@ -43,7 +50,11 @@ def list_pods(
 
     async def list_pods(client: Client) -> list[Any]:
         inside = None if all_namespaces else namespace
-        return await listed_in(client, POD, inside, labels=label_of(job, queue))
+        found = await listed_in(client, POD, inside, labels=label_of(job, queue))
+        if not in_queue(found, queue) and not (job and found):
+            named = [] if inside is None else [Ref(JOB, inside or client.namespace, job)]
+            await check_named(client, Ref(QUEUE, "", queue), *named)
+        return found
 
     all_ = call_cluster(place, list_pods)
     pods = in_queue(all_, queue)

@@ -21,6 +21,7 @@ from optsched.cli.base.connection import (
     read,
 )
 from optsched.cli.base.options import (
+    MOST_INT32,
     TABLE,
     WIDE,
     output_option,
@@ -90,7 +91,7 @@ def spec_options(command: Command) -> Command:
         click.option("--deserved", type=AMOUNTS, help="What is due to it."),
         click.option("--guarantee", type=AMOUNTS, help="What is kept for it."),
         click.option("--parent", default="", help="The queue above it."),
-        click.option("--priority", type=click.IntRange(min=0), help="Higher goes first."),
+        click.option("--priority", type=click.IntRange(0, MOST_INT32), help="Higher goes first."),
         click.option("--reclaimable/--no-reclaimable", default=None, help="Whether it gives back."),
     )
 

@@ -14,13 +14,22 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from optsched.cli.base.options import JSON, SEED, TABLE, YAML, Seconds, form_option
+from optsched.cli.base.command_errors import WrongUsage
+from optsched.cli.base.options import (
+    JSON,
+    SEED,
+    TABLE,
+    YAML,
+    Seconds,
+    current_names,
+    form_option,
+)
 from optsched.cli.base.path_arguments import KeepError, OutputPath, check_writable
 from optsched.study.packing.vbp import is_vbp
 from optsched.study.reassignment.roadef import is_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -69,15 +78,31 @@ class OrBenchmark(click.Command):
         """Return the context of this command or of the benchmark's."""
         for benchmark in BENCHMARKS:
             command = benchmark.load() if any(map(benchmark.takes, args)) else self
-            if any(map(benchmark.takes, _files(command, args))):
+            found = [a for a in _files((self, command), args) if benchmark.takes(a)]
+            if not found:
+                continue
+            try:
                 return command.make_context(info_name, args, parent, **extra)
+            except click.NoSuchOption as e:
+                if e.option_name not in _names(self.params):
+                    raise
+                taken = ", ".join(sorted(_names(command.params)))
+                message = f"{e.option_name} is for clusters: {found[0]} takes {taken}"
+                raise WrongUsage(message) from e
         return super().make_context(info_name, args, parent, **extra)
 
 
-def _files(command: click.Command, args: Sequence[str]) -> list[str]:
-    """Return the arguments that are neither options nor option values."""
+def _names(params: Sequence[click.Parameter]) -> set[str]:
+    """Return the long names of options."""
+    options = (param for param in params if isinstance(param, click.Option))
+    return {name for option in options for name in current_names(option) if name.startswith("--")}
+
+
+def _files(commands: Iterable[click.Command], args: Sequence[str]) -> list[str]:
+    """Return the arguments that are neither options nor option values of any of the commands."""
     valued = {
         name
+        for command in commands
         for option in command.params
         if isinstance(option, click.Option) and not option.is_flag
         for name in option.opts

@@ -57,6 +57,9 @@ def policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
     """Return policies by command-line value; exit with 2 if two share a name."""
     found: dict[str, Policy] = {}
     for model in options.models:
+        if model in found:
+            print_text(console, f"--model {model}: is given twice; give each model once", "red")
+            sys.exit(BAD_INPUT)
         policy = policy_of(console, model, options.solver, options.plugins_dir)
         alike = next((m for m, p in found.items() if p.name == policy.name), None)
         if alike is not None:

@@ -24,6 +24,7 @@ from optsched.cli.base.path_arguments import (
     check_folder,
     check_outputs,
     is_standard,
+    single_model,
 )
 from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
 from optsched.cli.base.session_context import keep_for_good, policy_of
@@ -157,7 +158,9 @@ class SimulateOptions:
 @click.option(
     "--model",
     type=ModelSource(),
-    default="volcano-default",
+    multiple=True,
+    default=("volcano-default",),
+    callback=single_model,
     show_default=True,
     help="Name of a model, or a file.",
 )

@@ -122,6 +122,8 @@ def read_instance(
     assembled = assemble(found.values, options, taken_ms, where=found.where)
     problems = (*found.problems, *unknown, *assembled.problems)
     if not assembled.num_read:
+        if problems and not assembled.ignored:
+            raise InstanceError("\n".join(map(str, problems)))
         raise InstanceError(_nothing(where, assembled), problems)
     left_out = tuple(
         f"{at}: {what} is left out: no scheduler reads this kind" for what, at in assembled.left_out

@@ -294,5 +294,7 @@ def read_published_trace(name: str, path: Path, nodes: Sequence[Node] | None = N
     if name not in _WITHOUT_NODES:
         raise InstanceError(f"{name!r} is no format of traces: write {', '.join(TRACE_FORMATS)}")
     if nodes is None:
-        raise InstanceError(f"{path}: a trace of {name} has no nodes of its own: give some")
+        raise InstanceError(
+            f"{path}: a trace of {name} has no nodes of its own: name a file with nodes by --nodes"
+        )
     return _WITHOUT_NODES[name](path, nodes)

@@ -96,7 +96,7 @@ _PARTS: Final[Mapping[str, tuple[str, type[int] | type[float]]]] = {
 def synthetic(text: str) -> Trace:
     """The trace that a text such as `gavel:jobs=1000,nodes=100,seed=3` describes.
 
-    SyntheticError for unknown names, and for values that are not numbers above zero.
+    SyntheticError for unknown or repeated names, and for values that are no numbers in range.
     """
     values: dict[str, float] = {}
     for part in filter(None, text.removeprefix("gavel:").split(",")):
@@ -104,15 +104,17 @@ def synthetic(text: str) -> Trace:
         if name not in _PARTS:
             raise SyntheticError(f"{text}: {name} is not one of {', '.join(_PARTS)}")
         field, kind = _PARTS[name]
+        if field in values:
+            raise SyntheticError(f"{text}: {name} is given twice; give it once")
+        least = 0 if name in ("seed", "estimated") else 1 if kind is int else 1e-9
+        number = "a whole number" if kind is int else "a number"
+        accepted = f"write {number} from {least:g} to {_LARGEST}"
         try:
             values[field] = kind(value)
         except ValueError as e:
-            raise SyntheticError(f"{text}: {name}: {value} is no number") from e
-        least = 0 if name in ("seed", "estimated") else 1 if kind is int else 1e-9
+            raise SyntheticError(f"{text}: {name}: {value!r} is not {number}: {accepted}") from e
         if not least <= values[field] <= _LARGEST:
-            raise SyntheticError(
-                f"{text}: {name}: {value} is out of range: write {least:g} or more"
-            )
+            raise SyntheticError(f"{text}: {name}: {value} is out of range: {accepted}")
     return GavelTrace(**values).trace()  # type: ignore[arg-type]  # each has been made its own kind
 
 

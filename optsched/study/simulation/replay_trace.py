@@ -115,7 +115,7 @@ def read_pictures(folder: Path) -> list[Instance]:
     """
     read = [read_instance(picture) for picture in sorted(folder.glob(PICTURES))]
     if not read:
-        raise InstanceError(f"{folder}: there are no pictures {PICTURES} in it")
+        raise InstanceError(f"{folder}: holds no pictures of a cluster ({PICTURES})")
     back = next((b for a, b in pairwise(read) if b.snapshot.taken_ms < a.snapshot.taken_ms), None)
     if back is not None:
         raise InstanceError(f"{back.path}: was taken before the one before it: name them in order")
