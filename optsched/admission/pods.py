@@ -30,6 +30,7 @@ from optsched.api.wellknown import (
     QUEUE_ALLOCATION_GATE,
     QUEUE_NAME,
     first_annotation,
+    format_joined,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def mutate(review: Review) -> None:
     name = (group.scheduler_name if group is not None else "") or spec.get("schedulerName")
     is_ours = name in review.settings.scheduler_names
     if is_ours:
-        record_submitter(review, is_changed=True)
+        joined = _joined_group(annotations, review) if review.settings.checks_use else None
+        record_submitter(review, is_changed=True, joined=joined)
     if is_ours and review.settings.gates_pods and annotations.get(QUEUE_ALLOCATION_GATE) == "true":
         # Other schedulers would not remove the gate.
         gate = {"name": QUEUE_ALLOCATION_GATE}
@@ -154,6 +156,26 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
     group = first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
     if group and group != first_annotation(before, GROUP_NAME_ANNOTATIONS):
         _check_group(group, review)
+
+
+def _joined_group(annotations: Mapping[str, str], review: Review) -> str:
+    """Return the PodGroup that a new pod joins, and its queue; empty if there is none yet.
+
+    Roles may let the pod in. The scheduler does not know them: where another user creates the
+    PodGroup at the same moment, only this record shows that they were checked.
+    """
+    space = review.request.namespace
+    upstream = group_named_by(get_mapping(review.request.obj, "spec"))
+    kinds, name = SCHEDULING_POD_GROUPS, upstream
+    if not upstream:
+        kinds, name = (POD_GROUP,), first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
+    for kind in kinds if name else ():
+        found = review.answer(ObjectQuestion(Ref(kind, space, name)), default=None)
+        if found is not None:
+            queue = get_mapping(found, "spec").get("queue") or DEFAULT_QUEUE
+            uid = str(get_mapping(found, "metadata").get("uid") or "")
+            return format_joined(uid, queue_of(found) if upstream else str(queue))
+    return ""
 
 
 def _check_group(name: str, review: Review) -> None:

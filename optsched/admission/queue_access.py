@@ -17,9 +17,7 @@ from optsched.admission.submitters import subjects_of
 from optsched.api.kinds import QUEUE
 from optsched.api.queue import QueueState
 from optsched.api.wellknown import (
-    QUEUE_GROUPS,
     QUEUE_NAMESPACES,
-    QUEUE_USERS,
     ROOT_QUEUE,
     SUBMITTER,
 )
@@ -84,7 +82,7 @@ def check_leaf(queue: Queue, review: Review) -> None:
 
 def is_restricted(queue: Queue, settings: Settings) -> bool:
     """Return whether a queue admits only some users."""
-    return settings.checks_use or any(_lists_of(queue).values())
+    return settings.checks_use or any(queue.access_lists.values())
 
 
 def has_restricted_queues(world: World, settings: Settings) -> bool:
@@ -100,19 +98,14 @@ def check_access(queue: Queue, review: Review) -> None:
     for subject in subjects:
         if not can_use_queue(queue, subject, review):
             _deny(queue, f"user {subject.user}", review)
-    if not subjects and review.request.namespace not in _lists_of(queue)[QUEUE_NAMESPACES]:
+    if not subjects and review.request.namespace not in queue.access_lists[QUEUE_NAMESPACES]:
         unknown = f"the unknown submitter (no annotation {SUBMITTER}; submit it again)"
         _deny(queue, unknown, review)
 
 
 def can_use_queue(queue: Queue, subject: Subject, review: Review) -> bool:
     """Return whether a subject may use a queue; true while the question is open."""
-    lists = _lists_of(queue)
-    is_listed = (
-        subject.user in lists[QUEUE_USERS]
-        or bool(subject.groups & lists[QUEUE_GROUPS])
-        or review.request.namespace in lists[QUEUE_NAMESPACES]
-    )
+    is_listed = queue.lists(subject, review.request.namespace)
     if is_listed or not is_restricted(queue, review.settings):
         return True
     if not review.settings.checks_use:
@@ -122,8 +115,8 @@ def can_use_queue(queue: Queue, subject: Subject, review: Review) -> bool:
 
 
 def _deny(queue: Queue, who: str, review: Review) -> None:
-    lists = _lists_of(queue)
-    said = "; ".join(f"{key}: {_join_names(sorted(lists[key]))}" for key in _LISTS if lists[key])
+    lists = queue.access_lists
+    said = "; ".join(f"{key}: {_join_names(sorted(lists[key]))}" for key in lists if lists[key])
     reasons = [f"its annotations let in {said}"] if said else []
     if review.settings.checks_use:
         reasons.append(f"no role grants the verb {USE} on queues.{QUEUE.group} {queue.name}")
@@ -132,17 +125,6 @@ def _deny(queue: Queue, who: str, review: Review) -> None:
         f"{review.request.namespace}: {'; '.join(reasons)}"
     )
     review.rests_on(QUEUE, queue.name)
-
-
-def _lists_of(queue: Queue) -> dict[str, frozenset[str]]:
-    return {key: _names(queue.meta.annotations.get(key, "")) for key in _LISTS}
-
-
-_LISTS: Final = (QUEUE_USERS, QUEUE_GROUPS, QUEUE_NAMESPACES)
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
 def _suggest_queue(name: str, world: World) -> str:

@@ -51,8 +51,10 @@ def record_author(review: Review) -> None:
     record_submitter(review, is_changed=review.is_spec_changed)
 
 
-def record_submitter(review: Review, *, is_changed: bool) -> None:
+def record_submitter(review: Review, *, is_changed: bool, joined: str | None = None) -> None:
     """Write into the object who submits it; is_changed: whether an update changes the work.
+
+    joined: the PodGroup that a pod is let into, for its record; None to record none.
 
     Users' own values of the annotation are replaced. A change of the work makes its author the
     submitter; otherwise the record stays.
@@ -66,7 +68,7 @@ def record_submitter(review: Review, *, is_changed: bool) -> None:
     text = (
         before
         if stays and before
-        else format_submitters(subjects_of(review.request, review.settings))
+        else format_submitters(subjects_of(review.request, review.settings), joined)
     )
     if text == record_of(review.request.obj):
         return

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from optsched.units import FieldError
 
 _DEVICE_CLASS: Final = "deviceclass/"
+_ACCESS_LISTS: Final = (
+    wellknown.QUEUE_USERS,
+    wellknown.QUEUE_GROUPS,
+    wellknown.QUEUE_NAMESPACES,
+)
 
 
 class QueueState(StrEnum):
@@ -127,6 +132,20 @@ class Queue:
         return self.meta.name
 
     @property
+    def access_lists(self) -> dict[str, frozenset[str]]:
+        """The users, groups and namespaces that it lets in, by annotation; all empty for any."""
+        return {key: _names(self.meta.annotations.get(key, "")) for key in _ACCESS_LISTS}
+
+    def lists(self, subject: wellknown.Subject, namespace: str) -> bool:
+        """Whether its lists let a user in, who works in a namespace."""
+        lists = self.access_lists
+        return (
+            subject.user in lists[wellknown.QUEUE_USERS]
+            or bool(subject.groups & lists[wellknown.QUEUE_GROUPS])
+            or namespace in lists[wellknown.QUEUE_NAMESPACES]
+        )
+
+    @property
     def takes_work(self) -> bool:
         """Whether new work may be placed: it is open, and all of it could be read."""
         return self.status.state is QueueState.OPEN and not self.errors
@@ -197,6 +216,10 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
         errors=tuple(errors),
     )
     return queue, queue.errors
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
 def _weight(spec: Fields) -> int:

@@ -134,6 +134,9 @@ def is_mark(key: str) -> bool:
 # --- submitters -----------------------------------------------------------------------------------
 
 
+_JOINED: Final = "joined"
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A user, and the groups that the API server has found him in."""
@@ -156,10 +159,32 @@ def parse_submitters(text: object) -> tuple[Subject, ...]:
     return tuple(s for s in subjects if s is not None) if all(subjects) else ()
 
 
-def format_submitters(subjects: Iterable[Subject]) -> str:
-    """The text of an annotation; equal subjects are written once, in the order of their names."""
+def format_joined(uid: str, queue: str) -> str:
+    """The text that names a PodGroup and its queue, which a pod was let into."""
+    return f"{uid} {queue}"
+
+
+def parse_joined(text: object) -> str | None:
+    """The PodGroup and queue that a pod was let into by its record; None if that is not recorded.
+
+    Empty for a pod that was created before its PodGroup.
+    """
+    try:
+        entry = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+    joined = entry.get(_JOINED) if isinstance(entry, dict) else None
+    return joined if isinstance(joined, str) else None
+
+
+def format_submitters(subjects: Iterable[Subject], joined: str | None = None) -> str:
+    """The text of an annotation; equal subjects are written once, in the order of their names.
+
+    joined: see `parse_joined`.
+    """
+    more = {} if joined is None else {_JOINED: joined}
     unique = sorted(set(subjects), key=lambda subject: (subject.user, sorted(subject.groups)))
-    entries = [{"user": each.user, "groups": sorted(each.groups)} for each in unique]
+    entries = [{"user": each.user, "groups": sorted(each.groups), **more} for each in unique]
     return json.dumps(entries[0] if len(entries) == 1 else entries, separators=(",", ":"))
 
 

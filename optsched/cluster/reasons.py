@@ -78,6 +78,7 @@ class FlawCode(StrEnum):
     CARDS = "InvalidDeviceReport"
     PRIORITY = "PriorityAbovePods"
     DEVICES = "DevicesNotBound"
+    ACCESS = "MayNotJoin"
 
 
 READ_CODES = frozenset({FlawCode.QUEUE, FlawCode.HYPERNODE, FlawCode.CARDS})

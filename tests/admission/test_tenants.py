@@ -12,7 +12,14 @@ import pytest
 from optsched.admission.review import AccessQuestion, ObjectQuestion, PodsQuestion
 from optsched.admission.world import Settings
 from optsched.api.kinds import POD, POD_GROUP, QUEUE, SCHEDULING_POD_GROUPS, Ref
-from optsched.api.wellknown import SUBMITTER, Subject, format_submitters, parse_submitters
+from optsched.api.wellknown import (
+    SUBMITTER,
+    Subject,
+    format_joined,
+    format_submitters,
+    parse_joined,
+    parse_submitters,
+)
 from tests.admission.kit import NAMESPACE, StaticWorld, ask, job, patched, queue, task, world
 
 QUEUE_KEY = "scheduling.volcano.sh/queue-name"
@@ -218,6 +225,32 @@ def test_podgroups_of_kubernetes_are_in_queues_that_their_users_may_use():
     assert set(by(EVE, "/pods/validate", early).questions) == set(there)
     assert by(EVE, "/pods/validate", early, answers=there).problems == (MAY_NOT,)
     assert by(ANN, "/pods/validate", early, answers=there).allowed
+
+
+def test_where_roles_count_the_record_of_a_pod_names_the_podgroup_that_it_is_let_into():
+    """Admission alone checks whether a role lets a user in; the scheduler reads the record."""
+
+    def joined(obj: Raw, answers: Any, settings: Settings = RBAC) -> str | None:
+        path = "/pods/mutate"
+        stored = patched(obj, by(EVE, path, obj, settings=settings, answers=answers))
+        text = stored["metadata"]["annotations"][SUBMITTER]
+        assert parse_submitters(text) == (EVE,)
+        return parse_joined(text)
+
+    there = group(ANN)
+    there["metadata"]["uid"] = "u"
+    joining = pod(**{GROUP_KEY: "g"})
+    assert by(EVE, "/pods/mutate", joining, settings=RBAC).questions == (is_group("g"),)
+    assert joined(joining, {is_group("g"): there}) == format_joined("u", "lab")
+    assert joined(joining, {is_group("g"): {**there, "spec": {}}}) == format_joined("u", "default")
+    assert joined(joining, {is_group("g"): None}) == ""
+    assert joined(pod(), {}) == ""
+    assert joined(joining, {is_group("g"): there}, SETTINGS) is None
+    upstream = pod()
+    upstream["spec"]["schedulingGroup"] = {"podGroupName": "g"}
+    older, newer = (ObjectQuestion(Ref(k, NAMESPACE, "g")) for k in SCHEDULING_POD_GROUPS[:2])
+    found = {"metadata": {**meta("g", **{QUEUE_KEY: "lab"}), "uid": "u"}, "spec": {}}
+    assert joined(upstream, {older: None, newer: found}) == format_joined("u", "lab")
 
 
 def test_a_job_does_not_grow_once_its_user_has_left_the_list():

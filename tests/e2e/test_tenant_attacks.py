@@ -5,6 +5,7 @@ A scheduler with the rights of its manifest works beside webhook and controllers
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import pytest
 
 from optsched.api import kinds
 from optsched.api.kinds import collection_path, object_path
+from optsched.api.wellknown import SUBMITTER, Subject, format_submitters
 from optsched.local.kubectl import node_manifest
 from tests.support.api import Refused, until
 from tests.support.live import PERIOD, Scheduler
@@ -330,6 +332,49 @@ def test_a_pod_of_another_scheduler_joins_no_gang(stage: Stage) -> None:
     stage.ann.post(stage.path(kinds.POD), sized(pod("pair-1", **{GROUP_KEY: "pair"}), 1))
     for name in ("pair-0", "pair-1"):
         await_bound(stage, name)
+
+
+RACES = 20
+
+
+def test_a_pod_that_was_created_with_the_podgroup_of_another_user_joins_nothing(
+    stage: Stage,
+) -> None:
+    """Two reviews at one moment see neither pod nor PodGroup, and let both in."""
+
+    def create(user: Api, kind: kinds.Kind, body: Raw) -> bool:
+        try:
+            user.post(stage.path(kind), body)
+        except Refused:
+            return False
+        finally:
+            user.close()
+        return True
+
+    raced = []
+    with ThreadPoolExecutor(2) as threads:
+        for number in range(RACES):
+            name = f"race-{number}"
+            body = sized(pod(name, **{GROUP_KEY: name}), 1)
+            mine = threads.submit(create, stage.eve, kinds.POD, body)
+            theirs = threads.submit(create, stage.ann, kinds.POD_GROUP, group(name, "lab"))
+            if mine.result() and theirs.result():
+                raced.append(name)
+    # What such a race leaves, whether or not this machine has lost one: the record says that
+    # admission found no PodGroup.
+    stage.ann.post(stage.path(kinds.POD_GROUP), group("raced", "lab"))
+    text = format_submitters([Subject("eve", frozenset({"students"}))], joined="")
+    marks = {GROUP_KEY: "raced", SUBMITTER: text}
+    stage.controller.post(stage.path(kinds.POD), sized(pod("raced", **marks), 1))
+    stage.ann.post(stage.path(kinds.POD), sized(pod("member", **{GROUP_KEY: "raced"}), 1))
+    print(f"{len(raced)} of {RACES} pairs were both let in")
+    for name in (*raced, "raced"):
+        until(lambda name=name: stage.events(name), f"{name} is reported")
+        said = stage.events(name)
+        assert any("user eve may not use queue lab of PodGroup" in each for each in said), said
+    await_bound(stage, "member")
+    assert [node_of(stage, name) for name in (*raced, "raced")] == [""] * (len(raced) + 1)
+    until(lambda: held_by(stage, "lab") == "1", "the queue holds the pod of its user alone")
 
 
 def test_a_gate_that_its_user_removes_opens_no_queue(stage: Stage) -> None:

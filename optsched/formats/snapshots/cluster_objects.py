@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from optsched.api import kinds
 from optsched.api.podgroup import parse_podgroup, parse_scheduling_group
 from optsched.api.priorityclass import parse_priority_class
-from optsched.api.wellknown import MOVES
+from optsched.api.wellknown import MOVES, SUBMITTER, format_joined
 from optsched.cluster.node_parts import NO_SHARDING
 from optsched.cluster.reasons import Flaw, FlawCode
 from optsched.cluster.snapshot import Snapshot
 from optsched.cluster.snapshot_builder import SnapshotBuilder
 from optsched.formats.codec.pod_groups import (
+    AT_THEIR_END,
     BarePod,
     gang_of_group,
     gang_without_group,
@@ -41,19 +43,22 @@ from optsched.formats.snapshots.object_stores import (
     store_or_drop,
     take_every_node,
 )
-from optsched.formats.snapshots.pod_store import PodStore
+from optsched.formats.snapshots.pod_store import PodStore, read_submitters
+from optsched.units import FieldError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from optsched.api.kinds import Kind
+    from optsched.api.meta import ObjectMeta
     from optsched.api.podgroup import PodGroup, SchedulingPodGroup
     from optsched.api.priorityclass import PriorityClass
+    from optsched.api.queue import Queue
     from optsched.cluster.reasons import Reason
     from optsched.cluster.snapshot import Budget, Gang, Node, Quota
     from optsched.cluster.task import Task
     from optsched.formats.snapshots.object_stores import Raw
-    from optsched.units import FieldError
+    from optsched.formats.snapshots.pod_store import Pod
 
 
 MOST_SHUFFLES: Final = 64
@@ -71,6 +76,8 @@ class GangStore:
         Priority classes in force.
     group_problems
         Fields of PodGroups that could not be read, with the kind, by key of the gang.
+    flaws
+        Pods that may not join the gang that they name, by key of the gang.
 
     """
 
@@ -80,6 +87,7 @@ class GangStore:
         builder: SnapshotBuilder,
         pods: PodStore,
         namespaces: NamespaceStore,
+        queues: QueueStore,
     ) -> None:
         self.groups: dict[str, PodGroup] = {}
         self.table = Priorities()
@@ -87,6 +95,10 @@ class GangStore:
         self._options = options
         self._pods = pods
         self._namespaces = namespaces
+        self._queues = queues
+        self.flaws: dict[str, tuple[Flaw, ...]] = {}
+        self._guested: set[str] = set()
+        """Gangs that pods name of other users than that of the PodGroup."""
         self._scheduling_groups: dict[Kind, dict[str, SchedulingPodGroup]] = {
             kind: {} for kind in kinds.SCHEDULING_POD_GROUPS
         }
@@ -144,6 +156,10 @@ class GangStore:
         """Have gangs without a PodGroup assembled again: their namespace may name their queue."""
         self._pods.touched_gangs.update(key for key in self._pods.gangs if key not in self.groups)
 
+    def touch_with_guests(self) -> None:
+        """Have gangs assembled again of which a queue decides who may join."""
+        self._pods.touched_gangs.update(self._guested)
+
     def assume_bound(self, key: str) -> None:
         """Fix the queue of a gang of which a pod is about to be bound."""
         gang = self._gangs.lookup(key)
@@ -195,8 +211,8 @@ class GangStore:
         self.group_problems.pop(key, None)
         if self._pods.has_only_foreign_pods(key):
             return None
-        tasks, group = tuple(self._pods.gang_tasks(key)), self.groups.get(key)
-        found = self._find_scheduling_group(key)
+        group, found = self.groups.get(key), self._find_scheduling_group(key)
+        tasks = self._find_members(key, group, None if found is None else found[1])
         if group is not None:
             if not tasks and not is_empty_group_of(group, self._options.scheduler_names):
                 return None
@@ -226,6 +242,61 @@ class GangStore:
         if not key.partition("/")[2].startswith(IMPLICIT_PREFIX):
             return gang_without_group(key, tasks, queue)
         return implicit_gang(BarePod(task, queue, self._pods.priority_of(pod), pod.annotations))
+
+    def _find_members(
+        self, key: str, group: PodGroup | None, upstream: SchedulingPodGroup | None
+    ) -> tuple[Task, ...]:
+        """Return the tasks of a gang without pods that may not join it, which are flaws.
+
+        Admission checks that when a pod or a PodGroup is created. Where two users create both at
+        one moment, neither review sees the other object. Roles are checked by admission alone,
+        which records the PodGroup on the pod. A pod that holds resources counts in any case.
+        """
+        self._guested.discard(key)
+        self.flaws.pop(key, None)
+        tasks = tuple(self._pods.gang_tasks(key))
+        joined = group or upstream
+        if joined is None:
+            return tasks
+        own = {each.user for each in read_submitters(joined.meta.annotations)}
+        is_running = any(task.status.holds_resources for task in tasks)
+        named = self._admitted.get(key, "") if is_running else ""
+        named = named or joined.queue or self._options.default_queue
+        flaws: list[Flaw] = []
+        for task in tasks:
+            pod = self._pods[task.key]
+            guests = [subject for subject in pod.submitters if subject.user not in own]
+            if not guests:
+                continue
+            self._guested.add(key)
+            is_fixed = task.status.holds_resources or task.status in AT_THEIR_END
+            queue = self._queues.by_key.get(named)
+            if is_fixed or queue is None or not self._is_restricted(queue, pod, joined.meta, own):
+                continue
+            denied = [each.user for each in guests if not queue.lists(each, task.namespace)]
+            if denied:
+                message = (
+                    f"user {denied[0]} may not use queue {named} of PodGroup {joined.meta.key}, "
+                    "which is of another user: the pod does not count and gets no node; delete "
+                    "it, or create it again for a PodGroup that is there"
+                )
+                flaws.append(Flaw(kinds.POD, task.key, FlawCode.ACCESS, message))
+        if not flaws:
+            return tasks
+        self.flaws[key] = tuple(flaws)
+        refused = {flaw.key for flaw in flaws}
+        return tuple(task for task in tasks if task.key not in refused)
+
+    @staticmethod
+    def _is_restricted(queue: Queue, pod: Pod, group: ObjectMeta, own: Collection[str]) -> bool:
+        """Whether the lists of a queue decide on a pod of another user than those of its group.
+
+        Where roles count, they have let the pod in if its record names the group and its queue. A
+        group without a record may be of the same user.
+        """
+        if pod.joined is None:
+            return any(queue.access_lists.values())
+        return bool(own) and pod.joined != format_joined(group.uid, queue.name)
 
     def _find_scheduling_group(self, key: str) -> tuple[Kind, SchedulingPodGroup] | None:
         """Return a PodGroup of Kubernetes itself in the newest version that is served."""
@@ -345,11 +416,11 @@ class ClusterObjects:
         )
         self._quotas: ParsedStore[Quota] = ParsedStore(kinds.RESOURCE_QUOTA, parse_quota, problems)
         self.pods = PodStore(options, self._builder, problems)
-        self.gangs = GangStore(options, self._builder, self.pods, self._namespaces)
+        self.queues = QueueStore(problems)
+        self.gangs = GangStore(options, self._builder, self.pods, self._namespaces, self.queues)
         self.nodes = NodeStore(self._builder, takes_node, problems)
         self.devices = DeviceStore(problems)
         self.volumes = VolumeStore(problems)
-        self.queues = QueueStore(problems)
         self.shards = ShardStore(options.sharding or NO_SHARDING, problems)
         self._apply_by_kind: Mapping[Kind, Callable[[str, Raw | None], None]] = {
             kinds.NODE: self.nodes.apply_node,
@@ -408,7 +479,9 @@ class ClusterObjects:
         self.refresh_priorities()
         if self._namespaces.refresh(used_namespaces):
             self.gangs.touch_without_group()
-        for store in (self.queues, self._budgets, self._quotas, self.shards):
+        if self.queues.refresh():
+            self.gangs.touch_with_guests()
+        for store in (self._budgets, self._quotas, self.shards):
             store.refresh()
         self.gangs.refresh()
         shuffles = self.gangs.last_shuffle_ms(taken_ms)
@@ -453,6 +526,10 @@ class ClusterObjects:
         found = {**self._problems, **self.volumes.storage_problems()}
         for gang, (kind, errors) in self.gangs.group_problems.items():
             found[kind, object_key(gang)] = errors
+        for flaw in chain.from_iterable(self.gangs.flaws.values()):
+            about = (flaw.kind, flaw.key)
+            error = FieldError(f"metadata.annotations[{SUBMITTER}]", "", flaw.message)
+            found[about] = (*found.get(about, ()), error)
         for name, remarks in self.nodes.hypernode_remarks():
             about = (kinds.HYPER_NODE, name)
             found[about] = (*found.get(about, ()), *remarks)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from optsched.api import kinds, wellknown
@@ -223,6 +224,10 @@ class Pod:
         The fields that its priority is read from.
     raw
         The whole pod if its priority depends on priority classes, else None.
+    submitters
+        Who submitted it, as admission has recorded; none without that record.
+    joined
+        The PodGroup and queue that roles let it into; see `wellknown.parse_joined`.
     grace_s
         How long it may take to end, in seconds (`terminationGracePeriodSeconds`).
 
@@ -235,6 +240,8 @@ class Pod:
     raw: Raw | None
     assumed: Assumption | None = None
     grace_s: int = DEFAULT_GRACE_S
+    submitters: tuple[wellknown.Subject, ...] = ()
+    joined: str | None = None
 
     def has_same_gang_inputs(self, other: Pod) -> bool:
         """Whether the gang would be the same with the other state of the pod."""
@@ -242,6 +249,7 @@ class Pod:
             self.task is other.task
             and self.annotations == other.annotations
             and self.spec == other.spec
+            and (self.submitters, self.joined) == (other.submitters, other.joined)
         )
 
     def outline(self) -> Raw:
@@ -481,6 +489,8 @@ class PodStore:
 
     def _pod(self, reported: Task, task: Task, raw: Raw, assumed: Assumption | None) -> Pod:
         annotations = _mapping_at(_mapping_at(raw, "metadata"), "annotations")
+        submitters = read_submitters(annotations)
+        joined = wellknown.parse_joined(annotations.get(wellknown.SUBMITTER))
         if not reported.gang.partition("/")[2].startswith(IMPLICIT_PREFIX):
             annotations = {key: annotations[key] for key in _QUEUES if key in annotations}
         if self._bound_devices.is_distrusted(reported.key):
@@ -491,9 +501,11 @@ class PodStore:
         priority = spec.get("priority")
         if type(priority) is int:
             self._unsettled.discard(reported.key)
-            return Pod(reported, task, annotations, {"priority": priority}, None, assumed, grace_s)
+            kept = {"priority": priority}
+            known = (annotations, kept, None, assumed, grace_s, submitters, joined)
+            return Pod(reported, task, *known)
         self._unsettled.add(reported.key)
-        return Pod(reported, task, annotations, spec, raw, assumed, grace_s)
+        return Pod(reported, task, annotations, spec, raw, assumed, grace_s, submitters, joined)
 
     def _index(self, before: Pod | None, pod: Pod) -> None:
         task = pod.task
@@ -537,6 +549,17 @@ def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
     # Only the end of the pod, or another pod of that name, contradicts an assumption.
     is_same = reported.uid == before.reported.uid
     return reported, before.assumed if is_same and before.assumed.is_unconfirmed(reported) else None
+
+
+@lru_cache(maxsize=1024)
+def _parse_record(text: str) -> tuple[wellknown.Subject, ...]:
+    return wellknown.parse_submitters(text)
+
+
+def read_submitters(annotations: Mapping[str, Any]) -> tuple[wellknown.Subject, ...]:
+    """Return the subjects of an object's record; equal records are one value."""
+    text = annotations.get(wellknown.SUBMITTER)
+    return _parse_record(text) if isinstance(text, str) else ()
 
 
 def _mapping_at(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from optsched.api import kinds
@@ -392,9 +393,9 @@ class ClusterCache:
     @property
     def flaws(self) -> tuple[Flaw, ...]:
         """Claims of objects that do not count, in a fixed order."""
-        return tuple(
-            self._objects.pods.flaws[about] for about in sorted(self._objects.pods.flaws, key=str)
-        )
+        refused = self._objects.gangs.flaws.values()
+        found = (*self._objects.pods.flaws.values(), *chain.from_iterable(refused))
+        return tuple(sorted(found, key=lambda flaw: (str(flaw.kind), flaw.key, flaw.code)))
 
     @property
     def queues(self) -> Mapping[str, ApiQueue]:

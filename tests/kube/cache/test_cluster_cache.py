@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optsched.api import kinds
+from optsched.api.wellknown import Subject, format_submitters
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.task import TaskStatus
 from optsched.formats.codec.pods.reader import DecodeOptions, PodDecoder, has_left_cluster
@@ -93,6 +94,16 @@ class Cluster:
                 obj["spec"]["nodeName"] = self.assumed[key_of(obj)]
                 obj["status"] = {}
         snapshot = assemble(objects, OPTIONS, 7).snapshot
+        # Who may join depends on the queue that a gang counts for.
+        held = {g.key for g in snapshot.gangs if any(t.status.holds_resources for t in g.tasks)}
+        for obj in objects:
+            if obj["kind"] == "PodGroup":
+                is_upstream = obj["apiVersion"].startswith("scheduling.k8s.io")
+                space, _, name = key_of(obj).partition("/")
+                key = f"{space}/k8s:{name}" if is_upstream else f"{space}/{name}"
+                if key in held & self.admitted.keys() and not is_upstream:
+                    obj["spec"]["queue"] = self.admitted[key]
+        snapshot = assemble(objects, OPTIONS, 7).snapshot
         gangs = tuple(self.as_admitted(gang) for gang in snapshot.gangs)
         for key in self.admitted.keys() - {gang.key for gang in gangs}:
             del self.admitted[key]
@@ -148,6 +159,23 @@ marks = st.dictionaries(
 )
 
 
+records = st.sampled_from(
+    [
+        {},
+        *(
+            {"optsched.io/submitter": format_submitters([Subject(user)], joined)}
+            for user, joined in (("ann", None), ("eve", None), ("eve", ""), ("bob", "u1 h"))
+        ),
+    ]
+)
+
+
+def listing_queue(name: str, users: str, weight: int) -> dict[str, Any]:
+    found = queue(name, weight=weight)
+    found["metadata"]["annotations"] = {"optsched.io/users": users}
+    return found
+
+
 @st.composite
 def pods(draw: st.DrawFn) -> dict[str, Any]:
     spec: dict[str, Any] = {
@@ -155,6 +183,7 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
     }
     status: dict[str, Any] = {"phase": draw(st.sampled_from(["Pending", "Running", "Succeeded"]))}
     more: dict[str, Any] = {"uid": draw(st.sampled_from(["u1", "u2"])), "annotations": draw(marks)}
+    more["annotations"] |= draw(records)
     if draw(st.booleans()):
         spec["nodeName"] = draw(node_names)
     if draw(st.booleans()):
@@ -237,8 +266,20 @@ others = st.one_of(
     st.builds(
         node, node_names, st.fixed_dictionaries({"zone": names}), unschedulable=st.booleans()
     ),
-    st.builds(group, st.sampled_from(["g", "h"]), group_specs, namespace=namespaces),
-    st.builds(queue, st.sampled_from(["default", "h"]), weight=st.integers(1, 2)),
+    st.builds(
+        group,
+        st.sampled_from(["g", "h"]),
+        group_specs,
+        namespace=namespaces,
+        annotations=records,
+        uid=st.sampled_from(["u1", "u2"]),
+    ),
+    st.builds(
+        listing_queue,
+        st.sampled_from(["default", "h"]),
+        st.sampled_from(["", "ann", "ann,eve"]),
+        st.integers(1, 2),
+    ),
     st.builds(namespace_of, namespaces, marks, names),
     st.builds(
         thing,
