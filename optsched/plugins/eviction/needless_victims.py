@@ -85,10 +85,7 @@ def _find_spare_elsewhere(
                 away.setdefault(task.gang, []).append(task)
     found: set[str] = set()
     for key, tasks in away.items():
-        gang = world.snapshot.gang_by_key[key]
-        held = [t for t in gang.tasks if t.status.counts_as_ready]
-        left = [t for t in held if t.key not in evicted]
-        if next(find_losses(gang, held, [*left, *tasks]), None) is None:
+        if _is_complete_with(world.snapshot.gang_by_key[key], evicted, tasks):
             found |= {task.key for task in tasks}
     return found
 
@@ -130,14 +127,19 @@ def _find_spare(world: World, victims: Sequence[Task]) -> set[str]:
     found: set[str] = set()
     for key in {task.gang for task in victims}:
         gang = world.snapshot.gang_by_key[key]
-        held = [t for t in gang.tasks if t.status.counts_as_ready]
-        left = [t for t in held if t.key not in evicted]
         mine = [task for task in victims if task.gang == key]
         candidates = mine if gang.role_minimums or gang.sub_groups else mine[:1]
         for task in candidates:
-            if next(find_losses(gang, held, [*left, task]), None) is None:
+            if _is_complete_with(gang, evicted, [task]):
                 found |= {task.key} if candidates is mine else {t.key for t in mine}
     return found
+
+
+def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]) -> bool:
+    """Return whether a gang lacks nothing if some of its evicted tasks stay."""
+    held = [t for t in gang.tasks if t.status.counts_as_ready]
+    left = [t for t in held if t.key not in evicted]
+    return next(find_losses(gang, held, [*left, *kept]), None) is None
 
 
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
