@@ -91,7 +91,7 @@ class RuleContract:
     def test_it_has_faces_for_plugins_only(self) -> None:
         """It overrides nothing that would never be asked."""
         faces = {n for n, base in vars(Rule).items() if callable(base) and n[0] != "_"}
-        assert {n for n in faces - OWN_FACES if self._has(n)} == set()
+        assert {n for n in faces - OWN_FACES if self._implements(n)} == set()
 
     # --- the verifier ----------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class RuleContract:
                 refused = any(self.rule.verify(World(snapshot, plan)))
                 permitted = mask is None or bool(mask[n])
                 assert permitted or refused, f"the mask alone keeps {task.key} off {node.name}"
-                watches = self._has("open") or self._has("ties_nodes")
+                watches = self._implements("open") or self._implements("ties_nodes")
                 assert watches or not (permitted and refused), f"{task.key}, {node.name}: no mask"
 
     # --- both engines ----------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class RuleContract:
 
     # --- parts -----------------------------------------------------------------------------------
 
-    def _has(self, face: str) -> bool:
+    def _implements(self, face: str) -> bool:
         return getattr(type(self.rule), face, None) is not getattr(Rule, face, None)
 
     def _rules(self) -> RuleSet:

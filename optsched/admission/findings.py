@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from optsched.admission.review import Response
 from optsched.api.kinds import Ref
-from optsched.units.unit_errors import shown
+from optsched.units.unit_errors import quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,7 +57,7 @@ class Findings:
 
     def invalid(self, path: str, value: object, sentence: str) -> None:
         """Add a problem with the value of a field, in the words of Kubernetes."""
-        self.deny(f"{path}: Invalid value: {shown(value)}: {sentence}")
+        self.deny(f"{path}: Invalid value: {quote(value)}: {sentence}")
 
     def required(self, path: str, sentence: str) -> None:
         """Add a problem with a missing field, in the words of Kubernetes."""

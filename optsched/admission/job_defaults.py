@@ -39,7 +39,7 @@ class Filler:
         # Each part is copied once, however much of it is set; held, so that no id comes back.
         self._copies: dict[int, Any] = {}
 
-    def set(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON
+    def set_path(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON
         """Set a path below the spec; the parent of the last step exists."""
         place: Any = self._copy_once(self.spec)
         self.spec = place
@@ -67,18 +67,18 @@ def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec
     """
     filler = Filler(spec, findings, path)
     if not filler.spec.get("queue"):
-        filler.set(("queue",), DEFAULT_QUEUE)
+        filler.set_path(("queue",), DEFAULT_QUEUE)
     if not filler.spec.get("schedulerName"):
-        filler.set(("schedulerName",), settings.scheduler_names[0])
+        filler.set_path(("schedulerName",), settings.scheduler_names[0])
     if filler.spec.get("maxRetry") in (None, 0):
-        filler.set(("maxRetry",), DEFAULT_MAX_RETRY)
+        filler.set_path(("maxRetry",), DEFAULT_MAX_RETRY)
     _fill_policies(filler, (), spec.get("policies"))
     tasks = spec.get("tasks")
     for index, task in enumerate(tasks if isinstance(tasks, list) else ()):
         if isinstance(task, dict):
             _fill_task(filler, index, task)
     if filler.spec.get("minAvailable") in (None, 0):
-        filler.set(("minAvailable",), _total_minimum(filler.spec.get("tasks")))
+        filler.set_path(("minAvailable",), _total_minimum(filler.spec.get("tasks")))
     _fill_plugins(filler)
     return filler.spec
 
@@ -94,7 +94,7 @@ def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_who
     before, total = old.get("minAvailable"), _total_minimum(filler.spec.get("tasks"))
     is_default = before == filler.spec.get("minAvailable") == _total_minimum(old.get("tasks"))
     if is_whole and is_default and before != total:
-        filler.set(("minAvailable",), total)
+        filler.set_path(("minAvailable",), total)
     return filler.spec
 
 
@@ -109,17 +109,17 @@ def _keep_claims(filler: Filler, before: object) -> None:
         name = one.get("volumeClaimName")
         made = {key: value for key, value in one.items() if key != "volumeClaimName"}
         if name and one.get("volumeClaim") is not None and made == other:
-            filler.set(("volumes", index, "volumeClaimName"), name)
+            filler.set_path(("volumes", index, "volumeClaimName"), name)
 
 
 def _fill_task(filler: Filler, index: int, task: Raw) -> None:
     place: tuple[Step, ...] = ("tasks", index)
     if not task.get("name"):
-        filler.set((*place, "name"), f"{TASK_NAME_PREFIX}{index}")
+        filler.set_path((*place, "name"), f"{TASK_NAME_PREFIX}{index}")
     if task.get("minAvailable") is None:
-        filler.set((*place, "minAvailable"), _minimum(task))
+        filler.set_path((*place, "minAvailable"), _minimum(task))
     if task.get("maxRetry") in (None, 0):
-        filler.set((*place, "maxRetry"), DEFAULT_MAX_RETRY)
+        filler.set_path((*place, "maxRetry"), DEFAULT_MAX_RETRY)
     _fill_policies(filler, place, task.get("policies"))
     template = task.get("template")
     spec = template.get("spec") if isinstance(template, dict) else None
@@ -149,7 +149,7 @@ def _number(value: object) -> int:
 
 def _fill_pod(filler: Filler, place: tuple[Step, ...], spec: Raw) -> None:
     if spec.get("hostNetwork") is True and not spec.get("dnsPolicy"):
-        filler.set((*place, "dnsPolicy"), _HOST_DNS)
+        filler.set_path((*place, "dnsPolicy"), _HOST_DNS)
     for kind in ("initContainers", "containers"):
         containers = spec.get(kind)
         for index, container in enumerate(containers if isinstance(containers, list) else ()):
@@ -169,7 +169,7 @@ def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> Non
     }
     if not missing or not isinstance(limits, dict | None):
         return
-    filler.set((*place, "resources", "limits"), {**held, **missing})
+    filler.set_path((*place, "resources", "limits"), {**held, **missing})
     names = ", ".join(sorted(missing))
     filler.warn(
         f"{_format_path(place)}.resources.limits",
@@ -195,11 +195,11 @@ def _fill_policies(filler: Filler, place: tuple[Step, ...], policies: object) ->
             continue
         here: tuple[Step, ...] = (*place, "policies", index)
         if policy.get("event") == _ALIAS:
-            filler.set((*here, "event"), _EVENT)
+            filler.set_path((*here, "event"), _EVENT)
         events = policy.get("events")
         if isinstance(events, list) and _ALIAS in events:
             renamed = [_EVENT if event == _ALIAS else event for event in events]
-            filler.set((*here, "events"), list(dict.fromkeys(renamed)))
+            filler.set_path((*here, "events"), list(dict.fromkeys(renamed)))
 
 
 def _fill_plugins(filler: Filler) -> None:
@@ -208,4 +208,4 @@ def _fill_plugins(filler: Filler) -> None:
         return
     wanted = {need for name in plugins for need in _NEEDS.get(name, ())}
     for name in sorted(wanted - plugins.keys()):
-        filler.set(("plugins", name), [])
+        filler.set_path(("plugins", name), [])

@@ -18,7 +18,7 @@ from optsched.admission.tenant_rules import (
     warn_of_lift,
 )
 from optsched.api.job import parse_job
-from optsched.units.unit_errors import shown
+from optsched.units.unit_errors import quote
 
 if TYPE_CHECKING:
     from optsched.admission.findings import Review
@@ -114,7 +114,7 @@ def _check_change(review: Review) -> None:
     found = find_difference(before, after)
     if found:
         path, was, is_new = found
-        review.deny(f"{_FIXED}: {path} was {shown(was)}, {shown(is_new)} is new")
+        review.deny(f"{_FIXED}: {path} was {quote(was)}, {quote(is_new)} is new")
     queue = review.world.queue(job.spec.queue)
     if queue is not None and not _only_shrinks(old, new):
         check_access(queue, review)

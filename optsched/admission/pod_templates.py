@@ -14,7 +14,7 @@ from optsched.admission.findings import get_mapping
 from optsched.admission.limits import MAX_CLAIMS, MAX_CONTAINERS, check_count
 from optsched.admission.review import TemplateQuestion, TemplateVerdict
 from optsched.units import QuantityError, parse_quantity_field
-from optsched.units.unit_errors import shown
+from optsched.units.unit_errors import quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -100,14 +100,14 @@ def _locate_decoding_error(message: str, template: Raw, path: str) -> Iterator[s
             is_found = isinstance(value, found) and isinstance(value, bool) == (found is bool)
             if is_found and type_error["literal"] in (None, json.dumps(value)):
                 located.append(
-                    f"{where}: Invalid value: {shown(value)}: must be of type {expected}"
+                    f"{where}: Invalid value: {quote(value)}: must be of type {expected}"
                 )
     elif reason.startswith(_QUANTITY_ERROR):
         for where, value in _amounts_in(template, path):
             try:
                 parse_quantity_field(value)
             except QuantityError as e:
-                located.append(f"{where}: Invalid value: {shown(value)}: {e}")
+                located.append(f"{where}: Invalid value: {quote(value)}: {e}")
     yield from located or (f"{path}: {reason}",)
 
 

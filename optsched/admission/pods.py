@@ -57,7 +57,7 @@ def mutate(review: Review) -> None:
         (
             each
             for each in review.settings.resource_groups
-            if each.has(review.request.namespace, annotations)
+            if each.matches_pod(review.request.namespace, annotations)
         ),
         None,
     )

@@ -56,7 +56,7 @@ class ResourceGroup:
     tolerations: tuple[Mapping[str, Any], ...] = ()
     affinity: Mapping[str, Any] = field(default_factory=dict)
 
-    def has(self, namespace: str, annotations: Mapping[str, str]) -> bool:
+    def matches_pod(self, namespace: str, annotations: Mapping[str, str]) -> bool:
         """Whether a pod belongs to it."""
         if self.namespaces:
             return namespace in self.namespaces

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from optsched.units.unit_errors import shown
+from optsched.units.unit_errors import quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -205,7 +205,7 @@ def read_fields(pairs: list[tuple[str, Any]]) -> Raw:
     if len(found) != len(pairs):
         counts = Counter(name for name, _ in pairs)
         twice = next(name for name, count in counts.items() if count > 1)
-        raise ValueError(f"{shown(twice)} is there twice in one object")
+        raise ValueError(f"{quote(twice)} is there twice in one object")
     return found
 
 
@@ -228,7 +228,7 @@ def read_review(body: object) -> Request:
 
 
 def _describe(value: object) -> str:
-    return str(value)[:_SHOWN] if isinstance(value, str | None) else shown(value)
+    return str(value)[:_SHOWN] if isinstance(value, str | None) else quote(value)
 
 
 def _parse_request(request: Raw, uid: str) -> Request:

@@ -214,7 +214,7 @@ class Fields:
         try:
             return parse_time_ms(value)
         except TimestampError as error:
-            self._errors.append(error.at(self.path_of(name)))
+            self._errors.append(error.at_path(self.path_of(name)))
             return None
 
     def duration_ms(self, name: str) -> int | None:
@@ -225,7 +225,7 @@ class Fields:
         try:
             return parse_duration_ms(value)
         except DurationError as error:
-            self._errors.append(error.at(self.path_of(name)))
+            self._errors.append(error.at_path(self.path_of(name)))
             return None
 
     def mapping(self, name: str) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class Fields:
         """The fields of a part; a part that is not there has only defaults."""
         return Fields(self._obj.get(name), self._properties[name], self.path_of(name), self._errors)
 
-    def part(self, name: str, obj: object, schema: Schema) -> Fields:
+    def nested_fields(self, name: str, obj: object, schema: Schema) -> Fields:
         """The fields of a part that stands under a name of the user's own."""
         return Fields(obj, schema, self.path_of(name), self._errors)
 

@@ -120,7 +120,7 @@ def _time_ms(meta: dict[str, object], name: str, errors: list[FieldError]) -> in
     try:
         return parse_time_ms(value)
     except TimestampError as error:
-        errors.append(error.at(f"metadata.{name}"))
+        errors.append(error.at_path(f"metadata.{name}"))
         return None
 
 

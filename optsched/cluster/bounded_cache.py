@@ -69,7 +69,7 @@ class SharedObjects(Generic[V]):
     def __len__(self) -> int:
         return len(self._objects)
 
-    def find(self, *arguments: Hashable) -> V:
+    def intern(self, *arguments: Hashable) -> V:
         """Return the object of these arguments; build it if no other code holds it."""
         known = self._objects.get(arguments)
         if known is None:

@@ -31,7 +31,7 @@ class Geometry:
     name: str
     instances: tuple[Instance, ...]
 
-    def place(self, text: str) -> tuple[int, int] | None:
+    def locate_slice(self, text: str) -> tuple[int, int] | None:
         """The kind of slice, and its number among those, that a position names; None for none."""
         if not (text.isdecimal() and text.isascii() and len(text) <= _MOST_DIGITS):
             return None

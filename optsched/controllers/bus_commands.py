@@ -32,25 +32,25 @@ UNSEEN_MS: Final = 60_000
 """How long a Command waits for its target: watches of different kinds run apart."""
 
 
-def _words(command: Manifest) -> Iterable[str]:
+def _list_keys(command: Manifest) -> Iterable[str]:
     target = subobject(command, "target")
     group = group_of(str(target.get("apiVersion") or ""))
-    yield _word(group, str(target.get("kind")), namespace_of(command), str(target.get("name")))
+    yield _key(group, str(target.get("kind")), namespace_of(command), str(target.get("name")))
 
 
-def _word(group: str, kind: str, namespace: str, name: str) -> str:
+def _key(group: str, kind: str, namespace: str, name: str) -> str:
     if (group, kind) == (SCHEDULING_GROUP, QUEUE.kind):
         namespace = ""
     return f"{group}/{kind}/{namespace}/{name}"
 
 
-COMMANDS_OF: Final = Index(COMMAND, "target", _words)
+COMMANDS_OF: Final = Index(COMMAND, "target", _list_keys)
 """Commands by their targets; those for a queue may be in any namespace."""
 
 
 def commands_for(ref: Ref, world: World) -> Sequence[Manifest]:
     """The Commands for an object, in the order in which they were given."""
-    word = _word(ref.kind.group, ref.kind.kind, ref.namespace, ref.name)
+    word = _key(ref.kind.group, ref.kind.kind, ref.namespace, ref.name)
     return sorted(world.list_indexed(COMMANDS_OF, word), key=_order)
 
 

@@ -167,7 +167,7 @@ def _age(job: Manifest) -> tuple[int, str]:
 def _act(case: _Case, clock: _Clock, world: World) -> Effects:
     """Create the job that is due, unless it exists."""
     cron = case.cron
-    due_ms, missed = _due(case, clock)
+    due_ms, missed = _last_missed_run(case, clock)
     again = tuple(_recheck_at_next_run(case, clock))
     if due_ms is None:
         return (*_update_status(case, cron.last_schedule_ms), *again)
@@ -181,7 +181,7 @@ def _act(case: _Case, clock: _Clock, world: World) -> Effects:
 # --- due times ------------------------------------------------------------------------------------
 
 
-def _due(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit, ...]]:
+def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit, ...]]:
     """The last time that was missed, if any, and a warning if they were too many."""
     cron, now_ms = case.cron, case.now_ms
     since_ms = cron.meta.creation_ms if cron.last_schedule_ms is None else cron.last_schedule_ms

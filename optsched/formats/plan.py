@@ -282,7 +282,7 @@ def _read_shares(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Field
     shown = {key: {"parts": listed[key]} for key in _checked(whole, name, sorted(listed))}
     inner = record("", parts=published_schema(KIND)["properties"][name]["additionalProperties"])
     for key, each in shown.items():
-        yield key, whole.part(f"{name}[{key}]", each, inner).records("parts")
+        yield key, whole.nested_fields(f"{name}[{key}]", each, inner).records("parts")
 
 
 def _gpu_share(fields: Fields) -> GpuShare:

@@ -191,11 +191,11 @@ class ControlPlane:
             deadline = time.monotonic() + READY_TIMEOUT_S
             while not self._answers(name):
                 if processes.has_ended(self._spawned[name]):
-                    raise PlaneError(f"{name} ended while starting:\n{self._last_words(name)}")
+                    raise PlaneError(f"{name} ended while starting:\n{self._tail_log(name)}")
                 if time.monotonic() > deadline:
                     raise PlaneError(
                         f"{name} is not ready after {READY_TIMEOUT_S:.0f} s:\n"
-                        f"{self._last_words(name)}"
+                        f"{self._tail_log(name)}"
                     )
                 time.sleep(PROBE_INTERVAL_S)
 
@@ -243,7 +243,7 @@ class ControlPlane:
             raise PlaneError(f"no component {name!r} in this plane: {', '.join(self.components)}")
         return self._state.commands[name]
 
-    def _last_words(self, name: str) -> str:
+    def _tail_log(self, name: str) -> str:
         log = self.layout.log(name)
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
         return "\n".join([*lines, f"(all of it: {log})"])

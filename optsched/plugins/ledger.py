@@ -98,13 +98,13 @@ class Ledger:
         both = zip(self.idle_total, self.leaving_total, self._promised_total, strict=True)
         return [idle + leaving - promised for idle, leaving, promised in both]
 
-    def promise(self, amounts: Sequence[int]) -> None:
+    def record_nomination(self, amounts: Sequence[int]) -> None:
         """Record that so much of a placement takes capacity being released, not free capacity."""
         for r, amount in enumerate(amounts):
             self.idle_total[r] += amount
             self._promised_total[r] += amount
 
-    def place(self, gang: int, task_class: int, number: int) -> None:
+    def record_placement(self, gang: int, task_class: int, number: int) -> None:
         """Record tasks of a class placed for a gang; a negative number takes them back."""
         self.gang_placed[gang] += number
         self._note_touch(gang)

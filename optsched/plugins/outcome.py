@@ -32,7 +32,7 @@ class Outcome:
         return self.decisions.node_of >= 0
 
     @cached_property
-    def seat_of(self) -> I64:
+    def node_of_coming(self) -> I64:
         """(T,) node that a task gets, or to which it is nominated."""
         seat: I64 = np.where(self.placed, self.decisions.node_of, self.decisions.nominated)
         return seat
@@ -40,7 +40,7 @@ class Outcome:
     @cached_property
     def seated(self) -> Bool:
         """(T,) tasks that get a node now or by nomination."""
-        return self.seat_of >= 0
+        return self.node_of_coming >= 0
 
     @cached_property
     def num_seated(self) -> I64:

@@ -149,12 +149,12 @@ class RuleSet:
         return cls(tuple(ActiveRule(r, r.name, 0) for r in rules))
 
     @cached_property
-    def asked(self) -> tuple[ActiveRule, ...]:
+    def enforced(self) -> tuple[ActiveRule, ...]:
         """All rules with their faces, those that always hold included."""
         return (*(ActiveRule(r, r.name, -1) for r in _ALWAYS), *self.active)
 
     @property
-    def always(self) -> tuple[Rule, ...]:
+    def permanent(self) -> tuple[Rule, ...]:
         """The rules that hold in every policy."""
         return _ALWAYS
 
@@ -329,7 +329,7 @@ class RuleSet:
         """Whether some hard rule ties a class to other tasks on nodes."""
         return any(rule.ties_nodes(problem, task_class) for rule in self.tying)
 
-    def find(self, name: str) -> ActiveRule | None:
+    def find_rule(self, name: str) -> ActiveRule | None:
         """The rule of a name, if it is on at all."""
         return next((a for a in self.active if a.rule.name == name), None)
 
@@ -346,9 +346,9 @@ class RuleSet:
             for a in voting
         )
 
-    def has(self, name: str, face: Face) -> bool:
+    def enables(self, name: str, face: Face) -> bool:
         """Whether a rule is on with a face."""
-        found = self.find(name)
+        found = self.find_rule(name)
         return found is not None and face in found.faces
 
 

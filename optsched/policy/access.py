@@ -17,7 +17,7 @@ from optsched.units import (
     parse_hours,
     parse_quantity_field,
 )
-from optsched.units.unit_errors import shown
+from optsched.units.unit_errors import quote
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -41,7 +41,7 @@ def kind_of(node: Node) -> str:
         return "a list"
     if not isinstance(node.value, bool | int | float | str):
         return "a mapping"
-    return f"the text {shown(node.value)}" if isinstance(node.value, str) else node.text
+    return f"the text {quote(node.value)}" if isinstance(node.value, str) else node.text
 
 
 def _refuse(node: Node, wanted: str, findings: Findings, likely: str = "") -> None:
@@ -52,7 +52,7 @@ def text_of(node: Node, findings: Findings) -> str | None:
     """A text that is not empty."""
     if isinstance(node.value, str) and node.value.strip():
         return node.value
-    quoted = shown(node.text) if isinstance(node.value, bool | int | float) else ""
+    quoted = quote(node.text) if isinstance(node.value, bool | int | float) else ""
     _refuse(node, "text", findings, quoted)
     return None
 
@@ -152,7 +152,7 @@ def choice_of(node: Node, names: Collection[str], what: str, findings: Findings)
         return word
     likely = nearest(word, names)
     known = "" if likely else f"; known are {', '.join(names)}"
-    findings.error(node.spot, f"there is no {what} {shown(word)}{known}", likely)
+    findings.error(node.spot, f"there is no {what} {quote(word)}{known}", likely)
     return None
 
 

@@ -204,7 +204,7 @@ class Catalogue:
         """Every action that a policy may name."""
         return (*self.actions, *self.action_entries)
 
-    def find(self, name: str) -> Plugin | str | None:
+    def find_plugin(self, name: str) -> Plugin | str | None:
         """A plugin; a text where it can not be loaded, None where there is none."""
         if name in self.plugins:
             return self.plugins[name]

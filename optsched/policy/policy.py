@@ -76,7 +76,7 @@ class TierPlugin:
     """The plugin itself where it does not come along."""
 
     @property
-    def meant(self) -> Plugin:
+    def resolved(self) -> Plugin:
         """The plugin of this name."""
         return self.plugin or PLUGINS[self.name]
 
@@ -160,10 +160,10 @@ def build_rules(
     delays = {f"metrics.{key}": value for key, value in metrics if key == "interval"}
     return RuleSet(
         tuple(
-            ActiveRule(rule, plugin.name, number, plugin.faces, plugin.meant.origin)
+            ActiveRule(rule, plugin.name, number, plugin.faces, plugin.resolved.origin)
             for number, tier in enumerate(tiers, 1)
             for plugin in tier
-            for rule in plugin.meant.build({**_arguments(plugin), **delays})
+            for rule in plugin.resolved.build({**_arguments(plugin), **delays})
         )
     )
 
@@ -212,7 +212,7 @@ def _tier_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
 
 
 def _plugin_text(plugin: TierPlugin) -> str:
-    known = plugin.meant
+    known = plugin.resolved
     words = [known.meaning]
     words += [f"from {known.origin}"] if known.origin else []
     words += [f"{name} = {value}" for name, value in plugin.arguments]

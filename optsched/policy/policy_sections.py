@@ -68,14 +68,14 @@ class ActionReader:
 
     def name(self, word: str, spot: Spot) -> str | None:
         """The name of an action, if there is one of that name."""
-        action = self.find(word, spot)
+        action = self.read_action(word, spot)
         if action is None:
             return None
         if action.origin:
             self.named.setdefault(word, (action, spot))
         return word
 
-    def find(self, word: str, spot: Spot) -> Action | None:
+    def read_action(self, word: str, spot: Spot) -> Action | None:
         """The action of a name; reported where there is none."""
         if word in self.named:
             return self.named[word][0]
@@ -302,7 +302,7 @@ class TierReader:
             message = f"{name} is a plugin of jobs, not of the scheduler, and is passed over"
             self.findings.warn(node.spot, message)
             return None
-        plugin = self.catalogue.find(name)
+        plugin = self.catalogue.find_plugin(name)
         if plugin is None or isinstance(plugin, str):
             self.is_complete = False
             likely = nearest(name, (*self.catalogue.names, *ALIASES)) if plugin is None else ""

@@ -118,7 +118,7 @@ def _read_configurations(
         if "name" not in entry:
             continue
         name = text_of(entry["name"].node, findings)
-        action = None if name is None else known.find(name, entry["name"].node.spot)
+        action = None if name is None else known.read_action(name, entry["name"].node.spot)
         if action is not None:
             given = arguments_in(entry, findings)
             owner = f"action {action.name}"

@@ -371,12 +371,12 @@ def _node_amounts(
         return _NodeAmounts(*kept)
     fresh = _fresh_amounts([nodes[i] for i in changed], resources)
     patched = [array.copy() for array in kept]
-    for array, rows in zip(patched, _parts(fresh), strict=True):
+    for array, rows in zip(patched, _list_amounts(fresh), strict=True):
         array[changed] = rows
     return _NodeAmounts(*patched)
 
 
-def _parts(amounts: _NodeAmounts) -> tuple[I64, I64, I64, I64]:
+def _list_amounts(amounts: _NodeAmounts) -> tuple[I64, I64, I64, I64]:
     return amounts.allocatable, amounts.used, amounts.releasing, amounts.foreign
 
 

@@ -380,8 +380,8 @@ class Choices:
         model = self.form.model
         if self._is_rigid(h):
             for d in whole.domains.tolist():
-                inner = whole.variables[within(forest, d, whole.domains)]
-                parts = part.variables[within(forest, d, part.domains)]
+                inner = whole.variables[find_within_domain(forest, d, whole.domains)]
+                parts = part.variables[find_within_domain(forest, d, part.domains)]
                 factors = np.repeat(np.array([1, -1]), (len(inner), len(parts)))
                 model.add_rows(0, np.concatenate([inner, parts]), factors, upper=0)
             return
@@ -455,7 +455,7 @@ class Choices:
         """Hall's rows, with what nodes supply as variables (C, N), -1 where there is none."""
         for task_class, forest, domain, variable, factor in self.by_class():
             for e in np.unique(domain).tolist():
-                inner = within(forest, e, domain)
+                inner = find_within_domain(forest, e, domain)
                 nodes = supplied[task_class, forest.inside(e)]
                 nodes = nodes[nodes >= 0]
                 self.form.model.add_rows(
@@ -466,7 +466,7 @@ class Choices:
                 )
 
 
-def within(forest: Forest, domain: int, others: I64) -> I64:
+def find_within_domain(forest: Forest, domain: int, others: I64) -> I64:
     """Places in `others` (k,) of domains that are in a domain."""
     return np.flatnonzero((others >= domain) & (others < forest.end[domain]))
 
@@ -595,7 +595,7 @@ class GangNodes:
             variable = np.concatenate([d.variables for d in others])
             factor = np.concatenate([np.full(len(d.variables), d.factor) for d in others])
             for e in np.unique(domain).tolist():
-                inner, inside = within(forest, e, domain), forest.inside(e)
+                inner, inside = find_within_domain(forest, e, domain), forest.inside(e)
                 taken = self.variables[(class_of == c) & (self.gang_of >= 0)][:, inside].ravel()
                 nodes = self._supplied[c, inside]
                 taken, nodes = taken[taken >= 0], nodes[nodes >= 0]

@@ -80,7 +80,7 @@ class Rows:
     lower: I64
     upper: I64
 
-    def holding(self, held: Sequence[tuple[Expression, int]]) -> Rows:
+    def with_lower_bounds(self, held: Sequence[tuple[Expression, int]]) -> Rows:
         """Return these rows and expression ≥ value for each held expression."""
         first = len(self.lower)
         at = [np.full(len(goal.variables), first + i) for i, (goal, _) in enumerate(held)]
@@ -180,7 +180,7 @@ class LinearModel:
         self._row_lower.append(_ints(lower))
         self._row_upper.append(_ints(upper))
 
-    def any_of(self, variables: Sequence[int], most: int) -> int:
+    def add_indicator(self, variables: Sequence[int], most: int) -> int:
         """A new 0-1 variable that is 1 where any of some variables is above zero.
 
         `most` is what each of them can be.
@@ -207,7 +207,7 @@ class LinearModel:
         variables = [v for v, _ in (*comes, *goes)]
         factors = [*(a for _, a in comes), *(-a for _, a in goes)]
         if free < 0 and goes:
-            variables.append(self.any_of([v for v, _ in comes], most))
+            variables.append(self.add_indicator([v for v, _ in comes], most))
             self.add_row(variables, [*factors, -free], upper=0)
             return
         self.add_row(variables, factors, upper=max(free, 0))

@@ -233,7 +233,7 @@ class Problem:
 
     def index(self, resource: str) -> int:
         """Position of a resource on axis R; -1 when it is unused."""
-        return self.derived(_place_of).get(resource, -1)
+        return self.derived(_resource_index).get(resource, -1)
 
 
 def _total(problem: Problem) -> I64:
@@ -248,5 +248,5 @@ def _idle(problem: Problem) -> I64:
     return free
 
 
-def _place_of(problem: Problem) -> Mapping[str, int]:
+def _resource_index(problem: Problem) -> Mapping[str, int]:
     return {name: r for r, name in enumerate(problem.resources)}

@@ -99,14 +99,14 @@ class GangShape:
         return sum(e.count for e in self.entries)
 
     @property
-    def least(self) -> int:
+    def min_members(self) -> int:
         """Tasks that must start together, in all or by role; 0 once the gang runs."""
-        return _least(self.need, self.need_role)
+        return _min_members(self.need, self.need_role)
 
     @property
-    def counted_least(self) -> int:
+    def admitted_members(self) -> int:
         """Tasks that admission counts: those that the gang lacked before victims were chosen."""
-        return self.least if self.least_before is None else self.least_before
+        return self.min_members if self.least_before is None else self.least_before
 
     @property
     def label(self) -> str:
@@ -184,7 +184,7 @@ class GangRow:
 
     def __post_init__(self) -> None:
         parts = (self.allocated, self.claimed, self.requested, dict(self.gang.min_resources))
-        stake = STAKES.find(*(tuple(part.items()) for part in parts))
+        stake = STAKES.intern(*(tuple(part.items()) for part in parts))
         object.__setattr__(self, "stake", stake)
 
 
@@ -245,7 +245,7 @@ def gang_row(
     least_before = None
     if len(claiming) > len(holding):
         victims = [t for t in gang.tasks if t.is_victim]
-        least_before = _least(*_missing_tasks(gang, [*ready, *victims]))
+        least_before = _min_members(*_missing_tasks(gang, [*ready, *victims]))
     shape = GangShape(
         entries=_narrowed(entries, queue, bound),
         sequence=sequence,
@@ -287,7 +287,7 @@ def _sum_requests(tasks: Iterable[Task]) -> Mapping[str, int]:
     return {PODS: len(listed), **total(t.shape.request for t in listed)} if listed else {}
 
 
-def _least(need: int, need_role: Iterable[tuple[str, int]]) -> int:
+def _min_members(need: int, need_role: Iterable[tuple[str, int]]) -> int:
     return max(need, sum(n for _, n in need_role))
 
 

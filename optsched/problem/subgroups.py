@@ -90,7 +90,7 @@ def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -
     number = {group: i for i, group in enumerate(groups)}
     need_groups, problem = _need_groups(gang, there, groups)
     return Parts(
-        parts=tuple(_part(gang, group, there.get(group, [])) for group in groups),
+        parts=tuple(_compile_subgroup(gang, group, there.get(group, [])) for group in groups),
         part_of={t.key: number[g] for g in groups for t in missing[g]},
         need_groups=need_groups,
         short=frozenset(t.key for g in short for t in missing[g]),
@@ -117,7 +117,7 @@ def _size(gang: Gang, group: _Group) -> int:
     return gang.sub_groups[group[0]].size
 
 
-def _part(gang: Gang, group: _Group, ready: Sequence[Task]) -> Part:
+def _compile_subgroup(gang: Gang, group: _Group, ready: Sequence[Task]) -> Part:
     rule = gang.sub_groups[group[0]]
     held = standing_on(ready) if rule.topology is not None else ()
     return Part(group[0], max(0, rule.size - len(ready)), rule.topology, held)

@@ -149,19 +149,19 @@ class Bounds:
     parts: tuple[Bound | None, ...]
 
     @property
-    def all(self) -> tuple[Bound, ...]:
+    def existing(self) -> tuple[Bound, ...]:
         """Those that there are."""
         return tuple(b for b in (self.whole, *self.parts) if b is not None)
 
     @property
     def problem(self) -> Reason | None:
         """Why the gang, or a part of it, can not be placed at all; None when all can."""
-        return next((b.problem for b in self.all if b.problem is not None), None)
+        return next((b.problem for b in self.existing if b.problem is not None), None)
 
     @property
     def is_hard(self) -> bool:
         """Whether there is a rule among them."""
-        return any(b.is_hard for b in self.all)
+        return any(b.is_hard for b in self.existing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +214,7 @@ def topology_arrays(
         An earlier snapshot and its tree; reused where nothing has changed.
 
     """
-    hypernodes = _kept(snapshot, previous) or _hypernodes(snapshot.topology, snapshot.nodes)
+    hypernodes = _kept_forest(snapshot, previous) or _hypernodes(snapshot.topology, snapshot.nodes)
     labels = sorted({label for s in shapes for r in _requests(s) if (label := r.label)})
     forests = (hypernodes, *(_by_label(label, columns) for label in labels))
     cell_of, first = row_groups([f.leaf_of for f in forests])
@@ -230,7 +230,9 @@ def topology_arrays(
 # --- forests -------------------------------------------------------------------------------------
 
 
-def _kept(snapshot: Snapshot, previous: tuple[Snapshot, TopologyArrays] | None) -> Forest | None:
+def _kept_forest(
+    snapshot: Snapshot, previous: tuple[Snapshot, TopologyArrays] | None
+) -> Forest | None:
     """The HyperNodes of the previous problem, where nodes and tree are the same."""
     if previous is None or previous[0].topology is not snapshot.topology:
         return None
@@ -336,7 +338,7 @@ class _BoundReader:
             what = f"node has the label {forest.label}" if forest.label else "HyperNode exists"
             return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, f"it needs {request}, but no {what}")
         if request.highest_tier_name:
-            return self._below(request.highest_tier_name, forest)
+            return self._domains_of_tier(request.highest_tier_name, forest)
         highest = request.highest_tier
         allowed: Bool = forest.tier <= (forest.top - 1 if highest is None else highest)
         if allowed.any():
@@ -345,7 +347,7 @@ class _BoundReader:
         text = f"no HyperNode has tier {highest} or below; known are: {known}"
         return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, text)
 
-    def _below(self, tier_name: str, forest: Forest) -> Bool | Reason:
+    def _domains_of_tier(self, tier_name: str, forest: Forest) -> Bool | Reason:
         """(D,) the domains of a tier by name, and all below them."""
         allowed = np.zeros(len(forest), np.bool_)
         known = {h.name: h.tier_name for h in self._topology.hypernodes}

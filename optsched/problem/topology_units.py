@@ -125,7 +125,7 @@ def _units(problem: Problem) -> Units:
 def _bound_units(problem: Problem) -> Iterator[tuple[int, int, Bound]]:
     """Gang, part and bound of every unit."""
     bounds = problem.topology.bounds
-    asking = np.array([bool(b.all) for b in bounds], np.bool_)
+    asking = np.array([bool(b.existing) for b in bounds], np.bool_)
     gangs = problem.open_gangs
     for g in gangs[asking[problem.shape_of[gangs]]].tolist() if len(bounds) else ():
         mine = bounds[int(problem.shape_of[g])]

@@ -143,7 +143,7 @@ def expected(
 
 def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
     """Gangs that have waited for too long, the more important first, then the longest waiting."""
-    found = policy.rules.find(Sla.name)
+    found = policy.rules.find_rule(Sla.name)
     sla = found.rule if found is not None and isinstance(found.rule, Sla) else None
     late = snapshot.taken_ms - policy.budgets.starvation_after_ms
 
@@ -152,7 +152,7 @@ def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
         return gang.waiting_since_ms < late or (due is not None and due <= snapshot.taken_ms)
 
     waiting = [g for g in snapshot.gangs if _has_nothing(g) and is_due(g)]
-    knows = policy.rules.find("priority") is not None
+    knows = policy.rules.find_rule("priority") is not None
     return sorted(waiting, key=lambda g: (-g.priority if knows else 0, g.waiting_since_ms, g.key))
 
 

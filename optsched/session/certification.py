@@ -91,7 +91,7 @@ def certify_plan(
     flaws: tuple[Flaw, ...] = ()
     if explains:
         with session.clock.measure("explain"):
-            reads_topology = rules.find("network-topology") is not None
+            reads_topology = rules.find_rule("network-topology") is not None
             flaws = find_flaws(session.given, session.unheld, reads_topology=reads_topology)
             protection = Protection(rounds.first.problem, session.rules, session.reach)
             keeping = protection.keeping(pending)

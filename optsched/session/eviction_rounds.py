@@ -127,7 +127,7 @@ def _evict_pods(
             )
         if not found.evictions:
             break
-        again = _place_again(attempt, found.apply_to(start), found, first, kept_ms)
+        again = _retry_round(attempt, found.apply_to(start), found, first, kept_ms)
         misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
         if not misplaced:
             return _without_needless_victims(attempt, found, again, kept_ms), found.hopeless
@@ -141,7 +141,7 @@ def _evict_pods(
     return None, found.hopeless
 
 
-def _place_again(
+def _retry_round(
     attempt: Attempt, snapshot: Snapshot, clearing: EvictionPlan, known: Round, kept_ms: int = 0
 ) -> Round:
     """Return the round with these victims; its search begins with what still fits of a known one.
@@ -176,7 +176,7 @@ def _without_needless_victims(
     )
     fewer = replace(found, evictions=evictions, results=count_victims(start, evictions))
     for _ in range(_MAX_TRIES):
-        again = _place_again(attempt, fewer.apply_to(start), fewer, placed, kept_ms)
+        again = _retry_round(attempt, fewer.apply_to(start), fewer, placed, kept_ms)
         misplaced = fewer.find_misplaced(again.problem, again.answers[0].decisions)
         if not misplaced:
             return again
@@ -213,7 +213,7 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
         bookings = tuple(b for b in start.bookings if b.gang not in found.gains)
         snapshot = found.apply_to(replace(start, bookings=bookings))
         clearing = EvictionPlan(found.evictions, results=found.results)
-        again = _place_again(attempt, snapshot, clearing, first)
+        again = _retry_round(attempt, snapshot, clearing, first)
         requesting, moving = found.find_misplaced(again.problem, again.answers[0].decisions)
         if not requesting and not moving:
             return again
@@ -245,7 +245,7 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
         )
     if found is None or {eviction.task for eviction in found.evictions} == victims:
         return None
-    again = _place_again(attempt, found.apply_to(attempt.reserved.snapshot), found, first)
+    again = _retry_round(attempt, found.apply_to(attempt.reserved.snapshot), found, first)
     misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
     return again if not misplaced and _improves(again, known) else None
 

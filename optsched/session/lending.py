@@ -168,7 +168,7 @@ def separate_loans(
 
 def find_shares(rules: RuleSet) -> Proportion | None:
     """The rule that caps queues at what they deserve by weight; None where none does."""
-    found = rules.find("proportion")
+    found = rules.find_rule("proportion")
     if found is None or not found.binds or not isinstance(found.rule, Proportion):
         return None
     return found.rule
@@ -464,7 +464,7 @@ def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: 
     weight, request = level.weight[used], problem.classes.request[used]
     most = int((number[used] * weight).sum())
     for r in np.flatnonzero((request > 0).any(axis=0)).tolist():
-        most = min(most, _most_within(number[used], weight, request[:, r], int(idle[r])))
+        most = min(most, _max_weight(number[used], weight, request[:, r], int(idle[r])))
     most -= firm
     column = problem.index(_resource_of(level.unit))
     if is_fixed and column >= 0 and (request[:, column] > 0).all():
@@ -489,7 +489,7 @@ def _count_fitting(problem: Problem) -> I64:
     return found
 
 
-def _most_within(number: I64, weight: I64, request: I64, idle: int) -> int:
+def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
     """The most weight of classes of tasks that take no more of a resource than is idle.
 
     Tasks may be cut, so that the most weight for each unit of the resource comes first. The dual of

@@ -63,7 +63,7 @@ def opened(
     rooms = _Rooms(outcome, rules)
     waiting = {g: [t for t in _tasks(problem, g) if not outcome.seated[t]] for g in gated}
     for g, tasks in waiting.items():
-        rooms.take(g, [t for t in tasks if problem.tasks[t].gate is QueueGate.OPEN])
+        rooms.record_tasks(g, [t for t in tasks if problem.tasks[t].gate is QueueGate.OPEN])
     found: list[int] = []
     for g in sorted(gated, key=lambda g: (tiers.of[g], problem.created_ms[g], g)):
         reason = pending.get(problem.snapshot.gangs[g].key)
@@ -80,13 +80,13 @@ def _releasable_tasks(
     closed = [t for t in tasks if problem.tasks[t].gate is QueueGate.CLOSED]
     first = _tasks_needed_together(outcome, gang, tasks)
     least = [t for t in closed if t in first]
-    if not rooms.has(gang, least):
+    if not rooms.has_capacity(gang, least):
         return []
-    rooms.take(gang, least)
+    rooms.record_tasks(gang, least)
     rest: list[int] = []
     for task in closed:
-        if task not in first and rooms.has(gang, [task]):
-            rooms.take(gang, [task])
+        if task not in first and rooms.has_capacity(gang, [task]):
+            rooms.record_tasks(gang, [task])
             rest.append(task)
     return [*least, *rest]
 
@@ -119,9 +119,9 @@ class _Rooms:
         self._ceilings = _quota_states(outcome.problem, rules, self._ledger)
         seated = np.flatnonzero(outcome.seated)
         for gang in np.unique(outcome.problem.gang_of[seated]).tolist():
-            self.take(gang, seated[outcome.problem.gang_of[seated] == gang].tolist())
+            self.record_tasks(gang, seated[outcome.problem.gang_of[seated] == gang].tolist())
 
-    def has(self, gang: int, tasks: Iterable[int]) -> bool:
+    def has_capacity(self, gang: int, tasks: Iterable[int]) -> bool:
         """Whether the queue of a gang has room for some of its tasks together."""
         queue, taken = self._ledger.queue_of[gang], list[tuple[int, int]]()
         fits = True
@@ -130,24 +130,24 @@ class _Rooms:
             fits = all(room >= number for room in rooms)
             if not fits:
                 break
-            self._place(gang, task_class, number)
+            self._record_class(gang, task_class, number)
             taken.append((task_class, number))
         for task_class, number in taken:
-            self._place(gang, task_class, -number)
+            self._record_class(gang, task_class, -number)
         return fits
 
-    def take(self, gang: int, tasks: Iterable[int]) -> None:
+    def record_tasks(self, gang: int, tasks: Iterable[int]) -> None:
         """Count tasks of a gang against its queue."""
         for task_class, number in self._by_class(tasks):
-            self._place(gang, task_class, number)
+            self._record_class(gang, task_class, number)
 
     def _by_class(self, tasks: Iterable[int]) -> list[tuple[int, int]]:
         classes = self._problem.task_class[np.array(list(tasks), np.int64)]
         found, numbers = np.unique(classes, return_counts=True)
         return list(zip(found.tolist(), numbers.tolist(), strict=True))
 
-    def _place(self, gang: int, task_class: int, number: int) -> None:
-        self._ledger.place(gang, task_class, number)
+    def _record_class(self, gang: int, task_class: int, number: int) -> None:
+        self._ledger.record_placement(gang, task_class, number)
         for each in self._ceilings:
             if type(each).record_placement is not Greedy.record_placement:
                 each.record_placement(gang, task_class, _ANYWHERE, np.array([number]))
@@ -159,7 +159,7 @@ _ANYWHERE: Final = np.zeros(1, np.int64)
 
 def _quota_states(problem: Problem, rules: RuleSet, ledger: Ledger) -> list[Greedy]:
     """The rules that say how much a queue may still take."""
-    asked = (a.rule.open(problem, ledger) for a in rules.asked if Face.ALLOCATABLE in a.faces)
+    asked = (a.rule.open(problem, ledger) for a in rules.enforced if Face.ALLOCATABLE in a.faces)
     return [
         each for each in asked if each is not None and type(each).max_tasks is not Greedy.max_tasks
     ]

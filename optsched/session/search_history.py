@@ -57,7 +57,7 @@ class History:
             return None
         search = _Search(self, problem, levels, start)
         for result in start.results:
-            search.take(result.name, self.now, result.value, result.bound)
+            search.report_level(result.name, self.elapsed_s, result.value, result.bound)
         self.improved(search.incumbent(start.decisions))
         return search.hear
 
@@ -66,7 +66,7 @@ class History:
         if self._watch is None:
             return
         for result in answer.results:
-            self.note(Progress(result.name, self.now, result.value, result.bound, self.turn))
+            self.note(Progress(result.name, self.elapsed_s, result.value, result.bound, self.turn))
         binds = binds_of(problem, answer.decisions)
         self.incumbents.append(Incumbent(self.turn, binds, answer.results))
 
@@ -80,7 +80,7 @@ class History:
         self.incumbents = other.incumbents
 
     @property
-    def now(self) -> float:
+    def elapsed_s(self) -> float:
         """Seconds; without a clock those of the last report."""
         if self._elapsed is not None:
             return round(self._elapsed(), 6)
@@ -121,7 +121,7 @@ class _Search:
         self, history: History, problem: Problem, levels: Sequence[AnyLevel], start: Answer
     ) -> None:
         self._history, self._problem, self._levels = history, problem, levels
-        self._begun_s = history.now
+        self._begun_s = history.elapsed_s
         self._bounds: list[int | None] = list(start.proved or (None,) * len(levels))
         self._turn = history.turn
 
@@ -132,11 +132,11 @@ class _Search:
             # Proofs of the levels below held with a lower value on this one.
             below = len(self._bounds) - news.number - 1
             self._bounds[news.number + 1 :] = [None] * below
-        self.take(news.name, round(self._begun_s + news.at_s, 6), news.value, news.bound)
+        self.report_level(news.name, round(self._begun_s + news.at_s, 6), news.value, news.bound)
         if news.decisions is not None:
             self._history.improved(self._lazily(news.decisions))
 
-    def take(self, name: str, at_s: float, value: int | None, bound: int | None) -> None:
+    def report_level(self, name: str, at_s: float, value: int | None, bound: int | None) -> None:
         """Note the value and the bound of a level."""
         self._history.note(Progress(name, at_s, value, bound, self._turn))
 

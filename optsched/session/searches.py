@@ -33,7 +33,7 @@ class Searched:
     candidates: list[Candidate]
 
 
-def search(attempt: Attempt) -> Searched:
+def run_searches(attempt: Attempt) -> Searched:
     """Search with a small part of the budget where it is large, then with all that is left."""
     session = attempt.session
     known, warm_start = attempt.reserved.problem, session.context.warm_start

@@ -23,7 +23,7 @@ from optsched.session.context import SessionContext
 from optsched.session.decompile import pending_of
 from optsched.session.eviction_rounds import Rounds
 from optsched.session.lending import separate_loans
-from optsched.session.searches import search
+from optsched.session.searches import run_searches
 from optsched.session.session_input import find_tiers, normalise
 from optsched.solver.greedy.pipeline import order_gangs
 from optsched.solver.portfolio import evaluate_greedy
@@ -120,7 +120,7 @@ def run_session(
     violations: list[Violation] = []
     for left in reversed(range(_MAX_ATTEMPTS)):
         attempt = begin_attempt(session, previous)
-        searched = search(attempt)
+        searched = run_searches(attempt)
         rounds = searched.rounds
         accepted = accept_candidate(attempt, rounds, searched.candidates, is_last=left == 0)
         violations += accepted.violations
@@ -140,7 +140,7 @@ def run_session(
         violations=tuple(violations),
         kept_at=accepted.kept_at,
         repairs=accepted.repairs,
-        faults=session.faults.found,
+        faults=session.faults.recorded,
         answers=session.extenders.entries,
         progress=tuple(session.history.progress),
         incumbents=tuple(session.history.incumbents),

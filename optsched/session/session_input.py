@@ -111,11 +111,11 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
     """Return the input of a session: the snapshot as rules read it, and the rules connected."""
     rules = policy.rules
     snapshot, unheld = hold_guarantees(kept_places(given).snapshot)
-    if rules.find("conformance") is not None:
+    if rules.find_rule("conformance") is not None:
         snapshot = system_first(snapshot)
     snapshot = with_required_data(snapshot, rules.scoring)
     snapshot = with_verdicts(with_exclusive(snapshot, rules.masking))
-    if not rules.has("gang", Face.JOB_READY):
+    if not rules.enables("gang", Face.JOB_READY):
         snapshot = without_gangs(snapshot)
     faults = Faults()
     extenders = Recorder(context.outside or Recording(given.answers))
@@ -142,9 +142,9 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
 def eviction_reach(policy: Policy) -> frozenset[str]:
     """Return which of preempt and reclaim a policy allows, by its actions and its plugins."""
     reach = {EVICTING[action] for action in policy.actions if action in EVICTING}
-    if not policy.rules.has("priority", Face.PREEMPTABLE):
+    if not policy.rules.enables("priority", Face.PREEMPTABLE):
         reach.discard(PREEMPT)
-    if not any(policy.rules.has(name, Face.RECLAIMABLE) for name in ("capacity", "proportion")):
+    if not any(policy.rules.enables(name, Face.RECLAIMABLE) for name in ("capacity", "proportion")):
         reach.discard(RECLAIM)
     return frozenset(reach)
 
@@ -169,14 +169,16 @@ def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> T
         Gangs that have waited for too long and whose turn has come.
 
     """
-    knows = policy.rules.find("priority") is not None
+    knows = policy.rules.find_rule("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
-    spares = policy.rules.find("conformance") is not None
+    spares = policy.rules.find_rule("conformance") is not None
     is_system = (problem.priority >= SYSTEM_PRIORITY) & spares
     priority = np.where(is_system, problem.priority, priority)
     if policy.admission is Admission.BY_WEIGHT:
         return weighted_tier(problem, priority)
-    has_order = any(policy.rules.has(name, Face.QUEUE_ORDER) for name in ("capacity", "proportion"))
+    has_order = any(
+        policy.rules.enables(name, Face.QUEUE_ORDER) for name in ("capacity", "proportion")
+    )
     of_queue = np.append(problem.queues.priority, 0)[problem.queue_of] if has_order else None
     if of_queue is not None:
         of_queue = np.where(is_system, SYSTEM_PRIORITY, of_queue)

@@ -179,7 +179,7 @@ def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: War
         if is_open[g] and problem.queue_of[g] >= 0 and gang.key in warm_start.gangs
     ]
     idle, allowed = problem.idle.copy(), None
-    due = _find_due(problem, rules)
+    due = _unused_shares(problem, rules)
     for g in sorted(gangs, key=lambda g: (int(tiers.of[g]), g)):
         binds = warm_start.gangs[problem.snapshot.gangs[g].key]
         first, end = problem.task_start[g : g + 2].tolist()
@@ -201,7 +201,7 @@ def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: War
     return node_of
 
 
-def _find_due(problem: Problem, rules: RuleSet) -> I64 | None:
+def _unused_shares(problem: Problem, rules: RuleSet) -> I64 | None:
     """Return (Q, R) what queues deserve beyond what they hold; None where no rule caps them.
 
     A gang beyond that borrows, and loans are decided last.

@@ -16,7 +16,7 @@ from optsched.cluster.decisions import Evict
 from optsched.cluster.relocation import with_terminating
 from optsched.cluster.snapshot import Gang, GangPhase
 from optsched.cluster.task import TaskStatus
-from optsched.plugins.eviction.moves import SHUFFLE, Mover, is_due, left_broken
+from optsched.plugins.eviction.moves import SHUFFLE, Mover, has_period_passed, left_broken
 from optsched.plugins.eviction.victims import covers
 from optsched.plugins.faces import Face
 from optsched.plugins.ledger import Ledger
@@ -45,7 +45,9 @@ def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
             if Face.VICTIM not in active.faces or not isinstance(active.rule, Mover):
                 continue
             moves = active.rule.find_moves(problem)
-            if moves is not None and is_due(problem.snapshot, active.rule.name, moves.period_ms):
+            if moves is not None and has_period_passed(
+                problem.snapshot, active.rule.name, moves.period_ms
+            ):
                 action.carry_out(moves, active.rule.name)
         if action.evictions:
             break
@@ -159,7 +161,7 @@ class _Places:
         source, uses = int(self._running.node_of[v]), self._relief.uses[v]
         if not ((self._excess[source] > 0) & (uses > 0)).any():
             return False
-        node = self._try_to_place(v, uses) if self._relief.fits else self._find_emptiest_node(uses)
+        node = self._find_node(v, uses) if self._relief.fits else self._find_emptiest_node(uses)
         if node is None:
             return False
         self._space[node] -= uses
@@ -172,7 +174,7 @@ class _Places:
             return None
         return int(np.argmax(self._space.sum(axis=1)))
 
-    def _try_to_place(self, v: int, uses: I64) -> int | None:
+    def _find_node(self, v: int, uses: I64) -> int | None:
         placing = self._placing
         if placing is None:
             return None
@@ -183,7 +185,7 @@ class _Places:
         cursor = placing.cursor(gang)
         first = int(placing.problem.task_start[gang])
         here = (placing.book, placing.node_of)
-        if not placing.place(gang, cursor.runs[0], 1, here, NodeView(open_to)):
+        if not placing.place_tasks(gang, cursor.runs[0], 1, here, NodeView(open_to)):
             return None
         placing.commit()
         return int(placing.node_of[first])

@@ -42,7 +42,7 @@ class Numbers:
         of 64 bits. Raises InstanceError: there is none, it is no whole number, it is negative or
         too large.
         """
-        word = self._word(what)
+        word = self._next_token(what)
         if not word.isdecimal() or not word.isascii():
             raise self.error(what, word, "is not a whole number of zero or more")
         end = MAX_BASE + 1 if below is None else below
@@ -55,7 +55,7 @@ class Numbers:
 
     def signed(self, what: str) -> int:
         """The next number, which may be below zero, too."""
-        word = self._word(what)
+        word = self._next_token(what)
         if not word.removeprefix("-").isdecimal() or not word.isascii():
             raise self.error(what, word, "is not a whole number")
         digits = word.removeprefix("-").lstrip("0")
@@ -64,7 +64,7 @@ class Numbers:
             raise self.error(what, word, message)
         return int(word)
 
-    def _word(self, what: str) -> str:
+    def _next_token(self, what: str) -> str:
         found = next(self._words, None)
         if found is None:
             raise InstanceError(f"{self._name}:{self._line}: the file ends; {what} belongs here")

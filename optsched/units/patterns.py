@@ -38,7 +38,7 @@ class Pattern:
     text: str
     _read: Any = field(compare=False, repr=False)
 
-    def is_in(self, text: str) -> bool:
+    def matches(self, text: str) -> bool:
         """Whether it is found anywhere in a text, as Go's `regexp.MatchString` has it."""
         return self._read.search(text) is not None
 

@@ -132,7 +132,7 @@ def parse_resource_list(
         try:
             amounts[resource] = parse_amount(resource, value)
         except QuantityError as error:
-            errors.append(error.at(f"{path}[{resource}]"))
+            errors.append(error.at_path(f"{path}[{resource}]"))
             continue
         if whole_gpus and is_gpu(resource) and not _is_whole_number(value):
             errors.append(FieldError(f"{path}[{resource}]", value, _PART_OF_A_GPU))

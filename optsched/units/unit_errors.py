@@ -35,10 +35,10 @@ def describe_field(path: str, value: object, message: str) -> str:
     is_missing = value is None and message.startswith("is missing")
     if is_missing:
         return path
-    return f"{path}: {shown(value)}" if path else shown(value)
+    return f"{path}: {quote(value)}" if path else quote(value)
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """The value as a message quotes it, cut where it would run off the line."""
     if isinstance(value, str):
         text = write_json(value[: _SHOWN + 1])
@@ -68,8 +68,8 @@ class UnitError(ValueError):
         self.message = message
 
     def __str__(self) -> str:
-        return f"{shown(self.text)} {self.message}"
+        return f"{quote(self.text)} {self.message}"
 
-    def at(self, path: str) -> FieldError:
+    def at_path(self, path: str) -> FieldError:
         """The same complaint about the field at `path`."""
         return FieldError(path, self.text, self.message)

@@ -87,9 +87,9 @@ class Whole:
 
 def test_equal_arguments_have_one_object_as_long_as_it_is_held() -> None:
     shared: SharedObjects[Whole] = SharedObjects(Whole)
-    held = [shared.find(number, 1) for number in (1, 2)]
-    assert shared.find(1, 1) is held[0]
-    assert shared.find(2, 1) is held[1]
+    held = [shared.intern(number, 1) for number in (1, 2)]
+    assert shared.intern(1, 1) is held[0]
+    assert shared.intern(2, 1) is held[1]
     assert [each.numbers for each in held] == [(1, 1), (2, 1)]
     assert len(shared) == 2
     held.pop()

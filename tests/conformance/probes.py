@@ -239,7 +239,7 @@ class Asked:
         return [running[v] for v in evicting.sort_victims(asked, queue).tolist()]
 
     def _network(self) -> NetworkTopology:
-        active = self._rules.find("network-topology")
+        active = self._rules.find_rule("network-topology")
         assert active is not None
         assert isinstance(active.rule, NetworkTopology)
         return active.rule

@@ -237,7 +237,7 @@ class Walk:
         task_class = int(self._problem.task_class[task])
         self._idle[node] -= sign * self._problem.classes.request[task_class]
         self.node_of[task] = node if sign > 0 else UNPLACED
-        self._ledger.place(gang, task_class, sign)
+        self._ledger.record_placement(gang, task_class, sign)
         self._faces.record_placement(gang, task_class, np.array([node]), np.array([sign]))
 
     def _is_whole(self, gang: int, placed: list[int]) -> bool:

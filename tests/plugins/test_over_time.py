@@ -183,15 +183,15 @@ def test_plugins_take_a_half_life(plugin):
     assert half_life_of(policy.rules) == 36 * HOUR
     plain = parse_policy(f"actions: allocate\ntiers: [{{plugins: [{{name: {plugin}}}]}}]", "x.conf")
     assert half_life_of(plain.rules) == 0
-    assert policy.rules.find("over-time") is not None
-    assert plain.rules.find("over-time") is None
+    assert policy.rules.find_rule("over-time") is not None
+    assert plain.rules.find_rule("over-time") is None
 
 
 def test_with_a_tree_drf_needs_no_other_rule():
     text = CONF.format(plugin="drf", text="36h", more="    enableHierarchy: true\n")
     policy = parse_policy(text, "x.conf")
     assert half_life_of(policy.rules) == 36 * HOUR
-    assert policy.rules.find("over-time") is None
+    assert policy.rules.find_rule("over-time") is None
 
 
 @pytest.mark.parametrize("text", ["0s", "-1h", "24", "long"])

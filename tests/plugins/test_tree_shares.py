@@ -167,7 +167,7 @@ def test_what_is_due_sums_to_no_more_than_there_is(seed):
     contest = contest_of(
         problem, [hierarchy(q) for q in problem.snapshot.queues], _nothing(problem)
     )
-    due = contest.due
+    due = contest.deserved
     assert (due.sum(axis=0) <= contest.free).all()
     assert (due <= problem.queues.requested).all()
     assert (np.abs(due - contest.ideal) <= np.maximum(problem.total // 1_000_000, 1) + 1)[

@@ -132,12 +132,12 @@ def test_a_policy_loads_no_code_from_a_folder_that_the_command_line_has_not_name
             load_policy(path, Path.read_text, given)
     own = shelf(tmp_path, quiet=GOOD)
     policy = load_policy(path, Path.read_text, own)
-    assert policy.rules.find("quiet") is not None
+    assert policy.rules.find_rule("quiet") is not None
 
 
 def test_a_policy_that_names_no_plugin_of_a_folder_is_as_without_it(tmp_path: Path) -> None:
     policy = load_policy("volcano-default", Path.read_text, shelf(tmp_path, quiet=GOOD))
-    assert policy.rules.find("quiet") is None
+    assert policy.rules.find_rule("quiet") is None
 
 
 # --- entry points --------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def test_a_model_says_everything_a_policy_holds() -> None:
         ("priority", 1),
         ("nodeorder", 2),
     ]
-    assert not policy.rules.has("gang", Face.JOB_ORDER)
+    assert not policy.rules.enables("gang", Face.JOB_ORDER)
     assert policy.tiers[1][0].arguments == (("leastrequested.weight", 4),)
     assert policy.levels == ("admission", "node-score")
     assert policy.admission is Admission.BY_WEIGHT

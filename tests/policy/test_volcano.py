@@ -96,8 +96,8 @@ def test_crater_override_loads() -> None:
     path = shared("manifests/crater/values.yaml")
     policy = load(embedded(path, "custom", "scheduler_config_override"))
     assert [p.name for p in policy.tiers[1]][-3:] == ["capacity", "nodeorder", "binpack"]
-    assert policy.rules.has("gang", Face.JOB_READY)
-    assert not policy.rules.has("gang", Face.PREEMPTABLE)
+    assert policy.rules.enables("gang", Face.JOB_READY)
+    assert not policy.rules.enables("gang", Face.PREEMPTABLE)
     assert warnings(policy) == []
 
 
@@ -185,9 +185,9 @@ def test_plugins_bring_their_rules_with_switches_and_tiers() -> None:
         ("leaf-queues", "capacity", 2),
     ]
     for name in ("capacity", "capability", "guarantee", "leaf-queues"):
-        assert not policy.rules.has(name, Face.ALLOCATABLE)
-        assert policy.rules.has(name, Face.HIERARCHY)
-        assert policy.rules.has(name, Face.RECLAIMABLE)
+        assert not policy.rules.enables(name, Face.ALLOCATABLE)
+        assert policy.rules.enables(name, Face.HIERARCHY)
+        assert policy.rules.enables(name, Face.RECLAIMABLE)
 
 
 @pytest.mark.parametrize("value", ["1.5", '"1.5"', "'1.5'"])
@@ -322,7 +322,7 @@ def test_metrics_alone_are_no_reason_to_warn() -> None:
 
 def test_the_other_spelling_of_a_switch_counts_with_a_warning() -> None:
     policy = load(SHORT.format("gang\n    enabledJobReady: false"))
-    assert not policy.rules.has("gang", Face.JOB_READY)
+    assert not policy.rules.enables("gang", Face.JOB_READY)
     assert warnings(policy) == ["Volcano spells it enableJobReady and would pass this over"]
 
 
@@ -330,7 +330,7 @@ def test_the_right_spelling_of_a_switch_wins() -> None:
     text = "gang\n    {}: false\n    {}: true"
     for order in (("enabledJobReady", "enableJobReady"), ("enableJobReady", "enabledJobReady")):
         policy = load(SHORT.format(text.format(*order)))
-        assert policy.rules.has("gang", Face.JOB_READY) is (order[1] == "enableJobReady")
+        assert policy.rules.enables("gang", Face.JOB_READY) is (order[1] == "enableJobReady")
 
 
 def test_configurations_of_actions_are_kept() -> None:

@@ -33,7 +33,7 @@ from optsched.units.patterns import PatternError, parse_pattern
     ],
 )
 def test_patterns_are_looked_for_as_go_does(pattern: str, text: str, is_found: bool) -> None:
-    assert parse_pattern(pattern).is_in(text) is is_found
+    assert parse_pattern(pattern).matches(text) is is_found
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_go_does_not_read_is_refused_with_what_it_reads(pattern: str, probl
 def test_no_pattern_takes_long() -> None:
     began = time.perf_counter()
     for pattern in ("(a+)+$", "(a|aa)+$", "(.*a){20}", "(a?){30}a{30}"):
-        parse_pattern(pattern).is_in("a" * 5000 + "!")
+        parse_pattern(pattern).matches("a" * 5000 + "!")
     assert time.perf_counter() - began < 5.0
 
 
@@ -83,4 +83,4 @@ def test_patterns_with_the_same_text_are_the_same() -> None:
 )
 def test_simple_patterns_mean_what_they_mean_everywhere(parts: list[str], text: str) -> None:
     pattern = "".join(parts)
-    assert parse_pattern(pattern).is_in(text) is (re.search(pattern, text) is not None)
+    assert parse_pattern(pattern).matches(text) is (re.search(pattern, text) is not None)

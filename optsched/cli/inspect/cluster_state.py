@@ -14,7 +14,7 @@ from optsched.formats.codec.pods.reader import DEFAULT_NAMESPACE, DecodeOptions
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.formats.snapshots.instance_files import read_objects
 from optsched.policy.load import parse_policy
-from optsched.units.unit_errors import shown
+from optsched.units.unit_errors import quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -60,7 +60,7 @@ def from_file(path: Path) -> Cluster:
         print_text(remarks(), str(problem), "yellow")
     strange = next((obj for obj in objects if not _is_object(obj)), None)
     if strange is not None or not objects:
-        what = "there is no object in it" if strange is None else f"{shown(strange)} {_NO_OBJECT}"
+        what = "there is no object in it" if strange is None else f"{quote(strange)} {_NO_OBJECT}"
         raise Failure(f"{path}: {what}", Exit.USAGE)
     return Cluster([dict(obj) for obj in objects])
 

@@ -189,11 +189,11 @@ class Usage:
                 used = amount_of(quota.used, name) + before
                 self._asked[key] = before + asked
                 if asked and used + asked > hard and found is None:
-                    found = _too_much(quota, name, (hard, used, asked)), asked > hard
+                    found = _quota_reason(quota, name, (hard, used, asked)), asked > hard
         return found
 
 
-def _too_much(quota: Quota, name: str, amounts: tuple[int, int, int]) -> Reason:
+def _quota_reason(quota: Quota, name: str, amounts: tuple[int, int, int]) -> Reason:
     hard, used, asked = (amount_text(name, amount) for amount in amounts)
     return Reason(
         ReasonCode.QUOTA,

@@ -32,7 +32,7 @@ from optsched.units import (
     is_gpu,
     why_no_whole_amount,
 )
-from optsched.units.unit_errors import shown
+from optsched.units.unit_errors import quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -341,7 +341,7 @@ def _parse_documents(text: str, file: str, problems: list[str]) -> Iterator[Part
 def _manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
     if not isinstance(part.value, dict):
         problems.append(
-            f"{part.location()}: {shown(part.value)} is no object: a {kind} is expected"
+            f"{part.location()}: {quote(part.value)} is no object: a {kind} is expected"
         )
         return None
     stranger = _stranger(kind, part.value)

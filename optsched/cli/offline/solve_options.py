@@ -135,13 +135,13 @@ def job_of(
         model=model_identity(policy, lambda path: path.read_text(encoding="utf-8")),
         parameters=parameters_of(policy, limits, options.names),
         versions=versions(__version__),
-        command=tuple(_words(options, given, identity.path)),
+        command=tuple(_list_arguments(options, given, identity.path)),
     )
     earlier = earlier_result(console, places.resume, assignment)
     return Job(policy, assignment, limits, places, earlier)
 
 
-def _words(options: Options, model: str, instance: str) -> Iterator[str]:
+def _list_arguments(options: Options, model: str, instance: str) -> Iterator[str]:
     """Return the command that reproduces one model's result, without output options."""
     yield from ("optsched", "solve", instance, "--model", model)
     named = {

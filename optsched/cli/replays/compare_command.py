@@ -262,7 +262,7 @@ def _compare(flags: CompareOptions) -> None:
     _check(flags)
     try:
         cells = _cells(console, flags)
-        with _place(flags, len(cells)) as place:
+        with _open_executor(flags, len(cells)) as place:
             run = _Run(cells, ResultFolder(flags.out), console)
             comparison, is_stopped = run.play(place)
     except (InstanceError, SyntheticError, PolicyError, ExecutorError) as e:
@@ -328,7 +328,7 @@ def _cells(console: Console, flags: CompareOptions) -> list[Cell]:
 
 
 @contextmanager
-def _place(flags: CompareOptions, num_cells: int) -> Iterator[Place]:
+def _open_executor(flags: CompareOptions, num_cells: int) -> Iterator[Place]:
     """Return the executor: this process, worker processes or a Dask cluster."""
     clock = SystemClock()
     if flags.dask is not None:

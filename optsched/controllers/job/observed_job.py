@@ -212,7 +212,7 @@ def count_pods(pods: Iterable[PodView], going: Iterable[PodView] = ()) -> Counts
 
 def _view(job: Job, pod: Manifest) -> PodView:
     annotations, name = annotations_of(pod), name_of(pod)
-    task, index = _place(job, pod, annotations, name)
+    task, index = _locate_pod(job, pod, annotations, name)
     since, restarted = 0, job.status.restarted
     if task is not None and restarted:
         since = max(restarted.get(each, 0) for each in parts_of_pod(task, index))
@@ -227,7 +227,7 @@ def _view(job: Job, pod: Manifest) -> PodView:
     )
 
 
-def _place(
+def _locate_pod(
     job: Job, pod: Manifest, annotations: Mapping[str, str], name: str
 ) -> tuple[TaskSpec | None, int]:
     """Which of the job's pods this is; no task where the job has no place for it."""

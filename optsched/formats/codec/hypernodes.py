@@ -160,7 +160,7 @@ class NodeIndex:
 
 def _selects(selector: _MemberSelector, name: str, labels: Mapping[str, str]) -> bool:
     if isinstance(selector, Pattern):
-        return selector.is_in(name)
+        return selector.matches(name)
     # An empty selector of members selects nothing, unlike elsewhere (Volcano `GetMembers`).
     return bool(selector.requirements) and selector.matches(labels)
 

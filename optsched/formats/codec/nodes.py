@@ -71,7 +71,7 @@ def parse_node(
         allocatable=allocatable,
         labels=meta.labels,
         taints=tuple(t for t in taints if t is not None),
-        ready=_is_ready(status) and has_all_taints,
+        ready=_is_node_ready(status) and has_all_taints,
         unschedulable=spec.boolean("unschedulable"),
         gpu_model=meta.labels.get(GPU_MODEL_LABEL, ""),
         load=read_load(meta.annotations, errors),
@@ -103,7 +103,7 @@ def _taint(fields: Fields) -> Taint | None:
     return Taint(key, fields.text("value"), TaintEffect(effect)) if effect else None
 
 
-def _is_ready(status: Fields) -> bool:
+def _is_node_ready(status: Fields) -> bool:
     conditions = (c for c in status.records("conditions") if c.text("type") == "Ready")
     return all(c.text("status") == "True" for c in conditions)
 

@@ -142,7 +142,7 @@ def read_load(annotations: Mapping[str, str], remarks: list[FieldError]) -> Load
     try:
         return Load(_ppm(match[1]), _ppm(match[2]), parse_time_ms(match[3]))
     except TimestampError as e:
-        remarks.append(e.at(path))
+        remarks.append(e.at_path(path))
         return None
 
 

@@ -254,7 +254,7 @@ class ObjectIndex:
             try:
                 self.taken_ms = parse_time_ms(obj.get("takenAt"))
             except TimestampError as e:
-                self.problems += diagnostics_of(SNAPSHOT_KIND, "", [e.at("takenAt")], where)
+                self.problems += diagnostics_of(SNAPSHOT_KIND, "", [e.at_path("takenAt")], where)
             self._read_answers(obj, where)
         else:
             self.ignored[f"{version} {name}"] += 1

@@ -94,7 +94,7 @@ class BoundDeviceStore:
         held = self._records.get(key)
         return held is not None and bool(held.distrust)
 
-    def is_known(self, task: Task) -> bool:
+    def has_devices(self, task: Task) -> bool:
         """Whether the devices of a task on its node are fixed."""
         held = self._records.get(task.key)
         return held is not None and held.uid == task.uid and held.node == task.node
@@ -112,7 +112,7 @@ class BoundDeviceStore:
         """
         if not task.node:
             return task, ""
-        if not self.is_known(task):
+        if not self.has_devices(task):
             first = BoundDevices(task.uid, task.node, task.shared_gpus, task.numa)
             if distrust:
                 first = BoundDevices(task.uid, task.node, distrust=distrust)
@@ -347,7 +347,7 @@ class PodStore:
                 f"scheduler {scheduler} is not known to give devices: start optsched's with "
                 f"--device-scheduler={scheduler} if it does"
             )
-        if task.node and not self._bound_devices.is_known(task):
+        if task.node and not self._bound_devices.has_devices(task):
             bound = read_device_condition(raw, task.node, task.shape.request)
             if bound is not None:
                 self._bound_devices.record_bind(task.key, BoundDevices(task.uid, task.node, *bound))

@@ -288,7 +288,7 @@ class Manager:
             effects = controller.decide(ref, self.store)
             if not any(isinstance(effect, PatchStatus) for effect in effects):
                 self._late_s.pop(ref, None)
-            effects = tuple(self._due_or_again(effect, began_s) for effect in effects)
+            effects = tuple(self._delay_status(effect, began_s) for effect in effects)
             log.debug("%s %s: %d things to do", controller.name, ref, len(effects))
             agains = await self._executor.carry_out(effects)
         except Stale as e:
@@ -310,7 +310,7 @@ class Manager:
         seconds = self._deps.clock.monotonic() - began_s
         self._deps.metrics.reconciled(controller.name, "done", seconds)
 
-    def _due_or_again(self, effect: Effect, now_s: float) -> Effect:
+    def _delay_status(self, effect: Effect, now_s: float) -> Effect:
         if not isinstance(effect, PatchStatus):
             return effect
         if effect.may_wait_s:

@@ -104,7 +104,7 @@ class EventHistory:
     def __len__(self) -> int:
         return len(self._written)
 
-    def is_due(self, note: Note, now_s: float) -> bool:
+    def is_write_due(self, note: Note, now_s: float) -> bool:
         """Whether a note has to be written now."""
         entry = self._written.get(note.key)
         if entry is None:
@@ -173,7 +173,7 @@ class EventRecorder:
 
     def note(self, note: Note) -> None:
         """Have a note written, unless the same one was written recently."""
-        if self._book.is_due(note, self._clock.monotonic()):
+        if self._book.is_write_due(note, self._clock.monotonic()):
             now_ms, waits = note.at_ms or self._clock.now_ms(), self._outbox.pending_value(note.key)
             first_ms = now_ms if waits is None else waits.first_ms
             self._outbox.enqueue(note.key, _Dated(note, first_ms, now_ms))

@@ -187,7 +187,7 @@ class NodeLocks:
 
         Raises KubeError where the outcome is unknown.
         """
-        async with self._take_turn(node):
+        async with self._lock_node(node):
             until_s = self._clock.monotonic() + PATIENCE_S
             while True:
                 held = await self._try_acquire(node)
@@ -198,7 +198,7 @@ class NodeLocks:
                 await self._timing.sleep(LOOKS_EVERY_S)
 
     @asynccontextmanager
-    async def _take_turn(self, node: str) -> AsyncIterator[None]:
+    async def _lock_node(self, node: str) -> AsyncIterator[None]:
         """Hold the turn of a node while the context is open; the last bind forgets the node."""
         turn = self._turns.setdefault(node, _Turn())
         turn.num_binds += 1

@@ -312,7 +312,7 @@ class Evictor:
         while True:
             await self._has_waits.wait()
             for task, pending in tuple(self._waits.items()):
-                if self._is_ready(pending):
+                if self._may_evict(pending):
                     del self._waits[task]
                     self._outbox.enqueue(task, pending)
             if not self._waits:
@@ -324,7 +324,7 @@ class Evictor:
             for pending in self._waits.values():
                 pending.num_polls += 1
 
-    def _is_ready(self, pending: _Pending) -> bool:
+    def _may_evict(self, pending: _Pending) -> bool:
         reason = self._waits_for(pending)
         if not reason:
             return True

@@ -73,7 +73,7 @@ class ExtenderClient:
 
     def open_session(self, snapshot: Snapshot, policy: Policy) -> ExtenderSession | None:
         """Return the extender of a session, opened; None if its policy has none."""
-        active = policy.rules.find(Extender.name)
+        active = policy.rules.find_rule(Extender.name)
         if active is None or not isinstance(active.rule, Extender) or not active.rule.paths:
             return None
         if active.rule.service != self._service:

@@ -101,9 +101,9 @@ def wasted_gpus(problem: Problem) -> dict[str, int]:
 
 def _deserved(problem: Problem, policy: Policy) -> I64:
     """Return (Q, R) deserved amounts: by weight if the policy has `proportion`, else as stated."""
-    if policy.rules.find("proportion") is not None:
+    if policy.rules.find_rule("proportion") is not None:
         return deserved_shares(problem)
-    drf = policy.rules.find("drf")
+    drf = policy.rules.find_rule("drf")
     rule = None if drf is None else drf.rule
     due = rule.deserved(problem) if isinstance(rule, HierarchicalDrf) else None
     return problem.queues.deserved if due is None else due

@@ -388,7 +388,7 @@ class SelfReporter:
         else:
             self._about = Ref(LEASE, "default", COMPONENT)
 
-    def is_own(self, about: Ref) -> bool:
+    def is_self_report(self, about: Ref) -> bool:
         """Whether an event about this object is about this process itself."""
         return about in (self._about, self._policy)
 

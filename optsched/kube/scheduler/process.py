@@ -124,7 +124,7 @@ class SchedulerProcess:
         def is_event_due(note: Note) -> bool:
             # Only a leader reports on the cluster; every process reports on itself.
             exists = note.is_last or cache.exists(note.about, note.uid)
-            return own.is_own(note.about) or (is_leading() and exists)
+            return own.is_self_report(note.about) or (is_leading() and exists)
 
         self._events = EventRecorder(client, clock, timing, is_event_due, cache.exists)
         own = SelfReporter(settings.election, self.metrics, self._events)

@@ -117,7 +117,7 @@ class Faults:
         self._found[fault] = None
 
     @property
-    def found(self) -> tuple[Fault, ...]:
+    def recorded(self) -> tuple[Fault, ...]:
         """All recorded faults."""
         return tuple(self._found)
 

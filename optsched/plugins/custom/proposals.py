@@ -106,7 +106,7 @@ class Proposer:
     name: str
     propose: Propose
 
-    def ask(self, view: View, faults: Faults) -> tuple[Proposal, ...]:
+    def list_proposals(self, view: View, faults: Faults) -> tuple[Proposal, ...]:
         """Its proposals; empty where it raises, and without values that are no proposals."""
         try:
             found = tuple(self.propose(view))

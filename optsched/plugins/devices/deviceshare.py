@@ -549,7 +549,7 @@ def _slice_of(device: SharedGpu, instance: str) -> Slice | None:
     """Return the slice that `geometry-position` names."""
     name, _, position = instance.rpartition("-")
     for g, geometry in enumerate(device.geometries):
-        place = geometry.place(position) if geometry.name == name else None
+        place = geometry.locate_slice(position) if geometry.name == name else None
         if place is not None:
             return g, place[0]
     return None
@@ -854,7 +854,7 @@ class _DeviceRows:
             model.add_row(list(in_use.values()), [1] * len(in_use), upper=1)
             return
         comes = [w for variables in by_slice.values() for w in variables]
-        anything = model.any_of(comes, self._pending)
+        anything = model.add_indicator(comes, self._pending)
         factors = [*[1] * len(in_use), mixed]
         model.add_row([*in_use.values(), anything], factors, upper=1 + mixed)
 
@@ -888,11 +888,11 @@ class _DeviceRows:
         used, departures = self._sum_holdings[at], self._departures[at]
         if used.owners and comes:
             owners = [v for v, t in departures if t.is_alone]
-            anything = self._model.any_of(comes, self._pending)
+            anything = self._model.add_indicator(comes, self._pending)
             self._model.add_row([*owners, anything], [*[-1] * len(owners), used.owners], upper=0)
         over = used.cores_before - ALL_CORES + 1
         if over > 0 and self._coreless[at]:
-            anything = self._model.any_of(self._coreless[at], self._pending)
+            anything = self._model.add_indicator(self._coreless[at], self._pending)
             variables = [*(v for v, _ in departures), anything]
             factors = [*(-t.cores for _, t in departures), over]
             self._model.add_row(variables, factors, upper=0)

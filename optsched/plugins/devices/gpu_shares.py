@@ -428,7 +428,7 @@ class _RepackRows:
         self._terms = [*((x, -1, shape) for x, shape in comes), *((x, 1, s) for x, _, s in goes)]
         variables = [x for x, _ in comes]
         most = int(max(self._model.bounds[1][variables].max(), 1))
-        self._comes = -1 if have.fits else self._model.any_of(variables, most)
+        self._comes = -1 if have.fits else self._model.add_indicator(variables, most)
         devices = np.ones(max(have.devices, 0), np.int64)
         self._shared = self._model.add_variables(0, devices).tolist()
         self._on: list[list[tuple[int, int]]] = [[] for _ in self._shared]

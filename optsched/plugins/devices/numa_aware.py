@@ -209,7 +209,7 @@ class NumaAware(Rule):
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`."""
         shape = problem.classes.shapes[task_class]
-        return f"had no {_place(wanted_policy(shape))} with {_describe_needs(shape.numa)} free"
+        return f"had no {_numa_scope(wanted_policy(shape))} with {_describe_needs(shape.numa)} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
         """See `Rule`: tasks that hold parts of NUMA nodes, grouped by these."""
@@ -344,7 +344,7 @@ def _describe_free(free: Free) -> str:
     return f"{', '.join(_units(c, g) for c, g in zip(*free, strict=True))} free"
 
 
-def _place(policy: str) -> str:
+def _numa_scope(policy: str) -> str:
     """Describe what must have the idle CPUs and GPUs, by policy."""
     if policy == Alignment.SINGLE:
         return f"NUMA node ({policy})"

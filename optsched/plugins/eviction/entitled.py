@@ -204,7 +204,7 @@ class Entitled(Rule):
         reclaims = _group_reclaims(world)
         if not reclaims:
             return
-        due, by_use = self._due(world)
+        due, by_use = self._deserved(world)
         if due is None:
             yield Violation(self.name, "reclaim", "no rule of the policy says what queues deserve")
             return
@@ -228,7 +228,7 @@ class Entitled(Rule):
                 found = f"{detail}, reclaim for {preemptor}"
                 yield Violation(self.name, f"task {where}", found, preemptor)
 
-    def _due(self, world: World) -> tuple[Mapping[str, Mapping[str, int]] | None, bool]:
+    def _deserved(self, world: World) -> tuple[Mapping[str, Mapping[str, int]] | None, bool]:
         """Return what queues deserve, and whether victims count by what they use of it."""
         for rule in self._rules.entitling_rules:
             due = rule.deserved_by_name(world)
@@ -314,7 +314,7 @@ class _Shares:
     def _allocated_before(self, queue: Queue) -> dict[str, int]:
         if queue.name not in self._held:
             world, held = self._world, dict[str, int]()
-            for name in world.below(queue):
+            for name in world.descendants(queue):
                 add_into(held, world.held_by_queue[name])
                 add_into(held, world.gained_by_queue[name])
             self._held[queue.name] = held

@@ -89,7 +89,7 @@ class Mover(Protocol):
         """Running tasks that should not stay on their nodes; None when there are none."""
 
 
-def is_due(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:
+def has_period_passed(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:
     """Return whether the period of a plugin has passed."""
     last = snapshot.last_shuffle_ms.get(plugin)
     return last is None or snapshot.taken_ms - last >= period_ms
@@ -97,7 +97,7 @@ def is_due(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:
 
 def early(world: World, rule: str, period_ms: int) -> Iterator[Violation]:
     """Yield a violation if a plugin evicts before its period has passed."""
-    if moved_by(world, rule) and not is_due(world.snapshot, rule, period_ms):
+    if moved_by(world, rule) and not has_period_passed(world.snapshot, rule, period_ms):
         yield Violation(rule, SHUFFLE, f"pods were evicted less than {period_ms} ms ago")
 
 

@@ -323,7 +323,7 @@ class Claims:
         floor = {r: amount for r, amount in queue.guarantee if amount > 0 and asked.get(r, 0) > 0}
         if not any(taken.get(r, 0) > 0 for r in floor):
             return False
-        below = self._world.below(queue)
+        below = self._world.descendants(queue)
         parts = [self._world.held_by_queue[name] for name in below]
         claiming = {gang.key, *(key for name in below for key in self._gangs.get(name, ()))}
         parts += [_least_request(self._world.snapshot.gang_by_key[key]) for key in sorted(claiming)]

@@ -86,7 +86,7 @@ class Explainer:
             if ask.view.most_now < ask.number:
                 return ask.lacking()
         for rule in self._rules.explaining_capacity:
-            reason = rule.explain_rooms(self._outcome, gang, [a.room for a in asks])
+            reason = rule.explain_rooms(self._outcome, gang, [a.capacity_by_node for a in asks])
             if reason is not None:
                 return reason
         if not _fit_together(self._outcome, asks):
@@ -192,7 +192,7 @@ class Explainer:
             return None
         together = self._standing.most_together(
             [(ask.view.task_class, ask.number) for ask in asks],
-            np.array([ask.room.counts for ask in asks]),
+            np.array([ask.capacity_by_node.counts for ask in asks]),
         )
         if together >= number:
             return None
@@ -322,14 +322,14 @@ class _Ask:
     number: int
 
     @property
-    def room(self) -> Room:
+    def capacity_by_node(self) -> Room:
         """The room that nodes have for it."""
         counts = np.zeros(self.view.problem.num_nodes, np.int64)
         counts[self.view.open_nodes] = self.view.counts
         return Room(self.view.task_class, self.number, counts)
 
     @property
-    def what(self) -> str:
+    def demand(self) -> str:
         """The tasks in words."""
         view = self.view
         asks = [
@@ -346,14 +346,14 @@ class _Ask:
     def no_node_open(self, refusals: list[tuple[int, str]]) -> Reason:
         """Return that no node is open to it, and why."""
         why = f"0/{len(self.view.open_nodes)} nodes are open to it: {_list(refusals)}"
-        return Reason(ReasonCode.PREDICATES, f"{self.what}: {why}")
+        return Reason(ReasonCode.PREDICATES, f"{self.demand}: {why}")
 
     def lacking(self) -> Reason:
         """The shortage on the nodes that it may use."""
         view = self.view
         if not view.open_nodes.any():
             return self.no_node_open(view.refusals)
-        room = f"room for {view.most_now} of {self.what}: "
+        room = f"room for {view.most_now} of {self.demand}: "
         parts = _list([*view.refusals, *view.shortages])
         total = view.free.total
         if (self.number * view.request > total).any():
@@ -401,7 +401,7 @@ class _Impossible:
         room = f"even with the cluster empty there is room for {most}"
         return Reason(
             ReasonCode.IMPOSSIBLE,
-            f"{' and '.join(ask.what for ask in asks)}: {room}: {', '.join(short)}{besides}",
+            f"{' and '.join(ask.demand for ask in asks)}: {room}: {', '.join(short)}{besides}",
         )
 
     def _too_large(self, ask: _Ask, offered: I64) -> Reason:
@@ -409,7 +409,7 @@ class _Impossible:
         most = " and ".join(amount_text(names[r], int(offered[r])) for r in self.lack.resources)
         return Reason(
             ReasonCode.IMPOSSIBLE,
-            f"{ask.what}: no node that it may use offers more than {most}"
+            f"{ask.demand}: no node that it may use offers more than {most}"
             f"{_besides(ask.view.lasting)}",
         )
 

@@ -139,7 +139,7 @@ class ResourceQuota(Rule):
             _expect(expected, snapshot, snapshot.gangs[g])
         one = snapshot.gangs[gang]
         for quota, name, requested in _quota_requests(snapshot, one):
-            hard, used = dict(quota.hard)[name], _in_use(outcome.problem, quota, name)
+            hard, used = dict(quota.hard)[name], _quota_usage(outcome.problem, quota, name)
             coming = expected.get(quota.key, {}).get(name, 0)
             if used + coming + requested > hard:
                 shown = [amount_text(name, n) for n in (hard, used, coming, requested)]
@@ -189,16 +189,16 @@ def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
     return requested or least.get(f"{_LIMITS}{plain}", 0)
 
 
-def _in_use(problem: Problem, quota: Quota, name: str) -> int:
+def _quota_usage(problem: Problem, quota: Quota, name: str) -> int:
     """Return what pods use of a quota: what its status says, or the known pods if that is more.
 
     Pods and the status come by different watches, and the status may come later.
     """
-    known = problem.derived(_known_use).get(quota.namespace, {})
+    known = problem.derived(_usage_by_namespace).get(quota.namespace, {})
     return max(dict(quota.used).get(name, 0), known.get(name.removeprefix(_REQUESTS), 0))
 
 
-def _known_use(problem: Problem) -> Expected:
+def _usage_by_namespace(problem: Problem) -> Expected:
     """Return numbers, CPU and memory of the pods of gangs, by namespace with a quota."""
     found: Expected = {quota.namespace: {} for quota in problem.snapshot.quotas}
     for gang in problem.snapshot.gangs if found else ():
@@ -241,7 +241,7 @@ class _Votes(Greedy):
         is_in = one.phase is GangPhase.INQUEUE
         for quota, name, requested in _quota_requests(self._snapshot, one):
             coming = self._expected.get(quota.key, {}).get(name, 0) - (requested if is_in else 0)
-            used = _in_use(self._problem, quota, name)
+            used = _quota_usage(self._problem, quota, name)
             if used + coming + requested > dict(quota.hard)[name]:
                 return -1
         return 1

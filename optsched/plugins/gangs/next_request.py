@@ -23,7 +23,7 @@ def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
     number = int(problem.shape_of[gang])
     shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
     done = _placed_by_entry(outcome, gang)
-    left = max(shape.least, 1) if not any(done) else 1
+    left = max(shape.min_members, 1) if not any(done) else 1
     taken: dict[int, int] = {}
     for entry, run in shape.sequence:
         passed = min(done[entry], run)

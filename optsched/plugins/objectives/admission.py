@@ -139,7 +139,7 @@ def _start_weights(problem: Problem, weights: Weights) -> I64:
     shapes = problem.shapes
     whole = np.zeros(len(shapes.shapes), np.int64)
     np.add.at(whole, shapes.shape_of_entry, shapes.count * weights.of_class[shapes.class_of])
-    least = np.array([s.counted_least for s in shapes.shapes], np.int64)
+    least = np.array([s.admitted_members for s in shapes.shapes], np.int64)
     part = whole * least // np.maximum(shapes.num_tasks, 1)
     is_restart = np.array([_is_restart(s) for s in shapes.shapes], np.bool_)
     return np.where(shapes.is_started | is_restart, 0, np.maximum(part, 1))

@@ -83,7 +83,7 @@ class NodeScore:
         """See `Level`."""
         problem, seated = outcome.problem, outcome.seated
         # Each task needs a few nodes: the table of all classes and nodes is never made.
-        pairs = problem.task_class[seated] * problem.num_nodes + outcome.seat_of[seated]
+        pairs = problem.task_class[seated] * problem.num_nodes + outcome.node_of_coming[seated]
         pairs, number = np.unique(pairs, return_counts=True)
         task_class, nodes = np.divmod(pairs, max(problem.num_nodes, 1))
         values = self._scores(
@@ -183,7 +183,7 @@ def build_levels(
     come before all that look at single nodes.
     """
     named = [level for name in names for level in _find_levels(LEVELS[name], problem, rules, tiers)]
-    always = [level for rule in rules.always for level in rule.levels(problem, tiers)]
+    always = [level for rule in rules.permanent for level in rule.levels(problem, tiers)]
     if not always:
         return named
     first = (i for i, level in enumerate(named) if is_node_level(level))

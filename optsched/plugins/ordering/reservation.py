@@ -93,7 +93,7 @@ class Reservation(Rule):
             queue = world.snapshot.queue_by_name.get(name)
             if queue is None or queue.capability is None:
                 continue
-            below = set(world.below(queue))
+            below = set(world.descendants(queue))
             gain = summed(task_usage(p.task) for p in bound if p.gang.queue in below)
             gangs = (g for g in world.snapshot.gangs if g.queue in below)
             tasks = (t for g in gangs for t in g.tasks if t.status.counts_for_queue)
@@ -347,7 +347,7 @@ def _allocated_on(outcome: Outcome, request: I64) -> I64:
     """Return (N, D) what placed and nominated tasks take of requests (C, D)."""
     problem, tasks = outcome.problem, np.flatnonzero(outcome.seated)
     taken = np.zeros((problem.num_nodes, request.shape[1]), np.int64)
-    np.add.at(taken, outcome.seat_of[tasks], request[problem.task_class[tasks]])
+    np.add.at(taken, outcome.node_of_coming[tasks], request[problem.task_class[tasks]])
     return taken
 
 

@@ -46,7 +46,7 @@ class Capability(Rule):
         for queue in world.snapshot.queues:
             if queue.capability is None:
                 continue
-            below = world.below(queue)
+            below = world.descendants(queue)
             gain = summed(world.gained_by_queue[name] for name in below)
             held = summed(
                 part[name]
@@ -92,7 +92,7 @@ class Capability(Rule):
             held = f"{amount_text(resource, leaving)} are held by pods that terminate, "
             return Reason(
                 ReasonCode.CAPABILITY,
-                f"{_place(queues.names[queue], queues.names[at])} has capability "
+                f"{_describe_queue(queues.names[queue], queues.names[at])} has capability "
                 f"{amount_text(resource, int(queues.capability[at, r]))}, "
                 f"{amount_text(resource, int(used[at, r]))} are in use, "
                 f"{held if leaving else ''}"
@@ -114,7 +114,7 @@ def _is_limited(problem: Problem) -> bool:
     return bool((problem.queues.capability < UNLIMITED).any())
 
 
-def _place(queue: str, at: str) -> str:
+def _describe_queue(queue: str, at: str) -> str:
     return f"queue {queue}" if queue == at else f"queue {at}, an ancestor of {queue},"
 
 

@@ -64,7 +64,7 @@ def queue_shares(
     A share is the largest part of the cluster that the queue holds of any resource except pods.
     `pending` has the reasons why gangs wait. Requests of gangs that can never start do not count.
     """
-    if not any(rules.find(name) is not None for name in SHARING):
+    if not any(rules.find_rule(name) is not None for name in SHARING):
         return ()
     problem = outcome.problem
     requested = _admissible(problem, pending or {})
@@ -198,7 +198,7 @@ def _weights(problem: Problem, rules: RuleSet, view: _View) -> tuple[F64, F64]:
     With `capacity`, queues that deserve something fill first, weighted by what they deserve.
     """
     weight = problem.queues.weight.astype(np.float64)
-    if rules.find("capacity") is None:
+    if rules.find_rule("capacity") is None:
         return weight, np.zeros_like(weight)
     deserved = _dominant(view.total, problem.queues.deserved)
     if not deserved.any():

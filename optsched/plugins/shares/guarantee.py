@@ -102,7 +102,7 @@ class Guarantee(Rule):
         names = problem.queues.names
         for r in _guaranteed(problem):
             claims = _Claims(problem, r, outcome.queue_allocated[:, r])
-            room, kept = max(claims.room(queue), 0), claims.reserved_by_others(queue)
+            room, kept = max(claims.unclaimed(queue), 0), claims.reserved_by_others(queue)
             # Requests above this sum are blocked by something other than guarantees.
             if room < requested[r] <= room + sum(kept.values()):
                 name = problem.resources[r]
@@ -156,7 +156,7 @@ class _Claims:
         self.total = sum(tops)
         self._pool = max(_pool(problem, r), self.total)
 
-    def room(self, queue: int) -> int:
+    def unclaimed(self, queue: int) -> int:
         """Return what a queue may still take: guarantees of its line, and unclaimed capacity."""
         unused, at = self._pool - self.total, queue
         while at >= 0:
@@ -199,7 +199,8 @@ class _Reserve(Greedy):
         request = self._ledger.request[task_class]
         requested = [(r, claims) for r, claims in self._claims.items() if request[r]]
         return min(
-            (max(c.room(queue), 0) // request[r] for r, c in requested), default=int(UNLIMITED)
+            (max(c.unclaimed(queue), 0) // request[r] for r, c in requested),
+            default=int(UNLIMITED),
         )
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:

@@ -78,7 +78,9 @@ class HierarchicalDrf(Drf):
         """See `Rule`: the ideal of queues with all below them."""
         if not self._reclaims:
             return None
-        due: I64 = problem.queues.subtree.astype(np.int64) @ problem.derived(self._timeless).due
+        due: I64 = (
+            problem.queues.subtree.astype(np.int64) @ problem.derived(self._timeless).deserved
+        )
         return due
 
     def deserved_by_name(self, world: World) -> dict[str, dict[str, int]] | None:
@@ -87,7 +89,7 @@ class HierarchicalDrf(Drf):
             return None
         queues = world.snapshot.queues
         contest, names = contest_in(world, [hierarchy(q) for q in queues], [{} for _ in queues])
-        due = contest.subtree.astype(np.int64) @ contest.due
+        due = contest.subtree.astype(np.int64) @ contest.deserved
         return {
             queue.name: dict(zip(names, amounts, strict=True))
             for queue, amounts in zip(queues, due.tolist(), strict=True)

@@ -213,13 +213,13 @@ class _Shares(Greedy):
         """See `Greedy`: tasks of queues that hold more than they deserve of anything."""
         log = self._ledger.queue_log
         for queue in set(log[self._log_read :]):
-            self._is_above[queue] = self._exceeds_kept(self._ledger.queue_used[queue], queue)
+            self._is_over_share[queue] = self._exceeds_kept(self._ledger.queue_used[queue], queue)
         self._log_read = len(log)
-        reach: Bool = self._is_above[running_tasks(self._problem).queue_of]
+        reach: Bool = self._is_over_share[running_tasks(self._problem).queue_of]
         return reach
 
     @cached_property
-    def _is_above(self) -> Bool:
+    def _is_over_share(self) -> Bool:
         """(Q + 1,) `_exceeds_kept` by queue as of `_log_read`; False for an unknown queue, -1."""
         self._log_read = len(self._ledger.queue_log)
         used = enumerate(self._ledger.queue_used)

@@ -170,7 +170,7 @@ class Contest:
         return {"use": use[binds], "limit": limit[binds]}
 
     @cached_property
-    def due(self) -> I64:
+    def deserved(self) -> I64:
         """(Q, R) the ideal in whole units by largest remainder; 0 for pods.
 
         A unit is a millionth of the cluster, at least a base unit. A queue whose whole demand is
@@ -179,10 +179,10 @@ class Contest:
         found = np.zeros(self.guarantee.shape, np.int64)
         for r in np.flatnonzero(self.ideal.any(axis=0)).tolist():
             if r != self.pods:
-                found[:, r] = self._due(r)
+                found[:, r] = self._deserved_of(r)
         return found
 
-    def _due(self, r: int) -> I64:
+    def _deserved_of(self, r: int) -> I64:
         ideal, requested = self.ideal[:, r], self._requested[:, r]
         unit = max(int(self.total[r]) // _FINE, 1)
         is_served = ideal >= requested * (1 - _SERVED)
@@ -272,7 +272,7 @@ def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]
 
     Levels that divide the queues like the level above are skipped. The last level is the queues.
     """
-    due = np.minimum(contest.due, problem.queues.requested)
+    due = np.minimum(contest.deserved, problem.queues.requested)
     asking = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()
     names = {q: tuple(name for name, _ in contest.paths[q]) for q in asking}
     before: list[list[int]] = [asking]

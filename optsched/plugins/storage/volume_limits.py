@@ -344,7 +344,7 @@ class _Rows:
         most = self._most[tasks]
         if len(tasks) == 1 and most[0] <= 1:
             return int(tasks[0])
-        return self._model.any_of(tasks.tolist(), int(most.max()))
+        return self._model.add_indicator(tasks.tolist(), int(most.max()))
 
     def _add_detach_variable(self, volume: Volume, node: int) -> int:
         """Return a variable: whether a volume is detached because all its users have left."""

@@ -112,7 +112,7 @@ class NetworkTopology(Rule):
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
         """See `Rule`. Where gangs go is decided by `solver.greedy.topology`."""
-        hard = any(bound.is_hard for bounds in problem.topology.bounds for bound in bounds.all)
+        hard = any(bound.is_hard for bounds in problem.topology.bounds for bound in bounds.existing)
         return _Live(problem) if hard else None
 
     # --- evictions -------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class NetworkTopology(Rule):
         """(G,) hard gangs, where there are too many domains to choose from; None without any."""
         topology = problem.topology
         choices = [
-            [_widest(topology.forest(bound), bound) for bound in bounds.all]
+            [_widest(topology.forest(bound), bound) for bound in bounds.existing]
             for bounds in topology.bounds
         ]
         numbers = [sum(len(c) for c in each if c is not None) for each in choices]
@@ -350,7 +350,7 @@ class _Live(Greedy):
 
 def _free_classes(problem: Problem) -> Bool:
     """Return (C,) the classes with tasks of gangs without a network topology."""
-    asks = np.array([bool(b.all) for b in problem.topology.bounds], np.bool_)
+    asks = np.array([bool(b.existing) for b in problem.topology.bounds], np.bool_)
     free = np.zeros(len(problem.classes.shapes), np.bool_)
     shape = problem.shape_of[problem.gang_of]
     mine = shape >= 0

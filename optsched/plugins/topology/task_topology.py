@@ -212,7 +212,7 @@ class _Sorter:
         by_node: dict[int, _Bucket] = {}
         for node, role in here:
             if role in self._roles.rank:
-                bucket = by_node.get(node) or self._new()
+                bucket = by_node.get(node) or self._add_bucket()
                 by_node[node] = bucket
                 bucket.on_node[node] += 1
                 self._count_role(bucket, role)
@@ -224,14 +224,14 @@ class _Sorter:
         for waiting in sorted(
             mine, key=lambda w: (*self._roles.role_order(w.task.role), w.task.key)
         ):
-            bucket = self._best(waiting.task.role) or self._new()
+            bucket = self._best(waiting.task.role) or self._add_bucket()
             bucket.entries.append(waiting.entry)
             bucket.load += waiting.load
             self._count_role(bucket, waiting.task.role)
             found[waiting.task.key] = bucket
         return found
 
-    def _new(self) -> _Bucket:
+    def _add_bucket(self) -> _Bucket:
         self.buckets.append(_Bucket(len(self.buckets)))
         return self.buckets[-1]
 

@@ -258,12 +258,12 @@ class World:
             above = by_name.get(above.parent)
         return list(found.values())
 
-    def below(self, queue: Queue) -> list[str]:
+    def descendants(self, queue: Queue) -> list[str]:
         """Names of the queue and of all queues below it."""
-        return self._below.get(queue.name, [])
+        return self._descendants.get(queue.name, [])
 
     @cached_property
-    def _below(self) -> Mapping[str, list[str]]:
+    def _descendants(self) -> Mapping[str, list[str]]:
         found: dict[str, list[str]] = {}
         for queue in self.snapshot.queues:
             for above in self.ancestors(queue):
@@ -329,7 +329,7 @@ class Stake:
 
 
 def _stake_of(gang: Gang) -> Stake:
-    return STAKES.find(gang.queue, gang_usage(gang), claimed_by(gang), gang_demand(gang))
+    return STAKES.intern(gang.queue, gang_usage(gang), claimed_by(gang), gang_demand(gang))
 
 
 STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)

@@ -188,7 +188,7 @@ def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
         if not form.is_flexible[entries].all():
             continue
         shape = what.problem.shapes.shapes[int(gangs.shape_of[h])]
-        need = shape.least
+        need = shape.min_members
         placed, start = form.placed_variable[entries], int(form.start[h])
         most = int(hint[placed].sum()) - need * int(hint[start])
         factors = np.append(np.ones(len(placed), np.int64), -need)

@@ -148,7 +148,7 @@ def consolidate(
     problem: Problem, rules: RuleSet, decisions: Decisions, means: Means
 ) -> Consolidation:
     """Find tasks whose moves let gangs start that wait by some decisions."""
-    knows = rules.find("priority") is not None
+    knows = rules.find_rule("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
     out = _find_blocked_gangs(problem, rules, decisions, means.excluded_gangs)
     for value in sorted(set(priority[out].tolist()), reverse=True):

@@ -499,7 +499,7 @@ class _DirectSearch(_LevelSearch):
         goal = to_maximise(objective)
         value, bound = known
         upper, share, work = within
-        self._rows = self._rows.holding(self._held)
+        self._rows = self._rows.with_lower_bounds(self._held)
         self._held = []
 
         def to_update(sight: SolverProgress) -> LevelUpdate | None:

@@ -104,7 +104,7 @@ class CustomActionRunner:
             if proposed.victims:
                 self._evict_for_gang(gang, proposed, name)
             else:
-                self._place(gang, proposed)
+                self._place_gang(gang, proposed)
 
     def _read_proposals(
         self, gangs: Sequence[int], proposals: Iterable[Proposal]
@@ -138,7 +138,7 @@ class CustomActionRunner:
         overused = self._placing.faces.is_overused(int(self._problem.queue_of[gang]))
         return not overused and self._may_start(gang)
 
-    def _place(self, gang: int, proposed: _GangProposal) -> None:
+    def _place_gang(self, gang: int, proposed: _GangProposal) -> None:
         if self._may_allocate(gang):
             self._placing.place_nominated(gang, self._count_by_node(gang, proposed))
 
@@ -207,9 +207,13 @@ class _ProposalReader:
 
     def read(self, proposal: Proposal) -> str:
         """Take it in; a text where it makes no sense."""
-        return self._place(proposal) if isinstance(proposal, Place) else self._displace(proposal)
+        return (
+            self._read_placement(proposal)
+            if isinstance(proposal, Place)
+            else self._displace(proposal)
+        )
 
-    def _place(self, proposal: Place) -> str:
+    def _read_placement(self, proposal: Place) -> str:
         if proposal.task not in self._task_by_key:
             return f"places {proposal.task}, which is no task of `waiting`"
         if proposal.node not in self._node_by_name:

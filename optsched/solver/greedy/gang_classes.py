@@ -79,7 +79,7 @@ def _identity_of(gang: Gang) -> _Identity:
         is_loose=gang.is_loose,
         annotations=tuple(sorted(annotations)),
     )
-    return IDENTITIES.find(traits)
+    return IDENTITIES.intern(traits)
 
 
 class GangClasses:

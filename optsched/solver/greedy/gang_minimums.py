@@ -20,7 +20,7 @@ class GangMinimums:
         self._placing = placing
         self._problem = placing.problem
         self._running = running_tasks(placing.problem)
-        self._counts = rules.has("gang", Face.JOB_READY)
+        self._counts = rules.enables("gang", Face.JOB_READY)
         self._gone: dict[int, Counter[str]] = {}
 
     def record_eviction(self, victim: int, sign: int) -> None:

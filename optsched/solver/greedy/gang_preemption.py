@@ -273,7 +273,7 @@ class GangPreemption:
         placing.cursor(gang).failed.clear()
         where = (placing.future, placing.nominated)
         runs = () if self._domains.guide(gang) else self._unplaced_runs(gang)
-        grown = any(placing.place(gang, run, 1, where) for run in runs)
+        grown = any(placing.place_tasks(gang, run, 1, where) for run in runs)
         if grown and self._evicting.faces.all_rules_hold(gang):
             return True
         placing.undo(gang)

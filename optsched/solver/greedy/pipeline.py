@@ -374,7 +374,7 @@ class _Pipeline:
             lambda what: proposer.object(what, faults),
         )
         gangs = list(self.iterate_gangs(self._placing.with_untried_tasks(self._candidates())))
-        proposals = proposer.ask(proposing.view(gangs), faults)
+        proposals = proposer.list_proposals(proposing.view(gangs), faults)
         proposing.carry_out(proposer.name, gangs, proposals)
 
     def _can_be_placed(self, gang: int) -> bool:

@@ -289,7 +289,7 @@ class PlacementState:
             asked = step.counts[:, None] * self.problem.classes.request[step.task_class]
             leaving = np.minimum(self._releasing[step.nodes], asked)
             self._releasing[step.nodes] -= leaving
-            self.ledger.promise(leaving.sum(axis=0).tolist())
+            self.ledger.record_nomination(leaving.sum(axis=0).tolist())
             self.book.reserve(step.nodes, asked - leaving)
             self.book.take_spare(step.task_class, step.nodes, step.counts)
         self.commit()
@@ -304,7 +304,7 @@ class PlacementState:
                 need = cursor.need if role is None else cursor.need_role[role]
                 wanted = min(left, need) if role in (None, roles[entry]) else 0
                 if wanted > 0 and entry not in cursor.failed:
-                    self.place(gang, run, wanted, (book, answer))
+                    self.place_tasks(gang, run, wanted, (book, answer))
 
     def grow(self, gang: int, number: int) -> int:
         """Place more tasks in order, up to a number; returns how many fit."""
@@ -314,7 +314,7 @@ class PlacementState:
             entry, left = run
             if placed < number and left and entry not in cursor.failed:
                 here = (self.book, self.node_of)
-                placed += self.place(gang, run, min(left, number - placed), here)
+                placed += self.place_tasks(gang, run, min(left, number - placed), here)
         return placed
 
     def commit(self) -> None:
@@ -345,7 +345,7 @@ class PlacementState:
         del self._steps[mark:]
         cursor.failed.clear()
 
-    def place(
+    def place_tasks(
         self,
         gang: int,
         run: list[int],
@@ -415,7 +415,7 @@ class PlacementState:
         if self.later is not None and step.book is self.book:
             self.later.place_tasks(step.task_class, step.nodes, counts)
         number = int(counts.sum())
-        self.ledger.place(gang, step.task_class, number)
+        self.ledger.record_placement(gang, step.task_class, number)
         if step.book is self.later:
             self.ledger.gang_waiting[gang] += number
         self.faces.record_placement(gang, step.task_class, step.nodes, counts)

@@ -159,7 +159,7 @@ class GreedyPlugins:
     """
 
     def __init__(self, problem: Problem, rules: RuleSet, ledger: Ledger) -> None:
-        opened = [(a, a.rule.open(problem, ledger)) for a in rules.asked]
+        opened = [(a, a.rule.open(problem, ledger)) for a in rules.enforced]
         self._open = [(a, greedy) for a, greedy in opened if greedy is not None]
         self._methods: dict[str, list[Any]] = {
             name: self._find_methods(name) for name in (*_SWITCH, *_UNSWITCHED)

@@ -149,14 +149,14 @@ class GreedyPreemption:
         return np.array([q.reclaimable for q in self._problem.snapshot.queues], np.bool_)
 
     @cached_property
-    def _due(self) -> I64 | None:
+    def _claimable(self) -> I64 | None:
         """(Q, R) what queues may reclaim; None if no plugin entitles them."""
         return self._rules.entitling(self._problem)[0]
 
     @cached_property
-    def _whole(self) -> bool:
+    def _atomic(self) -> bool:
         """Whether evictions for a gang are all or nothing."""
-        return any(self._rules.has(name, Face.JOB_PIPELINED) for name in ("gang", "tdm"))
+        return any(self._rules.enables(name, Face.JOB_PIPELINED) for name in ("gang", "tdm"))
 
     @cached_property
     def _spared(self) -> Bool:
@@ -194,7 +194,7 @@ class GreedyPreemption:
     def _preempt(self, gangs: Iterable[int]) -> None:
         self._refused.clear()
         bounds, shape = self._problem.topology.bounds, self._problem.shape_of
-        is_bound = [bool(bound.all) for bound in bounds]
+        is_bound = [bool(bound.existing) for bound in bounds]
         starving = self.starving(
             gangs if not any(is_bound) else (g for g in gangs if not is_bound[shape[g]])
         )
@@ -256,7 +256,7 @@ class GreedyPreemption:
 
         Then no gang changes anything, and their order does not matter.
         """
-        if not (self._whole and self._gang_classes.is_known):
+        if not (self._atomic and self._gang_classes.is_known):
             return False
         entry_of_gang = self._gang_classes.representatives(np.array(gangs, np.int64))
         if entry_of_gang is None:
@@ -284,7 +284,7 @@ class GreedyPreemption:
 
     def _is_refused(self, gang: int) -> bool:
         """Whether a gang of the same class found no victims, and nothing has changed since."""
-        return self._whole and self._gang_classes.class_now(gang) in self._refused
+        return self._atomic and self._gang_classes.class_now(gang) in self._refused
 
     def starving(self, gangs: Iterable[int]) -> list[int]:
         """Gangs that others may be evicted for."""
@@ -327,7 +327,7 @@ class GreedyPreemption:
                 ):
                     break
                 seated = True
-        if self._whole and not self.placing.cursor(gang).has_minimum:
+        if self._atomic and not self.placing.cursor(gang).has_minimum:
             self.rollback(gang)
             if number != ALONE:
                 self._refused.add(number)
@@ -342,7 +342,7 @@ class GreedyPreemption:
         candidates only become fewer, unless waived protection depends on what it still needs.
         """
         cursor, queue = self.placing.cursor(gang), int(self._problem.queue_of[gang])
-        is_bounded = self._whole and self._gang_classes.is_known and not cursor.has_minimum
+        is_bounded = self._atomic and self._gang_classes.is_known and not cursor.has_minimum
         if not is_bounded or self._floors.waivable.any():
             return False
         left = dict.fromkeys(self.entries(gang), 0)
@@ -377,7 +377,7 @@ class GreedyPreemption:
 
     def _failure_class(self, gang: int) -> int:
         """The class of a gang that holds nothing; ALONE for a gang whose own tasks count."""
-        if not self._whole or gang in self._running_gangs or self.placing.has_failed_entry(gang):
+        if not self._atomic or gang in self._running_gangs or self.placing.has_failed_entry(gang):
             return ALONE
         return self._gang_classes.class_now(gang)
 
@@ -469,7 +469,7 @@ class GreedyPreemption:
         queue = int(self._problem.queue_of[gang])
         classes = tuple(self.placing.class_of(gang, entry) for entry in self.entries(gang))
         if (queue, classes) not in self._owed:
-            due, subtree = self._due, self._problem.queues.subtree
+            due, subtree = self._claimable, self._problem.queues.subtree
             owing: Bool = np.ones(len(subtree), np.bool_)
             if due is not None:
                 requested = self._problem.classes.request[list(classes)].any(axis=0)
@@ -516,7 +516,7 @@ class GreedyPreemption:
         if action == PREEMPT and self._weighs:
             nodes = self._by_cost(entry_of_gang, nodes, clears)
         has_room = any(map(clears, nodes))
-        if has_room or not (self._whole and self._gang_classes.is_known):
+        if has_room or not (self._atomic and self._gang_classes.is_known):
             self._keys = _Keys()
         return has_room
 

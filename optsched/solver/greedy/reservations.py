@@ -166,7 +166,7 @@ class _ReservationPlanner:
         problem, shapes = alone, alone.shapes
         number = int(alone.shape_of[0])
         shape, start = shapes.shapes[number], int(shapes.start[number])
-        need = max(shape.least, 1)
+        need = max(shape.min_members, 1)
         classes = [int(shapes.class_of[start + e]) for e in range(len(shape.entries))]
         masks = [static_mask(problem, self._rules.filters, c) for c in classes]
         counts = [entry.count for entry in shape.entries]

@@ -57,7 +57,7 @@ class TopologyPlacement:
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         self._placing = placing
         self._problem = placing.problem
-        topology, groups = rules.find(NetworkTopology.name), rules.find(SubGroups.name)
+        topology, groups = rules.find_rule(NetworkTopology.name), rules.find_rule(SubGroups.name)
         binding = topology is not None and topology.binds
         rule = topology.rule if binding and topology is not None else None
         self._rule = rule if isinstance(rule, NetworkTopology) else None
@@ -70,7 +70,7 @@ class TopologyPlacement:
         problem = self._problem
         pairs = zip(problem.shapes.shapes, problem.topology.bounds, strict=True)
         guided = [
-            bool(self._has_groups and s.parts) or bool(self._rule and b.all) for s, b in pairs
+            bool(self._has_groups and s.parts) or bool(self._rule and b.existing) for s, b in pairs
         ]
         gangs = problem.open_gangs
         chosen = np.array([*guided, False], np.bool_)[problem.shape_of[gangs]]
@@ -398,11 +398,11 @@ class _GangPlacement:
         """Place tasks of a run within a fence, near to those placed already."""
         placed = 0
         if wanted > 1 and self._is_wide(fence) and self._bonus(run, fence) is None:
-            placed = self._placing.place(self._gang, run, 1, where, NodeView(fence.nodes))
+            placed = self._placing.place_tasks(self._gang, run, 1, where, NodeView(fence.nodes))
             if not placed:
                 return 0
         lens = NodeView(fence.nodes, self._bonus(run, fence))
-        return placed + self._placing.place(self._gang, run, wanted - placed, where, lens)
+        return placed + self._placing.place_tasks(self._gang, run, wanted - placed, where, lens)
 
     def _is_wide(self, fence: _DomainNodes) -> bool:
         """Whether there are smaller domains within a fence to keep to."""

@@ -25,7 +25,7 @@ def definition(policy: Policy) -> dict[str, Any]:
             [
                 {
                     "name": plugin.name,
-                    "meaning": plugin.meant.meaning,
+                    "meaning": plugin.resolved.meaning,
                     "arguments": {name: str(value) for name, value in plugin.arguments},
                     "switched": [
                         f.value for f in Face if (f in plugin.faces) != (f in DEFAULT_FACES)

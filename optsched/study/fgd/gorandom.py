@@ -77,11 +77,11 @@ class GoRandom:
 
 def _seeded(seed: int) -> list[int]:
     """607 words of a seed in the order in which the generator uses them."""
-    words = list(_words(seed))
+    words = list(_random_words(seed))
     return [words[(_LONG - _SHORT - 1 - i) % _LONG] for i in range(_LONG)]
 
 
-def _words(seed: int) -> Iterator[int]:
+def _random_words(seed: int) -> Iterator[int]:
     value = seed % _PRIME or _ZERO_SEED
     for _ in range(_SKIPPED):
         value = value * _FACTOR % _PRIME

@@ -119,9 +119,9 @@ class _Allocation:
             items,
             key=lambda i: (-(i.devices > 1) * i.devices, -float((i.size / scale).max()), i.classes),
         )
-        return [item for item in order if not self._place(item, wanted, scale)]
+        return [item for item in order if not self._place_item(item, wanted, scale)]
 
-    def _place(self, item: _Item, wanted: F64, scale: I64) -> bool:
+    def _place_item(self, item: _Item, wanted: F64, scale: I64) -> bool:
         fits = (self._room >= item.size).all(axis=1) & (self._idle >= item.devices)
         fits &= self._pool.reach[list(item.classes)][:, self._pool.nodes.model[self._nodes]].all(
             axis=0

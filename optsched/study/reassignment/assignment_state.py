@@ -180,7 +180,7 @@ class _MovedProcesses:
         if now > self.most or (now == self.most - 1 and self._services_with[self.most] == 0):
             self.most = now
 
-    def most_of_others(self, moved: I64) -> I64:
+    def max_of_others(self, moved: I64) -> I64:
         """The most that another service moves, by how many the own one does."""
         if self._services_with[self.most] > 1 or self.most == 0:
             return np.full(len(moved), self.most)
@@ -245,7 +245,7 @@ class AssignmentState:
             self._moved.number[instance.service[processes]],
         )
         is_home = initial == here
-        most_after = np.maximum(self._moved.most_of_others(moved), moved + np.where(is_home, 1, -1))
+        most_after = np.maximum(self._moved.max_of_others(moved), moved + np.where(is_home, 1, -1))
         change = (most_after - self._moved.most) * instance.service_weight
         delta += (change * is_home)[:, None]
         back = np.flatnonzero(~is_home)

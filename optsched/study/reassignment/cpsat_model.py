@@ -75,7 +75,7 @@ class _Model:
         self._here = self._stays[np.isin(machine_of[self._stays], machines)]
         self.runs: dict[tuple[int, int], cp_model.IntVar] = {}
         self._objective: list[cp_model.LinearExprT] = []
-        self._place()
+        self._add_assignment()
         self._fit()
         for processes in self._by_service().values():
             for m in self._machines:
@@ -108,7 +108,7 @@ class _Model:
         amounts = instance.lasting[:, p] if is_home else instance.request[:, p]
         return np.asarray(amounts, np.int64)
 
-    def _place(self) -> None:
+    def _add_assignment(self) -> None:
         instance, model = self._instance, self.model
         self._room: dict[int, I64] = {}
         for m in self._machines:

@@ -124,7 +124,7 @@ class _Lanes:
         tasks = {task.key: task for node in nodes for task in node.residents}
         for node in nodes:
             for task in node.residents:
-                self._place(task, node.name, task.shared_gpus, is_new=False)
+                self._draw(task, node.name, task.shared_gpus, is_new=False)
         if plan is None:
             return
         for eviction in plan.evictions:
@@ -135,13 +135,13 @@ class _Lanes:
         moved = {eviction.pod: eviction.to for eviction in plan.evictions if eviction.to}
         for key, name in sorted({**plan.binds, **moved}.items()):
             if key in tasks:
-                self._place(tasks[key], name, plan.shared_gpus.get(key, ()), is_new=True)
+                self._draw(tasks[key], name, plan.shared_gpus.get(key, ()), is_new=True)
 
     def placed_tasks(self) -> list[PlacedTask]:
         """Of all tasks that hold something."""
         return [seat for seats in self._placed.values() for seat in seats if seat.lanes]
 
-    def _place(
+    def _draw(
         self, task: Task, node: str, shared_gpus: Sequence[GpuShare], *, is_new: bool
     ) -> None:
         number, size = self._number[node], self._data.size(task)

@@ -69,7 +69,7 @@ def _job(cluster: SimulatedCluster, job: Job) -> dict[str, Any]:
         "kept": job.kept_ms,
         "run": job.run,
         "turn": job.turn,
-        "places": [_place(held) for held in cluster.held_places(job)],
+        "places": [_encode_held(held) for held in cluster.held_places(job)],
         "nominated": {t.key: t.nominated_node for t in gang.tasks if t.nominated_node},
     }
 
@@ -78,10 +78,10 @@ def _write_terminating_pod(terminating: TerminatingPod) -> list[Any]:
     task, place = terminating.resident, terminating.place
     seat = Placement(place.node, task.shared_gpus, task.numa, devices=terminating.devices)
     held = Held(place.task, seat, task.started_ms, place.gpus, task.saved_ms)
-    return [terminating.number, terminating.leaves_ms, _place(held)]
+    return [terminating.number, terminating.leaves_ms, _encode_held(held)]
 
 
-def _place(held: Held) -> list[Any]:
+def _encode_held(held: Held) -> list[Any]:
     shared_gpus = [astuple(card) for card in held.seat.shared_gpus]
     parts = [astuple(part) for part in held.seat.numa]
     grants = [[g.claim, [[request, *d] for request, d in g.devices]] for g in held.seat.devices]

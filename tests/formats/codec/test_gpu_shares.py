@@ -220,8 +220,8 @@ def test_geometries_come_from_a_config_map() -> None:
     assert assembled.ignored == {"v1 ConfigMap": 1}
     card, *others = assembled.snapshot.nodes[0].shared_gpus
     assert [g.name for g in card.geometries] == ["group1", "group2"]
-    assert card.geometries[1].place("2") == (1, 1)
-    assert card.geometries[1].place("3") is None
+    assert card.geometries[1].locate_slice("2") == (1, 1)
+    assert card.geometries[1].locate_slice("3") is None
     assert card.geometries[1].position(1, 1) == 2
     assert not any(other.geometries for other in others)
     assert assemble(encode(assembled.snapshot)).snapshot == assembled.snapshot

@@ -65,7 +65,7 @@ def test_bounds_of_lower_levels_hold_with_upper_ones_held(seed):
     rng = np.random.default_rng(1000 + seed)
     second = Expression.of(np.arange(len(task.lower)), rng.integers(-5, 9, len(task.lower)))
     first = maximize(task, EXACT).value
-    rows = task.rows.holding([(task.objective, first)])
+    rows = task.rows.with_lower_bounds([(task.objective, first)])
     best = maximize(replace(task, rows=rows, objective=second), EXACT).value
     relaxation = Relaxation(task.lower, task.upper, task.rows)
     relaxation.maximize(task.objective, None)

@@ -178,5 +178,5 @@ class _Bounds:
     def _rows(self) -> Rows:
         rows = self._joint.form.model.rows
         for expression, value in self._held:
-            rows = rows.holding([(expression, value)])
+            rows = rows.with_lower_bounds([(expression, value)])
         return rows

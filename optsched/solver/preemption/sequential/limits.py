@@ -46,7 +46,7 @@ class Limits:
             for (a, r), most in sorted(state.entitled.items())
             if self._facts.above[queue][a]
         ]
-        shares = self._facts.rules.find("proportion")
+        shares = self._facts.rules.find_rule("proportion")
         if shares is not None and shares.binds and self._facts.due is not None:
             due = self._facts.due[queue]
             found += [
@@ -57,7 +57,7 @@ class Limits:
 
     def _binds(self, rule: str) -> bool:
         """Whether the policy has a rule on queues: bids evict nobody for rules that it lacks."""
-        found = self._facts.rules.find(rule)
+        found = self._facts.rules.find_rule(rule)
         return found is not None and found.binds
 
     def gain_limits(
