@@ -145,7 +145,7 @@ def _num_reserved(parsed: Numatopology, errors: list[FieldError]) -> int:
     try:
         return -(-parse_amount(CPU, text) // 1000)
     except QuantityError as e:
-        errors.append(e.at(f"spec.resReserved[{CPU}]"))
+        errors.append(e.at_path(f"spec.resReserved[{CPU}]"))
         return 0
 
 

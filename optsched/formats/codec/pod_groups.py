@@ -142,7 +142,7 @@ def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
         try:
             parse_duration_ms(annotations[key])
         except DurationError as e:
-            yield e.at(f"metadata.annotations[{key}]")
+            yield e.at_path(f"metadata.annotations[{key}]")
 
 
 def is_empty_group_of(group: PodGroup, scheduler_names: Collection[str]) -> bool:

@@ -28,9 +28,14 @@ from optsched.cluster.dra_devices import (
     PooledDevice,
     Version,
 )
-from optsched.cluster.selectors import Taint, TaintEffect, Toleration
+from optsched.cluster.selectors import Taint, TaintEffect
 from optsched.formats.codec.core_schemas import DEVICE_CLAIM, DEVICE_CLASS, RESOURCE_SLICE
-from optsched.formats.codec.selectors import node_selector, node_selector_fields
+from optsched.formats.codec.selectors import (
+    node_selector,
+    node_selector_fields,
+    toleration,
+    toleration_fields,
+)
 from optsched.formats.codec.snapshot_annotations import PROBLEM
 from optsched.formats.files.diagnostics import join_messages
 from optsched.units import QuantityError, parse_quantity_field
@@ -125,14 +130,8 @@ def _variant(fields: Fields, name: str) -> DeviceNeed:
         selectors=_expressions(fields),
         is_all=is_all,
         capacity=tuple((each, _text(asked, each)) for each in sorted(asked.amounts("requests"))),
-        tolerations=tuple(_toleration(each) for each in fields.records("tolerations")),
+        tolerations=tuple(toleration(each) for each in fields.records("tolerations")),
     )
-
-
-def _toleration(fields: Fields) -> Toleration:
-    exists, effect = fields.text("operator") == "Exists", fields.text("effect")
-    value = "" if exists else fields.text("value")
-    return Toleration(fields.text("key"), exists, value, TaintEffect(effect) if effect else None)
 
 
 def _text(capacity: Fields, name: str) -> str:
@@ -277,7 +276,7 @@ def _quantity(fields: Fields, errors: list[FieldError]) -> str:
     try:
         return str(parse_quantity_field(fields.raw("value")))
     except QuantityError as e:
-        errors.append(e.at(fields.path_of("value")))
+        errors.append(e.at_path(fields.path_of("value")))
         return ""
 
 
@@ -502,14 +501,8 @@ def _encode_variant(need: DeviceNeed) -> dict[str, Any]:
         "selectors": _selectors(need.selectors),
         **({"allocationMode": _ALL} if need.is_all else {"count": need.number}),
         **({"capacity": {"requests": dict(need.capacity)}} if need.capacity else {}),
-        "tolerations": list(map(_encode_toleration, need.tolerations)),
+        "tolerations": list(map(toleration_fields, need.tolerations)),
     }
-
-
-def _encode_toleration(toleration: Toleration) -> dict[str, Any]:
-    effect = {} if toleration.effect is None else {"effect": toleration.effect.value}
-    operator = "Exists" if toleration.exists else "Equal"
-    return {"key": toleration.key, "operator": operator, "value": toleration.value, **effect}
 
 
 # --- who uses claims -----------------------------------------------------------------------------

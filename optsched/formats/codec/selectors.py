@@ -1,4 +1,4 @@
-"""Label and node selectors: read from objects and written back."""
+"""Selectors of labels and nodes, and tolerations: read from objects and written back."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from optsched.cluster.selectors import (
     NodeTerm,
     Operator,
     Requirement,
+    TaintEffect,
+    Toleration,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +64,13 @@ def node_term(fields: Fields) -> NodeTerm:
         labels=tuple(_requirements(fields, "matchExpressions")),
         names=tuple(_requirements(fields, "matchFields")),
     )
+
+
+def toleration(fields: Fields) -> Toleration:
+    """A `core/v1.Toleration`, or that of a ResourceClaim's request."""
+    exists, effect = fields.text("operator") == "Exists", fields.text("effect")
+    value = "" if exists else fields.text("value")
+    return Toleration(fields.text("key"), exists, value, TaintEffect(effect) if effect else None)
 
 
 def topology_selector(terms: Iterable[Fields]) -> NodeSelector | None:
@@ -124,6 +133,14 @@ def node_term_fields(term: NodeTerm) -> dict[str, Any]:
         "matchExpressions": [_condition(each) for each in term.labels],
         "matchFields": [_condition(each) for each in term.names],
     }
+
+
+def toleration_fields(toleration: Toleration) -> dict[str, Any]:
+    """A `core/v1.Toleration`, or that of a ResourceClaim's request."""
+    effect = {"effect": toleration.effect.value} if toleration.effect else {}
+    if toleration.exists:
+        return {"key": toleration.key, "operator": "Exists", **effect}
+    return {"key": toleration.key, "operator": "Equal", "value": toleration.value, **effect}
 
 
 def topology_fields(selector: NodeSelector) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ def _read(
     try:
         return max(parse(text), 0)
     except (DurationError, TimestampError) as e:
-        remarks.append(e.at(f"metadata.{where}[{key}]"))
+        remarks.append(e.at_path(f"metadata.{where}[{key}]"))
         return 0
 
 

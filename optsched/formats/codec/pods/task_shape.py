@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.fields import Fields
 from optsched.cluster.amounts import amounts
-from optsched.cluster.selectors import Operator, TaintEffect, Toleration
+from optsched.cluster.selectors import Operator
 from optsched.cluster.task import HostPort, PodTerm, SpreadTerm, TaskShape
 from optsched.formats.codec.ascend_npus import is_npu_amount
 from optsched.formats.codec.core_schemas import POD
@@ -23,6 +23,7 @@ from optsched.formats.codec.selectors import (
     label_selector,
     node_selector,
     node_term,
+    toleration,
     with_label_keys,
 )
 from optsched.formats.codec.snapshot_annotations import DEVICE
@@ -59,7 +60,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         node_selector=tuple(sorted(spec.texts_by_name("nodeSelector").items())),
         node_affinity=None if required is None else node_selector(required),
         preferred_nodes=tuple(_preferred_nodes(nodes)),
-        tolerations=tuple(_toleration(each) for each in spec.records("tolerations")),
+        tolerations=tuple(toleration(each) for each in spec.records("tolerations")),
         pod_affinity=tuple(_pod_term(each, meta) for each in pods.records(_REQUIRED)),
         pod_anti_affinity=tuple(_pod_term(each, meta) for each in apart.records(_REQUIRED)),
         preferred_pods=(*_preferred_pods(pods, meta, 1), *_preferred_pods(apart, meta, -1)),
@@ -141,17 +142,6 @@ def _request(spec: Fields, status: Fields, errors: list[FieldError]) -> Amounts:
 def _preferred_nodes(nodes: Fields) -> Iterator[tuple[int, NodeTerm]]:
     for each in nodes.records(_PREFERRED):
         yield each.integer("weight"), node_term(each.record("preference"))
-
-
-def _toleration(fields: Fields) -> Toleration:
-    effect = fields.text("effect")
-    exists = fields.text("operator") == "Exists"
-    return Toleration(
-        key=fields.text("key"),
-        exists=exists,
-        value="" if exists else fields.text("value"),
-        effect=TaintEffect(effect) if effect else None,
-    )
 
 
 # --- other pods ----------------------------------------------------------------------------------

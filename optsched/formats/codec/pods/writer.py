@@ -27,6 +27,7 @@ from optsched.formats.codec.selectors import (
     label_selector_fields,
     node_selector_fields,
     node_term_fields,
+    toleration_fields,
 )
 from optsched.formats.codec.snapshot_annotations import (
     DEVICE,
@@ -40,7 +41,6 @@ from optsched.formats.codec.snapshot_annotations import (
 from optsched.units import format_resource_list
 
 if TYPE_CHECKING:
-    from optsched.cluster.selectors import Toleration
     from optsched.cluster.snapshot import Gang
     from optsched.cluster.task import PodTerm, SpreadTerm, Task, TaskShape
 
@@ -206,7 +206,7 @@ def _shape_fields(shape: TaskShape) -> dict[str, Any]:
         "nodeSelector": dict(shape.node_selector),
         "affinity": _affinity(shape),
         "preemptionPolicy": "" if shape.preempts else "Never",
-        "tolerations": [_toleration(each) for each in shape.tolerations],
+        "tolerations": list(map(toleration_fields, shape.tolerations)),
         "topologySpreadConstraints": [_spread(each) for each in shape.spread],
         "volumes": [
             {"name": f"v{i}", "persistentVolumeClaim": {"claimName": key.partition("/")[2]}}
@@ -241,13 +241,6 @@ def _container(shape: TaskShape) -> dict[str, Any]:
         allowed = {name: amount + asked[name] for name, amount in shape.burst}
         resources["limits"] = format_resource_list(allowed)
     return {"name": "main", "resources": resources, **ports}
-
-
-def _toleration(toleration: Toleration) -> dict[str, Any]:
-    effect = {"effect": toleration.effect.value} if toleration.effect else {}
-    if toleration.exists:
-        return {"key": toleration.key, "operator": "Exists", **effect}
-    return {"key": toleration.key, "operator": "Equal", "value": toleration.value, **effect}
 
 
 def _affinity(shape: TaskShape) -> dict[str, Any]:
