@@ -105,8 +105,8 @@ class Queue:
 
     Parts of devices are rounded down in capability and deserved, up in guarantee. capability: a
     resource not listed is not limited. deserved: as written; `effective_deserved` adds what a
-    guarantee implies. parent: empty at the top. errors: fields that cannot be read;
-    nothing may be placed under rules that cannot be read, see `takes_work`.
+    guarantee implies. parent: empty at the top. errors: fields that cannot be read; nothing may be
+    placed under rules that cannot be read.
     """
 
     meta: ObjectMeta
@@ -144,11 +144,6 @@ class Queue:
             or bool(subject.groups & lists[wellknown.QUEUE_GROUPS])
             or namespace in lists[wellknown.QUEUE_NAMESPACES]
         )
-
-    @property
-    def takes_work(self) -> bool:
-        """Whether new work may be placed: it is open, and all of it could be read."""
-        return self.status.state is QueueState.OPEN and not self.errors
 
     @property
     def effective_deserved(self) -> dict[str, int]:

@@ -61,11 +61,3 @@ class Decisions:
         )
         arrays_equal = all(np.array_equal(one, another) for one, another in pairs)
         return arrays_equal and self.evictions == other.evictions
-
-    def placed_by_entry(self, problem: Problem) -> tuple[I64, I64, I64]:
-        """Placed tasks by gang and class: (k,) gang, class and number."""
-        placed = self.node_of >= 0
-        pairs = problem.gang_of[placed] * len(problem.classes.shapes) + problem.task_class[placed]
-        codes, numbers = np.unique(pairs, return_counts=True)
-        gang, task_class = np.divmod(codes, max(len(problem.classes.shapes), 1))
-        return gang, task_class, numbers.astype(np.int64)

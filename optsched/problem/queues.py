@@ -41,7 +41,7 @@ class QueueArrays:
     capability
         (Q, R) hard ceiling of the queue with all below it, UNLIMITED where none is set.
     deserved
-        (Q, R) fair part, 0 where none is set; `has_deserved` (Q, R) distinguishes the two.
+        (Q, R) fair part, 0 where none is set.
     guarantee
         (Q, R) reserved floor, 0 where none is set.
     allocated, claimed, requested
@@ -66,7 +66,6 @@ class QueueArrays:
     created_ms: I64
     capability: I64
     deserved: I64
-    has_deserved: Bool
     guarantee: I64
     allocated: I64
     claimed: I64
@@ -150,10 +149,9 @@ def queue_arrays(queues: Sequence[Queue], resources: Sequence[str], demand: Dema
     weights = [(q.weight, q.priority, q.created_ms) for q in queues]
     weight, priority, created = np.array(weights, np.int64).reshape(-1, 3).T
     capability = [_vector(q.capability or (), resources, int(UNLIMITED)) for q in queues]
-    deserved = [_vector(q.deserved, resources, -1) for q in queues]
+    deserved = [_vector(q.deserved, resources, 0) for q in queues]
     guarantee = [_vector(q.guarantee, resources, 0) for q in queues]
     shape = (len(queues), len(resources))
-    wanted = np.array(deserved, np.int64).reshape(shape)
     return QueueArrays(
         names=tuple(q.name for q in queues),
         parent_of=parent_of,
@@ -162,8 +160,7 @@ def queue_arrays(queues: Sequence[Queue], resources: Sequence[str], demand: Dema
         priority=priority.copy(),
         created_ms=created.copy(),
         capability=np.array(capability, np.int64).reshape(shape),
-        deserved=np.maximum(wanted, 0),
-        has_deserved=wanted >= 0,
+        deserved=np.array(deserved, np.int64).reshape(shape),
         guarantee=np.array(guarantee, np.int64).reshape(shape),
         allocated=demand.allocated,
         claimed=demand.claimed,

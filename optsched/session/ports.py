@@ -1,4 +1,4 @@
-"""Ports of a session: its dependencies, and the binder of its plans."""
+"""Ports of a session: its clock, and what it reports to."""
 
 from __future__ import annotations
 
@@ -22,22 +22,15 @@ class Clock(Protocol):
         """Seconds that never go back."""
 
 
-class Binder(Protocol):
-    """Carries plans out: a Kubernetes cluster, or an emulated one."""
-
-    def carry_out(self, plan: Plan) -> None:
-        """Begin to carry out the actions of a plan, in their order."""
-
-
 class Incidents(Protocol):
-    """Keeps what went wrong for whoever looks into it."""
+    """Keeps plans that the verifier rejects."""
 
     def violated(self, snapshot: Snapshot, plan: Plan, violations: list[Violation]) -> str:
         """Keep a snapshot and the plan that broke rules; returns where it was put."""
 
 
 class Watch(Protocol):
-    """Looks on while a session searches."""
+    """Receives the progress of a session."""
 
     def progressed(self, progress: Progress) -> None:
         """More is known of a level than before."""

@@ -33,7 +33,7 @@ def paths(spec: Any = None, status: Any = None) -> list[str]:
 @pytest.mark.parametrize("empty", [None, {}])
 def test_an_empty_queue_has_volcanos_defaults(empty: Any):
     found = queue(empty, empty)
-    assert found.takes_work
+    assert not found.errors
     assert (found.weight, found.priority, found.parent) == (1, 0, "")
     assert found.reclaimable
     assert found.dequeue_strategy is DequeueStrategy.TRAVERSE
@@ -91,14 +91,14 @@ def test_every_field_of_a_full_queue():
 
 def test_a_guarantee_without_a_deserved_amount_is_accepted():
     found = queue({"guarantee": {"resource": {"cpu": "16"}}, "deserved": {"memory": "1Gi"}})
-    assert found.takes_work
+    assert not found.errors
     assert found.deserved == {"memory": GI}
     assert found.effective_deserved == {"cpu": 16000, "memory": GI}
 
 
 def test_a_deserved_amount_below_the_guarantee_is_an_error():
     found = queue({"guarantee": {"resource": {"cpu": "16"}}, "deserved": {"cpu": "8"}})
-    assert not found.takes_work
+    assert found.errors
     assert [str(error) for error in found.errors] == [
         'spec.deserved[cpu]: "8" is below the guarantee: write at least 16'
     ]
@@ -119,7 +119,7 @@ def test_parts_of_devices_are_rounded_down_in_shares_and_up_in_guarantees():
         "guarantee": {"resource": {"nvidia.com/gpu": "500m"}},
     }
     found = queue(spec)
-    assert found.takes_work
+    assert not found.errors
     assert found.capability == {"nvidia.com/gpu": 2, "cpu": 1500, "memory": 1}
     assert found.deserved == {"nvidia.com/gpu": 1, "cpu": 500}
     assert found.guarantee == {"nvidia.com/gpu": 1}
@@ -128,7 +128,7 @@ def test_parts_of_devices_are_rounded_down_in_shares_and_up_in_guarantees():
 def test_a_share_rounded_down_is_not_below_its_guarantee_rounded_up():
     half = {"nvidia.com/gpu": "0.5"}
     found = queue({"guarantee": {"resource": half}, "deserved": half})
-    assert (found.takes_work, found.deserved) == (True, {"nvidia.com/gpu": 1})
+    assert (found.errors, found.deserved) == ((), {"nvidia.com/gpu": 1})
     found = queue({"guarantee": {"resource": half}, "capability": half})
     assert [str(error) for error in found.errors] == [
         'spec.capability[nvidia.com/gpu]: "0" is below the guarantee: write at least 1'
@@ -138,7 +138,7 @@ def test_a_share_rounded_down_is_not_below_its_guarantee_rounded_up():
 def test_amounts_equal_to_the_guarantee_are_fine():
     amounts = {"cpu": "16", "nvidia.com/gpu": 2}
     spec = {"guarantee": {"resource": amounts}, "deserved": amounts, "capability": amounts}
-    assert queue(spec).takes_work
+    assert not queue(spec).errors
 
 
 @pytest.mark.parametrize(("weight", "read"), [(0, 1), (1, 1), (65535, 65535), (None, 1)])
@@ -177,7 +177,7 @@ def test_weights_that_are_errors(weight: Any):
 )
 def test_a_bad_field_is_named_and_closes_this_queue(spec: Any, path: str):
     assert paths(spec) == [path]
-    assert not queue(spec).takes_work
+    assert queue(spec).errors
 
 
 @pytest.mark.parametrize(
@@ -225,15 +225,15 @@ def test_what_go_clients_send_is_read():
     )
     assert found is not None
     assert errors == ()
-    assert found.takes_work
+    assert not found.errors
 
 
 @pytest.mark.parametrize(
-    ("state", "takes_work"),
+    ("state", "is_open"),
     [("", True), ("Open", True), ("Closed", False), ("Closing", False), ("Unknown", False)],
 )
-def test_only_an_open_queue_takes_work(state: str, takes_work: bool):
-    assert queue(None, {"state": state}).takes_work is takes_work
+def test_a_queue_is_open_unless_its_status_says_otherwise(state: str, is_open: bool):
+    assert (queue(None, {"state": state}).status.state is QueueState.OPEN) is is_open
 
 
 def test_annotations_that_matter_are_handed_on_as_written():

@@ -111,7 +111,7 @@ def test_nulls_and_zero_status_of_go_clients_are_taken(queue: Callable[..., dict
     found, errors = parse_queue(made)
     assert errors == ()
     assert found is not None
-    assert found.takes_work
+    assert not found.errors
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,6 @@ def test_amounts_that_are_not_set() -> None:
     found = arrays(queue)
     assert found.capability.tolist() == [[UNLIMITED, 4000, UNLIMITED]]
     assert found.deserved.tolist() == [[0, 0, 0]]
-    assert found.has_deserved.tolist() == [[False, True, False]]
     assert found.guarantee.tolist() == [[0, 0, 5]]
 
 

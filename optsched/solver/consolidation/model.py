@@ -239,15 +239,14 @@ def _build_configurations(
         allowed=np.hstack([fits, here[first] > 0]),
         start_class=start[0],
         start_tasks=start[1],
-        start_uses=start[2],
     )
     return nodes, class_of
 
 
 def _list_current_configurations(
     what: WhatIf, made: tuple[Formulation, DomainCopies], class_of: I64, here: I64
-) -> tuple[I64, I64, I64]:
-    """Node class, tasks and number of nodes of every configuration in the present state."""
+) -> tuple[I64, I64]:
+    """Node class and tasks of every configuration in the present state."""
     node_of = what.base.node_of.copy()
     node_of[what.movables.at] = UNPLACED  # they are counted as staying
     copy_of, num_copies = made[1].of_tasks(made[0], node_of)
@@ -255,7 +254,6 @@ def _list_current_configurations(
     placed = np.flatnonzero(node_of >= 0)
     np.add.at(table, (node_of[placed], copy_of[placed]), 1)
     both = np.hstack([table, here])
-    group, first = row_groups([class_of, *both.T])
-    uses = np.bincount(group, minlength=len(first)).astype(np.int64)
+    _, first = row_groups([class_of, *both.T])
     used = both[first].any(axis=1)
-    return class_of[first][used], both[first][used], uses[used]
+    return class_of[first][used], both[first][used]

@@ -51,8 +51,8 @@ class Configurations:
         (K, R) room of a node of each class, (K,) nodes in it.
     allowed
         (K, C) classes that a node may get.
-    start_class, start_tasks, start_uses
-        (P,), (P, C), (P,) configurations in use in the incumbent: node class, tasks, nodes.
+    start_class, start_tasks
+        (P,), (P, C) configurations in use in the incumbent: node class, tasks.
 
     """
 
@@ -63,7 +63,6 @@ class Configurations:
     allowed: Bool
     start_class: I64
     start_tasks: I64
-    start_uses: I64
 
 
 @dataclass(frozen=True, eq=False)

@@ -296,7 +296,6 @@ def encode_configurations(
         allowed=may,
         start_class=start[0],
         start_tasks=start[1],
-        start_uses=start[2],
     )
     model = _finish(form, objectives, incumbent_values(form, incumbent), nodes)
     ends = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
@@ -314,23 +313,22 @@ def _fitting(capacity: I64, request: I64) -> Bool:
 
 def _configurations_in_use(
     incumbent: Decisions, class_of: I64, copies: tuple[I64, int]
-) -> tuple[I64, I64, I64]:
-    """Node class, tasks and number of nodes of every configuration of the incumbent.
+) -> tuple[I64, I64]:
+    """Node class and tasks of every configuration of the incumbent, the most used first.
 
     `copies` are (T,) the class that each task counts for, and the number of all classes.
     """
     copy_of, num_classes = copies
     tasks = np.flatnonzero(incumbent.node_of >= 0)
     nodes, at = np.unique(incumbent.node_of[tasks], return_inverse=True)
-    none = np.empty(0, np.int64)
     if not len(nodes) or len(nodes) * num_classes > MOST_START_CELLS:
-        return none, np.empty((0, num_classes), np.int64), none
+        return np.empty(0, np.int64), np.empty((0, num_classes), np.int64)
     table = np.zeros((len(nodes), num_classes), np.int64)
     np.add.at(table, (at, copy_of[tasks]), 1)
     group, first = row_groups([class_of[nodes], *table.T[table.any(axis=0)]])
     uses = np.bincount(group, minlength=len(first)).astype(np.int64)
     most = np.argsort(-uses, kind="stable")[:MOST_START]
-    return class_of[nodes[first]][most], table[first][most], uses[most]
+    return class_of[nodes[first]][most], table[first][most]
 
 
 # --- shared --------------------------------------------------------------------------------------
