@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import (
@@ -15,11 +16,10 @@ from typing import (
 
 import numpy as np
 
-from optsched.plugins.deprecated import Renamed, adopt_old_names
 from optsched.problem.formulation import GangNodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from typing_extensions import TypeIs
 
@@ -531,3 +531,31 @@ class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
         The pipeline keeps the ledger; the rule only reads it.
         """
         return None
+
+
+# --- deprecated names ----------------------------------------------------------------------------
+
+
+Renamed: TypeAlias = "Mapping[str, tuple[str, Callable[[Any], Any] | None]]"
+
+
+def adopt_old_names(kind: type, renamed: Renamed) -> None:
+    """Give a class the new names of the methods that it defines by old ones, with a warning.
+
+    Parameters
+    ----------
+    kind
+        The class that has just been defined.
+    renamed
+        By old name, the new one, and what makes the new method of the old one where its arguments
+        have changed; None where they have not.
+
+    """
+    for old, (new, adapt) in renamed.items():
+        if old not in vars(kind) or new in vars(kind):
+            continue
+        warnings.warn(
+            f"{kind.__name__}.{old} is deprecated: name it {new}", DeprecationWarning, stacklevel=4
+        )
+        method = vars(kind)[old]
+        setattr(kind, new, adapt(method) if adapt else method)

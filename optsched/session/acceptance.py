@@ -10,7 +10,6 @@ from optsched.problem.decisions import Decisions
 from optsched.session.candidates import Candidate, rank_candidates
 from optsched.session.certification import certify, first_stage
 from optsched.session.lending import lend_idle
-from optsched.session.pipeline_candidates import propose_greedily
 from optsched.session.repair import (
     Repair,
     blame_custom_rules,
@@ -18,6 +17,7 @@ from optsched.session.repair import (
     repair_candidate,
     trim_candidate,
 )
+from optsched.session.searches import propose_greedily
 from optsched.solver.portfolio import Answer, SolveRequest
 
 if TYPE_CHECKING:

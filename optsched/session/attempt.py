@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from optsched.cluster.decisions import Enqueue, Evict
+from optsched.cluster.decisions import Allocate, Enqueue, Evict
 from optsched.cluster.relocation import is_successor, with_terminating
+from optsched.plugins.devices.device_claims import DeviceClaims
+from optsched.plugins.devices.deviceshare import DeviceShare
+from optsched.plugins.devices.numa_aware import NumaAware
 from optsched.plugins.eviction.moves import SHUFFLE
 from optsched.plugins.objectives.levels import build_levels
 from optsched.plugins.verification.verify import verify_actions
+from optsched.plugins.verification.world import World
 from optsched.problem.compile import compile_problem
 from optsched.session.backfill_reservations import Reserved, reserve
 from optsched.session.candidates import Candidate, Round
 from optsched.session.decompile import actions_of, decisions_of
-from optsched.session.device_allocations import with_cards
 from optsched.session.lending import without_lending
 from optsched.session.session_input import find_tiers
 from optsched.solver.portfolio import evaluate_greedy
@@ -25,8 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.cluster.decisions import Action
+    from optsched.cluster.dra_devices import DeviceGrant
+    from optsched.cluster.gpu_shares import GpuShare
+    from optsched.cluster.node_parts import NumaPart
     from optsched.cluster.snapshot import Snapshot
     from optsched.plugins.extension_points import Violation
+    from optsched.plugins.ruleset import RuleSet
     from optsched.problem.decisions import Decisions
     from optsched.problem.problem import Problem
     from optsched.problem.tiers import Tiers
@@ -136,3 +143,36 @@ def begin_attempt(session: SessionInput, previous: Problem | None) -> Attempt:
     if shuffled:
         before = replace(session.snapshot, bookings=before.bookings)
     return Attempt(session, before, reserved, shuffled)
+
+
+# --- device allocations --------------------------------------------------------------------------
+
+
+def with_cards(
+    snapshot: Snapshot, actions: tuple[Action, ...], rules: RuleSet
+) -> tuple[Action, ...]:
+    """The actions with the parts of their nodes that tasks get, where rules assign parts."""
+    world = World(snapshot, actions)
+    shared_gpus: dict[str, tuple[GpuShare, ...]] = {}
+    devices: dict[str, tuple[DeviceGrant, ...]] = {}
+    numa: dict[str, tuple[NumaPart, ...]] = {}
+    for active in rules.active:
+        if isinstance(active.rule, DeviceShare):
+            shared_gpus = active.rule.allocate_devices(world)
+        elif isinstance(active.rule, DeviceClaims):
+            devices = active.rule.grant_devices(world)
+        elif isinstance(active.rule, NumaAware):
+            numa = active.rule.plan_cells(world)
+    if not shared_gpus and not devices and not numa:
+        return actions
+    return tuple(
+        replace(
+            a,
+            shared_gpus=shared_gpus.get(a.task, ()),
+            devices=devices.get(a.task, ()),
+            numa=numa.get(a.task, ()),
+        )
+        if isinstance(a, Allocate)
+        else a
+        for a in actions
+    )

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from optsched.api.wellknown import DATASETS
+from optsched.cluster.dra_devices import evaluate_selectors
+from optsched.cluster.node_parts import NO_REQUIRED_DATA, RequiredData
 from optsched.cluster.relocation import kept_places
+from optsched.cluster.task import TaskStatus
+from optsched.formats.codec.nodes import datasets_in
 from optsched.plugins.custom.isolation import Faults
+from optsched.plugins.devices.deviceshare import EXCLUSIVE, DeviceShare
 from optsched.plugins.eviction.entitled import PREEMPT, RECLAIM, Entitled
 from optsched.plugins.eviction.moves import CONSOLIDATE, Consolidation
 from optsched.plugins.eviction.victims import SYSTEM_PRIORITY, system_first
 from optsched.plugins.external.extender import Recorder, Recording
 from optsched.plugins.faces import Face
+from optsched.plugins.scores.nodeorder import DataLocality, NodeOrder
 from optsched.policy.policy import Admission, SolverKind
 from optsched.problem.tiers import Tiers, priority_tiers, weighted_tier
-from optsched.session.device_selectors import with_verdicts
 from optsched.session.guarantees import hold_guarantees
-from optsched.session.image_locality import with_required_data
 from optsched.session.lending import without_lending
 from optsched.session.search_history import History
 from optsched.session.session_clock import SessionClock
-from optsched.session.vgpu_exclusivity import with_exclusive
 from optsched.solver.cpsat.level_model import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from optsched.cluster.dra_devices import DeviceNeed
     from optsched.cluster.reasons import Reason
-    from optsched.cluster.snapshot import Snapshot
+    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.task import Task
+    from optsched.plugins.extension_points import Rule
     from optsched.plugins.ruleset import RuleSet
     from optsched.policy.policy import Policy
     from optsched.problem.problem import Problem
@@ -183,3 +191,125 @@ def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> T
     if of_queue is not None:
         of_queue = np.where(is_system, SYSTEM_PRIORITY, of_queue)
     return priority_tiers(problem, priority, policy.budgets.starvation_after_ms, of_queue, heads)
+
+
+# --- device selectors ----------------------------------------------------------------------------
+
+
+def with_verdicts(snapshot: Snapshot) -> Snapshot:
+    """The snapshot without requests whose selectors cost too much for one session.
+
+    The very same where none is.
+    """
+    devices = snapshot.devices
+    if not devices.on_node and not devices.elsewhere:
+        return snapshot
+    found = evaluate_selectors(devices, _pending_device_needs(snapshot))
+    return snapshot if found is devices else replace(snapshot, devices=found)
+
+
+def _pending_device_needs(snapshot: Snapshot) -> Iterator[tuple[str, DeviceNeed]]:
+    """Unallocated requests of claims of pods, with their namespaces, each once."""
+    claims = snapshot.devices.claims
+    seen: set[tuple[str, object]] = set()
+    for gang in snapshot.gangs:
+        namespace = gang.key.partition("/")[0]
+        for task in gang.tasks:
+            parts = (namespace, (task.shape.devices, task.device_claims))
+            if parts in seen or not any(parts[1]):
+                continue
+            seen.add(parts)
+            named = (claims[key] for key in task.device_claims if key in claims)
+            asks = [*task.shape.devices, *(c.request for c in named if c.allocation is None)]
+            yield from ((namespace, need) for ask in asks for need in ask.needs)
+
+
+# --- exclusive vGPUs -----------------------------------------------------------------------------
+
+
+def with_exclusive(snapshot: Snapshot, rules: Iterable[Rule]) -> Snapshot:
+    """The snapshot with notes on tasks that have labels of `DeviceShare.exclusive`.
+
+    The very same snapshot where no rule names labels.
+    """
+    rule = next((r for r in rules if isinstance(r, DeviceShare) and r.exclusive), None)
+    if rule is None:
+        return snapshot
+    known: dict[str, Task] = {}
+
+    def noted(task: Task) -> Task:
+        if task.key not in known:
+            known[task.key] = _noted(task, rule.exclusive_groups(task))
+        return known[task.key]
+
+    nodes = tuple(replace(n, residents=tuple(map(noted, n.residents))) for n in snapshot.nodes)
+    gangs = tuple(replace(g, tasks=tuple(map(noted, g.tasks))) for g in snapshot.gangs)
+    return replace(snapshot, nodes=nodes, gangs=gangs)
+
+
+def _noted(task: Task, note: str) -> Task:
+    if not note:
+        return task
+    notes = tuple(sorted({**dict(task.shape.notes), EXCLUSIVE: note}.items()))
+    return replace(task, shape=replace(task.shape, notes=notes))
+
+
+# --- images and data sets ------------------------------------------------------------------------
+
+
+def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
+    """The snapshot in which shapes of pending tasks name the data that rules score.
+
+    The very same snapshot where no task needs data, or where all nodes are equal.
+    """
+    rules = list(scoring)
+    images = any(isinstance(r, NodeOrder) and r.image_locality for r in rules)
+    datasets = any(isinstance(r, DataLocality) and r.weight for r in rules)
+    stores = [n.store for n in snapshot.nodes if n.ready]
+    images &= any(store.images for store in stores)
+    datasets &= any(store.datasets for store in stores)
+    if not images and not datasets:
+        return snapshot
+    pending = [(g, t) for g in snapshot.gangs for t in g.tasks if t.status is TaskStatus.PENDING]
+    named = {n for _, t in pending for n in t.wants.images if n} if images else set[str]()
+    counts = Counter(n for store in stores for n in store.size_of.keys() & named)
+    counted = Counter(n for store in stores for n in store.datasets) if datasets else Counter()
+    known = (_Known.of(counts, len(stores)), _Known.of(counted, len(stores)))
+    changed: dict[str, dict[str, Task]] = {}
+    for gang, task in pending:
+        wants = _stored_data(task, gang.annotations, known)
+        if wants != NO_REQUIRED_DATA:
+            fresh = replace(task, shape=replace(task.shape, wants=wants))
+            changed.setdefault(gang.key, {})[task.key] = fresh
+    if not changed:
+        return snapshot
+    gangs = tuple(_changed(g, changed[g.key]) if g.key in changed else g for g in snapshot.gangs)
+    return replace(snapshot, gangs=gangs)
+
+
+class _Known(NamedTuple):
+    """Names that some nodes hold, and those of them that not all do."""
+
+    held: frozenset[str]
+    telling: frozenset[str]
+
+    @classmethod
+    def of(cls, counts: Mapping[str, int], num_nodes: int) -> _Known:
+        """From the numbers of nodes that hold each."""
+        telling = frozenset(name for name, number in counts.items() if number < num_nodes)
+        return cls(frozenset(counts), telling)
+
+
+def _stored_data(
+    task: Task, of_gang: Mapping[str, str], known: tuple[_Known, _Known]
+) -> RequiredData:
+    images = tuple(name if name in known[0].held else "" for name in task.wants.images)
+    datasets = task.wants.datasets or datasets_in(of_gang.get(DATASETS, ""))
+    return RequiredData(
+        images if known[0].telling.intersection(images) else (),
+        datasets if known[1].telling.intersection(datasets) else (),
+    )
+
+
+def _changed(gang: Gang, tasks: Mapping[str, Task]) -> Gang:
+    return replace(gang, tasks=tuple(tasks.get(t.key, t) for t in gang.tasks))

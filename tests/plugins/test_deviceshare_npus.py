@@ -17,7 +17,7 @@ from optsched.plugins.devices.deviceshare import DeviceShare, Prefers
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy import PolicyError, parse_policy
-from optsched.session.device_allocations import with_cards
+from optsched.session.attempt import with_cards
 from tests.plugins.test_deviceshare import host, many, placed, shared_gpus, vgpu
 from tests.support.effort import num_examples
 from tests.support.engines import Bench, assert_optimum, assert_rows_as_verified, reason

@@ -18,7 +18,7 @@ from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.scores.packing import Binpack
 from optsched.policy import parse_policy
 from optsched.problem.compile import compile_problem
-from optsched.session.device_allocations import with_cards
+from optsched.session.attempt import with_cards
 from tests.support.effort import num_examples
 from tests.support.engines import Bench, assert_optimum, assert_rows_as_verified, binds, reason
 from tests.support.small import cluster, gang, node, running, shape

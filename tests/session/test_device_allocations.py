@@ -17,7 +17,7 @@ from optsched.plugins.devices.deviceshare import DeviceShare
 from optsched.plugins.gangs.gang import Gang
 from optsched.plugins.ruleset import RuleSet
 from optsched.policy import parse_policy
-from optsched.session.device_allocations import with_cards
+from optsched.session.attempt import with_cards
 from optsched.session.session import run_session
 from tests.conformance.play import alone, solving
 from tests.plugins.test_deviceshare import RULES, host, random_cards, shared_gpus, vgpu

@@ -11,8 +11,8 @@ from optsched.cluster.node_parts import RequiredData, Store
 from optsched.plugins.scores.nodeorder import DataLocality, NodeOrder
 from optsched.policy.load import parse_policy
 from optsched.problem.compile import compile_problem
-from optsched.session.image_locality import with_required_data
 from optsched.session.session import SessionContext, run_session
+from optsched.session.session_input import with_required_data
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from tests.support.small import cluster, gang, node, running, shape

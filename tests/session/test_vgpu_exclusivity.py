@@ -10,7 +10,7 @@ from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.task import TaskShape
 from optsched.policy import PolicyError, parse_policy
 from optsched.session.session import SessionContext, run_session
-from optsched.session.vgpu_exclusivity import with_exclusive
+from optsched.session.session_input import with_exclusive
 from tests.support.small import cluster, gang, node, running
 
 if TYPE_CHECKING:
