@@ -83,7 +83,7 @@ def in_words(problem: Problem, resources: tuple[str, ...]) -> dict[str, object]:
         "bounds": [
             [b.forest, b.allowed, b.is_hard, b.held, str(b.request), str(b.problem)]
             for bounds in topology.bounds
-            for b in bounds.all
+            for b in bounds.existing
         ],
         "columns": [problem.columns.accepts(ZONED), problem.columns.taints()[0]],
     }
