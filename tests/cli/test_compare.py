@@ -279,7 +279,7 @@ def test_nobody_who_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         result = compare(SMALL, *TWO, "--dask", address)
     assert result.exit_code == 2
-    assert f"{address}: no scheduler of Dask answers" in result.stderr
+    assert f"{address}: no Dask scheduler answers" in result.stderr
 
 
 def without_times(text: str) -> dict[str, Any]:

@@ -62,10 +62,10 @@ class Name(click.ParamType[str]):
         """See `click.ParamType`."""
         text = str(value)
         if not text:
-            self.fail("the name is empty: write one, or leave the option out", param, ctx)
+            self.fail("the name is empty: write one, or omit the option", param, ctx)
         if len(text) > MOST_CHARACTERS:
-            told = f"the name has {len(text)} characters, at most {MOST_CHARACTERS} are allowed"
-            self.fail(told, param, ctx)
+            excess = f"the name has {len(text)} characters, at most {MOST_CHARACTERS} are allowed"
+            self.fail(excess, param, ctx)
         if not self.is_valid(text):
             self.fail(f"{text!r} is no name: {self.rule}", param, ctx)
         return text

@@ -27,10 +27,11 @@ def ready_containers(pod: Raw) -> str:
     """How many containers are ready, of how many; sidecars count."""
     status = _status(pod)
     sidecars = _sidecars(pod)
-    beside = [c for c in status.get("initContainerStatuses") or () if c.get("name") in sidecars]
-    all_ = [*(status.get("containerStatuses") or ()), *beside]
+    init = status.get("initContainerStatuses") or ()
+    counted = [*(status.get("containerStatuses") or ())]
+    counted += (c for c in init if c.get("name") in sidecars)
     num_containers = len(_spec(pod).get("containers") or ()) + len(sidecars)
-    return f"{sum(bool(c.get('ready')) for c in all_)}/{num_containers}"
+    return f"{sum(bool(c.get('ready')) for c in counted)}/{num_containers}"
 
 
 def _sidecars(pod: Raw) -> frozenset[str]:
@@ -76,8 +77,8 @@ def _init_reason(pod: Raw) -> str:
     num_containers = len(_spec(pod).get("initContainers") or ())
     for i, container in enumerate(status.get("initContainerStatuses") or ()):
         ended = (container.get("state") or {}).get("terminated")
-        is_beside = container.get("name") in sidecars and container.get("started")
-        if is_beside or (ended and not ended.get("exitCode")):
+        is_sidecar = container.get("name") in sidecars and container.get("started")
+        if is_sidecar or (ended and not ended.get("exitCode")):
             continue
         return f"Init:{_init_why(container) or f'{i}/{num_containers}'}"
     return ""

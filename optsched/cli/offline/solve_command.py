@@ -58,7 +58,7 @@ def instance_of(
 ) -> Instance:
     """Return the instance at a path and print its problems.
 
-    Ends with 2 where there is none, and with `strict` where anything of it is left out.
+    Ends with 2 where there is none, and with `strict` where some object cannot be used.
     """
     try:
         with _progress(console, path) as report:
@@ -92,9 +92,9 @@ def _limit_sentences(sentences: Sequence[str]) -> Iterator[str]:
 
 def unreported_flaws(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
     """Yield the flaws that reading has not reported."""
-    told = {(problem.kind, problem.key) for problem in read.problems}
+    reported = {(problem.kind, problem.key) for problem in read.problems}
     for flaw in flaws:
-        if flaw.code not in READ_CODES or (flaw.kind.kind, flaw.key) not in told:
+        if flaw.code not in READ_CODES or (flaw.kind.kind, flaw.key) not in reported:
             yield flaw
 
 
@@ -160,7 +160,7 @@ def _progress(console: Console, path: Path) -> Iterator[Callable[[int, int], Non
     show_default=True,
     help="Decide pods that ask for this scheduler; may be given again.",
 )
-@click.option("--strict", is_flag=True, help="End with 2 if anything of the instance is left out.")
+@click.option("--strict", is_flag=True, help="End with 2 if an object cannot be used.")
 @click.option("--all", "everything", is_flag=True, help="Print every gang.")
 @click.option(
     "--plugins-dir",
@@ -207,7 +207,7 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
     solved: list[Solved] = []
     is_kept = True
     with stopping(
-        lambda: print_text(console, "stopping; once more ends it at once", "yellow")
+        lambda: print_text(console, "stopping; press Ctrl-C again to end immediately", "yellow")
     ) as stop:
         for job in jobs:
             if stop():

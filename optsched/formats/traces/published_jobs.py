@@ -316,7 +316,7 @@ def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> 
 def listed_nodes(
     file: Path, nodes: Sequence[Node], problems: Sequence[TraceProblem], wanted: str
 ) -> Sequence[Node]:
-    """The nodes that a table beside a trace lists.
+    """The nodes that the node table of a trace lists.
 
     Raises
     ------
@@ -354,17 +354,17 @@ def played(
         raise InstanceError(
             "\n".join([*map(str, problems), f"{name}: there are no nodes to play it on"])
         )
-    told = list(problems)
+    reported = list(problems)
     listed = list(jobs)
     makers = _Maker(nodes, _start_ms(listed))
-    arrivals = [found for job in listed if (found := makers.arrival(job, told)) is not None]
+    arrivals = [found for job in listed if (found := makers.arrival(job, reported)) is not None]
     if makers.num_idle:
-        message = f"{makers.num_idle} jobs that ask for nothing that the nodes offer are left out"
-        told.append(TraceProblem("Job", "", "", None, message, name))
+        message = f"{makers.num_idle} jobs are skipped: they request nothing that the nodes offer"
+        reported.append(TraceProblem("Job", "", "", None, message, name))
     asked = sorted({a.gang.queue for a in arrivals} - {q.name for q in queues})
     every = {q: Queue(q) for q in (DEFAULT_QUEUE, ROOT_QUEUE, *asked)} | {q.name: q for q in queues}
     sound, more = sound_trace(Trace(name, tuple(nodes), tuple(every.values()), tuple(arrivals)))
-    return _from_zero(sound), (*told, *more)
+    return _from_zero(sound), (*reported, *more)
 
 
 def _start_ms(jobs: Sequence[TracedJob]) -> int:

@@ -152,7 +152,7 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
     """Yield the cluster of a Dask scheduler.
 
     Raises `ExecutorError` where Dask is not installed, the address is not valid, it would be
-    reached over the network without TLS, or nobody answers there.
+    reached over the network without TLS, or no scheduler answers.
     """
     check_address(address, tls)
     try:
@@ -171,22 +171,20 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
         try:
             security.get_connection_args("client")
         except (OSError, ValueError) as e:
-            told = (
-                "--dask-ca, --dask-cert and --dask-key are not a certificate, its key and who signs"
-            )
-            raise ExecutorError(f"{address}: {told}: {e}") from e
+            mismatch = "--dask-cert, --dask-key and --dask-ca are invalid or do not match"
+            raise ExecutorError(f"{address}: {mismatch}: {e}") from e
     try:
         _shake_hands(address, security)
         client = Client(address, security=security, timeout=CONNECT_S)
     except (OSError, TimeoutError, ValueError) as e:
-        told = str(e) or f"nothing came in {CONNECT_S} s"
-        raise ExecutorError(f"{address}: no scheduler of Dask answers: {told}") from e
+        reason = str(e) or f"no response within {CONNECT_S} s"
+        raise ExecutorError(f"{address}: no Dask scheduler answers: {reason}") from e
     with client:
         try:
             client.wait_for_workers(1, timeout=WORKERS_S)
         except TimeoutError as e:
             raise ExecutorError(
-                f"{address}: the scheduler of Dask has no worker, nor got one in {WORKERS_S} s"
+                f"{address}: the Dask scheduler had no worker within {WORKERS_S} s"
             ) from e
         yield OnDask(client, clock)
 

@@ -1,7 +1,7 @@
-"""Planned GPU allocation: of pods that are all known at once, and of pods that arrive in batches.
+"""Planned GPU allocation: for pods that are known in advance, and for pods that arrive in batches.
 
-Pods known at once are free to move. Pods that arrive stay where they are put: slots planned ahead,
-FGD for the rest.
+Pods known in advance are free to move. Pods that arrive stay where they are put: on slots planned
+ahead, or where FGD puts them.
 
 Like FGD, the policy knows which part of the pods each class makes up, the rare ones too. Once,
 before any pod arrives, it plans the best places for pods that request a little more than all GPUs
@@ -44,7 +44,7 @@ def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:
 
 
 def pool_of(workload: Workload, classes: I64) -> Pool:
-    """Pods of some classes (T,) beside the nodes of a workload; those without GPUs must run."""
+    """Pods of some classes (T,) and the nodes of a workload; those without GPUs must run."""
     requests, machines = workload.requests, workload.machines
     nodes = Nodes(
         machines.cpu_m, machines.memory_mib, (machines.free > 0).sum(axis=1), machines.model

@@ -94,7 +94,7 @@ def test_jobs_for_which_there_is_nothing_are_counted(tmp_path: Path) -> None:
     idle = JOBS[0].replace(",1,4,", ",0,4,").replace("1,u1", "{},u1")
     found, problems = read_helios(log(tmp_path, idle.format(7), idle.format(8), JOBS[1]))
     assert len(found.arrivals) == 1
-    message = "Venus: Job: 2 jobs that ask for nothing that the nodes offer are left out"
+    message = "Venus: Job: 2 jobs are skipped: they request nothing that the nodes offer"
     assert [str(p) for p in problems] == [message]
 
 

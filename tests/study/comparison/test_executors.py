@@ -169,7 +169,7 @@ def stranger(says: bytes | None) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("says", "told"),
-    [(None, "nothing came in 1 s"), (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, "as Dask does")],
+    [(None, "no response within 1 s"), (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, "as Dask does")],
 )
 def test_who_does_not_speak_as_dask_is_told_in_time(
     says: bytes | None, told: str, monkeypatch: pytest.MonkeyPatch
@@ -177,7 +177,7 @@ def test_who_does_not_speak_as_dask_is_told_in_time(
     monkeypatch.setattr(executors, "CONNECT_S", 1)
     with stranger(says) as address:
         found = refused(address)
-    assert found.startswith(f"{address}: no scheduler of Dask answers: ")
+    assert found.startswith(f"{address}: no Dask scheduler answers: ")
     assert told in found
 
 
@@ -185,7 +185,7 @@ def test_files_that_are_no_certificates_are_told(tmp_path: Path) -> None:
     junk = tmp_path / "junk.pem"
     junk.write_text("no certificate")
     for tls in (Tls(junk, junk, junk), Tls(tmp_path / "gone.pem", junk, junk)):
-        assert "are not a certificate, its key and who signs" in refused("tls://127.0.0.1:1", tls)
+        assert "are invalid or do not match" in refused("tls://127.0.0.1:1", tls)
 
 
 def files_of(security: Security, folder: Path) -> Tls:
@@ -206,8 +206,8 @@ def test_strangers_and_clusters_without_workers_are_told(
     with bare_cluster(0, ours) as cluster:
         address = cluster.scheduler_address
         assert "TLS certificate does not match" in refused(address, unknown)
-        assert "no scheduler of Dask answers" in refused(address.replace("tls", "tcp"))
-        assert "has no worker, nor got one in 0.2 s" in refused(address, known)
+        assert "no Dask scheduler answers" in refused(address.replace("tls", "tcp"))
+        assert "had no worker within 0.2 s" in refused(address, known)
 
 
 def bare_cluster(num_workers: int, security: Security | None = None) -> LocalCluster:
