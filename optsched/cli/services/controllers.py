@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from optsched import __version__
 from optsched.admission.names import is_subdomain
 from optsched.api.wellknown import DEFAULT_QUEUE, VOLCANO_PREFIX
 from optsched.cli.base.options import ObjectName, SchedulerName
 from optsched.cli.services.service_options import (
+    KLOG_FLAGS,
+    KLOG_SWITCHES,
     METRICS_AUTH,
     Grammar,
     addresses,
     election,
     election_options,
-    go_command,
     listen_options,
     logging_options,
     secure_metrics,
+    service_command,
     service_errors,
-    set_up_logging,
-    warn_ignored,
+    ssh_option,
 )
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 
@@ -53,46 +53,30 @@ GRAMMAR: Final = Grammar(
             "ssh",
         }
     ),
-    ignored_switches=frozenset(
-        {"alsologtostderr", "enable-metrics", "enable-node-event-trigger", "logtostderr"}
-    ),
-    ignored=frozenset(
-        {
-            "ca-cert-file",
-            "feature-gates",
-            "kube-api-burst",
-            "kube-api-qps",
-            "leader-elect-resource-lock",
-            "log-flush-frequency",
-            "master",
-            "max-requeue-num",
-            "resync-period",
-            "scheduler-configs",
-            "shard-sync-period",
-            "sharding-configmap",
-            "sharding-configmap-namespace",
-            "stderrthreshold",
-            "tls-cert-file",
-            "tls-private-key-file",
-            "vmodule",
-            "worker-threads",
-            "worker-threads-for-cronjob",
-            "worker-threads-for-gc",
-            "worker-threads-for-podgroup",
-            "worker-threads-for-queue",
-        }
-    ),
+    ignored_switches=KLOG_SWITCHES | {"enable-metrics", "enable-node-event-trigger"},
+    ignored=KLOG_FLAGS
+    | {
+        "ca-cert-file",
+        "feature-gates",
+        "leader-elect-resource-lock",
+        "max-requeue-num",
+        "resync-period",
+        "scheduler-configs",
+        "shard-sync-period",
+        "sharding-configmap",
+        "sharding-configmap-namespace",
+        "tls-cert-file",
+        "tls-private-key-file",
+        "worker-threads",
+        "worker-threads-for-cronjob",
+        "worker-threads-for-gc",
+        "worker-threads-for-podgroup",
+        "worker-threads-for-queue",
+    },
 )
 
 
-@click.command(cls=go_command(GRAMMAR), context_settings={"show_default": True})
-@click.version_option(__version__, prog_name="optsched")
-@click.option(
-    "--kubeconfig",
-    default="",
-    show_default="KUBECONFIG, else the pod's service account",
-    help="How to reach the cluster.",
-)
+@service_command(GRAMMAR)
 @click.option(
     "--controllers",
     "words",
@@ -125,19 +109,12 @@ GRAMMAR: Final = Grammar(
     default=False,
     help="Restarts of jobs after evictions count towards maxRetry, as in Volcano.",
 )
-@click.option(
-    "--ssh/--no-ssh",
-    default=True,
-    help="Jobs may use the plugin ssh, for which controllers read and write Secrets.",
-)
+@ssh_option
 @listen_options(":8081")
 @election_options("Let one of several work.", LOCK_NAME)
 @logging_options
-@click.pass_context
-def controllers(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click decides
+def controllers(**given: Any) -> None:  # noqa: ANN401  click decides
     """Run the controllers of queues, jobs and PodGroups."""
-    set_up_logging(given["verbosity"], given["log_format"])
-    warn_ignored(ctx)
     settings = _settings(given)
     with service_errors():
         from optsched.kube.controllers.process import run

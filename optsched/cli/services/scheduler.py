@@ -14,26 +14,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from optsched import __version__
 from optsched.admission.names import is_qualified
 from optsched.api.wellknown import DEFAULT_QUEUE, DEFAULT_SCHEDULER_NAME
 from optsched.cli.base.options import ObjectName, SchedulerName, solver_option
 from optsched.cli.base.path_arguments import ModelSource, OutputPath, check_path
 from optsched.cli.base.session_context import collect_while_serving, shelf_of
 from optsched.cli.services.service_options import (
+    KLOG_FLAGS,
+    KLOG_SWITCHES,
     METRICS_AUTH,
     Duration,
     Grammar,
     addresses,
     election,
     election_options,
-    go_command,
     listen_options,
     logging_options,
     secure_metrics,
+    service_command,
     service_errors,
-    set_up_logging,
-    warn_ignored,
 )
 from optsched.cluster.node_parts import Sharding, ShardMode
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, BarePodRules, DecodeOptions
@@ -50,41 +49,29 @@ DEFAULT_MODEL: Final = "volcano-default"
 SWITCHES: Final = frozenset({"leader-elect", "enable-healthz", METRICS_AUTH})
 """Flags that are on or off; Go writes the latter as `--flag=false`."""
 
-IGNORED_SWITCHES: Final = frozenset(
-    {
-        "alsologtostderr",
-        "cache-dumper",
-        "csi-storage",
-        "disable-default-scheduler-config",
-        "enable-metrics",
-        "enable-pprof",
-        "logtostderr",
-        "priority-class",
-    }
-)
-IGNORED: Final = frozenset(
-    {
-        "ca-cert-file",
-        "feature-gates",
-        "gate-removal-worker-num",
-        "ignored-provisioners",
-        "kube-api-burst",
-        "kube-api-qps",
-        "leader-elect-resource-lock",
-        "log-flush-frequency",
-        "master",
-        "minimum-feasible-nodes",
-        "minimum-percentage-nodes-to-find",
-        "node-worker-threads",
-        "percentage-nodes-to-find",
-        "resource-sync-timeout",
-        "resync-period",
-        "stderrthreshold",
-        "tls-cert-file",
-        "tls-private-key-file",
-        "vmodule",
-    }
-)
+IGNORED_SWITCHES: Final = KLOG_SWITCHES | {
+    "cache-dumper",
+    "csi-storage",
+    "disable-default-scheduler-config",
+    "enable-metrics",
+    "enable-pprof",
+    "priority-class",
+}
+IGNORED: Final = KLOG_FLAGS | {
+    "ca-cert-file",
+    "feature-gates",
+    "gate-removal-worker-num",
+    "ignored-provisioners",
+    "leader-elect-resource-lock",
+    "minimum-feasible-nodes",
+    "minimum-percentage-nodes-to-find",
+    "node-worker-threads",
+    "percentage-nodes-to-find",
+    "resource-sync-timeout",
+    "resync-period",
+    "tls-cert-file",
+    "tls-private-key-file",
+}
 """Volcano's flags without a meaning here; each takes a value."""
 
 GRAMMAR: Final = Grammar(SWITCHES, IGNORED_SWITCHES, IGNORED)
@@ -112,14 +99,7 @@ def state_folder() -> Path:
     return Path(home).expanduser() / "optsched" / "dumps"
 
 
-@click.command(cls=go_command(GRAMMAR), context_settings={"show_default": True})
-@click.version_option(__version__, prog_name="optsched")
-@click.option(
-    "--kubeconfig",
-    default="",
-    show_default="KUBECONFIG, else the pod's service account",
-    help="How to reach the cluster.",
-)
+@service_command(GRAMMAR)
 @click.option(
     "--scheduler-name",
     "names",
@@ -219,11 +199,8 @@ def state_folder() -> Path:
     help="Python files in this folder are plugins that the configuration may name.",
 )
 @logging_options
-@click.pass_context
-def scheduler(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click decides
+def scheduler(**given: Any) -> None:  # noqa: ANN401  click decides
     """Run the scheduler for the pods that name it, next to kube-scheduler."""
-    set_up_logging(given["verbosity"], given["log_format"])
-    warn_ignored(ctx)
     collect_while_serving()
     with service_errors():
         from optsched.kube.scheduler.process import run

@@ -8,10 +8,12 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import click
 
+from optsched import __version__
 from optsched.admission.names import SUBDOMAIN_RULE, is_subdomain
 from optsched.cli.base.command_errors import PlainCommand, describe_error
 from optsched.cli.base.options import ObjectName
@@ -55,8 +57,8 @@ F = TypeVar("F", bound="Callable[..., Any]")
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
-def logging_options(command: F) -> F:
-    """Add `-v` and `--log-format`, which come as `verbosity` and `log_format`."""
+def logging_options(run: Callable[..., None]) -> Callable[..., None]:
+    """Add `-v` and `--log-format`; the log is set up, and says which flags are ignored."""
     options = (
         click.option(
             "-v",
@@ -73,9 +75,15 @@ def logging_options(command: F) -> F:
             help="Lines for people, or a JSON object a line.",
         ),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+
+    @wraps(run)
+    def start(ctx: click.Context, /, verbosity: int, log_format: str, **given: object) -> None:
+        set_up_logging(verbosity, log_format)
+        if ignored := ctx.meta.get("ignored"):
+            log.warning("without a meaning here: %s", ", ".join(ignored))
+        run(**given)
+
+    return _apply_options(options, click.pass_context(start))
 
 
 class PlainFormatter(logging.Formatter):
@@ -129,6 +137,19 @@ METRICS: Final = ":8444"
 METRICS_AUTH: Final = "metrics-auth"
 SHELL_LEFTOVER: Final = "2>&1"
 """Occurs among the arguments in Volcano's manifests, where no shell reads it."""
+
+KLOG_SWITCHES: Final = frozenset({"alsologtostderr", "logtostderr"})
+KLOG_FLAGS: Final = frozenset(
+    {
+        "kube-api-burst",
+        "kube-api-qps",
+        "log-flush-frequency",
+        "master",
+        "stderrthreshold",
+        "vmodule",
+    }
+)
+"""Flags of klog and of Go's client, which components of Volcano take."""
 
 _FILE: Final = WatchedFile()
 
@@ -200,15 +221,27 @@ class GoCommand(PlainCommand):
         return super().parse_args(ctx, kept)
 
 
-def go_command(grammar: Grammar) -> type[GoCommand]:
-    """Return a command class for a flag grammar."""
-    return type("GoCommand", (GoCommand,), {"grammar": grammar})
+def service_command(grammar: Grammar) -> Callable[[Callable[..., None]], click.Command]:
+    """Return what makes a function a command with Go-style flags and `--kubeconfig`."""
+    kind = type("GoCommand", (GoCommand,), {"grammar": grammar})
+    options = (
+        click.command(cls=kind, context_settings={"show_default": True}),
+        click.version_option(__version__, prog_name="optsched"),
+        click.option(
+            "--kubeconfig",
+            default="",
+            show_default="KUBECONFIG, else the pod's service account",
+            help="How to reach the cluster.",
+        ),
+    )
+    return lambda run: _apply_options(options, run)
 
 
-def warn_ignored(ctx: click.Context) -> None:
-    """Warn once about all ignored flags."""
-    if ctx.meta["ignored"]:
-        log.warning("without a meaning here: %s", ", ".join(ctx.meta["ignored"]))
+ssh_option: Final = click.option(
+    "--ssh/--no-ssh",
+    default=True,
+    help="Jobs may use the plugin ssh, for which controllers read and write Secrets.",
+)
 
 
 class Duration(click.ParamType[int]):

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import click
 
-from optsched import __version__
 from optsched.cli.base.options import (
     AnnotationKey,
     ObjectName,
@@ -24,17 +23,18 @@ from optsched.cli.base.options import (
 )
 from optsched.cli.base.path_arguments import WatchedFile
 from optsched.cli.services.service_options import (
+    KLOG_FLAGS,
+    KLOG_SWITCHES,
     METRICS_AUTH,
     Duration,
     Grammar,
     addresses,
-    go_command,
     listen_options,
     logging_options,
     secure_metrics,
+    service_command,
     service_errors,
-    set_up_logging,
-    warn_ignored,
+    ssh_option,
 )
 from optsched.formats.codec.pods.reader import SCHEDULER_NAMES
 from optsched.units.read_errors import why_unreadable
@@ -69,30 +69,14 @@ GRAMMAR: Final = Grammar(
             "ssh",
         }
     ),
-    ignored_switches=frozenset({"alsologtostderr", "logtostderr"}),
-    ignored=frozenset(
-        {
-            "kube-api-burst",
-            "kube-api-qps",
-            "log-flush-frequency",
-            "master",
-            "stderrthreshold",
-            "vmodule",
-        }
-    ),
+    ignored_switches=KLOG_SWITCHES,
+    ignored=KLOG_FLAGS,
 )
 
 _FILE: Final = WatchedFile()
 
 
-@click.command(cls=go_command(GRAMMAR), context_settings={"show_default": True})
-@click.version_option(__version__, prog_name="optsched")
-@click.option(
-    "--kubeconfig",
-    default="",
-    show_default="KUBECONFIG, else the pod's service account",
-    help="How to reach the cluster.",
-)
+@service_command(GRAMMAR)
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8443, help="Where API servers ask, over TLS."
 )
@@ -182,11 +166,7 @@ _FILE: Final = WatchedFile()
     default=False,
     help="Users need the right `use` of a queue, unless its lists name them.",
 )
-@click.option(
-    "--ssh/--no-ssh",
-    default=True,
-    help="Jobs may use the plugin ssh, for which controllers read and write Secrets.",
-)
+@ssh_option
 @click.option(
     "--tenant-annotation",
     "tenant_annotations",
@@ -221,11 +201,8 @@ _FILE: Final = WatchedFile()
 )
 @listen_options(":8080")
 @logging_options
-@click.pass_context
-def webhook(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  click decides
+def webhook(**given: Any) -> None:  # noqa: ANN401  click decides
     """Run the admission webhook, which reviews objects before they are stored."""
-    set_up_logging(given["verbosity"], given["log_format"])
-    warn_ignored(ctx)
     settings = _settings({**given, "gates": _gates(given["features"])})
     with service_errors():
         from optsched.kube.webhook.process import run
