@@ -34,13 +34,13 @@ from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
 from optsched.solver.portfolio import Answer, evaluate_greedy
 from optsched.solver.preemption.sequential.stage import EvictionPlan, count_victims
-from tests.support.small import cluster, gang, node, running, shape
+from tests.support.small import cluster, gang, node, running, runs, shape
 
 if TYPE_CHECKING:
     import pytest
 
     from optsched.cluster.decisions import Action
-    from optsched.cluster.snapshot import Gang, Snapshot
+    from optsched.cluster.snapshot import Snapshot
     from optsched.plugins.extension_points import AnyLevel
     from optsched.session.session import Report
 
@@ -51,11 +51,6 @@ LIMITS = Limits(budget_ms=None, num_workers=1)
 def decide(snapshot: Snapshot, *, solver: bool = True) -> Report:
     around = SessionContext(solver=InProcess() if solver else None, limits=LIMITS)
     return run_session(snapshot, POLICY, around)
-
-
-def runs(which: Gang, *where: str) -> Gang:
-    tasks = tuple(running(t, n) for t, n in zip(which.tasks, where, strict=True))
-    return replace(which, tasks=tasks, phase=GangPhase.RUNNING)
 
 
 # --- ranking -------------------------------------------------------------------------------------

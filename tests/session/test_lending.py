@@ -17,7 +17,7 @@ from optsched.policy.load import parse_policy
 from optsched.session.session import Report, SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from tests.support.small import cluster, gang, node, running, shape
+from tests.support.small import cluster, gang, node, running, runs, shape
 
 MODEL = """
 apiVersion: optsched.io/v1alpha1
@@ -62,11 +62,6 @@ def nodes(number: int = 4):
 
 def waits(name: str, queue: str, number: int = 1, gpu: int = 8, **fields: object) -> Gang:
     return gang(name, ("w", number, shape(1, gpu)), queue=queue, **fields)
-
-
-def runs(which: Gang, *where: str) -> Gang:
-    tasks = tuple(running(t, n) for t, n in zip(which.tasks, where, strict=True))
-    return replace(which, tasks=tasks, phase=GangPhase.RUNNING)
 
 
 def busy(number: int = 3) -> Gang:

@@ -17,7 +17,8 @@ from optsched.policy.load import parse_policy
 from optsched.session.session import SessionContext, run_session
 from optsched.solver.cpsat.level_model import Limits
 from optsched.solver.cpsat.process import InProcess
-from tests.support.small import GPU, HOST, ZONE, cluster, gang, node, running, shape
+from tests.support.evictions import MODEL
+from tests.support.small import GPU, HOST, ZONE, cluster, gang, node, running, runs, shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,18 +27,6 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Node, Snapshot
     from optsched.cluster.task import TaskShape
 
-MODEL = """
-apiVersion: optsched.io/v1alpha1
-kind: Model
-name: test
-meaning: For tests.
-actions: [enqueue, allocate, preempt, reclaim, backfill]
-tiers:
-- rules: [{name: priority}, {name: gang}, {name: conformance}]
-- rules: [{name: drf}, {name: predicates}, {name: SHARES}, {name: nodeorder}]
-levels: [guarantee, admission, fair-share, tasks, node-score]
-solver: {engine: cpsat, budget: 400ms}
-"""
 LIMITS = Limits(budget_ms=None, num_workers=1)
 
 
@@ -54,11 +43,6 @@ def decide(
     report = run_session(snapshot, policy, around)
     assert report.trace.violations == ()
     return report.plan
-
-
-def runs(which: Gang, *where: str) -> Gang:
-    tasks = tuple(running(t, n) for t, n in zip(which.tasks, where, strict=True))
-    return replace(which, tasks=tasks, phase=GangPhase.RUNNING)
 
 
 def evicted(plan: Plan) -> list[str]:

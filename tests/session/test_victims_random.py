@@ -13,24 +13,12 @@ from optsched.policy.load import parse_policy
 from optsched.session.session import SessionContext, run_session
 from optsched.session.solve_settings import limits_of
 from optsched.solver.cpsat.process import InProcess
+from tests.support.evictions import MODEL
 from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
 
 if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Snapshot
     from optsched.cluster.task import TaskShape
-
-MODEL = """
-apiVersion: optsched.io/v1alpha1
-kind: Model
-name: test
-meaning: For tests.
-actions: [enqueue, allocate, preempt, reclaim, backfill]
-tiers:
-- rules: [{name: priority}, {name: gang}, {name: conformance}]
-- rules: [{name: drf}, {name: predicates}, {name: SHARES}, {name: nodeorder}]
-levels: [guarantee, admission, fair-share, tasks, node-score]
-solver: {engine: cpsat, budget: 100ms}
-"""
 
 
 class Draw:
@@ -110,7 +98,7 @@ class Draw:
 @pytest.mark.parametrize("shares", ["capacity", "proportion"])
 @pytest.mark.parametrize("seed", range(20))
 def test_no_plan_with_evictions_is_refused(seed: int, shares: str):
-    policy = parse_policy(MODEL.replace("SHARES", shares), "test.yaml")
+    policy = parse_policy(MODEL.replace("400ms", "100ms").replace("SHARES", shares), "test.yaml")
     limits = limits_of(policy, None, deterministic=True, seed=0, gap=None)
     solver = InProcess() if seed % 10 == 1 else None
     report = run_session(Draw(seed).cluster(), policy, SessionContext(solver=solver, limits=limits))

@@ -8,32 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from optsched.cluster.decisions import Allocate, Evict, Nominate
-from optsched.cluster.snapshot import GangPhase, Queue
+from optsched.cluster.snapshot import Queue
 from optsched.plugins.eviction.entitled import Entitled
 from optsched.plugins.verification.verify import verify_actions
 from optsched.policy.load import parse_policy
 from optsched.session.session import SessionContext, run_session
 from optsched.session.solve_settings import limits_of
 from optsched.solver.cpsat.process import InProcess
-from tests.support.small import CPU, GPU, cluster, gang, node, running, shape
+from tests.support.evictions import MODEL
+from tests.support.small import CPU, GPU, cluster, gang, node, runs, shape
 
 if TYPE_CHECKING:
     from optsched.cluster.decisions import Action, Plan
     from optsched.cluster.snapshot import Gang, Snapshot
-
-MODEL = """
-apiVersion: optsched.io/v1alpha1
-kind: Model
-name: test
-meaning: For tests.
-actions: [enqueue, allocate, preempt, reclaim, backfill]
-tiers:
-- rules: [{name: priority}, {name: gang}, {name: conformance}]
-- rules: [{name: drf}, {name: predicates}, {name: SHARES}, {name: nodeorder}]
-levels: [guarantee, admission, fair-share, tasks, node-score]
-solver: {engine: cpsat, budget: 400ms}
-"""
-
 
 GROWING = "{name: gang, enableJobStarving: false}"
 
@@ -56,13 +43,6 @@ def broken(snapshot: Snapshot, *actions: Action) -> list[str]:
     guarded = rules.guarded_by(Entitled(rules))
     found = verify_actions(snapshot, actions, guarded)
     return [f"{v.where}: {v.detail}" for v in found if v.rule == "entitled"]
-
-
-def runs(which: Gang, *where: str) -> Gang:
-    """The gang with its first pods on nodes; the others wait."""
-    number = len(where)
-    there = tuple(running(t, n) for t, n in zip(which.tasks[:number], where, strict=True))
-    return replace(which, tasks=(*there, *which.tasks[number:]), phase=GangPhase.RUNNING)
 
 
 def evicted(plan: Plan) -> list[str]:

@@ -37,6 +37,20 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
     from optsched.solver.preemption.joint.bound import EvictionBounds
 
+MODEL = """
+apiVersion: optsched.io/v1alpha1
+kind: Model
+name: test
+meaning: For tests.
+actions: [enqueue, allocate, preempt, reclaim, backfill]
+tiers:
+- rules: [{name: priority}, {name: gang}, {name: conformance}]
+- rules: [{name: drf}, {name: predicates}, {name: SHARES}, {name: nodeorder}]
+levels: [guarantee, admission, fair-share, tasks, node-score]
+solver: {engine: cpsat, budget: 400ms}
+"""
+"""A model with every action that evicts; SHARES stands for the plugin of queues."""
+
 REACH = frozenset({PREEMPT, RECLAIM})
 
 

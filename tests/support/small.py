@@ -95,6 +95,12 @@ def running(task: Task, where: str) -> Task:
     return replace(task, status=TaskStatus.RUNNING, node=where)
 
 
+def runs(made: Gang, *where: str) -> Gang:
+    """The gang with its first tasks on nodes; the others wait."""
+    there = (running(t, n) for t, n in zip(made.tasks, where, strict=False))
+    return replace(made, tasks=(*there, *made.tasks[len(where) :]), phase=GangPhase.RUNNING)
+
+
 def cluster(
     nodes: Sequence[Node], gangs: Sequence[Gang], queues: Sequence[Queue] = (), now_ms: int = 0
 ) -> Snapshot:

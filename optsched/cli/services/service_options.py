@@ -223,18 +223,16 @@ class GoCommand(PlainCommand):
 
 def service_command(grammar: Grammar) -> Callable[[Callable[..., None]], click.Command]:
     """Return what makes a function a command with Go-style flags and `--kubeconfig`."""
-    kind = type("GoCommand", (GoCommand,), {"grammar": grammar})
-    options = (
-        click.command(cls=kind, context_settings={"show_default": True}),
-        click.version_option(__version__, prog_name="optsched"),
-        click.option(
-            "--kubeconfig",
-            default="",
-            show_default="KUBECONFIG, else the pod's service account",
-            help="How to reach the cluster.",
-        ),
+    kind: type[GoCommand] = type("GoCommand", (GoCommand,), {"grammar": grammar})
+    command = click.command(cls=kind, context_settings={"show_default": True})
+    version = click.version_option(__version__, prog_name="optsched")
+    kubeconfig = click.option(
+        "--kubeconfig",
+        default="",
+        show_default="KUBECONFIG, else the pod's service account",
+        help="How to reach the cluster.",
     )
-    return lambda run: _apply_options(options, run)
+    return lambda run: command(version(kubeconfig(run)))
 
 
 ssh_option: Final = click.option(
