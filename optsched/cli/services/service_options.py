@@ -58,7 +58,7 @@ _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def logging_options(run: Callable[..., None]) -> Callable[..., None]:
-    """Add `-v` and `--log-format`; the log is set up, and says which flags are ignored."""
+    """Add `-v` and `--log-format`; set up the log and warn of ignored flags."""
     options = (
         click.option(
             "-v",
