@@ -59,6 +59,7 @@ def _played(schedule: Schedule, folder: Path, rate: float) -> bool:
         f"{len(schedule.stops) - len(result.missed)} stops at writes, {result.num_binds} binds, "
         f"{result.num_evictions} evictions, {result.per_bind('scheduler'):.2f} and "
         f"{result.per_bind('controllers'):.2f} writes of scheduler and controllers for each bind, "
+        f"statuses after {result.status_s:.1f} s, "
         f"{time.monotonic() - begun:.0f} s; {len(result.problems)} problems",
         flush=True,
     )

@@ -75,6 +75,8 @@ class Result:
         Requests by process, method and resource.
     missed
         Stops whose write never came.
+    status_s
+        How long statuses took to match the cluster once all was done.
 
     """
 
@@ -82,6 +84,7 @@ class Result:
     missed: tuple[Stop, ...] = ()
     num_binds: int = 0
     num_evictions: int = 0
+    status_s: float = 0.0
     problems: list[str] = field(default_factory=list)
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -399,7 +402,9 @@ class Run:
         result.problems += find_violations(moments, site.cpus)
         for door in (door for doors in self._doors.values() for door in doors):
             result.problems += door.late_binds
+        asked_s = time.monotonic()
         result.problems += self._statuses()
+        result.status_s = time.monotonic() - asked_s
         for kind, doors in self._doors.items():
             total: dict[str, int] = {}
             for door in doors:

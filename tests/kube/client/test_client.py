@@ -8,13 +8,16 @@ from asyncio.sslproto import SSLProtocol
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
 from optsched.api.kinds import NODE, POD, POD_GROUP, QUEUE
+from optsched.kube.client import client as module
 from optsched.kube.client.client import TLS_BUFFER, ConfigError, connect, parse_warnings
 from optsched.kube.client.errors import Conflict, Forbidden, Garbled, NotFound, TooMany, Unreachable
 from optsched.kube.client.listing import Ref, Selection
+from optsched.kube.runtime.leader_election import LeaseTimes
 from tests.formats.objects import group, node, pod
 
 if TYPE_CHECKING:
@@ -37,6 +40,8 @@ class Server:
         self.bodies: list[Any] = []
         self.headers: list[dict[str, str]] = []
         self.lines: list[bytes] = []
+        self.is_silent = False
+        """Whether a watch stays open after its lines."""
 
     def answer(self, content: object, code: int = 200, **headers: str) -> None:
         text = content if isinstance(content, str) else json.dumps(content)
@@ -64,6 +69,8 @@ class Server:
             await stream.write(line[:7])
             await asyncio.sleep(0)
             await stream.write(line[7:] + b"\n")
+        if self.is_silent:
+            await asyncio.sleep(60)
         return stream
 
 
@@ -72,7 +79,7 @@ async def connected(tmp_path: Path) -> AsyncIterator[tuple[Server, Client]]:
     server = Server()
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", server.handle)
-    runner = web.AppRunner(application)
+    runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -141,6 +148,27 @@ async def test_a_watch_gives_whole_lines_however_long(tmp_path: Path) -> None:
         path = "/apis/scheduling.volcano.sh/v1beta1/podgroups"
         asked = "watch=1&allowWatchBookmarks=true&resourceVersion=7&timeoutSeconds=25"
         assert server.asked == [("GET", f"{path}?{asked}")]
+
+
+@pytest.mark.asyncio
+async def test_a_watch_that_is_silent_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection stays: a network that loses packets says nothing."""
+    monkeypatch.setattr(module, "_WATCHING", aiohttp.ClientTimeout(sock_read=0.1))
+    async with connected(tmp_path) as (server, client):
+        server.lines, server.is_silent = [b'{"type": "ADDED"}'], True
+        lines = client.watch_lines(POD, "7")
+        assert await anext(lines) == server.lines[0]
+        with pytest.raises(Unreachable, match="no answer in time"):
+            await anext(lines)
+
+
+def test_a_silent_watch_is_noticed_within_30_s() -> None:
+    """A server ends a watch before its silence means anything; a late bind ends with the lease."""
+    assert module.WATCH_S < module.IDLE_S == module._WATCHING.sock_read < 30
+    times = LeaseTimes()
+    assert module.BIND_S == module._BINDING.total <= times.duration_s - times.renew_s
 
 
 @pytest.mark.asyncio
