@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from optsched.api.kinds import LEASE
-from optsched.kube.client.errors import KubeError, NotFound, Unreachable
+from optsched.kube.client.errors import Conflict, KubeError, NotFound, Unreachable
 from optsched.kube.client.listing import Ref
 from optsched.kube.runtime.lifecycle import identity, wait_at_most
 from optsched.units import format_micro_time
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 _NEVER: Final = -math.inf
+RELEASE_CONFLICTS: Final = 3
+"""Conflicts after which the release of a lease is given up."""
 
 log = logging.getLogger(__name__)
 
@@ -176,10 +178,22 @@ class Elector:
         was_leading, self._leads_until = self.is_leading, _NEVER
         if not was_leading:
             return
-        # After a failed renewal the state of the lease is unknown.
-        self._lease = self._lease or await self._api.read(self._ref)
-        if self.holder == self._identity:
-            self._lease = await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
+        num_conflicts = 0
+        while True:
+            # After a failed renewal the state of the lease is unknown.
+            self._lease = self._lease or await self._api.read(self._ref)
+            if self.holder != self._identity:
+                return
+            try:
+                self._lease = await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
+            except Conflict:
+                # The server has taken a renewal that was cancelled before its answer came.
+                self._lease = {}
+                num_conflicts += 1
+                if num_conflicts > RELEASE_CONFLICTS:
+                    raise
+            else:
+                return
 
     async def _acquire_or_renew(self) -> bool:
         """Take or renew the lease if it is free; returns whether this process holds it."""

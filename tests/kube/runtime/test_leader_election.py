@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optsched.api.kinds import LEASE
 from optsched.kube.client.errors import Conflict, Forbidden, KubeError, Unreachable
 from optsched.kube.client.listing import Ref
-from optsched.kube.runtime.leader_election import Elector, LeaseTimes
+from optsched.kube.runtime.leader_election import RELEASE_CONFLICTS, Elector, LeaseTimes
 from optsched.kube.runtime.lifecycle import identity
 from tests.kube.fakes import FakeApi, FakeClock, running, waiting
 from tests.support.effort import num_examples
@@ -166,6 +166,41 @@ async def test_it_can_be_released_after_a_renewal_that_failed() -> None:
     assert a.is_leading
     await a.release()
     assert town.spec["holderIdentity"] == ""
+
+
+@pytest.mark.asyncio
+async def test_it_can_be_released_while_a_renewal_is_under_way() -> None:
+    """A process that is stopped cancels a renewal that the server has taken."""
+    town = Town()
+    a, b = town.elector("a"), town.elector("b")
+    await leads(a)
+    patch, is_taken = town.api.patch, asyncio.Event()
+
+    async def hang(*arguments: Any) -> Any:
+        await patch(*arguments)
+        is_taken.set()
+        await asyncio.Event().wait()
+
+    town.api.patch = hang  # type: ignore[method-assign]
+    renewal = asyncio.create_task(a.step())
+    await is_taken.wait()
+    renewal.cancel()
+    await asyncio.wait([renewal])
+    town.api.patch = patch  # type: ignore[method-assign]
+    await a.release()
+    assert town.spec["holderIdentity"] == ""
+    assert await leads(b)
+
+
+@pytest.mark.asyncio
+async def test_a_release_that_always_conflicts_is_given_up() -> None:
+    town = Town()
+    a = town.elector("a")
+    await leads(a)
+    town.api.refuse("patch", *[Conflict(409, "Conflict", "")] * (RELEASE_CONFLICTS + 1))
+    with pytest.raises(Conflict):
+        await a.release()
+    assert town.spec["holderIdentity"] == "a"
 
 
 @pytest.mark.asyncio
