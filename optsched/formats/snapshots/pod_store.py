@@ -489,8 +489,7 @@ class PodStore:
 
     def _pod(self, reported: Task, task: Task, raw: Raw, assumed: Assumption | None) -> Pod:
         annotations = _mapping_at(_mapping_at(raw, "metadata"), "annotations")
-        submitters = read_submitters(annotations)
-        joined = wellknown.parse_joined(annotations.get(wellknown.SUBMITTER))
+        submitters, joined = _read_record(annotations)
         if not reported.gang.partition("/")[2].startswith(IMPLICIT_PREFIX):
             annotations = {key: annotations[key] for key in _QUEUES if key in annotations}
         if self._bound_devices.is_distrusted(reported.key):
@@ -551,15 +550,23 @@ def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
     return reported, before.assumed if is_same and before.assumed.is_unconfirmed(reported) else None
 
 
+_Record: TypeAlias = tuple[tuple[wellknown.Subject, ...], str | None]
+
+
 @lru_cache(maxsize=1024)
-def _parse_record(text: str) -> tuple[wellknown.Subject, ...]:
-    return wellknown.parse_submitters(text)
+def _parse_record(text: str) -> _Record:
+    return wellknown.parse_submitters(text), wellknown.parse_joined(text)
+
+
+def _read_record(annotations: Mapping[str, Any]) -> _Record:
+    """Return the subjects of an object's record, and the PodGroup that it was let into."""
+    text = annotations.get(wellknown.SUBMITTER)
+    return _parse_record(text) if isinstance(text, str) else ((), None)
 
 
 def read_submitters(annotations: Mapping[str, Any]) -> tuple[wellknown.Subject, ...]:
     """Return the subjects of an object's record; equal records are one value."""
-    text = annotations.get(wellknown.SUBMITTER)
-    return _parse_record(text) if isinstance(text, str) else ()
+    return _read_record(annotations)[0]
 
 
 def _mapping_at(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
