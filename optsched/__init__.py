@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from optsched.library import (
+        ArgumentError,
         Comparison,
         DurationError,
         ExecutorError,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ArgumentError",
     "Comparison",
     "DurationError",
     "ExecutorError",

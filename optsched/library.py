@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import warnings
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from optsched import __version__
 from optsched.api.wellknown import HOSTNAME
@@ -57,10 +60,10 @@ from optsched.study.generators.synthetic_traces import SyntheticError
 from optsched.study.simulation.replay_trace import LoadedTrace, SimulationResult, play, read_given
 from optsched.study.simulation.simulation_metrics import JobTimes
 from optsched.study.simulation.simulator import Options
-from optsched.units import DurationError, parse_duration_ms, parse_resource_list
+from optsched.units import MAX_BASE, DurationError, parse_duration_ms, parse_resource_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from optsched.cluster.amounts import Amounts
     from optsched.formats.solve_result import InstanceIdentity
@@ -68,6 +71,7 @@ if TYPE_CHECKING:
     from optsched.study.comparison.grid import Cell
 
 __all__ = [
+    "ArgumentError",
     "Comparison",
     "DurationError",
     "ExecutorError",
@@ -104,6 +108,11 @@ __all__ = [
     "solve_result",
     "trace",
 ]
+
+
+class ArgumentError(ValueError):
+    """An argument that can not be used; names it, its value and what would be accepted."""
+
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
@@ -143,6 +152,62 @@ def _renaming(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P
     return decorate
 
 
+# --- arguments -----------------------------------------------------------------------------------
+
+_PATH: Final = "a path"
+_MOST_SHOWN: Final = 60
+_MOST_SEED: Final = 2**31 - 1
+
+
+def _check(is_valid: bool, name: str, value: object, accepted: str) -> None:
+    if not is_valid:
+        text = repr(value)
+        text = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+        raise ArgumentError(f"{name}: {text} is not {accepted}")
+
+
+def _check_kind(name: str, value: object, kinds: tuple[type, ...], accepted: str) -> None:
+    _check(isinstance(value, kinds), name, value, accepted)
+
+
+def _check_name(name: str, value: object, accepted: str = "a name") -> None:
+    _check(isinstance(value, str) and bool(value) and value.isprintable(), name, value, accepted)
+
+
+def _check_integer(name: str, value: object, least: int, most: int | None = None) -> None:
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    is_inside = is_integer and least <= value and (most is None or value <= most)  # type: ignore[operator]
+    upwards = f"from {least} on" if most is None else f"from {least} to {most}"
+    _check(is_inside, name, value, f"a whole number {upwards}")
+
+
+def _check_number(name: str, value: object, below: float, accepted: str) -> None:
+    """Check a number from 0 on; None is accepted."""
+    if value is not None:
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        _check(is_number and 0 <= value < below, name, value, accepted)  # type: ignore[operator]
+
+
+def _listed(name: str, values: object, kinds: tuple[type, ...], accepted: str) -> list[Any]:
+    """The values of an iterable, each of which is of a kind; a text is none."""
+    is_iterable = isinstance(values, Iterable) and not isinstance(values, str | bytes)
+    _check(is_iterable, name, values, f"a list: each is {accepted}")
+    found: list[Any] = list(values)  # type: ignore[call-overload]
+    for position, each in enumerate(found):
+        _check_kind(f"{name}[{position}]", each, kinds, accepted)
+    return found
+
+
+def _check_search(
+    time_limit: object, gap: object, seed: object, progress: object, model: object
+) -> None:
+    _check_kind("model", model, (str, Path, Policy), f"the name of a model, {_PATH} or a policy")
+    _check_number("time_limit", time_limit, math.inf, "a number of seconds from 0 on, or None")
+    _check_number("gap", gap, 1, "a part from 0 to below 1, or None")
+    _check_integer("seed", seed, 0, _MOST_SEED)
+    _check(progress is None or callable(progress), "progress", progress, "a function, or None")
+
+
 # --- building ------------------------------------------------------------------------------------
 
 
@@ -162,11 +227,14 @@ def node(
 
     Raises
     ------
-    ValueError
-        A quantity can not be read; names it and what would be accepted.
+    ArgumentError
+        The name is empty, or a quantity can not be read; names it and what would be accepted.
 
     """
-    return Node(name, _amounts(allocatable), labels={HOSTNAME: name, **(labels or {})})
+    _check_name("name", name)
+    return Node(
+        name, _amounts("allocatable", allocatable), labels={HOSTNAME: name, **(labels or {})}
+    )
 
 
 def queue(
@@ -189,17 +257,20 @@ def queue(
 
     Raises
     ------
-    ValueError
-        A quantity has no reading.
+    ArgumentError
+        A name, a weight or a quantity can not be used.
 
     """
+    _check_name("name", name)
+    _check_name("parent", parent)
+    _check_integer("weight", weight, 1)
     return Queue(
         name,
         weight=weight,
         parent=parent,
-        capability=None if capability is None else _amounts(capability),
-        deserved=_amounts(deserved or {}),
-        guarantee=_amounts(guarantee or {}),
+        capability=None if capability is None else _amounts("capability", capability),
+        deserved=_amounts("deserved", {} if deserved is None else deserved),
+        guarantee=_amounts("guarantee", {} if guarantee is None else guarantee),
     )
 
 
@@ -228,18 +299,21 @@ def gang(
 
     Raises
     ------
-    ValueError
-        A quantity has no reading, or the numbers make no gang.
+    ArgumentError
+        A name or a quantity can not be used, or the numbers make no gang.
 
     """
+    accepted = "namespace/name, or a name"
+    _check_name("name", name, accepted)
+    _check(name.count("/") <= 1 and all(name.split("/")), "name", name, accepted)
+    _check_name("queue", queue)
+    _check_integer("tasks", tasks, 1)
     minimum = tasks if min_available is None else min_available
-    if tasks < 1 or not 0 <= minimum <= tasks:
-        raise ValueError(
-            f"{name}: {minimum} of {tasks} tasks is no gang: 0 ≤ min_available ≤ tasks ≥ 1"
-        )
+    _check_integer("min_available", minimum, 0, tasks)
+    _check_integer("priority", priority, -MAX_BASE)
     key = name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}"
     return replace(
-        uniform_gang(key, TaskShape(_amounts(request)), tasks, priority=priority),
+        uniform_gang(key, TaskShape(_amounts("request", request)), tasks, priority=priority),
         queue=queue,
         min_member=minimum,
         annotations=annotations or {},
@@ -260,10 +334,16 @@ def snapshot(
 
     Raises
     ------
-    ValueError
-        Two nodes, gangs or queues have one name.
+    ArgumentError
+        A part is of another kind, or two nodes, gangs or queues have one name.
 
     """
+    nodes = _listed("nodes", nodes, (Node,), "a result of node")
+    gangs = _listed("gangs", gangs, (Gang,), "a result of gang")
+    queues = _listed("queues", queues, (Queue,), "a result of queue")
+    names = [[n.name for n in nodes], [g.key for g in gangs], [q.name for q in queues]]
+    for what, listed in zip(("node", "gang", "queue"), names, strict=True):
+        _check_none_twice(what, listed)
     return Snapshot(
         taken_ms=taken_ms,
         nodes=tuple(sorted(nodes, key=lambda n: n.name)),
@@ -284,12 +364,16 @@ def arrival(gang: Gang, at: str, duration: str | None = None) -> Arrival:
     Raises
     ------
     DurationError
-        A text is no duration.
+        A text is no duration, or less than zero.
+    ArgumentError
+        `gang` is no result of `gang`.
 
     """
-    at_ms = parse_duration_ms(at)
+    _check_kind("gang", gang, (Gang,), "a result of gang")
+    at_ms = _not_negative_ms("at", at)
     stamped = replace(gang, created_ms=at_ms, waiting_since_ms=at_ms)
-    return Arrival(at_ms, stamped, None if duration is None else parse_duration_ms(duration))
+    runs_ms = None if duration is None else _not_negative_ms("duration", duration)
+    return Arrival(at_ms, stamped, runs_ms)
 
 
 def trace(
@@ -305,7 +389,16 @@ def trace(
     nodes, arrivals, queues
         Results of `node`, `arrival` and `queue`, in any order; `default` always exists.
 
+    Raises
+    ------
+    ArgumentError
+        A part is of another kind.
+
     """
+    _check_name("name", name)
+    nodes = _listed("nodes", nodes, (Node,), "a result of node")
+    arrivals = _listed("arrivals", arrivals, (Arrival,), "a result of arrival")
+    queues = _listed("queues", queues, (Queue,), "a result of queue")
     ordered = tuple(sorted(arrivals, key=lambda a: a.at_ms))
     whole = Trace(name, tuple(nodes), with_builtin_queues(queues), ordered)
     found, problems = sound_trace(whole)
@@ -313,10 +406,11 @@ def trace(
     return LoadedTrace(found, name, digest, problems)
 
 
-def _amounts(quantities: Mapping[str, object]) -> Amounts:
-    found, errors = parse_resource_list(quantities, "", whole_gpus=True)
+def _amounts(name: str, quantities: Mapping[str, object]) -> Amounts:
+    _check_kind(name, quantities, (Mapping,), "resource names with quantities")
+    found, errors = parse_resource_list(quantities, name, whole_gpus=True)
     if errors:
-        raise ValueError("; ".join(map(str, errors)))
+        raise ArgumentError("; ".join(map(str, errors)))
     return tuple(sorted(found.items()))
 
 
@@ -333,8 +427,11 @@ def read(path: str | Path) -> Snapshot:
     ------
     InstanceError
         The path holds nothing to schedule.
+    ArgumentError
+        `path` is none.
 
     """
+    _check_kind("path", path, (str, Path), _PATH)
     return read_instance(Path(path), preview=preview_jobs).snapshot
 
 
@@ -354,8 +451,13 @@ def read_trace(
     ------
     InstanceError, SyntheticError
         There is no such trace, or none of its jobs can be replayed.
+    ArgumentError
+        `source` or `nodes` is no path.
 
     """
+    _check_kind("source", source, (str, Path), f"{_PATH} or gavel:…")
+    if nodes is not None:
+        _check_kind("nodes", nodes, (str, Path), _PATH)
     return read_given(str(source), trace_format, None if nodes is None else Path(nodes))
 
 
@@ -371,8 +473,11 @@ def load_policy(model: str | Path) -> Policy:
     ------
     PolicyError
         There is no such model, or it has mistakes; names the place and what would be accepted.
+    ArgumentError
+        `model` is neither a name nor a path.
 
     """
+    _check_kind("model", model, (str, Path), f"the name of a model or {_PATH}")
     return load.load_policy(str(model), lambda path: path.read_text("utf-8"), Shelf())
 
 
@@ -416,9 +521,13 @@ def solve(
     ------
     PolicyError
         The model has mistakes; says where.
+    ArgumentError
+        An argument is of another kind, or out of range.
 
     """
-    policy = _policy(model)
+    _check_kind("cluster", cluster, (Snapshot, str, Path), f"a snapshot or {_PATH}")
+    _check_search(time_limit, gap, seed, progress, model)
+    seed, policy = int(seed), _policy(model)
     limits = limits_of(policy, time_limit, deterministic=time_limit is None, seed=seed, gap=gap)
     clock = None if time_limit is None else SystemClock()
     watch = None if progress is None else Listener(progress)
@@ -464,9 +573,15 @@ def solve_result(
         The result is of another cluster or model; says which field differs.
     InstanceError, OSError
         The path holds nothing to schedule, or a file can not be read.
+    ArgumentError
+        An argument is of another kind, or out of range.
 
     """
-    policy = _policy(model)
+    _check_kind("cluster", cluster, (Snapshot, str, Path), f"a snapshot or {_PATH}")
+    _check_search(time_limit, gap, seed, progress, model)
+    if resume is not None:
+        _check_kind("resume", resume, (SolveResult,), "a result of solve_result, or None")
+    seed, policy = int(seed), _policy(model)
     limits = limits_of(policy, time_limit, deterministic=time_limit is None, seed=seed, gap=gap)
     taken, identity, names = _instance(cluster)
     assignment = Assignment(
@@ -504,8 +619,12 @@ def explain(plan: Plan, gang: str) -> str:
     ------
     KeyError
         The plan says nothing about such a gang.
+    ArgumentError
+        `plan` is no plan, or `gang` no name.
 
     """
+    _check_kind("plan", plan, (Plan,), "a result of solve")
+    _check_name("gang", gang, "namespace/name, or a name")
     key = gang if "/" in gang else f"{DEFAULT_NAMESPACE}/{gang}"
     if key in plan.pending:
         return str(plan.pending[key])
@@ -559,16 +678,20 @@ def simulate(
     ------
     PolicyError, DurationError, InstanceError, SyntheticError
         The model, a duration or the trace has mistakes.
+    ArgumentError
+        An argument is of another kind, or out of range.
 
     """
-    policy = _policy(model)
+    _check_kind("trace", trace, (LoadedTrace, str, Path), f"a trace, {_PATH} or gavel:…")
+    _check_search(None, None, seed, None, model)
+    seed, policy = int(seed), _policy(model)
     options = Options(_positive_ms("period", period), _positive_ms("until", until), seed)
     with solver_of(policy) as worker:
         return play(
             trace if isinstance(trace, LoadedTrace) else read_trace(trace),
             policy,
             options,
-            warm_up_ms=parse_duration_ms(warm_up),
+            warm_up_ms=_not_negative_ms("warm_up", warm_up),
             solver=worker,
             clock=SystemClock(),
         )
@@ -602,11 +725,18 @@ def compare(
     ------
     InstanceError, SyntheticError, PolicyError, ExecutorError
         A trace or a model can not be read, or Dask is not installed.
-    ValueError
-        There is no such trace, model or seed, or one is given more than once.
+    ArgumentError
+        There is no trace, model or seed, one is given more than once, or is of another kind.
 
     """
-    named, given_traces, numbers = list(models), list(traces), list(seeds)
+    kinds = (LoadedTrace, str, Path)
+    given_traces = _listed("traces", traces, kinds, f"a trace, {_PATH} or gavel:…")
+    named = _listed("models", models, (str, Path, Policy), f"a name, {_PATH} or a policy")
+    numbers = _listed("seeds", seeds, (Integral,), "a whole number")
+    for position, number in enumerate(numbers):
+        _check_integer(f"seeds[{position}]", number, 0, _MOST_SEED)
+    numbers = list(map(int, numbers))
+    _check_integer("workers", workers, 0)
     names = [m.name if isinstance(m, Policy) else str(m) for m in named]
     sources = [t.trace.name if isinstance(t, LoadedTrace) else str(t) for t in given_traces]
     for what, listed in (("model", names), ("trace", sources), ("seed", numbers)):
@@ -627,10 +757,21 @@ def compare(
 
 def _check_each_once(what: str, listed: Sequence[object]) -> None:
     if not listed:
-        raise ValueError(f"there is no {what}: give at least one")
+        raise ArgumentError(f"{what}s: there is no {what}: give at least one")
+    _check_none_twice(what, listed)
+
+
+def _check_none_twice(what: str, listed: Sequence[object]) -> None:
     twice = [each for each, number in Counter(listed).items() if number > 1]
     if twice:
-        raise ValueError(f"the {what} {twice[0]} is given more than once")
+        raise ArgumentError(f"{what}s: {twice[0]} is given more than once")
+
+
+def _not_negative_ms(what: str, text: str) -> int:
+    found = parse_duration_ms(text)
+    if found < 0:
+        raise DurationError(text, f"is no {what}: write a duration of zero or more, such as 60s")
+    return found
 
 
 def _positive_ms(what: str, text: str | None) -> int | None:

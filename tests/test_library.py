@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from click import Context
 from click.testing import CliRunner
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "instances" / "examples"
+PACKING = EXAMPLES / "packing.yaml"
 
 FUNCTIONS = [n for n in library.__all__ if inspect.isfunction(getattr(library, n))]
 
@@ -61,11 +65,11 @@ def test_other_names_are_none_and_nothing_is_loaded_before_it_is_used() -> None:
 
 
 def test_wrong_amounts_and_numbers_are_told() -> None:
-    with pytest.raises(ValueError, match="cpu"):
+    with pytest.raises(ValueError, match=r'allocatable\[cpu\]: "much" is not a quantity'):
         optsched.node("a", {"cpu": "much"})
-    with pytest.raises(ValueError, match="3 of 2 tasks is no gang"):
+    with pytest.raises(ValueError, match="min_available: 3 is not a whole number from 0 to 2"):
         optsched.gang("g", 2, {"cpu": "1"}, min_available=3)
-    with pytest.raises(ValueError, match="a"):
+    with pytest.raises(ValueError, match="nodes: a is given more than once"):
         optsched.snapshot([optsched.node("a", {}), optsched.node("a", {})], [])
 
 
@@ -209,3 +213,90 @@ def test_what_is_wrong_has_an_error_of_its_own(
 ) -> None:
     with pytest.raises(error):
         call()
+
+
+NODE = optsched.node("a", {"cpu": "1"})
+GANG = optsched.gang("g", 1, {"cpu": "1"})
+WRONG = [
+    (lambda: optsched.solve(None), "cluster: None is not a snapshot or a path"),
+    (lambda: optsched.solve([NODE]), "cluster: "),
+    (lambda: optsched.solve(PACKING, None), "model: None is not the name of a model, a path or a"),
+    (lambda: optsched.solve(PACKING, time_limit=-1), "time_limit: -1 is not a number of seconds"),
+    (lambda: optsched.solve(PACKING, time_limit=math.nan), "time_limit: nan is not a number"),
+    (lambda: optsched.solve(PACKING, time_limit="5"), "time_limit: '5' is not a number"),
+    (lambda: optsched.solve(PACKING, gap=2), "gap: 2 is not a part from 0 to below 1"),
+    (lambda: optsched.solve(PACKING, gap=True), "gap: True is not a part"),
+    (
+        lambda: optsched.solve(PACKING, seed=-1),
+        "seed: -1 is not a whole number from 0 to 214748",
+    ),
+    (lambda: optsched.solve(PACKING, seed=1.5), "seed: 1.5 is not a whole number"),
+    (lambda: optsched.solve(PACKING, progress=5), "progress: 5 is not a function, or None"),
+    (lambda: optsched.solve_result(PACKING, resume="x"), "resume: 'x' is not a result of solve_re"),
+    (lambda: optsched.solve_result(5), "cluster: 5 is not"),
+    (lambda: optsched.simulate(None), "trace: None is not a trace, a path or gavel:…"),
+    (lambda: optsched.simulate(optsched.snapshot([NODE], [])), "trace: Snapshot("),
+    (lambda: optsched.simulate("gavel:", 5), "model: 5 is not"),
+    (lambda: optsched.simulate("gavel:", seed="1"), "seed: '1' is not a whole number"),
+    (
+        lambda: optsched.compare("gavel:", ["crater"]),
+        "traces: 'gavel:' is not a list: each is",
+    ),
+    (lambda: optsched.compare(["gavel:"], "crater"), "models: 'crater' is not a list"),
+    (lambda: optsched.compare(None, None), "traces: None is not a list"),
+    (lambda: optsched.compare(["gavel:", 5], ["crater"]), r"traces[1]: 5 is not a trace"),
+    (lambda: optsched.compare(["gavel:"], ["crater"], "01"), "seeds: '01' is not a list"),
+    (lambda: optsched.compare(["gavel:"], ["crater"], [-1]), "seeds[0]: -1 is not a whole"),
+    (
+        lambda: optsched.compare(["gavel:"], ["crater"], workers=-1),
+        "workers: -1 is not a whole",
+    ),
+    (lambda: optsched.compare(["gavel:"], []), "models: there is no model: give at least one"),
+    (lambda: optsched.node("", {}), "name: '' is not a name"),
+    (lambda: optsched.node(5, {}), "name: 5 is not a name"),
+    (lambda: optsched.node("a\nb", {}), r"name: 'a\nb' is not a name"),
+    (lambda: optsched.node("a", None), "allocatable: None is not resource names with quantities"),
+    (lambda: optsched.queue("q", weight=0), "weight: 0 is not a whole number from 1 on"),
+    (lambda: optsched.queue("q", deserved=["cpu"]), "deserved: ['cpu'] is not resource names"),
+    (lambda: optsched.queue("q", deserved={"cpu": "x"}), 'deserved[cpu]: "x" is not a quantity'),
+    (lambda: optsched.gang("a/b/c", 1, {}), "name: 'a/b/c' is not namespace/name, or a name"),
+    (lambda: optsched.gang("/b", 1, {}), "name: '/b' is not namespace/name"),
+    (lambda: optsched.gang("g", 0, {}), "tasks: 0 is not a whole number from 1 on"),
+    (lambda: optsched.gang("g", 1.5, {}), "tasks: 1.5 is not a whole number"),
+    (lambda: optsched.gang("g", 1, {}, queue=None), "queue: None is not a name"),
+    (lambda: optsched.gang("g", 1, {}, priority="high"), "priority: 'high' is not a whole number"),
+    (lambda: optsched.snapshot(["a"], []), "nodes[0]: 'a' is not a result of node"),
+    (lambda: optsched.snapshot([NODE], None), "gangs: None is not a list"),
+    (lambda: optsched.snapshot([], [GANG, GANG]), "gangs: default/g is given more than once"),
+    (lambda: optsched.arrival("g", at="0s"), "gang: 'g' is not a result of gang"),
+    (lambda: optsched.trace("t", [NODE], [GANG]), "arrivals[0]: Gang("),
+    (lambda: optsched.explain(None, "g"), "plan: None is not a result of solve"),
+    (lambda: optsched.read(None), "path: None is not a path"),
+    (lambda: optsched.read_trace(5), "source: 5 is not a path or gavel:…"),
+    (lambda: optsched.load_policy(5), "model: 5 is not the name of a model or a path"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG)
+def test_a_wrong_argument_is_named_with_what_is_accepted(
+    call: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(optsched.ArgumentError) as caught:
+        call()
+    assert str(caught.value).startswith(message)
+    assert len(str(caught.value)) < 200
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("at", "duration"), [("-1s", "1h"), ("0s", "-1h")])
+def test_no_gang_arrives_before_the_beginning(at: str, duration: str) -> None:
+    with pytest.raises(optsched.DurationError, match="write a duration of zero or more"):
+        optsched.arrival(GANG, at, duration)
+    with pytest.raises(optsched.DurationError, match="is no warm_up: write a duration of zero or"):
+        optsched.simulate("gavel:jobs=1,nodes=1", warm_up="-1s")
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    found = optsched.compare(["gavel:jobs=2,nodes=1"], ["volcano-compatible"], np.arange(2))
+    assert [row.seed for row in found.rows] == [0, 1]
+    assert json.loads(json.dumps(found.as_json()))["models"][0]["name"] == "volcano-compatible"
