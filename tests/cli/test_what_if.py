@@ -228,6 +228,15 @@ def test_a_file_that_names_another_namespace_is_refused(live: FakeCluster) -> No
     assert what_if("-f", "-", "-n", "team-a", input=elsewhere).exit_code != 2
 
 
+def test_a_misspelt_field_of_a_job_is_a_warning(live: FakeCluster) -> None:
+    assert live.objects
+    result = what_if("-f", "-", "-o", "json", input=manifest(minAvailabel=1))
+    assert json.loads(result.stdout)["asked"][0]["name"].endswith("/new")
+    assert "Job new: spec.minAvailabel: 1 has no meaning here; did you mean min" in result.stderr
+    assert result.stderr.startswith("Warning: standard input:1: ")
+    assert "no meaning" not in what_if("-f", "-", input=manifest(minAvailable=1)).stderr
+
+
 def test_a_model_that_does_not_exist_is_one_sentence(live: FakeCluster) -> None:
     assert live.objects
     result = what_if("-f", "-", "--model", "NOSUCH", input=manifest())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from optsched.api.crds import unknown_fields
 from optsched.api.fields import Fields
 from optsched.api.kinds import JOB, POD, RESOURCE_QUOTA, Ref, find_kind
 from optsched.api.wellknown import TASK_SPEC
@@ -372,7 +373,10 @@ def _parse_request(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _
             )
         if kind == JOB:
             expanded, errors = expand_job(obj, classes)
-            problems += part.describe_errors(f"Job {obj['metadata']['name']}", errors)
+            head = f"Job {obj['metadata']['name']}"
+            problems += part.describe_errors(head, errors)
+            for remark in part.describe_errors(head, unknown_fields(JOB, part.value)):
+                print_text(remarks(), f"Warning: {remark}", "yellow")
             if expanded is not None:
                 jobs.append(_Job(obj, expanded.group, expanded.pods, expanded.later))
         elif kind in READ_KINDS:
