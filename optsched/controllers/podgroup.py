@@ -134,7 +134,8 @@ class PodGroups:
         pods = sorted(world.list_indexed(self._members_of, f"{ref.namespace}/{ref.name}"), key=_age)
         followed = _find_followed_pod(pods, group)
         owner = _owner(followed or group, world)
-        if owner is not None and _is_scaled_away(owner):
+        # Without replicas the remaining pods terminate.
+        if owner is not None and spec_of(owner).get("replicas") == 0:
             return () if group is None else (_delete(group),)
         if followed is None:
             return ()
@@ -301,11 +302,6 @@ def _owner(obj: Manifest | None, world: World) -> Manifest | None:
         return None
     owner = world.get(kind, namespace_of(obj), str(reference.get("name")))
     return owner if owner is not None and uid_of(owner) == reference.get("uid") else None
-
-
-def _is_scaled_away(owner: Manifest) -> bool:
-    """Whether an owner has no replicas; the remaining pods terminate."""
-    return spec_of(owner).get("replicas") == 0
 
 
 # --- effects --------------------------------------------------------------------------------------

@@ -80,11 +80,8 @@ class Reserved:
             for b in self.bookings
             if (reason := pending.get(b.gang)) is not None
             and reason.code is not ReasonCode.WAITING
-            and self._is_ahead(b)
+            and (b.is_open or b.start_ms > self.snapshot.taken_ms)
         }
-
-    def _is_ahead(self, booking: CapacityReservation) -> bool:
-        return booking.is_open or booking.start_ms > self.snapshot.taken_ms
 
 
 def reserve(

@@ -152,7 +152,7 @@ def _spec_changes(group: Manifest, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_admitted(group: Manifest | None) -> bool:
     """Whether the scheduler has let the gang in, so that its pods may be made."""
-    return group is not None and _phase(group) not in ("", "Pending")
+    return group is not None and str(status_of(group).get("phase") or "") not in ("", "Pending")
 
 
 def why_waiting(group: Manifest | None) -> tuple[str, str]:
@@ -165,10 +165,6 @@ def why_waiting(group: Manifest | None) -> tuple[str, str]:
         if is_true and each.get("reason") != _NO_PODS:
             return str(each.get("reason") or ""), str(each.get("message") or "")
     return "", ""
-
-
-def _phase(group: Manifest) -> str:
-    return str(status_of(group).get("phase") or "")
 
 
 def _first_tasks(job: Job) -> list[TaskSpec]:

@@ -25,7 +25,7 @@ from optsched.problem.running import running_tasks
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from optsched.cluster.snapshot import NodeGroups, Queue, Snapshot
+    from optsched.cluster.snapshot import NodeGroups, Snapshot
     from optsched.plugins.declaration import Value
     from optsched.plugins.extension_points import EvictionGroups, NodeModel
     from optsched.plugins.ledger import Ledger
@@ -73,7 +73,7 @@ class NodeGroup(Rule):
             if found.node_groups.names_any or not self.inherits:
                 return found.node_groups
             seen.add(queue)
-            queue = _parent_name(found)
+            queue = "" if found.name == ROOT_QUEUE else found.parent
         return NO_GROUPS
 
     def admits(self, groups: NodeGroups, group: str | None) -> bool:
@@ -194,10 +194,6 @@ class NodeGroup(Rule):
             return None
         message = f"queue {queue.name}: {queue.node_groups.problem}"
         return Reason(ReasonCode.INVALID_QUEUE, message)
-
-
-def _parent_name(queue: Queue) -> str:
-    return "" if queue.name == ROOT_QUEUE else queue.parent
 
 
 def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:

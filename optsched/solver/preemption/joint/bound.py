@@ -98,7 +98,7 @@ def bound_with_evictions(
             continue
         known = value == level.ideal(problem) and not expression.constant
         bound = value if known else bounds.find_bound(expression, level.sense, value)
-        if bound is not None and _contradicts(bound, value, level.sense):
+        if bound is not None and (bound < value if level.sense is Sense.MAX else bound > value):
             return None
         found.append(bound)
         bounds.keep_level(expression, level.sense, value)
@@ -129,10 +129,6 @@ def _find_restarts(joint: JointModel) -> Bool:
     candidates = np.bincount(running.gang_of[joint.groups.tasks], minlength=problem.num_gangs)
     found: Bool = (candidates > 0) & (candidates >= joint.facts.held) & (problem.shape_of >= 0)
     return found
-
-
-def _contradicts(bound: int, value: int, sense: Sense) -> bool:
-    return bound < value if sense is Sense.MAX else bound > value
 
 
 class _Bounds:
