@@ -238,7 +238,7 @@ def test_the_columns_are_those_of_vcctl_and_of_kubectl(
     assert item == shell.json("job view a")
     assert (whole["kind"], item["kind"]) == ("List", "Job")
     assert shell("job list -o name") == "job.batch.volcano.sh/a\n"
-    assert shell("job list -q other -o name") == ""
+    assert "queue other does not exist" in refusal(shell, "job list -q other -o name", code=3)
     columns = control_plane.kubectl("get", "vcjob", "-A").splitlines()[0].split()
     assert {"NAMESPACE", "NAME", "STATUS", "MINAVAILABLE", "RUNNINGS", "AGE"} <= set(columns)
 

@@ -25,7 +25,7 @@ WAIT_S = 120
         (["--no-such-flag"], 2, "Error: No such option '--no-such-flag' (see "),
         (["--schedule-period", "soon"], 2, '"soon" is not a duration'),
         (["--leader-elect-renew-deadline", "1m"], 2, "each has to be longer than the next"),
-        (["--config", "no-such-model"], 2, "Error: no-such-model: there is no such file"),
+        (["--config", "no-such-model"], 2, "Error: no-such-model: there is no such model or file"),
     ],
 )
 def test_flags_that_are_wrong(flags: list[str], code: int, complaint: str) -> None:
