@@ -434,12 +434,13 @@ def _search_neighbourhoods(
         open_problem, decisions, goal = _without_tied_gangs(part)
         if most is None:
             most = count_fitting_tasks(open_problem, part.rules)
-        nodes = choose_nodes(open_problem, goal.tiers, decisions, most, number, limits.seed)
-        neighbourhood = Neighbourhood(nodes, most)
+        seed = limits.seed
+        nodes = choose_nodes(open_problem, goal.tiers, decisions, most, number, seed)
         if not nodes.any():
-            gangs, nodes = choose_gangs(
-                open_problem, goal.tiers, decisions, most, number, limits.seed
-            )
+            break
+        neighbourhood = Neighbourhood(nodes, most)
+        if neighbourhood.is_crowded:
+            gangs = choose_gangs(open_problem, goal.tiers, decisions, neighbourhood, number, seed)
             if not gangs.any():
                 break
             open_problem, decisions, goal = _exclude_gangs(open_problem, decisions, goal, ~gangs)

@@ -44,6 +44,11 @@ class Neighbourhood(NamedTuple):
     nodes: Bool
     most: I64
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether its nodes are open to more classes than a model may have pairs."""
+        return int((self.most[:, self.nodes] > 0).sum()) > MOST_PAIRS
+
 
 def choose_nodes(
     problem: Problem, tiers: Tiers, decisions: Decisions, most: I64, number: int, seed: int
@@ -51,8 +56,8 @@ def choose_nodes(
     """Return the nodes (N,) of one neighbourhood, at most `MOST_PAIRS` pairs of class and node.
 
     The nodes with the most idle capacity for waiting gangs come first, gangs of important tiers
-    before others. From the second neighbourhood on they are drawn by these weights. There are none
-    where the first of them has more pairs by itself.
+    before others. From the second neighbourhood on they are drawn by these weights. Where the first
+    of them has more pairs by itself, the first `FEW_NODES` are chosen, for some gangs alone.
 
     Parameters
     ----------
@@ -68,31 +73,36 @@ def choose_nodes(
     chosen = np.zeros(problem.num_nodes, np.bool_)
     order = _order_by_weight(_weigh_nodes(problem, tiers, decisions, most, number), number, seed)
     order = order[pairs[order] > 0]
-    if len(order) and pairs[order[0]] <= MOST_PAIRS:
-        order = order[pairs[order] <= MOST_PAIRS]
+    if len(order) and pairs[order[0]] > MOST_PAIRS:
+        chosen[order[:FEW_NODES]] = True
+        return chosen
+    order = order[pairs[order] <= MOST_PAIRS]
     chosen[order[np.cumsum(pairs[order]) <= MOST_PAIRS]] = True
     return chosen
 
 
 def choose_gangs(
-    problem: Problem, tiers: Tiers, decisions: Decisions, most: I64, number: int, seed: int
-) -> tuple[Bool, Bool]:
-    """Return the gangs (G,) and nodes (N,) of one neighbourhood of nodes with very many classes.
+    problem: Problem,
+    tiers: Tiers,
+    decisions: Decisions,
+    neighbourhood: Neighbourhood,
+    number: int,
+    seed: int,
+) -> Bool:
+    """Return the gangs (G,) of one neighbourhood of nodes that are open to very many classes.
 
-    Nodes come in the order of `choose_nodes`. Half of the classes are of gangs that the incumbent
-    places on them, the other half of waiting gangs, important tiers first.
+    Half of the classes are of gangs that the incumbent places on them, the other half of waiting
+    gangs, important tiers first.
 
     Parameters
     ----------
-    problem, tiers, decisions, most, number, seed
+    problem, tiers, decisions, number, seed
         As of `choose_nodes`.
+    neighbourhood
+        Its nodes, and how many tasks fit.
 
     """
-    pairs = (most > 0).sum(axis=0)
-    weight = _weigh_nodes(problem, tiers, decisions, most, number)
-    order = _order_by_weight(weight, number, seed)
-    nodes = np.zeros(problem.num_nodes, np.bool_)
-    nodes[order[pairs[order] > 0][:FEW_NODES]] = True
+    nodes, most = neighbourhood
     is_open = problem.shape_of >= 0
     at = np.maximum(decisions.node_of, decisions.nominated)
     num_there = np.bincount(problem.gang_of[nodes[at] & (at >= 0)], minlength=problem.num_gangs)
@@ -109,7 +119,7 @@ def choose_gangs(
         mine = np.flatnonzero(candidates)
         mine = mine[_order_by_weight(np.maximum(worth[mine], _LEAST_WEIGHT), number, seed)]
         gangs[mine[np.cumsum(num_classes[mine]) <= FEW_CLASSES // 2]] = True
-    return gangs, nodes
+    return gangs
 
 
 def _count_classes(problem: Problem) -> I64:

@@ -7,7 +7,7 @@ import pytest
 
 from optsched.policy.load import load_policy
 from optsched.solver.model import neighbourhoods
-from optsched.solver.model.neighbourhoods import choose_gangs, choose_nodes
+from optsched.solver.model.neighbourhoods import Neighbourhood, choose_gangs, choose_nodes
 from optsched.solver.model.node_masks import count_fitting_tasks
 from optsched.study.generators.synthetic_clusters import MixedCluster
 from tests.support.engines import Bench
@@ -58,18 +58,23 @@ def test_the_first_one_has_the_nodes_with_idle_capacity_for_waiting_gangs(found,
     assert weight[nodes].mean() > 2 * weight[others].mean()
 
 
-def test_there_are_none_where_the_first_node_is_open_to_more_classes(found, monkeypatch):
+def test_they_are_few_where_the_first_node_is_open_to_more_classes(found, monkeypatch):
+    assert not Neighbourhood(*choose(found)).is_crowded
     monkeypatch.setattr(neighbourhoods, "MOST_PAIRS", 4)
-    assert not choose(found)[0].any()
+    nodes, most = choose(found)
+    assert int(nodes.sum()) == neighbourhoods.FEW_NODES
+    assert Neighbourhood(nodes, most).is_crowded
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_gangs_are_on_few_nodes_or_wait_for_them(found, number, monkeypatch):
     monkeypatch.setattr(neighbourhoods, "FEW_NODES", 3)
     monkeypatch.setattr(neighbourhoods, "FEW_CLASSES", 12)
+    monkeypatch.setattr(neighbourhoods, "MOST_PAIRS", 0)
     problem, decisions = found.problem, found.greedy()
-    most = count_fitting_tasks(problem, found.rules)
-    gangs, nodes = choose_gangs(problem, found.tiers, decisions, most, number, 0)
+    nodes, most = choose(found, number)
+    chosen = Neighbourhood(nodes, most)
+    gangs = choose_gangs(problem, found.tiers, decisions, chosen, number, 0)
     assert int(nodes.sum()) == 3
     classes = np.unique(problem.task_class[gangs[problem.gang_of]])
     assert 0 < len(classes) <= 12
@@ -85,12 +90,13 @@ def test_gangs_are_on_few_nodes_or_wait_for_them(found, number, monkeypatch):
     assert gangs.sum() > gangs[placed].sum()
 
 
-def test_they_are_the_same_gangs_each_time_and_others_with_another_number(found):
-    most = count_fitting_tasks(found.problem, found.rules)
+def test_they_are_the_same_gangs_each_time_and_others_with_another_number(found, monkeypatch):
+    monkeypatch.setattr(neighbourhoods, "MOST_PAIRS", 0)
 
     def chosen(number):
-        gangs, nodes = choose_gangs(found.problem, found.tiers, found.greedy(), most, number, 0)
-        return [gangs.tolist(), nodes.tolist()]
+        near = Neighbourhood(*choose(found, number))
+        gangs = choose_gangs(found.problem, found.tiers, found.greedy(), near, number, 0)
+        return [gangs.tolist(), near.nodes.tolist()]
 
     assert chosen(0) == chosen(0)
     assert chosen(1) != chosen(0)
