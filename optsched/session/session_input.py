@@ -274,7 +274,7 @@ def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
     named = {n for _, t in pending for n in t.wants.images if n} if images else set[str]()
     counts = Counter(n for store in stores for n in store.size_of.keys() & named)
     counted = Counter(n for store in stores for n in store.datasets) if datasets else Counter()
-    known = (_Known.of(counts, len(stores)), _Known.of(counted, len(stores)))
+    known = (_Known.from_counts(counts, len(stores)), _Known.from_counts(counted, len(stores)))
     changed: dict[str, dict[str, Task]] = {}
     for gang, task in pending:
         wants = _stored_data(task, gang.annotations, known)
@@ -294,7 +294,7 @@ class _Known(NamedTuple):
     telling: frozenset[str]
 
     @classmethod
-    def of(cls, counts: Mapping[str, int], num_nodes: int) -> _Known:
+    def from_counts(cls, counts: Mapping[str, int], num_nodes: int) -> _Known:
         """From the numbers of nodes that hold each."""
         telling = frozenset(name for name, number in counts.items() if number < num_nodes)
         return cls(frozenset(counts), telling)

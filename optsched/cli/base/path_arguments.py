@@ -158,8 +158,8 @@ def single_model(ctx: click.Context, param: click.Parameter, given: tuple[str, .
     """Return the only model; a command that takes one would drop the others silently."""
     if len(given) == 1:
         return given[0]
-    told = f"one model decides, {len(given)} are given ({', '.join(given)}): give one"
-    raise click.BadParameter(f"{told}, or try optsched compare", ctx, param)
+    message = f"one model decides, {len(given)} are given ({', '.join(given)}): give one"
+    raise click.BadParameter(f"{message}, or try optsched compare", ctx, param)
 
 
 class TraceSource(click.ParamType[str]):

@@ -346,7 +346,7 @@ class Scheduler:
         self._term.warm_start = WarmStart.from_plan(report.plan)
         self._term.may_search_on = True
         self._term.answer = self._build_answer(snapshot, policy, report, repeats)
-        # Another process may have led between two terms: their plans are made anew.
+        # Another process may have led between two terms: the new term makes a plan of its own.
         if self._leads() and self._term is term:
             self._deps.evictor.carry_out(report.plan, snapshot)
             self._deps.binder.carry_out(report.plan, snapshot)
