@@ -111,6 +111,7 @@ class Process:
         """Ask it to end, and see that all went well."""
         if self.process.poll() is not None:
             return
+        until(lambda: self.port, "it listens", BEGIN_S)  # one that was just started may not yet
         broken = self.num_broken()
         self.process.terminate()
         assert self.process.wait(END_S) == 0, self.log
