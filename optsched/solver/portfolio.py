@@ -55,6 +55,10 @@ PAIRS_PER_MS = 25
 """Pairs that a model may have for each millisecond of its budget; a larger one is not even built
 and relaxed in time."""
 
+CROWDED_PAIRS_PER_MS = 500
+"""Pairs for each millisecond of a budget up to which crowded nodes are searched: a model of a few
+of them is small, but the tables that it is taken from are not."""
+
 ROUND_MS = 400
 """Budget for which one neighbourhood is searched; a larger budget has as many more."""
 
@@ -440,6 +444,9 @@ def _search_neighbourhoods(
             break
         neighbourhood = Neighbourhood(nodes, most)
         if neighbourhood.is_crowded:
+            most_pairs = limits.budget_ms and CROWDED_PAIRS_PER_MS * limits.budget_ms
+            if most_pairs is not None and most.size > most_pairs:
+                break
             gangs = choose_gangs(open_problem, goal.tiers, decisions, neighbourhood, number, seed)
             if not gangs.any():
                 break

@@ -13,7 +13,7 @@ from optsched.problem.compile import compile_problem
 from optsched.session.session import SessionContext, run_session
 from optsched.solver import portfolio
 from optsched.solver.cpsat.level_model import Limits
-from optsched.solver.cpsat.pricing import TooManyCapacities
+from optsched.solver.cpsat.pricing import TOO_MANY_CAPACITIES, TooManyCapacities
 from optsched.solver.cpsat.process import InProcess, Solved
 from optsched.solver.model import neighbourhoods
 from optsched.solver.portfolio import (
@@ -130,6 +130,18 @@ def test_nodes_that_are_open_to_very_many_shapes_are_searched_with_few_gangs(
     assert found.plan.certificate.stopped == SOME_NODES
     assert compare(found, greedy) == 1
     assert found.trace.violations == ()
+
+
+def test_a_budget_too_short_for_their_tables_ends_that_search(some_nodes, monkeypatch):
+    monkeypatch.setattr(neighbourhoods, "MOST_PAIRS", 12)
+    monkeypatch.setattr(portfolio, "MOST_DIRECT", 0)
+    monkeypatch.setattr(portfolio, "PAIRS_PER_MS", 1)
+    monkeypatch.setattr(portfolio, "CROWDED_PAIRS_PER_MS", 1)
+    drawn = MixedCluster(num_nodes=20, num_pods=80, num_shapes=60, fill=0.7, seed=2).snapshot()
+    around = SessionContext(solver=InProcess(), limits=Limits(400, num_workers=1))
+    found = run_session(drawn, POLICY, around)
+    assert found.plan.certificate.stopped == TOO_MANY_CAPACITIES
+    assert found.plan.actions == decide(drawn).plan.actions
 
 
 def test_nominated_gangs_keep_what_their_victims_leave(some_nodes):
