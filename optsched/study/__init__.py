@@ -1,1 +1,1 @@
-"""Study: emulated clusters, generated workloads and comparisons of policies."""
+"""Studies: emulated clusters, generated workloads and comparisons of policies."""

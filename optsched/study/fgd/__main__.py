@@ -1,4 +1,4 @@
-"""`python -m optsched.study.fgd POD_LIST...`: reachable allocation, next to FGD and the bound."""
+"""`python -m optsched.study.fgd POD_LIST...`: compare reachable allocation, FGD and the bound."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _MOVED: Final = 1
-"""Percent of FGD's pods that may move in one of the figures."""
+"""Percentage of FGD's pods that may move, for the column "moved"."""
 
 _HEAD: Final = ("list", "offline", "bound", "FGD", "moved", *(f"by {size}" for size in BATCHES))
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments of the command line; see its help."""
+    """The arguments of the command line."""
 
     lists: tuple[Path, ...]
     nodes: Path | None
@@ -36,7 +36,7 @@ class Arguments:
 
 
 def lines(given_arguments: Arguments) -> Iterator[str]:
-    """A table, row by row as they come.
+    """Yield the head and one row per pod list, each row as soon as it is computed.
 
     Raises InstanceError: as `read_workload`.
     """
@@ -62,13 +62,13 @@ def _row(cells: Sequence[str], width: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; 2 for bad input."""
+    """Print the table and return the exit code: 0, or 2 for invalid input."""
     parser = argparse.ArgumentParser(prog="python -m optsched.study.fgd", description=__doc__)
-    parser.add_argument("lists", nargs="+", type=Path, metavar="POD_LIST", help="CSV of openb")
-    parser.add_argument("--nodes", type=Path, help="CSV of nodes; beside each pod list by default")
-    parser.add_argument("--seed", type=int, default=42, help="of the arrivals")
-    parser.add_argument("--runs", type=int, default=1, help="searches of which to show the median")
-    parser.add_argument("--seconds", type=float, default=120, help="of processor time, each")
+    parser.add_argument("lists", nargs="+", type=Path, metavar="POD_LIST", help="CSV of openb pods")
+    parser.add_argument("--nodes", type=Path, help="CSV of nodes; by default next to each pod list")
+    parser.add_argument("--seed", type=int, default=42, help="seed of the arrivals")
+    parser.add_argument("--runs", type=int, default=1, help="searches, whose median is printed")
+    parser.add_argument("--seconds", type=float, default=120, help="CPU time of each search")
     said = parser.parse_args(arguments)
     given_arguments = Arguments(
         tuple(said.lists), said.nodes, said.seed, said.seconds, max(said.runs, 1)

@@ -1,9 +1,9 @@
-"""Go's `math/rand`, which shuffled the pods of the published experiment, from one recorded seed.
+"""Go's `math/rand` generator, which shuffles the pods of the published experiment.
 
-An additive lagged Fibonacci generator: x[i] = x[i − 607] + x[i − 273] modulo 2^64. Its first state
-is a fixed table, mixed with numbers of a multiplicative generator that starts at the seed. So the
-first 607 numbers of one seed give away the table, and with it every other seed.
-`go_seed_42.txt` has them; a test asks Go again.
+It is an additive lagged Fibonacci generator: x[i] = x[i − 607] + x[i − 273] modulo 2^64. Its
+initial state is a fixed table, mixed with numbers of a multiplicative generator that starts at the
+seed. The first 607 numbers of one seed therefore determine the table, and with the table the
+numbers of every other seed. `go_seed_42.txt` holds these 607 numbers; a test compares them with Go.
 """
 
 from __future__ import annotations
@@ -27,24 +27,27 @@ _SKIPPED: Final = 20
 
 
 class GoRandom:
-    """The numbers that Go's `rand.Seed(seed)` and the functions of its package give."""
+    """A generator that returns the same numbers as Go's `math/rand` after `rand.Seed(seed)`."""
 
     def __init__(self, seed: int) -> None:
         mixed = zip(_seeded(seed), _table(), strict=True)
         self._last = deque((word ^ cooked for word, cooked in mixed), maxlen=_LONG)
 
     def uint64(self) -> int:
-        """The next number: Go's `Uint64`."""
+        """Return the next number, as Go's `Uint64`."""
         value = (self._last[0] + self._last[_LONG - _SHORT]) % _WORD
         self._last.append(value)
         return value
 
     def int63(self) -> int:
-        """The next number below 2^63: Go's `Int63`."""
+        """Return the next number below 2^63, as Go's `Int63`."""
         return self.uint64() % 2**63
 
     def intn(self, most: int) -> int:
-        """Go's `Intn` up to 2^31: by remainder, without numbers that would make it uneven."""
+        """Return a number below `most` (at most 2^31), as Go's `Intn`.
+
+        The number is a remainder; draws that would bias the remainder are rejected.
+        """
         if most & (most - 1) == 0:
             return (self.int63() >> 32) & (most - 1)
         limit = 2**31 - 1 - 2**31 % most
@@ -54,7 +57,7 @@ class GoRandom:
         return value % most
 
     def shuffle(self, values: MutableSequence[int]) -> None:
-        """Go's `Shuffle`, which draws by Lemire's multiplication."""
+        """Shuffle in place as Go's `Shuffle`, which draws by Lemire's multiplication."""
         for i in range(len(values) - 1, 0, -1):
             most = i + 1
             product = (self.int63() >> 31) * most
@@ -66,7 +69,7 @@ class GoRandom:
             values[i], values[j] = values[j], values[i]
 
     def permutation(self, number: int) -> list[int]:
-        """Go's `Perm`."""
+        """Return a permutation of 0 ... `number` − 1, as Go's `Perm`."""
         found = [0] * number
         for i in range(number):
             j = self.intn(i + 1)
@@ -76,7 +79,7 @@ class GoRandom:
 
 
 def _seeded(seed: int) -> list[int]:
-    """607 words of a seed in the order in which the generator uses them."""
+    """Return the 607 words of a seed in the order in which the generator uses them."""
     words = list(_random_words(seed))
     return [words[(_LONG - _SHORT - 1 - i) % _LONG] for i in range(_LONG)]
 
@@ -95,7 +98,7 @@ def _random_words(seed: int) -> Iterator[int]:
 
 @cache
 def _table() -> tuple[int, ...]:
-    """Constants mixed into each seed, in the order of `_seeded`."""
+    """Return the constants that are mixed into each seed, in the order of `_seeded`."""
     text = files("optsched.study.fgd").joinpath(f"go_seed_{_RECORDED_SEED}.txt").read_text("utf-8")
     first = [int(line) for line in text.split()]
     state = deque(first, maxlen=_LONG)

@@ -1,4 +1,4 @@
-"""Problems of a plan, pod by pod and GPU by GPU; independent of how plans are made."""
+"""Check a plan pod by pod and GPU by GPU, without code of the planners."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where one pod runs."""
+    """The placement of one pod."""
 
-    pod: int  # its place in the order of arrival
-    node: int  # number of the node
-    # The GPUs of the node of which it takes its part, or which it takes as a whole
+    pod: int  # its index in the order of arrival
+    node: int  # index of the node
+    # The GPUs of the node that the pod takes whole, or the one on which it has its GPU share
     devices: tuple[int, ...]
 
 
 def wrong_with_plan(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> list[str]:
-    """Everything that keeps a plan from being carried out; nothing if it can be.
+    """Return a message for each rule that a plan violates; empty if the plan is feasible.
 
-    `workload`: nodes, and the requests of classes. `classes`: (T,) class of each pod that there is.
-    `plan`: pods that run; others do not.
+    `workload`: nodes, and the requests of classes. `classes`: (T,) class of each pod. `plan`: the
+    placed pods; all others are unplaced.
     """
     unknown = [*_check_duplicates(classes, plan), *_nowhere(workload, plan)]
     return unknown or [
@@ -40,7 +40,7 @@ def wrong_with_plan(
 
 
 def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Placed]) -> int:
-    """Thousandths of GPUs that pods of a plan use, by their requests."""
+    """Return the GPU capacity that a plan allocates, in thousandths of a GPU."""
     requests = workload.requests
     return sum(int(requests.milli[classes[at.pod]]) * len(at.devices) for at in plan)
 
@@ -48,7 +48,7 @@ def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Pla
 def find_unplaced_that_fit(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> list[str]:
-    """Of each class the first pod that fits and that a plan does not place."""
+    """Return a message for each class that has an unplaced pod that fits, about its first one."""
     requests, machines = workload.requests, workload.machines
     cpu_m, memory_mib, free = (
         machines.cpu_m.copy(),
@@ -67,7 +67,7 @@ def find_unplaced_that_fit(
         fits = requests.reach[kind][machines.model] & (cpu_m >= requests.cpu_m[kind])
         fits &= memory_mib >= requests.memory_mib[kind]
         fits &= (free >= requests.milli[kind]).sum(axis=1) >= requests.number[kind]
-        said += [f"pod {pod} fits node {n} and is left out" for n in np.flatnonzero(fits)[:1]]
+        said += [f"pod {pod} fits node {n} but is not placed" for n in np.flatnonzero(fits)[:1]]
     return said
 
 
@@ -77,14 +77,14 @@ def _check_duplicates(classes: Sequence[int], plan: Sequence[Placed]) -> Iterato
         if number > 1:
             yield f"pod {pod} is placed {number} times"
         if not 0 <= pod < len(classes):
-            yield f"pod {pod} is none of {len(classes)}"
+            yield f"pod {pod} is not one of the {len(classes)} pods"
 
 
 def _nowhere(workload: Workload, plan: Sequence[Placed]) -> Iterator[str]:
     number = len(workload.machines.model)
     for at in plan:
         if not 0 <= at.node < number:
-            yield f"pod {at.pod} is on node {at.node} of {number}"
+            yield f"pod {at.pod} is on node {at.node}, which is not one of the {number} nodes"
         if min(at.devices, default=0) < 0:
             yield f"pod {at.pod} has GPUs {list(at.devices)}"
 
@@ -94,7 +94,7 @@ def _alone(workload: Workload, kind: int, at: Placed) -> Iterator[str]:
     if not requests.reach[kind][machines.model[at.node]]:
         yield f"pod {at.pod} may not run on the model of node {at.node}"
     if len(set(at.devices)) != len(at.devices) or len(at.devices) != requests.number[kind]:
-        yield f"pod {at.pod} asks for {requests.number[kind]} GPUs and has {list(at.devices)}"
+        yield f"pod {at.pod} requests {requests.number[kind]} GPUs and has {list(at.devices)}"
 
 
 def _together(workload: Workload, classes: Sequence[int], plan: Sequence[Placed]) -> Iterator[str]:
@@ -113,8 +113,8 @@ def _together(workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
             (memory_mib[node], int(machines.memory_mib[node]), "MiB of memory"),
         ):
             if used > there:
-                yield f"node {node} gives out {used} {unit} and has {there}"
+                yield f"node {node} allocates {used} {unit} and has {there}"
     for (node, device), used in milli.items():
         has = int(machines.free[node][device]) if device < len(machines.free[node]) else 0
         if used > has:
-            yield f"GPU {device} of node {node} gives out {used} thousandths and has {has}"
+            yield f"GPU {device} of node {node} allocates {used} thousandths and has {has}"

@@ -1,16 +1,17 @@
-"""Planned GPU allocation: for pods that are known in advance, and for pods that arrive in batches.
+"""Planned GPU allocation for pods known in advance, and for pods that arrive in batches.
 
-Pods known in advance are free to move. Pods that arrive stay where they are put: on slots planned
-ahead, or where FGD puts them.
+Pods known in advance may move. Pods that arrive in batches do not move once placed.
 
-Like FGD, the policy knows which part of the pods each class makes up, the rare ones too. Once,
-before any pod arrives, it plans the best places for pods that request a little more than all GPUs
-(`optsched.study.gpu_packing`); every node gets slots. Each pod of a batch takes a slot of its
-class; a pod without one takes a larger slot, then by FGD's score capacity without slots, then any
-capacity, whose slots are given up. No pod is rejected that fits somewhere.
+Like FGD, the policy for batches knows the share of each class among all pods, but also the shares
+of rare classes. Before any pod arrives, it plans the best placement of pods that request slightly
+more than all GPUs (`optsched.study.gpu_packing`). Each planned pod becomes a slot on its node.
 
-Where CPU runs out before GPUs do, pods for which there are no slots break up so many that FGD alone
-does better. So the slots are rehearsed with pods drawn by their shares, and kept where they help.
+A pod of a batch takes a slot of its class. A pod without such a slot takes a larger slot, then
+capacity outside the slots, chosen by FGD's score. Last, it takes any capacity, and the slots that
+overlap it are dropped. A pod that fits some node is never rejected.
+
+Where CPU runs out before GPUs, pods without slots break up so many slots that FGD alone does
+better. A rehearsal with pods drawn by class share therefore decides whether to use the slots.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
 
 
 def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:
-    """(T,) classes of the pods that arrive until they ask for so much of all GPUs."""
+    """Return the classes (T,) of the pods that arrive until they request `percent` of all GPUs."""
     demand = workload.requests.worth[run.classes].cumsum()
     return run.classes[demand * 100 <= percent * workload.total_milli]
 
 
 def pool_of(workload: Workload, classes: I64) -> Pool:
-    """Pods of some classes (T,) and the nodes of a workload; those without GPUs must run."""
+    """Return pods of classes (T,) and the nodes of a workload; pods without GPUs must be placed."""
     requests, machines = workload.requests, workload.machines
     nodes = Nodes(
         machines.cpu_m, machines.memory_mib, (machines.free > 0).sum(axis=1), machines.model
@@ -62,7 +63,10 @@ def pool_of(workload: Workload, classes: I64) -> Pool:
 
 
 def layout_of(pool: Pool, classes: I64, nodes: I64, devices: I64) -> Layout:
-    """Pods of classes (T,) on nodes (T,) and, those that share, devices (T,); -1 for none."""
+    """Return the layout of pods of classes (T,) on nodes (T,); -1 for a pod without a node.
+
+    `devices`: (T,) the GPU of each pod that requests a GPU share; -1 for other pods.
+    """
     layout = empty_layout(pool)
     placed = nodes >= 0
     np.add.at(layout.pods, (nodes[placed], classes[placed]), 1)
@@ -73,7 +77,7 @@ def layout_of(pool: Pool, classes: I64, nodes: I64, devices: I64) -> Layout:
 
 
 def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[Placed]:
-    """Pods of classes (T,) in a layout: the first pods go to the first node."""
+    """Return the placements of pods of classes (T,) in a layout, earlier pods on earlier nodes."""
     waiting = [np.flatnonzero(classes == k)[::-1].tolist() for k in range(len(pool.supply))]
     return [
         Placed(waiting[k].pop(), n, devices)
@@ -85,7 +89,10 @@ def plan_of(pool: Pool, classes: I64, layout: Layout) -> list[Placed]:
 
 
 def plan_as_placed(workload: Workload, classes: I64, nodes: I64, devices: I64) -> list[Placed]:
-    """Pods of classes (T,) as they came: parts on devices (T,), others on the first idle ones."""
+    """Return the placements of pods of classes (T,) on nodes (T,) in order of arrival.
+
+    A GPU share is on the given device (T,); other pods take the first idle GPUs of their node.
+    """
     free, plan = workload.machines.free.copy(), list[Placed]()
     for pod in np.flatnonzero(nodes >= 0).tolist():
         kind, node = classes[pod], int(nodes[pod])
@@ -100,7 +107,7 @@ def plan_as_placed(workload: Workload, classes: I64, nodes: I64, devices: I64) -
 def plan_with_moves(
     pool: Pool, classes: I64, before: Sequence[Placed], layout: Layout, staying: Counter[At]
 ) -> list[Placed]:
-    """A layout in which as many pods as are said stay where they were before."""
+    """Return the placements of a layout that keep `staying` pods at their placement `before`."""
     left, plan = staying.copy(), list[Placed]()
     rest = Layout(layout.pods.copy(), layout.shares.copy())
     taken: dict[int, set[int]] = {}
@@ -127,14 +134,14 @@ def plan_with_moves(
 
 
 def _idle(shares: I64, taken: Collection[int]) -> list[int]:
-    """Unused devices of a node."""
+    """Return the devices of a node that hold no GPU share and are not in `taken`."""
     return [d for d in np.flatnonzero(~shares.any(axis=1)).tolist() if d not in taken]
 
 
 def _allocate_node(
     pool: Pool, pods: I64, shares: I64, idle: list[int]
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Class and GPUs of each pod (K,) of one node."""
+    """Yield the class and the GPUs of every pod on one node, given its pods (K,) by class."""
     part = [
         np.repeat(np.arange(len(shares)), shares[:, z]).tolist() for z in range(shares.shape[1])
     ]
@@ -151,10 +158,9 @@ _NO_ROOM: Final = -1
 
 
 class IdleResources:
-    """N nodes; points of classes on them are kept until a node changes.
+    """Idle resources of N nodes; the scores of a node are cached until the node changes.
 
-    More may be requested than there is: the rest is then negative. Of equally good nodes the one
-    of the least rank (N,) is taken.
+    Overcommitted amounts are negative. Among nodes of equal score, the lowest rank (N,) wins.
     """
 
     def __init__(self, workload: Workload, policy: Policy, rank: I64) -> None:
@@ -169,14 +175,14 @@ class IdleResources:
         self._stale = set(range(len(self._model)))
 
     def allocate(self, kind: int, node: int, devices: Sequence[int], times: int = 1) -> None:
-        """Take room for pods of a class; for less than none, give it back."""
+        """Allocate resources to `times` pods of a class; a negative number releases them."""
         self._cpu_m[node] -= times * self._requests.cpu_m[kind]
         self._memory_mib[node] -= times * self._requests.memory_mib[kind]
         self._free[node, list(devices)] -= times * self._requests.milli[kind]
         self._stale.add(node)
 
     def fits(self, kind: int, node: int, devices: Sequence[int]) -> bool:
-        """Whether a pod of a class fits these devices of a node."""
+        """Return whether a pod of a class fits on these devices of a node."""
         requests = self._requests
         return bool(
             requests.reach[kind, self._model[node]]
@@ -186,12 +192,12 @@ class IdleResources:
         )
 
     def lacks(self, node: int) -> tuple[set[int], bool]:
-        """Devices of which more is taken than there is, and whether CPU or memory is."""
+        """Return the overcommitted devices, and whether CPU or memory is overcommitted."""
         devices = np.flatnonzero(self._free[node] < 0).tolist()
         return set(devices), bool(self._cpu_m[node] < 0 or self._memory_mib[node] < 0)
 
     def best(self, kind: int) -> tuple[int, tuple[int, ...]] | None:
-        """Where the policy puts a pod of a class."""
+        """Return the node and the devices that the policy selects for a pod of a class."""
         if self._stale:
             nodes = np.array(sorted(self._stale))
             states = self._states(nodes)
@@ -213,19 +219,19 @@ class IdleResources:
 
 
 EXPECTED: Final = 102
-"""Percent of all GPUs for which slots are planned: a little more, since not all demand has room."""
+"""GPU demand of the planned pods, in percent of all GPUs; over 100, as some pods will not fit."""
 
 PLAN_SECONDS: Final = 60.0
-"""How long whole numbers for the slots are sought at most."""
+"""Time limit in seconds of the integer program that plans the slots."""
 
 _REHEARSAL_SEED: Final = 0
 _DRAWN: Final = 1.2
-"""Pods drawn for a rehearsal, as a part of those that ask for all GPUs on average."""
+"""Pods drawn for a rehearsal, as a multiple of the pods that request all GPUs on average."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Room kept for a pod of a class."""
+    """Capacity planned for one pod of a class."""
 
     node: int
     kind: int
@@ -233,27 +239,27 @@ class Slot:
 
 
 def expected_pods(workload: Workload, percent: float = EXPECTED) -> I64:
-    """(T,) classes of pods in their shares that ask for so much of all GPUs."""
+    """Return the classes (T,) of pods, by class share, that request `percent` of all GPUs."""
     part = _class_shares(workload)
     number = np.rint(part * _number(workload, percent))
     return np.repeat(np.arange(len(part)), number.astype(np.int64))
 
 
 def _class_shares(workload: Workload) -> F64:
-    """(K,) which part of all pods each class makes up."""
+    """Return the share (K,) of each class among all pods."""
     number = np.bincount(workload.pod_class, minlength=len(workload.requests.cpu_m))
     part: F64 = number / number.sum()
     return part
 
 
 def _number(workload: Workload, percent: float) -> float:
-    """Pods that ask for so much of all GPUs on average."""
+    """Return the number of pods that request `percent` of all GPUs on average."""
     mean = float(_class_shares(workload) @ workload.requests.worth)
     return percent / 100 * workload.total_milli / mean
 
 
 def planned_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slot]:
-    """Slots for the pods that are expected; none where no whole numbers are found in time."""
+    """Return slots for the expected pods; empty if the integer program runs out of time."""
     classes = expected_pods(workload)
     pool = pool_of(workload, classes)
     layout = rounded(pool, seconds)
@@ -264,7 +270,7 @@ def planned_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slo
 
 
 def helpful(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
-    """The slots; none where drawn pods are given no less of the GPUs without."""
+    """Return the slots if they raise the allocation of drawn pods; otherwise an empty list."""
     drawn = np.random.default_rng(_REHEARSAL_SEED).choice(
         len(workload.requests.cpu_m),
         int(_DRAWN * _number(workload, 100)) + 1,
@@ -282,10 +288,10 @@ def helpful(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
 def placed_in_batches(
     workload: Workload, classes: Sequence[int], slots: Sequence[Slot], size: int, rank: I64
 ) -> list[Placed]:
-    """Where pods of classes (T,) run that arrive in batches.
+    """Return the placements of pods of classes (T,) that arrive in batches of `size`.
 
-    Of nodes (N,) that are equally good for a pod without a slot the one of the least rank is taken:
-    without slots, and with FGD's ranks, pods one by one go where FGD puts them.
+    A pod without a slot goes to the best-scored node, on ties to the node of the lowest rank (N,).
+    Without slots, with batches of one pod and FGD's ranks, the placements are those of FGD.
     """
     cluster, found = _Cluster(workload, slots, rank), list[Placed]()
     for first in range(0, len(classes), size):
@@ -295,13 +301,14 @@ def placed_in_batches(
 
 
 class _Cluster:
-    """Idle resources, those outside the slots, and the free slots."""
+    """The idle resources in all, the idle resources outside the slots, and the free slots."""
 
     def __init__(self, workload: Workload, slots: Sequence[Slot], rank: I64) -> None:
         self._requests = workload.requests
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
-        # For each class those that request as many GPUs and no less of anything, the next first.
+        # The classes whose slots a class may take, smallest first: as many GPUs, no less CPU and
+        # no less of each GPU. Memory is checked when a slot is taken.
         requests = workload.requests
         cpu_m, milli, number = requests.cpu_m, requests.milli, requests.number
         less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)
@@ -319,10 +326,10 @@ class _Cluster:
             self._spare.allocate(slot.kind, slot.node, slot.devices)
 
     def arrive(self, batch: dict[int, int]) -> Iterator[Placed]:
-        """Place a batch, pods and their classes: those with slots of their own first.
+        """Place a batch of pods, given with their classes; yield the placement of each placed pod.
 
-        Then those with several GPUs, the others in order of arrival: one sort of pods after the
-        other would take either CPU or GPUs alone from the nodes.
+        Pods with a slot of their class come first, then pods with several GPUs, then the others in
+        order of arrival. Sorting the others by type would drain only CPU or only GPUs of nodes.
         """
         others = []
         for pod, kind in batch.items():
@@ -360,7 +367,8 @@ class _Cluster:
         for room in (self._left, self._spare):
             room.allocate(kind, node, devices)
         while any(self._spare.lacks(node)):
-            # The slot to give up: the smallest on a device that lacks room, or the most CPU.
+            # Drop a slot on an overcommitted device: the smallest, or if CPU or memory is
+            # overcommitted the one with the most CPU.
             lacking, by_cpu = self._spare.lacks(node)
             size = -self._requests.cpu_m if by_cpu else self._requests.worth
             there = [s for s in self._on[node] if not lacking or lacking & set(s.devices)]

@@ -33,41 +33,41 @@ if TYPE_CHECKING:
     from optsched.study.gpu_packing.node_pool import Layout, Pool
 
 BATCHES: Final = (1, 10, 100, 1000)
-"""Sizes of batches of the published protocol."""
+"""Batch sizes of the published protocol."""
 
 
 class WrongPlan(AssertionError):
-    """A plan can not be carried out."""
+    """A plan violates a rule, so its allocation does not count."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scene:
-    """The pods of one seed that arrive until they ask for all GPUs."""
+    """The pods of one seed that arrive until they request all GPUs, and FGD's placement of them."""
 
     workload: Workload
-    classes: I64  # (T,) class of each
-    pool: Pool  # the same as a pool
-    fgd: Layout  # where FGD leaves them
-    placed: list[Placed]  # the same, pod by pod
-    rank: I64  # (N,) which of equally good nodes FGD takes: the one of the least rank
+    classes: I64  # (T,) class of each pod
+    pool: Pool  # the same pods with the nodes
+    fgd: Layout  # FGD's placement
+    placed: list[Placed]  # FGD's placement, pod by pod
+    rank: I64  # (N,) among nodes of equal score FGD takes the lowest rank
 
     def percent(self, milli: float) -> float:
-        """Thousandths of GPUs as percent of all GPUs."""
+        """Return thousandths of a GPU as a percentage of all GPUs."""
         return 100 * milli / self.workload.total_milli
 
     def checked(self, plan: Sequence[Placed]) -> float:
-        """Percent of all GPUs that a plan gives out to pods that are chosen.
+        """Return the percentage of GPUs allocated by a plan that may choose which pods to place.
 
-        Raises WrongPlan: it breaks a rule, or leaves out more pods without GPUs than FGD does.
+        Raises WrongPlan: the plan violates a rule, or places fewer pods without GPUs than FGD.
         """
         runs, due = (sum(not at.devices for at in some) for some in (plan, self.placed))
-        fewer = f"{runs} pods without GPUs run, and {due} under FGD"
+        fewer = f"{runs} pods without GPUs run, but {due} under FGD"
         return self._percent_of(plan, [fewer] if runs < due else [])
 
     def checked_as_they_come(self, plan: Sequence[Placed]) -> float:
-        """Percent of all GPUs that a plan gives out to pods of which none is chosen.
+        """Return the percentage of GPUs allocated by a plan that must place every pod that fits.
 
-        Raises WrongPlan: it breaks a rule, or rejects a pod that fits.
+        Raises WrongPlan: the plan violates a rule, or rejects a pod that fits.
         """
         return self._percent_of(
             plan, find_unplaced_that_fit(self.workload, self.classes.tolist(), plan)
@@ -81,7 +81,7 @@ class Scene:
 
 
 def scene(workload: Workload, seed: int) -> Scene:
-    """Let pods arrive, and FGD place them one by one."""
+    """Return the pods of one seed after FGD has placed them one by one."""
     run = arrivals(workload, seed)
     classes = arrived_pods(workload, run)
     history = replay(workload, POLICIES["06-FGD"](workload), [run])
@@ -93,16 +93,16 @@ def scene(workload: Workload, seed: int) -> Scene:
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """Percent of all GPUs given out when all pods may move, by FGD, and at most."""
+    """Percentages of GPUs allocated when all pods may move."""
 
-    reached: float
-    fgd: float
-    bound: float
+    reached: float  # by the search
+    fgd: float  # by FGD, for comparison
+    bound: float  # upper bound of any placement
     rounds: int  # neighbourhoods searched
 
 
 def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) -> Offline:
-    """Place all pods again in a time; checked.
+    """Return the checked allocation after all pods are placed again within `seconds`.
 
     Raises WrongPlan: see `Scene.checked`.
     """
@@ -116,7 +116,7 @@ def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) 
 
 
 def online(here: Scene, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
-    """Percent of all GPUs allocated, by size of the batches; no pod moves. Checked.
+    """Return the checked percentage of GPUs allocated by batch size, when no pod moves.
 
     Raises WrongPlan: see `Scene.checked_as_they_come`.
     """
@@ -131,11 +131,11 @@ def online(here: Scene, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
 def with_moves(
     here: Scene, percent: float, clock: Callable[[], float], seconds: float, seed: int
 ) -> tuple[float, int]:
-    """Percent given out when few pods of FGD's may move, and how many pods do. Checked.
+    """Return the checked percentage of GPUs allocated when few pods move, and how many moved.
 
-    `here`: the rest after FGD. `percent`: how many of the pods that run may change their node or
-    GPUs, or leave. `clock`, `seconds`, `seed`: as `offline`. Raises WrongPlan: see `Scene.checked`;
-    also where more pods move than may.
+    `here`: the placement by FGD. `percent`: how many of its pods may change their node or GPUs, or
+    be unplaced. `clock`, `seconds`, `seed`: as `offline`. Raises WrongPlan: see `Scene.checked`;
+    also if more pods move than may.
     """
     most = int(len(here.placed) * percent / 100)
     pods = [(at.node, int(here.classes[at.pod]), at.devices) for at in here.placed]
@@ -143,5 +143,5 @@ def with_moves(
     plan = plan_with_moves(here.pool, here.classes, here.placed, layout, staying)
     moved = len(set(here.placed) - set(plan))
     if moved > most:
-        raise WrongPlan(f"{moved} pods move, {most} may")
+        raise WrongPlan(f"{moved} pods move, but at most {most} may")
     return here.checked(plan), moved

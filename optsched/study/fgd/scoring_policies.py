@@ -1,9 +1,9 @@
-"""The five deterministic policies of the paper as named scores, in whole numbers as published.
+"""The five deterministic policies of the paper as named scores, rounded as in its simulator.
 
-They are scores and not models of optsched: each cuts its score off to a whole number from 0 to 100
-and breaks the many ties by chance, so that the curves depend on the rounding. The closest plugins
-of optsched are `optsched.plugins.devices.fragmentation` for FGD, in exact numbers, and `binpack`
-for BestFit. Formulas: `pkg/simulator/plugin/*_score.go` of the simulator.
+They are scores, not optsched models. Each truncates its score to an integer from 0 to 100 and
+breaks the many ties at random, so the curves depend on the rounding. The closest optsched plugins
+are `optsched.plugins.devices.fragmentation` for FGD, without rounding, and `binpack` for BestFit.
+The formulas are those of `pkg/simulator/plugin/*_score.go` in the simulator.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class States:
-    """S states that nodes are in."""
+    """S node states."""
 
-    # cpu_m, memory_mib: (S,) what is left
+    # cpu_m, memory_mib: (S,) idle amounts
     cpu_m: I64
     memory_mib: I64
-    free: I64  # (S, D) thousandths left of each GPU
+    free: I64  # (S, D) idle thousandths of each GPU
     num_gpu: I64  # (S,) GPUs of the node
-    model: I64  # (S,) number of their model
-    # (S,) sorts of pods with GPUs on it, as bits: bit 0 for parts of one, bit n for n whole ones
+    model: I64  # (S,) index of the GPU model
+    # (S,) types of the GPU pods on the node, as bits: bit 0 for GPU shares, bit n for n whole GPUs
     sorts: I64
 
     @property
     def idle_gpu_milli(self) -> I64:
-        """(S,) thousandths left of all GPUs."""
+        """Idle capacity (S,) of all GPUs of a node, in thousandths of a GPU."""
         found: I64 = self.free.sum(axis=1)
         return found
 
     def select(self, rows: I64) -> States:
-        """States (len(rows),) among these."""
+        """Return the states (len(rows),) at these rows."""
         parts = (self.cpu_m, self.memory_mib, self.free, self.num_gpu, self.model, self.sorts)
         return States(*(part[rows] for part in parts))
 
 
 def fits_one_more(states: States, requests: Requests) -> Bool:
-    """(S, K) whether one more pod of each class fits."""
+    """Return whether one more pod of each class fits each state, (S, K)."""
     enough = (states.free[:, None, :] >= requests.milli[:, None]).sum(axis=2) >= requests.number
     found: Bool = enough & requests.reach[:, states.model].T
     found &= states.cpu_m[:, None] >= requests.cpu_m
@@ -61,7 +61,7 @@ def fits_one_more(states: States, requests: Requests) -> Bool:
 
 
 def sort_of(requests: Requests) -> I64:
-    """(K,) the sort of each class as a bit; 0 without GPUs."""
+    """Return the pod type (K,) of each class as a bit of `States.sorts`; 0 without GPUs."""
     found: I64 = np.where(
         requests.is_share, 1, np.where(requests.number > 0, 1 << requests.number, 0)
     )
@@ -69,16 +69,17 @@ def sort_of(requests: Requests) -> I64:
 
 
 def tightest(free: I64, milli: I64) -> I64:
-    """(S,) the GPU with the least room that suffices for milli (S,); the first of several."""
+    """Return the GPU (S,) with the least idle capacity that fits milli (S,); first on ties."""
     fits = np.where(free >= milli[:, None], free, WHOLE + 1)
     found: I64 = fits.argmin(axis=1)
     return found
 
 
 def with_pods(free: I64, requests: Requests, classes: I64, devices: I64) -> I64:
-    """(S, D) GPUs with one more pod of classes (S,): a part on its device, or the first idle ones.
+    """Return the idle GPU capacity (S, D) after one more pod of classes (S,) is placed.
 
-    Where a pod does not fit, the row is meaningless.
+    A GPU share goes on its device (S,); other pods take the first idle GPUs. If a pod does not fit,
+    its row is meaningless.
     """
     left = free.copy()
     sharing = np.flatnonzero(requests.is_share[classes])
@@ -95,23 +96,22 @@ _AT_ONCE = 2048
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Fragments:
-    """Typical pods, those with GPUs (M,) apart from those without (C,)."""
+    """The typical pods of the fragmentation measure F: M classes with GPUs, C without."""
 
-    # share, cpu_m, number: (M,) of those with GPUs
+    # share, cpu_m, number: (M,) share of all pods, CPU and GPUs of the classes with GPUs
     share: F64
     cpu_m: I64
     number: I64
-    # size, milli: (M,) index of their requests of one GPU in milli (Z,), the sizes that occur
-    size: I64
-    milli: I64
-    reach: Bool  # (M, Y) models that they may have
-    # idle_share, idle_cpu_m: (C,) of those without
+    size: I64  # (M,) index into milli
+    milli: I64  # (Z,) the distinct requests per GPU, in thousandths
+    reach: Bool  # (M, Y) GPU models on which the pods may run
+    # idle_share, idle_cpu_m: (C,) share of all pods and CPU of the classes without GPUs
     idle_share: F64
     idle_cpu_m: I64
 
     @classmethod
     def from_workload(cls, workload: Workload) -> Self:
-        """Typical pods of a workload."""
+        """Return the typical pods of a workload."""
         requests, typical, share = workload.requests, workload.typical, workload.share
         takes = requests.milli[typical] > 0
         gpu, idle = typical[takes], typical[~takes]
@@ -128,7 +128,7 @@ class Fragments:
         )
 
     def amount(self, cpu_m: I64, free: I64, model: I64) -> F64:
-        """(S,) F of states with CPU (S,), GPUs (S, D) and models (S,), in thousandths of a GPU."""
+        """Return F (S,) in thousandths of a GPU for idle CPU (S,), GPUs (S, D) and models (S,)."""
         parts = range(0, len(cpu_m), _AT_ONCE)
         found = [
             self._shared_gpu_fragments(*(a[i : i + _AT_ONCE] for a in (cpu_m, free, model)))
@@ -155,7 +155,7 @@ class Fragments:
 
 
 def _added(values: F64, where: Bool) -> F64:
-    """(S,) sums over the first axis, row after row."""
+    """Return sums (S,) over the first axis, added row by row."""
     found: F64 = np.add.reduce(values * where, axis=0)
     return found
 
@@ -166,18 +166,18 @@ _MOST: Final = 100
 
 
 class Policy(Protocol):
-    """The score of a node for a pod, and the GPU for a part of one."""
+    """The node scores of a pod, and the GPU on which a GPU share goes."""
 
     def scores(self, states: States) -> I64:
-        """(S, K) scores from 0 to 100; anything where a pod does not fit."""
+        """Return scores (S, K) from 0 to 100; arbitrary where a pod does not fit."""
 
     def devices(self, states: States, classes: I64) -> I64:
-        """(S,) the GPU for one pod of classes (S,), each asking for a part that fits."""
+        """Return the GPU (S,) for one pod of classes (S,), which request a GPU share that fits."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Tightest:
-    """A part of a GPU is taken from the fullest one that has room."""
+    """A policy that puts a GPU share on the fullest GPU on which it fits."""
 
     requests: Requests
 
@@ -187,20 +187,24 @@ class _Tightest:
 
 
 class DotProd(_Tightest):
-    """As little as possible of idle amounts and requests in the same direction."""
+    """Prefer the smallest dot product of idle resources and request."""
 
     def scores(self, states: States) -> I64:
-        """⌊100·(1 − ½·(C/128000·c/128000 + G/8000·g/8000))⌋."""
+        """Return ⌊100·(1 − ½·(C/128000·c/128000 + G/8000·g/8000))⌋."""
         cpu = (states.cpu_m / _MOST_CPU_M)[:, None] * (self.requests.cpu_m / _MOST_CPU_M)
         gpu = (states.idle_gpu_milli / _MOST_GPU)[:, None] * (self.requests.worth / _MOST_GPU)
         return _cut(_MOST * (1 - (cpu + gpu) / 2))
 
 
 class GpuClustering(_Tightest):
-    """Pods of the same sort together: parts of a GPU, one, two, ... whole ones."""
+    """Prefer nodes with pods of the same type: GPU shares, or one, two, ... whole GPUs."""
 
     def scores(self, states: States) -> I64:
-        """⌊25·(8000 − G)/8000⌋ + 75 beside its sort alone, 50 with others, 25 on an empty node."""
+        """Return ⌊25·(8000 − G)/8000⌋ plus a term for the pod types on the node.
+
+        The term is 75 for this type alone, 50 for this and other types, 25 without GPU pods, and 0
+        for other types alone. Classes without GPUs score 0.
+        """
         sort, there = sort_of(self.requests), states.sorts[:, None]
         among = np.where(there == sort, 75, 50)
         apart = np.where(there == 0, 25, 0)
@@ -210,10 +214,13 @@ class GpuClustering(_Tightest):
 
 
 class GpuPacking(_Tightest):
-    """Shared GPUs first, then idle ones of used nodes, then empty nodes."""
+    """Prefer shared GPUs, then idle GPUs of used nodes, then empty nodes."""
 
     def scores(self, states: States) -> I64:
-        """By the rest of the GPUs in use, ⌊100·R/1000⌋ each."""
+        """Return scores that fall with the GPUs to open, or with the spare capacity of used GPUs.
+
+        A used GPU with R idle thousandths has a spare capacity of ⌊100·R/1000⌋.
+        """
         num_idle = (states.free == WHOLE).sum(axis=1)
         empty = np.maximum(_MOST // 3 - num_idle, num_idle)[:, None]
         left = np.sort(states.free, axis=1)
@@ -231,20 +238,24 @@ class GpuPacking(_Tightest):
 
 
 class BestFit(_Tightest):
-    """As little as possible left over. That scores are stretched to 0..100 changes no order."""
+    """Prefer the least idle resources after placement.
+
+    The published policy rescales the scores to 0..100; this does not change their order.
+    """
 
     def scores(self, states: States) -> I64:
-        """⌊(1 − (½·(C − c)/128000 + ½·(G − g)/8000))·100⌋."""
+        """Return ⌊(1 − (½·(C − c)/128000 + ½·(G − g)/8000))·100⌋."""
         cpu = (states.cpu_m[:, None] - self.requests.cpu_m) / _MOST_CPU_M * 0.5
         gpu = (states.idle_gpu_milli[:, None] - self.requests.worth) / _MOST_GPU * 0.5
         return _cut((1.0 - (cpu + gpu)) * _MOST)
 
 
 class Fgd:
-    """Where F grows least: ⌊100·sigmoid((F − F′)/1000)⌋, for a part the best of all GPUs.
+    """Prefer the least growth of F: ⌊100·sigmoid((F − F′)/1000)⌋.
 
-    Results for a state serve every node that reaches it: memory aside, states are equal whose CPU
-    and GPUs are, in any order, if the same pods may use their models.
+    The score of a GPU share is the maximum over the GPUs of the node. Scores are cached by state.
+    Two states are equal if their idle CPU is, their idle GPU amounts are in any order, and the same
+    classes may use their models; memory is ignored.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -277,7 +288,7 @@ class Fgd:
         return found[:, self._kind_of]
 
     def _worked_out(self, states: States) -> npt.NDArray[np.int8]:
-        """(S, J) points by kind, classes without their memory."""
+        """Return scores (S, J) by kind; a kind is a class without its memory request."""
         at, kinds = np.nonzero(fits_one_more(states, self._kinds))
         shared = self._kinds.is_share[kinds]
         one, kind = at[~shared], kinds[~shared]
@@ -289,7 +300,7 @@ class Fgd:
         return found
 
     def devices(self, states: States, classes: I64) -> I64:
-        """See `Policy`: of equally good ones the first."""
+        """See `Policy`; on ties the first GPU is chosen."""
         at, tried, device = _candidate_gpus(
             states, self._requests, np.arange(len(classes)), classes
         )
@@ -315,7 +326,7 @@ class Fgd:
 def _candidate_gpus(
     states: States, requests: Requests, at: I64, classes: I64
 ) -> tuple[I64, I64, I64]:
-    """Each GPU with room for a part, of GPUs with the same room the first alone."""
+    """Return (state, class, GPU) for each GPU that fits a GPU share, one per idle amount."""
     free = states.free
     same = free[:, :, None] == free[:, None, :]
     is_first = same.argmax(axis=2) == np.arange(free.shape[1])
@@ -336,4 +347,4 @@ POLICIES: Final[Mapping[str, Callable[[Workload], Policy]]] = {
     "05-BestFit": lambda workload: BestFit(workload.requests),
     "06-FGD": Fgd,
 }
-"""By the names of the published tables."""
+"""The constructor of each policy by its name in the published tables."""

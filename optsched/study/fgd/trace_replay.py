@@ -1,4 +1,4 @@
-"""Pods arrive one by one and stay; several runs of a workload at once, one row each."""
+"""Replay a trace whose pods arrive one by one and stay; array rows are independent runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from optsched.study.fgd.workload import Arrivals, Workload
 
 LAST: Final = 130
-"""The last bucket: percent of all GPUs that have been asked for."""
+"""Last bucket of the arrived GPU demand, as a percentage of all GPUs."""
 
 
 def allocation_curves(history: History, total_milli: int) -> list[list[float]]:
-    """For each run the mean percent of GPUs allocated while 0, 1, ... `LAST` percent had arrived.
+    """Return for each run the mean allocation at 0, 1, ... `LAST` percent of arrived demand.
 
-    Both are percent of all GPUs. A bucket into which no arrival fell takes its two neighbours'.
+    Allocation and demand are percentages of all GPUs. A bucket without arrivals takes the mean over
+    its two neighbours.
     """
     num_gpu, curves = total_milli // 1000, []
     for run, length in enumerate(history.length.tolist()):
@@ -43,7 +44,7 @@ def allocation_curves(history: History, total_milli: int) -> list[list[float]]:
 
 
 def read_curves(table: Iterable[str]) -> dict[tuple[str, str, int], list[float]]:
-    """Rows of `analysis_allo_discrete.csv` by pod list, policy and seed."""
+    """Return the curves of `analysis_allo_discrete.csv` by pod list, policy and seed."""
     return {
         (row["workload"], row["sc_policy"], int(row["seed"])): [
             float(row[str(at)]) for at in range(LAST + 1)
@@ -57,23 +58,23 @@ _NO_ROOM: Final = -1
 
 @dataclass(frozen=True, eq=False, slots=True)
 class History:
-    """Arrivals and running pods after each arrival, in thousandths of GPUs."""
+    """GPU demand and allocation of each run after each arrival, in thousandths of a GPU."""
 
-    # arrived, allocated: (B, T) by run and arrival; the last values stay after the last arrival of
-    # a run
+    # arrived, allocated: (B, T) by run and arrival; after the last arrival of a run, its last
+    # value is repeated
     arrived: I64
     allocated: I64
     length: I64  # (B,) arrivals of each run
     node_of: I64  # (B, T) node of each pod, -1 for none
-    # (B, T) the GPU that a pod takes a part of; -1 for others, which take the first idle ones
+    # (B, T) GPU on which a pod has its GPU share; -1 for pods that take the first idle GPUs whole
     device_of: I64
 
 
 def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> History:
-    """Place each pod as it arrives on the node with the most points, or nowhere forever.
+    """Return the history of runs that place each arriving pod on the node with the highest score.
 
-    `workload`: nodes and classes. `policy`: one of `POLICIES`, made for this workload. `runs`:
-    Orders of arrival; all are replayed side by side.
+    A pod that fits no node is not retried. `workload`: nodes and classes. `policy`: one of
+    `POLICIES`, built for this workload. `runs`: orders of arrival, replayed in parallel.
     """
     classes, rank = stacked(runs)
     cluster = _Cluster(workload, policy, rank)
@@ -91,7 +92,7 @@ def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> Hist
 
 
 class _Cluster:
-    """B clusters. Nodes stand in the order of their ranks, so that the first of equals is taken."""
+    """B clusters whose nodes are in rank order, so `argmax` picks the lowest rank on ties."""
 
     def __init__(self, workload: Workload, policy: Policy, rank: I64) -> None:
         machines, self._policy, self._requests = workload.machines, policy, workload.requests
@@ -104,7 +105,7 @@ class _Cluster:
         self._sorts = np.zeros_like(self._cpu_m)
         self._sort_of = sort_of(workload.requests)
         self._runs = np.arange(len(rank))
-        # (K, N) by name: nodes of one class are so in each run.
+        # All runs begin with the same idle nodes: score each node class once, in name order.
         run = np.zeros(len(machines.free), np.int64)
         place = self._order[0].argsort()
         states = self._states(run, place)
@@ -122,12 +123,12 @@ class _Cluster:
         return States(*(part[run, node] for part in parts))
 
     def _scored(self, states: States) -> npt.NDArray[np.int8]:
-        """(S, K) points, -1 where a pod does not fit."""
+        """Return scores (S, K), -1 where a pod does not fit."""
         fits = fits_one_more(states, self._requests)
         return np.where(fits, self._policy.scores(states), _NO_ROOM).astype(np.int8)
 
     def arrive(self, classes: I64) -> tuple[I64, I64]:
-        """(B,) node and GPU of one pod of a class (B,) in each run; -1 for none."""
+        """Place one pod of classes (B,) per run; return its node and GPU (B,), -1 for none."""
         points = self._points[self._runs, classes]
         node = points.argmax(axis=1)
         run = np.flatnonzero((points[self._runs, node] != _NO_ROOM) & (classes != NO_POD))

@@ -1,4 +1,4 @@
-"""The trace as arrays: classes of pods that ask for the same, nodes, and the order of arrival."""
+"""The trace as arrays: classes of pods with equal requests, nodes, and the order of arrival."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64
 
 TUNE: Final = 1.3
-"""Demand of GPUs to which the list of arrivals is brought, as a part of all GPUs."""
+"""GPU demand to which the arrivals are adjusted, as a multiple of all GPUs."""
 
 POPULAR: Final = 95
-"""Percent of all pods that the typical ones make up at least."""
+"""Minimum percentage of all pods that the typical classes cover."""
 
 NO_POD: Final = -1
-"""Class in the place of an arrival after the last one."""
+"""Class that fills the row of a run after its last arrival."""
 
 _MIB: Final = 2**20
 _DRAWN_ELSEWHERE: Final = 10
@@ -39,13 +39,13 @@ _DRAWN_ELSEWHERE: Final = 10
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Machines:
-    """N nodes by name."""
+    """N nodes in the order of their names."""
 
-    # cpu_m, memory_mib: (N,) their capacity
+    # cpu_m, memory_mib: (N,) capacity
     cpu_m: I64
     memory_mib: I64
-    free: I64  # (N, D) thousandths free of each GPU; 0 where a node has fewer than D
-    model: I64  # (N,) number of the model of their GPUs, of Y
+    free: I64  # (N, D) thousandths free of each GPU; 0 where a node has fewer than D GPUs
+    model: I64  # (N,) index of the GPU model, below Y
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,29 +55,29 @@ class Workload:
     requests: Requests
     machines: Machines
     pod_class: I64  # (P,) class of each pod, in the order of their names
-    # (M,) classes that differ in CPU, GPUs or models: the most frequent ones, in falling order
+    # (M,) most frequent classes, most frequent first; each pair differs in CPU, GPUs or models
     typical: I64
-    share: F64  # (M,) their shares of all pods; they sum to 1
+    share: F64  # (M,) shares of the typical classes, scaled to sum to 1
 
     @property
     def total_milli(self) -> int:
-        """Thousandths of GPUs that all nodes have."""
+        """GPU capacity of all nodes, in thousandths of a GPU."""
         return int(self.machines.free.sum())
 
 
 def read_workload(
     pods: Path, nodes: Path | None = None
 ) -> tuple[Workload, tuple[ObjectProblem, ...]]:
-    """Read a pod list and the node list beside it.
+    """Read a pod list and a node list, by default the one in the folder of the pod list.
 
-    Raises InstanceError: as `read_openb`; also where no pod asks for GPUs, or no node has any.
+    Raises InstanceError: as `read_openb`; also if no pod requests GPUs or no node has GPUs.
     """
     machines, rows, problems = read_openb_rows(pods, nodes)
     if not any(row.num_gpu * row.gpu_milli for row in rows):
-        raise InstanceError(f"{pods}: no pod asks for GPUs; one at least has to", problems)
+        raise InstanceError(f"{pods}: no pod requests GPUs; at least one pod must", problems)
     if not any(amount_of(n.allocatable, GPU) for n in machines):
         node_file = nodes or pods.with_name(NODE_LIST)
-        raise InstanceError(f"{node_file}: no node has GPUs; one at least has to", problems)
+        raise InstanceError(f"{node_file}: no node has GPUs; at least one node must", problems)
     models = sorted({n.gpu_model for n in machines})
     kinds = [(row.cpu_m, row.gpu_milli, row.num_gpu, row.gpu_spec, row.memory_mib) for row in rows]
     classes = sorted(set(kinds))
@@ -89,7 +89,7 @@ def read_workload(
     reach = [[not these or model in these for model in models] for these in allowed]
     frequent = _typical(kinds)
     numbers = np.array([number for _, number in frequent], np.float64)
-    part = numbers / len(rows)  # the two divisions of the simulator, each with its rounding
+    part = numbers / len(rows)  # divided twice, as in the simulator, to get its rounding
     return Workload(
         requests=Requests(cpu_m, memory, number, milli, np.array(reach, np.bool_)),
         machines=_machines(machines, models),
@@ -109,7 +109,10 @@ _Kind = tuple[int, int, int, str, int]  # CPU, thousandths of a GPU, GPUs, model
 
 
 def _typical(kinds: Iterable[_Kind]) -> list[tuple[tuple[int, int, int, str], int]]:
-    """The most frequent kinds, memory aside, until they make up `POPULAR`; larger ones first."""
+    """Return the most frequent kinds without memory, with counts, that cover `POPULAR` percent.
+
+    Kinds are in falling order of their count; among equal counts, larger kinds come first.
+    """
     number_of = Counter(kind[:4] for kind in kinds)
     wanted, found = POPULAR * number_of.total() / 100, 0
     frequent = []
@@ -131,17 +134,17 @@ def _machines(nodes: Sequence[Node], models: Sequence[str]) -> Machines:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Arrivals:
-    """One seed's workload."""
+    """The arrivals and node ranks of one seed."""
 
-    classes: I64  # (T,) classes of pods as they arrive
-    rank: I64  # (N,) which of equally good nodes is taken: the one of the least rank
+    classes: I64  # (T,) classes of pods in order of arrival
+    rank: I64  # (N,) among nodes of equal score the lowest rank is taken
 
 
 def arrivals(workload: Workload, seed: int) -> Arrivals:
-    """Shuffle the pods, bring their demand to `TUNE`, rank the nodes, as the simulator does.
+    """Return the simulator's arrivals: pods shuffled, demand adjusted to `TUNE`, nodes ranked.
 
-    The numbers of its one generator are used up in this order; one of them goes into a line of
-    its log, ten into the jitter of its informers.
+    Random numbers are drawn in the order of the simulator's single generator. The simulator also
+    draws one number for a log line and ten for the jitter of its informers.
     """
     random = GoRandom(seed)
     random.uint64()
@@ -155,10 +158,10 @@ def arrivals(workload: Workload, seed: int) -> Arrivals:
 
 
 def _tuned(workload: Workload, classes: list[int], random: GoRandom) -> list[int]:
-    """Draw further pods, or remove some, until demand is as requested.
+    """Return classes with pods drawn or removed at random until demand reaches `TUNE`.
 
-    A drawn pod that is one too many is recognised by one GPU of it. Drawing continues until there
-    is one, also where demand equals the capacity.
+    Drawing stops at the first pod whose request of one GPU exceeds the missing demand. So drawing
+    continues after demand has reached the target exactly, until a pod with GPUs is drawn.
     """
     total, milli = workload.requests.worth.tolist(), workload.requests.milli.tolist()
     demand, wanted = sum(total[k] for k in classes), TUNE * workload.total_milli
@@ -178,7 +181,7 @@ def _tuned(workload: Workload, classes: list[int], random: GoRandom) -> list[int
 
 
 def stacked(runs: Sequence[Arrivals]) -> tuple[I64, I64]:
-    """Classes (B, T) and ranks (B, N) of several runs; `NO_POD` after the last of a shorter one."""
+    """Return classes (B, T) and ranks (B, N) of several runs; `NO_POD` pads shorter runs."""
     longest = max(len(run.classes) for run in runs)
     classes = np.full((len(runs), longest), NO_POD, np.int64)
     for row, run in zip(classes, runs, strict=True):

@@ -1,1 +1,1 @@
-"""Pods that share GPUs, on nodes of a few kinds: how much of the GPUs can be given out."""
+"""Pack pods that share GPUs on nodes of a few classes, to allocate as many GPUs as possible."""

@@ -1,4 +1,4 @@
-"""Classes of pods that request GPUs or parts of one, nodes, and the pods on them."""
+"""Classes of pods that request GPUs or GPU shares, nodes, and layouts of pods on nodes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 class Nodes:
     """N nodes."""
 
-    # cpu_m, memory_mib, num_gpu: (N,) their capacity
+    # cpu_m, memory_mib, num_gpu: (N,) capacity
     cpu_m: I64
     memory_mib: I64
     num_gpu: I64
-    model: I64  # (N,) number of the model of their GPUs, of Y
+    model: I64  # (N,) index of the GPU model, below Y
 
     def select(self, rows: I64) -> Nodes:
-        """Nodes (len(rows),) among these."""
+        """Return the nodes (len(rows),) at these rows."""
         return Nodes(*(a[rows] for a in (self.cpu_m, self.memory_mib, self.num_gpu, self.model)))
 
 
@@ -33,54 +33,54 @@ class Nodes:
 class Requests:
     """The requests of pods of K classes."""
 
-    # cpu_m, memory_mib, number, milli: (K,) CPU, memory, GPUs, and thousandths of each of these;
-    # parts are of one GPU
+    # cpu_m, memory_mib, number, milli: (K,) CPU, memory, GPUs, and thousandths of each of these
+    # GPUs; a GPU share is requested of one GPU only
     cpu_m: I64
     memory_mib: I64
     number: I64
     milli: I64
-    reach: Bool  # (K, Y) models of nodes that they may run on
+    reach: Bool  # (K, Y) GPU models on which the pods may run
 
     @property
     def worth(self) -> I64:
-        """(K,) thousandths of GPUs that one pod takes."""
+        """GPU request (K,) of one pod, in thousandths of a GPU."""
         return self.number * self.milli
 
     @property
     def is_share(self) -> Bool:
-        """(K,) whether a part of one GPU is asked for."""
+        """Whether each class (K,) requests a GPU share."""
         found: Bool = (self.number == 1) & (self.milli < WHOLE)
         return found
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pool(Requests):
-    """Pods of classes and the nodes that they may go to."""
+    """Pods by class, and the nodes on which they may be placed."""
 
-    supply: I64  # (K,) pods that there are
-    must: Bool  # (K,) classes of which all have to be placed
+    supply: I64  # (K,) number of pods
+    must: Bool  # (K,) classes whose pods must all be placed
     nodes: Nodes
 
     @property
     def sizes(self) -> I64:
-        """(Z,) parts of a GPU that are asked for, ascending."""
+        """Distinct sizes (Z,) of the requested GPU shares in thousandths, ascending."""
         return np.unique(self.milli[self.is_share])
 
     @property
     def size_of(self) -> I64:
-        """(K,) index of the part that is asked for; -1 for others."""
+        """Index (K,) into `sizes` of the requested GPU share; -1 for classes without one."""
         found: I64 = np.where(self.is_share, self.sizes.searchsorted(self.milli), -1)
         return found
 
     @property
     def whole_gpus(self) -> I64:
-        """(K,) GPUs that are asked for as a whole."""
+        """Number of whole GPUs (K,) that each class requests."""
         found: I64 = np.where(self.is_share, 0, self.number)
         return found
 
     @property
     def max_pods_per_node(self) -> I64:
-        """(K, N) pods of a class that fit an empty node by each of its resources alone."""
+        """Upper bound (K, N) on pods of a class per node, from supply and each resource alone."""
         nodes, worth = self.nodes, self.worth
         found = np.where(self.reach[:, nodes.model], self.supply[:, None], 0)
         rooms = (
@@ -95,44 +95,44 @@ class Pool(Requests):
 
     @property
     def total(self) -> int:
-        """Thousandths of GPUs that all nodes have."""
+        """GPU capacity of all nodes, in thousandths of a GPU."""
         return WHOLE * int(self.nodes.num_gpu.sum())
 
     def restrict(self, nodes: I64, supply: I64) -> Pool:
-        """Some of the nodes, and other numbers of pods (K,)."""
+        """Return the pool with some of its nodes and with other numbers of pods (K,)."""
         return replace(self, nodes=self.nodes.select(nodes), supply=supply)
 
 
 def node_kinds(nodes: Nodes) -> tuple[I64, I64]:
-    """Kinds of nodes (N,) that are alike, and the first node of each."""
+    """Return the node class (N,) of each node, and the first node of each class."""
     return row_groups([nodes.cpu_m, nodes.memory_mib, nodes.num_gpu, nodes.model])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Layout:
-    """Who is where."""
+    """How many pods of each class run on each node, and on which devices they have GPU shares."""
 
     pods: I64  # (N, K) pods of each class on each node
-    # (N, D, Z) pods of each part of a GPU on each device; whole ones are on the other devices
+    # (N, D, Z) GPU shares of each size on each device; whole GPUs are taken from devices without
     shares: I64
 
     def allocated(self, pool: Pool) -> int:
-        """Thousandths of GPUs given out."""
+        """Return the allocated GPU capacity, in thousandths of a GPU."""
         return int((self.pods @ pool.worth).sum())
 
     def free(self, pool: Pool) -> I64:
-        """(N,) thousandths of GPUs left."""
+        """Return the idle GPU capacity (N,) of each node, in thousandths of a GPU."""
         found: I64 = WHOLE * pool.nodes.num_gpu - self.pods @ pool.worth
         return found
 
     def waiting(self, pool: Pool) -> I64:
-        """(K,) pods that are nowhere."""
+        """Return the number of unplaced pods (K,) by class."""
         found: I64 = pool.supply - self.pods.sum(axis=0)
         return found
 
 
 def empty_layout(pool: Pool) -> Layout:
-    """Nobody is anywhere."""
+    """Return the layout without any placed pod."""
     nodes = len(pool.nodes.cpu_m)
     devices = int(pool.nodes.num_gpu.max(initial=0))
     return Layout(

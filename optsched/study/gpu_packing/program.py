@@ -1,10 +1,10 @@
-"""A linear program over kinds of nodes that every placement is a solution of.
+"""A linear program over node classes, which relaxes the placement of pods.
 
-Variables: x[k, c] pods of class k on nodes of kind c, y[p, c] devices of kind c shared as pattern p
-says, p a multiset of parts to which none can be added. Rows: devices, parts of each size against
-the patterns, CPU, memory, supply, and Σ_k ⌊z·size_k / (room + 1)⌋·x[k, c] ≤ n_c·(z − 1) for
-z = 2, 3, 4, which holds on each node since there Σ_k z·size_k·x / (room + 1) < z and the left side
-is whole.
+Variables: x[k, c] pods of class k on nodes of class c; y[p, c] devices of node class c shared by
+pattern p. A pattern is a maximal multiset of GPU shares on one device. Rows: devices, GPU shares of
+each size covered by patterns, CPU, memory, supply, and for z = 2, 3, 4 the valid inequality
+Σ_k ⌊z·size_k / (room + 1)⌋·x[k, c] ≤ n_c·(z − 1), room being the capacity of a node. It holds for
+each node because Σ_k z·size_k·x / (room + 1) < z and its left side is an integer.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Bound:
-    """The answer of the program."""
+    """The solution of the linear program."""
 
-    milli: float  # no placement gives out more thousandths of GPUs
-    pods: F64  # (K, C) pods of each class on each kind of nodes, fractions of them
-    price: F64  # (K,) how much one pod more of a class would add, in thousandths of GPUs
-    kind_of: I64  # (N,) kind of each node
+    milli: float  # upper bound on the allocated GPU capacity, in thousandths of a GPU
+    pods: F64  # (K, C) fractional number of pods of each class on each node class
+    price: F64  # (K,) dual price of one more pod of a class, in thousandths of a GPU
+    kind_of: I64  # (N,) class of each node
 
 
 def allocation_bound(pool: Pool) -> Bound | None:
-    """Solve the program; None where not even its fractions place all pods that must be placed.
+    """Return the bound of the linear program; None if not all mandatory pods fit even fractionally.
 
     Raises TooManyPatterns: see `share_patterns`.
     """
@@ -50,27 +50,30 @@ def allocation_bound(pool: Pool) -> Bound | None:
 
 
 MOST_PATTERNS: Final = 50_000
-"""Patterns of shared devices beyond which they are not enumerated."""
+"""Maximum number of enumerated patterns of shared devices."""
 
 _CUTS: Final = (2, 3, 4)
 _INFEASIBLE: Final = 2
 
 _MOST_SHARED: Final = 1000
-"""Patterns and kinds of nodes that whole numbers are sought for, the cheapest ones."""
+"""Pattern columns of the highest reduced profit that the integer program keeps."""
 
 _NEAR: Final = 2e-4
-"""How near to the best whole numbers must come, as a part of it."""
+"""Relative MIP gap at which the integer program stops."""
 
 _FULL: Final = ((0.7, 0.02), (0.8, 0.05), (0.9, 0.2))
-"""From which load CPU or memory of a kind costs, and how much of the value of its GPUs."""
+"""Load of a node class from which its CPU or memory is priced, and the price.
+
+The price of the whole capacity is a fraction of the value of the class's GPUs.
+"""
 
 
 class TooManyPatterns(ValueError):
-    """Devices can be shared in too many ways to enumerate them."""
+    """There are too many patterns of GPU shares on a device to enumerate them."""
 
 
 def share_patterns(sizes: Sequence[int]) -> I64:
-    """(P, Z) the multisets of parts (Z,), ascending, that one device holds and none fits beside.
+    """Return the maximal multisets (P, Z) of GPU shares (Z,), sizes ascending, on one device.
 
     Raises TooManyPatterns: beyond `MOST_PATTERNS`.
     """
@@ -95,7 +98,7 @@ def share_patterns(sizes: Sequence[int]) -> I64:
 
 
 def program_of(pool: Pool) -> tuple[Program, I64]:
-    """The program of a pool, and the kind of each node (N,).
+    """Return the program of a pool, and the class of each node (N,).
 
     Raises TooManyPatterns: see `share_patterns`.
     """
@@ -105,7 +108,7 @@ def program_of(pool: Pool) -> tuple[Program, I64]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Solved:
-    """Values of columns, prices of rows, and the excess of columns over these prices."""
+    """Values of columns, dual prices of rows, and reduced profits of columns (worth less price)."""
 
     values: F64
     price: F64
@@ -113,7 +116,7 @@ class Solved:
 
 
 class Program:
-    """Columns x[k, c] of the pairs that fit, then y[p, c]; rows block by block."""
+    """Columns x[k, c] for pods that fit the node class, then columns y[p, c]."""
 
     def __init__(self, pool: Pool, kinds: Nodes, times: I64) -> None:
         self._pool, self._kinds, self._times = pool, kinds, times
@@ -133,15 +136,14 @@ class Program:
         return len(self._x) + len(self._y)
 
     def _block(self, size: int, *parts: tuple[I64, I64, I64]) -> csr_array:
-        """Rows from parts of values, rows and columns."""
+        """Return `size` rows built from (value, row, column) triples of arrays."""
         value, row, column = (np.concatenate(part) for part in zip(*parts, strict=True))
         shape = (size, self._num_columns)
         return csr_array((value.astype(np.float64), (row, column)), shape=shape)
 
     def _blocks(self) -> tuple[csr_array, F64]:
-        """Left sides and limits of all rows but the supply."""
+        """Return coefficients and upper limits of all rows except the supply."""
         pool, kinds = self._pool, self._kinds
-        # Devices taken as a whole or shared.
         whole = (pool.whole_gpus[self._k], self._c, self._x)
         shared = (np.ones(len(self._y), np.int64), self._at, self._y)
         devices = self._block(len(self._times), whole, shared)
@@ -158,7 +160,7 @@ class Program:
         return self._block(len(self._times), (value, self._c, self._x))
 
     def _share_rows(self) -> tuple[csr_array, I64]:
-        """As many parts of each size as patterns have room for."""
+        """Return the rows that limit GPU shares of each size to the chosen patterns."""
         sizes, of = len(self._pool.sizes), self._pool.size_of[self._k]
         part = of >= 0
         asked = (np.ones(int(part.sum()), np.int64), (self._c * sizes + of)[part], self._x[part])
@@ -173,13 +175,13 @@ class Program:
         return self._block(rows, asked, given), np.zeros(rows, np.int64)
 
     def solve(self) -> Solved | None:
-        """None where it has no solution."""
+        """Return the solution of the linear program; None if it is infeasible."""
         forced = np.flatnonzero(self._pool.must & (self._pool.supply > 0))
         equal = len(forced) > 0
         if not self._num_columns:
             nothing = np.zeros(0)
             return None if equal else Solved(nothing, np.zeros(len(self.limits)), nothing)
-        rows: Any = self.left  # SciPy takes sparse rows, its stubs know dense ones alone
+        rows: Any = self.left  # SciPy accepts sparse rows, but its type stubs do not
         forced_rows: Any = self._supply[forced]
         solved = linprog(
             -self.worth,
@@ -200,19 +202,22 @@ class Program:
         return Solved(solved.x, price, self.worth - self.left.T @ price)
 
     def milli(self, solved: Solved) -> float:
-        """The bound by prices, rounded up by their unpaid part."""
+        """Return the dual bound, raised by the positive reduced profits that rounding leaves."""
         numbers = (self._kinds.num_gpu * self._times)[self._at]
         upper = np.concatenate([self._pool.supply[self._k], numbers])
         return float(self.limits @ solved.price + np.maximum(solved.reduced, 0) @ upper)
 
     def pods(self, values: F64) -> F64:
-        """(K, C) of a solution."""
+        """Return the pods (K, C) of each class on each node class in a solution."""
         found = np.zeros((len(self._pool.supply), len(self._times)))
         found[self._k, self._c] = values[: len(self._x)]
         return found
 
     def solve_integer(self, solved: Solved, seconds: float) -> F64 | None:
-        """Whole numbers of the columns that cost least, among them all that are used."""
+        """Return integer values of the columns; None if no solution is found in `seconds`.
+
+        Patterns are limited to those of the highest reduced profit and those that `solved` uses.
+        """
         order = np.argsort(-solved.reduced[self._y], kind="stable")[:_MOST_SHARED]
         used = np.flatnonzero(solved.values[self._y] > 0)
         kept = np.concatenate([self._x, self._y[np.union1d(order, used)]])
@@ -221,7 +226,7 @@ class Program:
         none = csr_array((len(self.limits), over))
         exact = csr_array(hstack([self.left[:, kept], none]))
         priced = csr_array(hstack([full[:, kept], csr_array(-eye_array(over))]))
-        # All pods of classes that must run are the lower limit of their rows.
+        # Classes that must be placed have their whole supply as lower limit.
         lower = np.full(len(self.limits) + over, -np.inf)
         must = len(self.limits) - len(self._pool.supply) + np.flatnonzero(self._pool.must)
         lower[must] = self.limits[must]
@@ -240,10 +245,10 @@ class Program:
         return values
 
     def _fullness(self) -> tuple[csr_array, F64, F64]:
-        """Use of CPU and memory by kind, what of it is free of charge, the price of one more.
+        """Return rows of CPU and memory use by node class, their free allowance, and unit prices.
 
-        Without prices whole kinds of nodes are filled to the last CPU, which then does not divide
-        evenly over the nodes.
+        Without prices, the program fills node classes to the last CPU, and the pods can then not be
+        divided evenly over the nodes.
         """
         pool, kinds = self._pool, self._kinds
         gpus = WHOLE * kinds.num_gpu * self._times
@@ -256,6 +261,6 @@ class Program:
         return csr_array(vstack(rows)), np.concatenate(free), np.concatenate(price)
 
     def devices(self, values: F64) -> list[I64]:
-        """For each kind of nodes the parts of its shared devices, (Y, Z)."""
+        """Return for each node class the pattern of every shared device, (Y, Z)."""
         times = values[self._y].astype(np.int64).reshape(len(self._times), len(self._patterns))
         return [np.repeat(self._patterns, row, axis=0) for row in times]

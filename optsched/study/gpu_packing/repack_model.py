@@ -1,7 +1,7 @@
-"""A few nodes filled again with their pods and waiting ones: one small model per neighbourhood.
+"""CP-SAT model that fills a few nodes again with their own pods and waiting pods.
 
-Whole numbers of pods by class and node, and of parts of each size by device. Shared devices of a
-node are first, so that equal plans are one, unless devices matter.
+Integer variables count pods by class and node, and GPU shares of each size by device. Shared
+devices of a node come first, which breaks symmetry, unless devices are distinguished.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Present:
     kind: int
     devices: tuple[int, ...]
     number: int
-    staying: int  # how many of them stay, of the number there is
+    staying: int  # how many of the `number` pods stay
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The pods before any move, how many of them may leave, and the cost of each."""
+    """The pods before any move, the maximum number of moves, and the price of a move."""
 
     present: Sequence[Present]
     most: int
@@ -45,10 +45,10 @@ class Moves:
 def repack_moving(
     pool: Pool, start: Layout, worth: I64, moves: Moves, effort: float, seed: int
 ) -> tuple[Layout, list[int]]:
-    """Place pods so that they are worth the most less the price of moves.
+    """Return the layout of the highest worth less the price of moves, and how many pods stay.
 
-    `pool`, `start`, `worth`, `effort`, `seed`: as `repack`; devices are not interchangeable.
-    `moves`: pods that should stay. Returns the placement, and how many earlier pods stay.
+    `pool`, `start`, `worth`, `effort`, `seed`: as `repack`, but devices are not interchangeable.
+    `moves`: the running pods. The second result is the number of staying pods per `Present`.
     """
     present = moves.present
     refill = Refill(pool, ordered=False)
@@ -67,7 +67,7 @@ def repack_moving(
 
 
 class _Stay:
-    """Pods that stay: no more than there are of their class, their size and on their devices."""
+    """Variables for the staying pods, limited by the pods of their class and devices."""
 
     def __init__(self, refill: Refill, present: Sequence[Present], most: int) -> None:
         self._model, self._present, self._refill = refill.model, present, refill
@@ -80,12 +80,12 @@ class _Stay:
             if part >= 0:
                 by_part.setdefault((p.node, p.devices[0], part), []).append(var)
             else:
-                # Devices of one's own are not shared by others.
+                # A GPU that a staying pod holds whole is not shared.
                 for device in p.devices:
                     shared = self._refill.shared.get((p.node, device))
                     if shared is not None:
                         self._model.add(var + shared <= 1)
-        # Those that left for nodes elsewhere may be all of their class.
+        # A class has no variable if all its pods have moved out of these nodes: then none stays.
         for key, those in by_kind.items():
             self._model.add(sum(those) <= refill.pods.get(key, 0))
         for part_key, those in by_part.items():
@@ -94,17 +94,17 @@ class _Stay:
         self._model.add(cp_model.LinearExpr.sum(self.variables) >= number - most)
 
     def hint(self) -> None:
-        """Pods stay that stayed before."""
+        """Hint that the pods that stay so far stay again."""
         for p, var in zip(self._present, self.variables, strict=True):
             self._model.add_hint(var, p.staying)
 
 
 def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> Layout:
-    """Place pods of a small pool so that they are worth the most; never less than at the start.
+    """Return the layout of a small pool with the highest worth found, never below that of `start`.
 
-    `pool`: the nodes, and the pods that may be placed on them. `start`: a placement, taken where
-    none better is found. `worth`: (K,) of one pod of each class. `effort`: deterministic seconds of
-    CP-SAT, one worker. `seed`: of CP-SAT.
+    `pool`: the nodes, and the pods that may be placed on them. `start`: a layout, returned if no
+    better one is found. `worth`: (K,) value of one pod of each class. `effort`: deterministic
+    seconds of CP-SAT with one worker. `seed`: random seed of CP-SAT.
     """
     refill = Refill(pool, ordered=True)
     refill.maximize(worth)
@@ -117,7 +117,7 @@ def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> L
 
 
 def solved(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolver | None:
-    """A solver that has found something."""
+    """Return the solver after it has found a solution; None if it finds none."""
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = effort
     solver.parameters.num_workers = 1
@@ -130,8 +130,8 @@ def solved(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolv
 class Refill:
     """The model of a few nodes.
 
-    `pods`: pods by node and class. `parts`: pods by node, device and size of their part. `shared`:
-    whether a device of a node is shared.
+    `pods`: pods by node and class. `parts`: GPU shares by node, device and size. `shared`: whether
+    a device of a node is shared.
     """
 
     def __init__(self, pool: Pool, *, ordered: bool) -> None:
@@ -153,7 +153,7 @@ class Refill:
             self.model.add(cp_model.LinearExpr.sum(those) <= int(pool.supply[k]))
 
     def size_of(self, kind: int) -> int:
-        """Index of the part of a GPU that a class asks for; -1 for others."""
+        """Return the size index of the GPU share that a class requests; -1 if it requests none."""
         return int(self._size_of[kind])
 
     def _node(self, n: int) -> None:
@@ -193,13 +193,13 @@ class Refill:
             self.model.add(total <= limit)
 
     def maximize(self, worth: I64, others: Sequence[tuple[int, cp_model.IntVar]] = ()) -> None:
-        """The worth of pods, and other terms."""
+        """Maximize the worth of placed pods plus other weighted terms."""
         terms = [(int(worth[k]), var) for (_, k), var in self.pods.items()] + list(others)
         variables, weights = [v for _, v in terms], [w for w, _ in terms]
         self.model.maximize(cp_model.LinearExpr.weighted_sum(variables, weights))
 
     def hint(self, start: Layout) -> None:
-        """Begin from a placement."""
+        """Hint the layout `start` to the solver."""
         for (n, k), var in self.pods.items():
             self.model.add_hint(var, int(start.pods[n, k]))
         load = start.shares @ self._pool.sizes
@@ -210,7 +210,7 @@ class Refill:
             self.model.add_hint(var, int(load[n, order[n, d]] > 0))
 
     def read(self, solver: cp_model.CpSolver, like: Layout) -> Layout:
-        """The solver's solution, in the form of another placement."""
+        """Return the solver's solution as a layout with the shape of `like`."""
         pods, shares = np.zeros_like(like.pods), np.zeros_like(like.shares)
         for (n, k), var in self.pods.items():
             pods[n, k] = solver.value(var)

@@ -1,9 +1,9 @@
-"""From kinds of nodes to nodes: whole numbers first, then which pods share a node.
+"""Round the linear program: integers by node class first, then pods are assigned to nodes.
 
 An integer program over the columns of nearly optimal cost decides how many pods of each class go to
-each kind of nodes and how devices there are shared. Pods and shared devices are then dealt to the
-nodes of their kind, the largest first, each to the node with the most room to spare beyond what its
-idle devices will want.
+each node class, and how devices there are shared. Pods and shared devices are then assigned to the
+nodes of the class, largest first. Each goes to the node with the most spare CPU and memory beyond
+the expected demand of the node's idle devices.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Shares:
-    """Whole numbers of the program."""
+    """The integer solution of the program."""
 
-    pods: I64  # (K, C) pods of each class on each kind of nodes
-    devices: list[I64]  # for each kind the parts that its shared devices have room for, (Y, Z)
-    kind_of: I64  # (N,) kind of each node
+    pods: I64  # (K, C) pods of each class on each node class
+    devices: list[I64]  # by node class: GPU shares of each size on each shared device, (Y, Z)
+    kind_of: I64  # (N,) class of each node
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Item:
-    """Pods that stay together: one, or those that share a device."""
+    """Pods that are placed together: a single pod, or the pods that share one device."""
 
     classes: tuple[int, ...]
     devices: int
-    size: I64  # CPU and memory
+    size: I64  # total CPU and memory
     is_shared: bool
 
 
 def rounded(pool: Pool, seconds: float) -> Layout | None:
-    """A placement near the bound; None where no whole numbers are found in time."""
+    """Return a layout near the bound; None if no integer solution is found in time."""
     program, kind_of = program_of(pool)
     solved = program.solve()
     values = None if solved is None else program.solve_integer(solved, seconds)
@@ -68,7 +68,7 @@ def _single(pool: Pool, k: int) -> _Item:
 
 
 def _items(pool: Pool, shares: _Shares, kind: int) -> Iterator[_Item]:
-    """Pods on nodes of a kind: shared devices with CPU as even as possible, and single pods."""
+    """Yield the items of a node class: single pods, and shared devices with balanced CPU."""
     pods = shares.pods[:, kind]
     slots = [
         (z, d)
@@ -97,7 +97,7 @@ def _items(pool: Pool, shares: _Shares, kind: int) -> Iterator[_Item]:
 
 
 class _Allocation:
-    """Nodes of one kind, or all of them, that are being filled."""
+    """The nodes that are being filled, and their idle resources."""
 
     def __init__(self, pool: Pool, layout: Layout, nodes: I64) -> None:
         self._pool, self._layout, self._nodes = pool, layout, nodes
@@ -110,7 +110,7 @@ class _Allocation:
         self._offered = offered
 
     def place_items(self, items: list[_Item]) -> list[_Item]:
-        """Place what fits; returns the rest."""
+        """Place the items that fit; return the others."""
         devices = sum(item.devices for item in items)
         total = sum((item.size for item in items if item.devices), np.zeros(2))
         wanted = np.asarray(total / max(devices, 1), np.float64)

@@ -1,8 +1,8 @@
-"""Whole numbers by kinds of nodes first, then large neighbourhoods until time is up.
+"""An integer program over node classes, then large neighbourhood search until time is up.
 
-A neighbourhood is a few nodes, emptied and filled again together with waiting pods (Shaw, "Using
-constraint programming and local search methods to solve vehicle routing problems", 1998); nodes
-with more free GPUs are drawn more often, and the result is never worse.
+A neighbourhood is a few nodes, which are emptied and filled again from their own pods and the
+waiting pods (Shaw, "Using constraint programming and local search methods to solve vehicle routing
+problems", 1998). Nodes with more idle GPUs are drawn more often. No step makes the result worse.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ class Effort:
     """How a search spends its time."""
 
     nodes: int = 6  # nodes of a neighbourhood
-    seconds: float = 0.5  # deterministic seconds of CP-SAT for one
-    # Thousandths of GPUs that count as free on each node when nodes are drawn by free GPUs
+    seconds: float = 0.5  # deterministic seconds of CP-SAT for one neighbourhood
+    # Added to the idle GPU capacity by which nodes are drawn, in thousandths of a GPU
     floor: int = 50
 
 
 _MOVING: Final = Effort(nodes=4)
 
 At = tuple[int, int, tuple[int, ...]]
-"""Node, class, devices."""
+"""Placement of a pod: node, class, devices."""
 
 _PRICE: Final = 100
-"""Thousandths of GPUs that a move has to gain at least."""
+"""GPU capacity that a move must gain at least, in thousandths of a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Where pods run, and how many may change their node or devices, or leave."""
+    """Placements of running pods; at most `most` pods may change node or devices, or be removed."""
 
     pods: Sequence[At]
     most: int
@@ -60,11 +60,11 @@ def improved(
     seconds: float,
     seed: int = 0,
 ) -> tuple[Layout, Counter[At]]:
-    """Move few pods so that more GPUs are allocated; waiting pods may start.
+    """Return a layout with more GPUs allocated by moving few pods and starting waiting pods.
 
-    `pool`: pods and nodes. `start`: where pods run. `running`: the same pod by pod, and how many
-    may move. `clock`, `seconds`, `seed`: as `allocate`. Returns the placement, and how many pods
-    stay where they were.
+    `pool`: pods and nodes. `start`: the layout of the running pods. `running`: the same pod by pod,
+    and how many pods may move. `clock`, `seconds`, `seed`: as `allocate`. Also returns how many
+    pods of each earlier placement stay.
     """
     end = clock() + seconds
     search = _MoveSearch(pool, start, running, np.random.default_rng(seed))
@@ -76,7 +76,7 @@ def improved(
 def _draw_nodes(
     pool: Pool, layout: Layout, effort: Effort, random: np.random.Generator
 ) -> tuple[I64, Layout, Pool]:
-    """Some nodes, the likelier the more GPUs are free, who is there, and who may go there."""
+    """Draw nodes by their idle GPUs; return them, their layout, and the pool that may fill them."""
     weight = layout.free(pool) + effort.floor
     number = min(effort.nodes, len(weight))
     chosen = random.choice(len(weight), number, replace=False, p=weight / weight.sum())
@@ -88,7 +88,7 @@ class _MoveSearch:
     def __init__(
         self, pool: Pool, start: Layout, running: Running, random: np.random.Generator
     ) -> None:
-        # OR-Tools is loaded when it is first needed.
+        # Imported here so that OR-Tools is loaded only when needed.
         from optsched.study.gpu_packing.repack_model import Present
 
         self.layout = Layout(start.pods.copy(), start.shares.copy())
@@ -99,12 +99,12 @@ class _MoveSearch:
 
     @property
     def staying(self) -> Counter[At]:
-        """Pods that are where they were."""
+        """Number of pods that keep each of the earlier placements."""
         every = [p for those in self._on.values() for p in those]
         return Counter({(p.node, p.kind, p.devices): p.staying for p in every})
 
     def step(self) -> None:
-        """Fill some nodes again."""
+        """Fill the nodes of one drawn neighbourhood again."""
         from optsched.study.gpu_packing.repack_model import Moves, repack_moving
 
         pool, layout = self._pool, self.layout
@@ -135,12 +135,12 @@ _FOR_ROUNDING: Final = 0.5
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Found:
-    """A placement and how good it is."""
+    """A layout, the upper bound and the effort spent."""
 
-    layout: Layout  # who is where
-    # No placement gives out more; None where not all pods that must be placed can be
+    layout: Layout
+    # Upper bound of all layouts; None if the pods that must be placed do not fit
     bound: Bound | None
-    rounds: int  # neighbourhoods that were searched
+    rounds: int  # neighbourhoods searched
 
 
 def allocate(
@@ -151,14 +151,14 @@ def allocate(
     start: Layout | None = None,
     effort: Effort | None = None,
 ) -> Found:
-    """Place pods so that as many thousandths of GPUs as can be found are given out.
+    """Return the best layout found, which allocates as much GPU capacity as possible.
 
-    Pods that must be placed count more than all others together.
+    A pod that must be placed counts more than all other pods together.
 
     `pool`: pods and nodes. `clock`: seconds, such as `time.monotonic`, or `time.process_time` on a
-    shared machine. `seconds`: when to end at the latest, but for the step that is under way.
-    `seed`: of the neighbourhoods. `start`: a placement to begin with, if it is better than what
-    whole numbers give. `effort`: see `Effort`. Raises TooManyPatterns: see
+    shared machine. `seconds`: time limit; the current step may exceed it. `seed`: seed of the
+    neighbourhoods. `start`: a layout to begin with, if it is better than that of the integer
+    program. `effort`: see `Effort`. Raises TooManyPatterns: see
     `optsched.study.gpu_packing.program.share_patterns`.
     """
     end = clock() + seconds
@@ -177,7 +177,10 @@ _CLEAR: Final = 1e-3
 
 
 def worth_of(pool: Pool) -> I64:
-    """(K,) of one pod: its thousandths of GPUs, or more than all GPUs where it must be placed."""
+    """Return the value (K,) of a pod: its request in thousandths of a GPU.
+
+    A pod that must be placed gets a bonus that exceeds the capacity of all GPUs.
+    """
     found: I64 = pool.worth + np.where(pool.must, pool.total + 1, 0)
     return found
 
@@ -192,15 +195,15 @@ class _Search:
         self._worth = worth_of(pool)
 
     def has_reached(self, most: int) -> bool:
-        """Whether no more can be allocated, or no pod waits."""
+        """Return whether `most` is allocated and no mandatory pod waits, or no pod waits at all."""
         waiting = self.layout.waiting(self._pool)
         if not waiting.any():
             return True
         return not waiting[self._pool.must].any() and self.layout.allocated(self._pool) >= most
 
     def step(self) -> None:
-        """Fill some nodes again."""
-        # OR-Tools is loaded when it is first needed, so that the bound alone does without.
+        """Fill the nodes of one drawn neighbourhood again."""
+        # Imported here because the bound alone works without OR-Tools.
         from optsched.study.gpu_packing.repack_model import repack
 
         layout, effort = self.layout, self._effort

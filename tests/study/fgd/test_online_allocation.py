@@ -154,13 +154,13 @@ def test_slots_that_do_not_help_are_given_up(workload: Workload) -> None:
 
 def test_a_plan_with_fewer_pods_without_gpus_is_refused(workload: Workload) -> None:
     here = scene(workload, 1)
-    with pytest.raises(WrongPlan, match=r"^0 pods without GPUs run, and [1-9]"):
+    with pytest.raises(WrongPlan, match=r"^0 pods without GPUs run, but [1-9]"):
         here.checked([])
 
 
 def test_a_batch_in_which_somebody_is_turned_away_is_refused(workload: Workload) -> None:
     here = scene(workload, 1)
-    with pytest.raises(WrongPlan, match="pod 0 fits node 1 and is left out"):
+    with pytest.raises(WrongPlan, match="pod 0 fits node 1 but is not placed"):
         here.checked_as_they_come([])
     assert here.checked_as_they_come(here.placed) > 0
 

@@ -46,16 +46,16 @@ def test_a_plan_that_can_be_carried_out(workload: Workload) -> None:
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        ([Placed(0, 0, ()), Placed(1, 0, ())], "node 0 gives out 10000 m of CPU and has 8000"),
+        ([Placed(0, 0, ()), Placed(1, 0, ())], "node 0 allocates 10000 m of CPU and has 8000"),
         ([Placed(4, 1, (0, 1)), Placed(5, 1, (0, 1))], "120 MiB of memory and has 100"),
-        ([Placed(2, 0, (1,)), Placed(3, 0, (1,))], "GPU 1 of node 0 gives out 1200"),
-        ([Placed(2, 1, (2,))], "GPU 2 of node 1 gives out 600 thousandths and has 0"),
+        ([Placed(2, 0, (1,)), Placed(3, 0, (1,))], "GPU 1 of node 0 allocates 1200"),
+        ([Placed(2, 1, (2,))], "GPU 2 of node 1 allocates 600 thousandths and has 0"),
         ([Placed(4, 0, (0, 1))], "pod 4 may not run on the model of node 0"),
-        ([Placed(4, 1, (1,))], "pod 4 asks for 2 GPUs and has [1]"),
-        ([Placed(4, 1, (1, 1))], "pod 4 asks for 2 GPUs and has [1, 1]"),
+        ([Placed(4, 1, (1,))], "pod 4 requests 2 GPUs and has [1]"),
+        ([Placed(4, 1, (1, 1))], "pod 4 requests 2 GPUs and has [1, 1]"),
         ([Placed(2, 0, (0,)), Placed(2, 1, (0,))], "pod 2 is placed 2 times"),
-        ([Placed(6, 0, ())], "pod 6 is none of 6"),
-        ([Placed(0, 2, ())], "pod 0 is on node 2 of 2"),
+        ([Placed(6, 0, ())], "pod 6 is not one of the 6 pods"),
+        ([Placed(0, 2, ())], "pod 0 is on node 2, which is not one of the 2 nodes"),
         ([Placed(2, 0, (-1,))], "pod 2 has GPUs [-1]"),
     ],
 )
@@ -70,12 +70,12 @@ def test_who_is_turned_away(workload: Workload) -> None:
     full = [*everybody, Placed(4, 1, (0, 1))]
     assert find_unplaced_that_fit(workload, CLASSES, full) == []
     assert find_unplaced_that_fit(workload, CLASSES, everybody) == [
-        "pod 4 fits node 1 and is left out"
+        "pod 4 fits node 1 but is not placed"
     ]
     assert find_unplaced_that_fit(workload, CLASSES, full[1:]) == [
-        "pod 0 fits node 0 and is left out"
+        "pod 0 fits node 0 but is not placed"
     ]
     assert find_unplaced_that_fit(workload, CLASSES, full[4:]) == [
-        "pod 0 fits node 0 and is left out",
-        "pod 2 fits node 0 and is left out",
+        "pod 0 fits node 0 but is not placed",
+        "pod 2 fits node 0 but is not placed",
     ]

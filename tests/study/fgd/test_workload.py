@@ -58,7 +58,7 @@ def test_where_demand_is_right_nothing_is_drawn(tmp_path: Path) -> None:
 def test_a_list_without_gpus_is_refused(tmp_path: Path) -> None:
     """Pods would be drawn forever until they ask for enough."""
     with pytest.raises(
-        InstanceError, match=r"pods\.csv: no pod asks for GPUs; one at least has to"
+        InstanceError, match=r"pods\.csv: no pod requests GPUs; at least one pod must"
     ):
         workload(tmp_path, 0, 4)
 
@@ -67,5 +67,5 @@ def test_nodes_without_gpus_are_refused(tmp_path: Path) -> None:
     workload(tmp_path, 1, 0)
     bare = tmp_path / "bare.csv"
     bare.write_text("sn,cpu_milli,memory_mib,gpu,model\na,64000,1000,0,\n")
-    with pytest.raises(InstanceError, match=r"bare\.csv: no node has GPUs; one at least has to"):
+    with pytest.raises(InstanceError, match=r"bare\.csv: no node has GPUs; at least one node must"):
         read_workload(tmp_path / "pods.csv", bare)
