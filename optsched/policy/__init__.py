@@ -1,8 +1,8 @@
-"""Policy files → policies: our own models, and Volcano's scheduler configuration.
+"""Read policies: the project's models, and Volcano's scheduler configuration.
 
-`load` goes from a name or file to a `Policy`, `reload` notices that a file has changed. Both
-formats are read from located YAML, so that every problem has its line, and all are reported at
-once. This room knows the names of rules and levels, never a problem or an engine.
+`load` makes a `Policy` from a model name or a file; `reload` notices that a file has changed. Both
+formats are read from located YAML: every problem has its line, and all problems are reported
+together. This package knows the names of rules and levels. It imports no solver.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Typed access to located values: a wrong one becomes a problem and a value that does no harm."""
+"""Typed access to located values; a wrong value is reported, and None or () is returned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from optsched.policy.located import Field, Node
 
 MOST_NUMBER = 2**31 - 1
-"""No weight or factor makes sense beyond it."""
+"""The largest absolute value of a number; no weight or factor makes sense beyond it."""
 
 _FLAGS = {"yes": "true", "on": "true", "y": "true", "true": "true", "1": "true"}
 _FLAGS |= {"no": "false", "off": "false", "n": "false", "false": "false", "0": "false"}
@@ -34,7 +34,7 @@ _ZERO_FIRST = re.compile(r"[-+]?0[0-9]+")
 
 
 def kind_of(node: Node) -> str:
-    """The type of a value, in words for a message."""
+    """Return the type of a value, or a scalar itself, as words for a message."""
     if node.value is None:
         return "empty" if not node.text else node.text
     if isinstance(node.value, tuple):
@@ -49,7 +49,7 @@ def _refuse(node: Node, wanted: str, findings: Findings, likely: str = "") -> No
 
 
 def text_of(node: Node, findings: Findings) -> str | None:
-    """A text that is not empty."""
+    """Return a text that is not blank; report any other value and return None."""
     if isinstance(node.value, str) and node.value.strip():
         return node.value
     quoted = quote(node.text) if isinstance(node.value, bool | int | float) else ""
@@ -58,7 +58,7 @@ def text_of(node: Node, findings: Findings) -> str | None:
 
 
 def flag_of(node: Node, findings: Findings) -> bool | None:
-    """Either true or false, and no other word for them."""
+    """Return a boolean; report other spellings such as `yes`, and return None."""
     if isinstance(node.value, bool):
         return node.value
     _refuse(node, "true or false", findings, _FLAGS.get(node.text.lower(), ""))
@@ -66,7 +66,7 @@ def flag_of(node: Node, findings: Findings) -> bool | None:
 
 
 def read_whole_number(node: Node, findings: Findings, least: float | None = None) -> int | None:
-    """A whole number; one that begins with 0 is refused, for YAML 1.1 reads it as octal."""
+    """Return a whole number; report one with a leading 0, which YAML 1.1 reads as octal."""
     if isinstance(node.value, bool) or not isinstance(node.value, int):
         plain = node.text.replace("_", "")
         likely = plain if plain.isdecimal() and plain.isascii() else ""
@@ -80,7 +80,7 @@ def read_whole_number(node: Node, findings: Findings, least: float | None = None
 
 
 def number_of(node: Node, findings: Findings, least: float | None = None) -> float | None:
-    """A finite number."""
+    """Return a finite number; report any other value and return None."""
     value = node.value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         _refuse(node, "a number", findings)
@@ -99,7 +99,7 @@ def _in_range(node: Node, value: float, least: float | None, findings: Findings)
 
 
 def duration_of(node: Node, findings: Findings, least_ms: int = 1) -> int | None:
-    """Milliseconds of a duration such as 400ms or 1m30s."""
+    """Return the milliseconds of a duration such as 400ms or 1m30s."""
     if isinstance(node.value, bool) or not isinstance(node.value, str):
         _refuse(node, "a duration such as 400ms, 1s or 1m30s", findings, _with_unit(node))
         return None
@@ -116,14 +116,14 @@ def duration_of(node: Node, findings: Findings, least_ms: int = 1) -> int | None
 
 
 def _with_unit(node: Node) -> str:
-    """The duration that a bare number likely means."""
+    """Return the duration that a bare number likely means."""
     if isinstance(node.value, bool) or not isinstance(node.value, int) or node.value <= 0:
         return ""
     return f"{node.value}ms" if node.value >= 100 else f"{node.value}s"
 
 
 def hours_of(node: Node, findings: Findings) -> str | None:
-    """Hours of the day such as 8:30-18:00, as they are written."""
+    """Return hours of the day such as 8:30-18:00, as they are written."""
     text = text_of(node, findings)
     if text is None:
         return None
@@ -136,7 +136,7 @@ def hours_of(node: Node, findings: Findings) -> str | None:
 
 
 def quantity_of(node: Node, findings: Findings) -> str | None:
-    """A quantity such as 250m or 200Mi, as written."""
+    """Return a quantity such as 250m or 200Mi, as written."""
     try:
         parse_quantity_field(node.value)
     except QuantityError as e:
@@ -146,7 +146,7 @@ def quantity_of(node: Node, findings: Findings) -> str | None:
 
 
 def choice_of(node: Node, names: Collection[str], what: str, findings: Findings) -> str | None:
-    """One of some names; `what` says of what kind."""
+    """Return a name that is among `names`; `what` is the noun for messages, such as "level"."""
     word = text_of(node, findings)
     if word is None or word in names:
         return word
@@ -157,7 +157,7 @@ def choice_of(node: Node, names: Collection[str], what: str, findings: Findings)
 
 
 def items_of(node: Node, findings: Findings) -> tuple[Node, ...]:
-    """The values of a list; none where it is no list."""
+    """Return the values of a list; report any other value and return an empty tuple."""
     if isinstance(node.value, tuple):
         return node.value
     _refuse(node, "a list", findings)
@@ -170,7 +170,10 @@ def fields_of(
     findings: Findings,
     required: Iterable[str] = (),
 ) -> Mapping[str, Field]:
-    """The fields of a mapping that are known, None for all; reports the others and missing ones."""
+    """Return the fields of a mapping that are known, all where `known` is None.
+
+    Unknown fields, and required ones that are missing, are reported.
+    """
     value = node.value
     if value is None or isinstance(value, bool | int | float | str | tuple):
         _refuse(node, "a mapping", findings)
@@ -187,7 +190,7 @@ def fields_of(
 
 
 def unquoted(node: Node) -> Node:
-    """A quoted scalar read as if it were plain: Volcano takes "10" for 10 in arguments."""
+    """Return a quoted scalar read as if it were plain; Volcano reads the argument "10" as 10."""
     if isinstance(node.value, str):
         return Located(core_scalar(node.value), node.spot, node.text)
     return node

@@ -1,7 +1,7 @@
 """The actions that a policy may name, and their arguments in `configurations`.
 
-Names and arguments are Volcano's (`pkg/scheduler/actions`); `consolidation` is known from
-KAI-Scheduler.
+Names and arguments are Volcano's (`pkg/scheduler/actions`). The name `consolidation` is
+KAI-Scheduler's.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from optsched.plugins.custom.proposals import Action
 from optsched.plugins.declaration import Argument, Kind
 
 NEED_SOLVER = frozenset({"consolidation"})
-"""Actions without effect without a solver."""
+"""Actions that have no effect without a solver."""
 
 
 _CACHE = Argument(
-    "predicateErrorCacheEnable", Kind.SWITCH, True, "has no effect: failures are kept by class"
+    "predicateErrorCacheEnable",
+    Kind.SWITCH,
+    True,
+    "has no effect: failures are kept by task class",
 )
 _BY_GANG = (
-    Argument("maxDomains", Kind.WHOLE, 8, "topology domains that are tried", least=1),
-    Argument("allowWholeBundle", Kind.SWITCH, True, "whether whole gangs may be evicted"),
+    Argument("maxDomains", Kind.WHOLE, 8, "the most topology domains to try", least=1),
+    Argument("allowWholeBundle", Kind.SWITCH, True, "whether a gang may be evicted as a whole"),
 )
-_BY_COST = "without a solver: nodes by what it costs that pods go there, not by score"
+_BY_COST = "without a solver: order nodes by the cost of the evicted pods, not by score"
 _PREEMPT = (
     _CACHE,
     Argument(
@@ -30,7 +33,7 @@ _PREEMPT = (
         _BY_COST,
     ),
     Argument(
-        "topologyAwarePreemptWorkerNum", Kind.WHOLE, 16, "has no effect: one thread does", least=1
+        "topologyAwarePreemptWorkerNum", Kind.WHOLE, 16, "has no effect: one thread runs", least=1
     ),
     Argument("minCandidateNodesPercentage", Kind.WHOLE, 10, "has no effect: all nodes are tried"),
     Argument("minCandidateNodesAbsolute", Kind.WHOLE, 1, "has no effect: all nodes are tried"),
@@ -39,25 +42,23 @@ _PREEMPT = (
     ),
 )
 
-_MOVING = (
-    Argument("maxMoves", Kind.WHOLE, 0, "pods moved in a session at most; 0: as many as it takes"),
-)
+_MOVING = (Argument("maxMoves", Kind.WHOLE, 0, "the most pods moved in one session; 0: no limit"),)
 
 ACTIONS = {
     action.name: action
     for action in (
         Action(
             "enqueue",
-            "lets gangs have their pods created, as far as there may be room; without it "
-            "`allocate` lets all in",
+            "sets gangs to Inqueue, so that their pods are created, where capacity may suffice; "
+            "without it `allocate` does so for all gangs",
         ),
         Action("allocate", "places gangs", (_CACHE,)),
-        Action("backfill", "places pods that ask for nothing", (_CACHE,)),
-        Action("preempt", "evicts less important pods of the same queue", _PREEMPT),
-        Action("reclaim", "evicts pods of queues above their part for those below", (_CACHE,)),
-        Action("shuffle", "evicts pods that plugins want moved"),
+        Action("backfill", "places pods that request no resources", (_CACHE,)),
+        Action("preempt", "evicts pods of lower priority in the same queue", _PREEMPT),
+        Action("reclaim", "evicts pods of queues above their share for those below it", (_CACHE,)),
+        Action("shuffle", "evicts pods that plugins nominate to be moved"),
         Action("gangpreempt", "preempts gang by gang", _BY_GANG),
-        Action("consolidation", "moves running pods so that gangs get room in one piece", _MOVING),
+        Action("consolidation", "moves running pods so that waiting gangs fit", _MOVING),
         Action("gangreclaim", "reclaims gang by gang", _BY_GANG),
     )
 }

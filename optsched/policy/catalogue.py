@@ -1,7 +1,7 @@
 """The plugins and actions that a policy may name: built-in ones and custom ones.
 
-A user's plugin or action is a Python file in a folder, or an entry point of an installed package;
-see docs/plugins.md. Files and entry points come through readers that are handed in.
+A custom plugin or action is a Python file in a folder, or an entry point of an installed package;
+see docs/plugins.md. The caller passes in the function that reads files, and the entry points.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ ACTION_ENTRY_POINTS: Final = "optsched.actions"
 """The group of entry points that name actions."""
 
 SYMBOL: Final = "PLUGIN"
-"""The variable of a file with its plugin."""
+"""The variable of a file that holds its plugin."""
 
 ACTION_SYMBOL: Final = "ACTION"
-"""The variable of a file with its action."""
+"""The variable of a file that holds its action."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _ACCEPTED: Final = f"accepted is `{SYMBOL} = Plugin(name, meaning, arguments, build)`"
@@ -53,7 +53,7 @@ Files = tuple[tuple[str, str], ...]
 
 
 class Entry(Protocol):
-    """An entry point, as `importlib.metadata` has it."""
+    """An entry point, as in `importlib.metadata`."""
 
     @property
     def name(self) -> str:
@@ -61,10 +61,10 @@ class Entry(Protocol):
 
     @property
     def value(self) -> str:
-        """Module and attribute."""
+        """The module and the attribute to import."""
 
     def load(self) -> Any:  # noqa: ANN401 any value
-        """Import it."""
+        """Import the module and return the attribute."""
 
 
 def _no_files(folder: Path) -> Files:
@@ -73,14 +73,14 @@ def _no_files(folder: Path) -> Files:
 
 @dataclass(frozen=True)
 class Shelf:
-    """Where plugins are searched besides the built-in ones.
+    """Where custom plugins and actions are searched.
 
     Attributes
     ----------
     folder
-        Of plugins for every policy; None without one.
+        The folder of plugins for every policy; None without one.
     read
-        Path and text of the files of a folder, in order; raises OSError and UnicodeError.
+        Returns path and text of the files of a folder, in order; raises OSError and UnicodeError.
     entries
         The entry points of the group `optsched.plugins`.
     action_entries
@@ -95,7 +95,7 @@ class Shelf:
     _modules: dict[tuple[str, str], ModuleType] = field(default_factory=dict, repr=False)
 
     def contents(self, *more: Path) -> Files:
-        """All files that hold plugins; raises `PolicyError` for a folder that can not be read."""
+        """Return all files that hold plugins; raise `PolicyError` for an unreadable folder."""
         folders = [*([self.folder] if self.folder is not None else []), *more]
         return tuple(each for folder in folders for each in self._files(folder))
 
@@ -115,7 +115,10 @@ class Shelf:
             ) from e
 
     def catalogue(self, files: Files) -> Catalogue:
-        """The plugins of some files and all others; raises `PolicyError` with every problem."""
+        """Return built-in plugins and actions, those of `files`, and entry points.
+
+        Raises `PolicyError` with every problem of the files.
+        """
         problems: list[Problem] = []
         found, actions = dict(PLUGINS), dict(ACTIONS)
         for path, text in files:
@@ -157,15 +160,15 @@ class Shelf:
             problems.append(_line_diagnostic(path, text, line, *wrong))
 
     def _module(self, path: str, text: str) -> ModuleType:
-        """The module of a file, run once for each text that it has had."""
+        """Return the module of a file; each text of the file is run once."""
         if (path, text) not in self._modules:
             digest = sha256(f"{path}\n{text}".encode()).hexdigest()[:12]
             module = ModuleType(f"optsched_plugin_{Path(path).stem}_{digest}")
             module.__file__ = path
             code = compile(text, path, "exec")
-            sys.modules[module.__name__] = module  # dataclasses look themselves up there
+            sys.modules[module.__name__] = module  # dataclasses look up their module there
             try:
-                exec(code, vars(module))  # noqa: S102  to run it is what a plugin is for
+                exec(code, vars(module))  # noqa: S102  a plugin is code to run
             except HARMFUL:
                 del sys.modules[module.__name__]
                 raise
@@ -180,11 +183,11 @@ class Catalogue:
     Attributes
     ----------
     plugins, actions
-        Those that are loaded.
+        The plugins and actions that are loaded.
     entries, action_entries
         Entry points that are loaded once a policy names them.
     warnings
-        A setting that is likely not meant as written.
+        A warning for each entry point whose name is taken.
 
     """
 
@@ -205,13 +208,13 @@ class Catalogue:
         return (*self.actions, *self.action_entries)
 
     def find_plugin(self, name: str) -> Plugin | str | None:
-        """A plugin; a text where it can not be loaded, None where there is none."""
+        """Return the plugin of a name: its load error if it fails to load, None if unknown."""
         if name in self.plugins:
             return self.plugins[name]
         return _of_entry(self.entries[name], self.plugins) if name in self.entries else None
 
     def find_action(self, name: str) -> Action | str | None:
-        """An action; a text where it can not be loaded, None where there is none."""
+        """Return the action of a name: its load error if it fails to load, None if unknown."""
         if name in self.actions:
             return self.actions[name]
         if name not in self.action_entries:
@@ -231,7 +234,7 @@ class Catalogue:
 
 
 BUILT_IN: Final = Catalogue(PLUGINS)
-"""The plugins that come along."""
+"""The built-in plugins and actions."""
 
 
 def _of_entry(entry: Entry, taken: Mapping[str, Plugin]) -> Plugin | str:
@@ -249,7 +252,7 @@ def _of_entry(entry: Entry, taken: Mapping[str, Plugin]) -> Plugin | str:
 
 
 def completed(plugin: Plugin, origin: str) -> Plugin:
-    """A user's plugin, built from its own arguments alone, with those left out at their default."""
+    """Return a custom plugin that is built from its own arguments, completed by their defaults."""
     defaults = dict(_defaults(plugin.arguments))
     build = plugin.build
 
@@ -262,23 +265,23 @@ def completed(plugin: Plugin, origin: str) -> Plugin:
 
 
 def completed_action(action: Action, origin: str) -> Action:
-    """A user's action, built from its own arguments, with those left out at their default."""
+    """Return a custom action that is built from its own arguments, completed by their defaults."""
     defaults = dict(_defaults(action.arguments))
     build = action.build
 
     def built(given: Mapping[str, Value]) -> Propose:
         propose = build({**defaults, **_mine(given, action.arguments)}) if build else None
         if not callable(propose):
-            raise TypeError(f"build gave a {type(propose).__name__}; accepted are functions")
+            raise TypeError(f"build returned a {type(propose).__name__}; accepted are functions")
         return propose
 
     return replace(action, build=built, origin=origin)
 
 
 def proposer_of(action: Action, arguments: Mapping[str, Value]) -> Proposer | str:
-    """The proposer of a custom action; a text where it does not accept these arguments."""
+    """Return the proposer of a custom action, or why the action rejects these arguments."""
     if action.build is None:
-        return f"{action.name} is no action of a user"
+        return f"{action.name} is not a custom action"
     try:
         return Proposer(action.name, action.build(arguments))
     except HARMFUL as e:
@@ -294,7 +297,7 @@ def _mine(given: Mapping[str, Value], arguments: Sequence[Argument]) -> dict[str
 
 
 def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
-    """The defaults of arguments, those in a mapping by dotted names."""
+    """Yield names and defaults of arguments; a name inside a mapping is dotted."""
     for argument in arguments:
         if argument.name.endswith("*"):
             continue
@@ -308,7 +311,7 @@ def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
 
 
 def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] | None:
-    """The problem of a class declared as a plugin, and what was likely meant."""
+    """Return the first problem of a custom plugin and a likely correction; None without one."""
     if plugin is None:
         return f"defines no {SYMBOL}; {_ACCEPTED}", ""
     if not isinstance(plugin, Plugin):
@@ -318,7 +321,7 @@ def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] 
 
 
 def _wrong_with_action(action: object, taken: Mapping[str, Action]) -> tuple[str, str] | None:
-    """The same for a class declared as an action."""
+    """Return the first problem of a custom action and a likely correction; None without one."""
     if not isinstance(action, Action):
         return f"{ACTION_SYMBOL} is of type {type(action).__name__}; {_ACCEPTED_ACTION}", ""
     texts = (*_wrong_words(action), *_wrong_action_name(action.name, taken))
@@ -329,18 +332,18 @@ def _wrong_action_name(name: str, taken: Mapping[str, Action]) -> Iterator[tuple
     if name in taken and taken[name].origin:
         yield f"the name {name} is taken by {taken[name].origin}", ""
     elif name in taken:
-        yield f"the name {name} is that of an action that comes along", f"my-{name}"
+        yield f"the name {name} is that of a built-in action", f"my-{name}"
 
 
 def _wrong_words(plugin: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  users fill it
     is_action = isinstance(plugin, Action)
-    kind, made = ("an action", "what proposes") if is_action else ("a plugin", "rules")
+    kind, made = ("an action", "a function that proposes") if is_action else ("a plugin", "rules")
     if not isinstance(plugin.name, str) or not _NAME.fullmatch(plugin.name):
         likely = re.sub(r"[^a-z0-9]+", "-", str(plugin.name).lower()).strip("-")
         accepted = "accepted are lower-case words with hyphens between them"
         yield f"{kind} can not be called {plugin.name!r}; {accepted}", likely
     if not isinstance(plugin.meaning, str) or not plugin.meaning.strip():
-        yield f"{kind} has to say what it is for, in a few words", ""
+        yield f"{kind} needs a meaning: its purpose in a few words", ""
     if not callable(plugin.build):
         yield f"build must be a function from arguments to {made}", ""
 
@@ -349,23 +352,23 @@ def _wrong_name(name: str, taken: Mapping[str, Plugin]) -> Iterator[tuple[str, s
     if name in taken and taken[name].origin:
         yield f"the name {name} is taken by {taken[name].origin}", ""
     elif name in (*taken, *ALIASES, *JOB_PLUGINS):
-        yield f"the name {name} is that of a plugin that comes along", f"my-{name}"
+        yield f"the name {name} is that of a built-in plugin", f"my-{name}"
 
 
 def _wrong_arguments(plugin: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  users fill it
     names = [a.name for a in plugin.arguments if isinstance(a, Argument)]
     if len(names) < len(plugin.arguments):
-        yield "arguments must all be Arguments", ""
+        yield "every argument must be an Argument", ""
     for name in sorted({n for n in names if names.count(n) > 1}):
-        yield f"the argument {name} comes twice", ""
+        yield f"the argument {name} is declared twice", ""
 
 
 def rules_of(
     plugin: Plugin, arguments: Mapping[str, Value], taken: Mapping[str, str]
 ) -> tuple[str, ...] | str:
-    """Names of the rules that a user's plugin brings; a text where they can not be used.
+    """Return the names of a custom plugin's rules, or why the rules can not be used.
 
-    taken: the plugins of users by the names of their rules, as far as a policy has named them.
+    `taken` maps each rule name to its custom plugin, for the plugins that the policy has named.
     """
     try:
         rules = plugin.build(arguments)
@@ -385,21 +388,21 @@ def rules_of(
 
 def _wrong_rule(rule: object) -> str:
     if not isinstance(rule, Rule):
-        return f"build gave a {type(rule).__name__}; accepted are Rules"
+        return f"build returned a {type(rule).__name__}; accepted are Rules"
     kind, name = type(rule).__name__, getattr(rule, "name", None)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return f"{kind} needs a name of lower-case words with hyphens between them"
     if name in _rule_names():
-        return f"the rule name {name} is that of a rule that comes along"
+        return f"the rule name {name} is that of a built-in rule"
     strangers = [n for n in BUILT_IN_FACES if hasattr(rule, n)]
     strangers += ["levels"] if type(rule).levels is not Rule.levels else []
     if strangers:
-        return f"{kind} overrides {strangers[0]}, which is not for plugins"
+        return f"{kind} overrides {strangers[0]}, which a custom plugin must not override"
     return ""
 
 
 def _rule_names() -> frozenset[str]:
-    """Names of the built-in rules, however their plugins are switched."""
+    """Return the names of all built-in rules, including those that a switch enables."""
     built = [p.build for p in PLUGINS.values()]
     every: dict[str, Value] = {Face.HIERARCHY.value: True, "proportional.enable": True}
     rules = [rule for build in built for given in ({}, every) for rule in build(given)]
@@ -422,19 +425,19 @@ def _line_diagnostic(path: str, text: str, line: int, message: str, likely: str 
 def _drop_duplicates(
     entries: Sequence[Entry], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
 ) -> tuple[dict[str, Entry], tuple[Problem, ...]]:
-    """Entry points by name, and a warning of each whose name is in use."""
+    """Return entry points with unused names, by name, and a warning for each other one."""
     hidden = (_hidden(e, found[e.name], group) for e in entries if e.name in found)
     return {e.name: e for e in entries if e.name not in found}, tuple(hidden)
 
 
 def _hidden(entry: Entry, by: Plugin | Action, group: str) -> Problem:
-    other = by.origin or f"{'a plugin' if isinstance(by, Plugin) else 'an action'} that comes along"
-    message = f"entry point {entry.name} = {entry.value} is passed over: {other} has that name"
+    other = by.origin or f"{'a plugin' if isinstance(by, Plugin) else 'an action'} of optsched"
+    message = f"entry point {entry.name} = {entry.value} is ignored: {other} has that name"
     return Problem(group, 0, 0, "", message, severity=Severity.WARNING)
 
 
 def _line_of(text: str, symbol: str) -> int:
-    """The line on which a file gives a name to something; 0 where it does not."""
+    """Return the line on which a file assigns a variable; 0 where it does not."""
     for node in ast.parse(text).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(t, ast.Name) and t.id == symbol for t in targets):
@@ -444,7 +447,7 @@ def _line_of(text: str, symbol: str) -> int:
 
 def _not_loaded(path: str, text: str, error: BaseException) -> Problem:
     if isinstance(error, SyntaxError) and error.filename == path:
-        problem = _line_diagnostic(path, text, error.lineno or 0, f"is no Python: {error.msg}")
+        problem = _line_diagnostic(path, text, error.lineno or 0, f"is not Python: {error.msg}")
         return replace(problem, column=error.offset or 1)
     frames = [f for f in extract_tb(error.__traceback__) if f.filename == path]
     line = (frames[-1].lineno or 0) if frames else 0

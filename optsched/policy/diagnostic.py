@@ -1,7 +1,7 @@
-"""Problems of a policy file: where, what, and what was likely meant.
+"""Problems of a policy file: the place, the message, and a likely correction.
 
-PolicyError(Exception)      every problem of a file at once
-└─ Problem                  one of them; an error, or a warning that stops nothing
+PolicyError(Exception)      every problem of a file
+└─ Problem                  one problem: an error, or a warning that stops nothing
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _WIDTH = 96
-"""Characters of a source line that are shown."""
+"""The most characters of a source line that are shown."""
 
 
 class Severity(Enum):
@@ -32,11 +32,11 @@ class Spot:
     Attributes
     ----------
     file
-        As the user named it.
+        The file name as the user gave it.
     line, column
-        Counted from 1; 0 where the problem is of the whole file.
+        Position, counted from 1; 0 where the problem concerns the whole file.
     path
-        Fields and list positions that lead there: `tiers[1].plugins[0].name`.
+        Fields and list positions that lead to the place: `tiers[1].plugins[0].name`.
     excerpt
         The source line.
 
@@ -51,7 +51,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong; `str` of it is `file:line:column: path: message` and the line.
+    """One problem; its `str` is `file:line:column: path: message` and the source line.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Problem:
     message
         The problem, and what would be accepted.
     likely
-        What was likely meant, ready to be typed; empty where nothing is close.
+        A likely correction, ready to be typed; empty where no known word is close.
 
     """
 
@@ -86,7 +86,7 @@ class Problem:
 
 
 def _excerpt(line: str, column: int) -> tuple[str, int]:
-    """The part of a line around a column, on one line of a terminal, and where the caret goes."""
+    """Return the part of a line around a column, and the caret's offset in that part."""
     plain = "".join(c if c.isprintable() else " " for c in line).rstrip()
     offset = min(max(column - 1, 0), len(plain))
     cut = max(0, offset - _WIDTH // 2) if len(plain) > _WIDTH else 0
@@ -95,7 +95,7 @@ def _excerpt(line: str, column: int) -> tuple[str, int]:
 
 
 class PolicyError(Exception):
-    """A policy that can not be used: all problems of its file, and the number of several."""
+    """A policy that can not be used; `problems` holds all problems of its file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -107,24 +107,24 @@ class PolicyError(Exception):
 
 
 def count_text(problems: Sequence[Problem]) -> str:
-    """How many errors and warnings there are: "2 errors, 1 warning"."""
+    """Return how many errors and warnings there are: "2 errors, 1 warning"."""
     counts = [(s.value, sum(p.severity is s for p in problems)) for s in Severity]
     shown = [f"{n} {noun}" if n == 1 else f"{n} {noun}s" for noun, n in counts if n]
     return ", ".join(shown) or "no errors"
 
 
 class Findings:
-    """Problems as they are found while a file is read."""
+    """The problems found while a file is read."""
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []
 
     def error(self, spot: Spot, message: str, likely: str = "") -> None:
-        """Something that stops the file from being used."""
+        """Add an error, which stops the file from being used."""
         self._add(spot, message, likely, Severity.ERROR)
 
     def warn(self, spot: Spot, message: str, likely: str = "") -> None:
-        """A warning: it stops nothing, but is likely not what was wanted."""
+        """Add a warning about a setting that is valid but likely a mistake."""
         self._add(spot, message, likely, Severity.WARNING)
 
     def _add(self, spot: Spot, message: str, likely: str, severity: Severity) -> None:
@@ -138,18 +138,18 @@ class Findings:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All that was found, in the order of the file."""
+        """All problems found, in the order of the file."""
         return tuple(sorted(self._problems, key=lambda p: (p.line, p.column)))
 
     def settle(self) -> tuple[Problem, ...]:
-        """The warnings; raises `PolicyError` with everything if there is an error."""
+        """Return the warnings; raise `PolicyError` with all problems if one is an error."""
         if self.has_errors:
             raise PolicyError(self.problems)
         return self.problems
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
-    """The likely meaning of a word; empty when no name is close."""
+    """Return the name that is closest to a word; empty when no name is close."""
     by_fold = {name.casefold(): name for name in names}
     close = get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.6)
     return by_fold[close[0]] if close else ""

@@ -1,7 +1,7 @@
-"""From a name or a file to a policy.
+"""Load a policy from a model name or a file.
 
-The only I/O of this room: files come through a reader that is handed in, shipped models from the
-package's own data.
+This module does all I/O of the package: a function passed in by the caller reads files, and shipped
+models are package data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EMPTY = Shelf()
 _SECRET = re.compile(
     r"""((?:password|passwd|token|secret)[\w.-]*["']?\s*:)[^\S\n]*[^\s,}][^,}\n]*""", re.I
 )
-"""A key that speaks of a secret, and its value."""
+"""A key that names a secret, and its value."""
 
 PLUGINS_DIR = "pluginsDir"
 """The field of both formats that names a folder of plugins."""
@@ -45,7 +45,7 @@ class ShippedModel(NamedTuple):
 
 
 def shipped_models() -> tuple[ShippedModel, ...]:
-    """The shipped models, by name."""
+    """Return the shipped models, by name."""
     return tuple(ShippedModel(p.name, p.meaning) for p in map(_shipped, _shipped_names()))
 
 
@@ -63,7 +63,7 @@ def _shipped_text(name: str) -> str:
 
 
 def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _EMPTY) -> Policy:
-    """The policy of a name.
+    """Return the policy with a name or path.
 
     Parameters
     ----------
@@ -72,15 +72,15 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
         Volcano's scheduler configuration. A shipped model's name wins over a file of the same name;
         write `./NAME` for the file.
     read
-        Gives the text of a file. Its errors for files that can not be read (OSError, UnicodeError)
-        become a `PolicyError`.
+        Returns the text of a file. Its errors for files that can not be read (OSError,
+        UnicodeError) become a `PolicyError`.
     shelf
-        Where plugins are that do not come along.
+        Where custom plugins and actions are searched.
 
     Raises
     ------
     PolicyError
-        With all problems at once.
+        With all problems of the file.
 
     """
     if is_shipped(name_or_path):
@@ -89,12 +89,12 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
 
 
 def is_shipped(name: str) -> bool:
-    """Whether a shipped model has this name."""
+    """Return whether a shipped model has this name."""
     return name in _shipped_names()
 
 
 def read_text(path: str, read: Callable[[Path], str]) -> str:
-    """The text of a file; raises `PolicyError` where it can not be read."""
+    """Return the text of a file; raise `PolicyError` where it can not be read."""
     names = _shipped_names()
     if not path.strip():
         message = f"the name of the model is empty: write one of {', '.join(names)}, or a file"
@@ -115,10 +115,10 @@ def _about_file(path: str, message: str, likely: str = "") -> Problem:
 
 
 def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
-    """The policy of a text in either format; raises `PolicyError`.
+    """Return the policy of a text in either format; raise `PolicyError` with all its problems.
 
-    A folder of plugins that it names has to be the one of the shelf: the command line alone decides
-    which code is loaded.
+    A folder of plugins that the text names has to be the shelf's folder: only the command line
+    decides which code is loaded.
     """
     findings = Findings()
     root = read_tree(text, source, findings)
@@ -137,9 +137,9 @@ def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
 
 
 def definition_of(policy: Policy, read: Callable[[Path], str]) -> str:
-    """The text that a policy was read from, with stars for what could be a password.
+    """Return the text that a policy was read from, with possible passwords masked by asterisks.
 
-    Raises `PolicyError` where its file can not be read any more.
+    Raises `PolicyError` where the policy's file can not be read any more.
     """
     shipped = policy.source.removeprefix(_SHIPPED)
     if policy.source.startswith(_SHIPPED) and is_shipped(shipped):
@@ -164,7 +164,7 @@ def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> 
 
 
 def _read_word(root: Node, name: str) -> str | None:
-    """A field of the document as written; None where there is none."""
+    """Return the text of a field of the document; None where the document lacks the field."""
     if root.value is None or isinstance(root.value, bool | int | float | str | tuple):
         return None
     return root.value[name].node.text if name in root.value else None
@@ -189,7 +189,7 @@ def _spot_of_root(root: Node) -> Spot:
 
 
 def _stranger(root: Node) -> str:
-    """Why a document is no policy, and what would be one."""
+    """Return a message that says why a document is not a policy, and what is accepted."""
     kind = _read_word(root, "kind")
     if kind == "ConfigMap":
         return "is a ConfigMap; the policy is the text under one of the names in its data"

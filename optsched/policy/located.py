@@ -1,13 +1,13 @@
 """YAML with the place of every value, read by the rules of YAML 1.2.
 
-PyYAML composes the nodes and keeps their marks; what it would let through is refused or read as
-YAML 1.2 does (core schema, https://yaml.org/spec/1.2.2/#103-core-schema):
+PyYAML composes the nodes and records their positions. This module is stricter and follows the core
+schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema):
 
-- a key that comes twice is an error, the last one does not win;
+- a duplicate key is an error; the last one does not win;
 - plain scalars are null, true, false, whole numbers, numbers or text. `no` is text and not false,
   `014` is 14 and not 12, `1:30` and `1_000` are text and not 90 and 1000;
-- tags other than those of the core schema, merge keys and keys that are no scalars are errors;
-- depth and size are limited, so that aliases can not multiply without end.
+- tags other than those of the core schema, merge keys and keys that are not scalars are errors;
+- depth and size are limited, so that aliases can not expand without end.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ MOST_VALUES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Located(Generic[T_co]):
-    """A value and its place.
+    """A value and its place in the file.
 
     Attributes
     ----------
     text
-        A scalar as it is written, without its quotes; empty for lists and mappings.
+        A scalar as it is written, without quotes; empty for lists and mappings.
 
     """
 
@@ -48,7 +48,7 @@ class Located(Generic[T_co]):
 
 
 class Field(NamedTuple):
-    """A field of a mapping: where its name stands, and its value."""
+    """A field of a mapping: the place of its name, and its value."""
 
     key: Spot
     node: Node
@@ -67,7 +67,7 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U000100
 
 
 def _loader() -> Any:  # noqa: ANN401  PyYAML's two kinds of loaders have no base in common
-    """The C parser if it is installed, without the resolvers of YAML 1.1."""
+    """Return the C parser if it is installed, without the resolvers of YAML 1.1."""
     resolvers = {None: [(_PLAIN, re.compile(""))]}
     base = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     return type("_Loader", (base,), {"yaml_implicit_resolvers": resolvers})
@@ -77,9 +77,9 @@ _LOADER = _loader()
 
 
 def read_tree(text: str, file: str, findings: Findings) -> Node | None:
-    """The one document of a text, with every problem of its form in `findings`.
+    """Return the one document of a text; its YAML problems are added to `findings`.
 
-    None where there is no document to be had. An empty text is a null.
+    Returns None where the text can not be parsed. An empty text is a null.
     """
     source = _Source(file, tuple(_BREAK.split(text)))
     bad = _UNPRINTABLE.search(text)
@@ -89,7 +89,7 @@ def read_tree(text: str, file: str, findings: Findings) -> Node | None:
         return None
     try:
         if _is_too_deep(text):
-            findings.error(source.spot(0, 0), f"goes deeper than {MOST_DEPTH} levels")
+            findings.error(source.spot(0, 0), f"nests deeper than {MOST_DEPTH} levels")
             return None
         root = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as e:
@@ -101,7 +101,7 @@ def read_tree(text: str, file: str, findings: Findings) -> Node | None:
 
 
 def core_scalar(text: str) -> Scalar:
-    """The value of a plain scalar in YAML 1.2."""
+    """Return the value of a plain scalar in YAML 1.2."""
     for pattern, read in _READINGS:
         if pattern.fullmatch(text):
             return read(text)
@@ -109,7 +109,7 @@ def core_scalar(text: str) -> Scalar:
 
 
 def _number(text: str) -> Scalar:
-    """A whole number; text where it has more digits than Python reads."""
+    """Return a whole number; the text itself where it has more digits than Python reads."""
     try:
         return int(text)
     except ValueError:
@@ -142,19 +142,19 @@ class _Source:
     lines: tuple[str, ...]
 
     def spot(self, line: int, column: int, path: str = "") -> Spot:
-        """The place at a line and column counted from 0; past the end is the end."""
+        """Return the place at a line and column counted from 0, at most the end of the text."""
         if line >= len(self.lines):
             line, column = len(self.lines) - 1, len(self.lines[-1])
         return Spot(self.file, line + 1, column + 1, path, self.lines[line])
 
     def spot_at(self, text: str, index: int) -> Spot:
-        """The place of a character of the text."""
+        """Return the place of a character of the text."""
         before = _BREAK.split(text[:index])
         return self.spot(len(before) - 1, len(before[-1]))
 
 
 def _is_too_deep(text: str) -> bool:
-    """Whether composing would go too deep; the C parser composes by recursion, without a limit."""
+    """Return whether a text nests too deeply; the C parser recurses without a limit."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -172,7 +172,7 @@ def _report_syntax(error: yaml.MarkedYAMLError, source: _Source, findings: Findi
     if spot.excerpt[spot.column - 1 : spot.column] == "\t":
         findings.error(spot, "a tab can not indent in YAML; use spaces")
     elif (error.context or "").startswith("expected a single document"):
-        findings.error(spot, "one document is expected, here another one begins")
+        findings.error(spot, "one document is expected; another one begins here")
     else:
         context = f", {error.context}" if error.context else ""
         findings.error(spot, f"not YAML: {error.problem}{context}")
@@ -180,7 +180,7 @@ def _report_syntax(error: yaml.MarkedYAMLError, source: _Source, findings: Findi
 
 @dataclass
 class _Tree:
-    """Nodes of PyYAML → located values."""
+    """Converts PyYAML's nodes to located values."""
 
     source: _Source
     findings: Findings
@@ -197,7 +197,7 @@ class _Tree:
         if isinstance(node, yaml.ScalarNode):
             return Located(self._scalar(node, spot), spot, node.value)
         if len(self.above) == MOST_DEPTH or any(node is outer for outer in self.above):
-            self.findings.error(spot, f"aliases lead deeper than {MOST_DEPTH} levels")
+            self.findings.error(spot, f"aliases nest deeper than {MOST_DEPTH} levels")
             return Located(None, spot)
         self.above.append(node)
         value = self._collection(node, spot)
@@ -214,7 +214,7 @@ class _Tree:
                 isinstance(value, bool) and node.tag != f"{_CORE}bool"
             ):
                 kind = node.tag.removeprefix(_CORE)
-                self.findings.error(spot, f"{text!r} is not what its tag !!{kind} says")
+                self.findings.error(spot, f"{text!r} does not match its tag !!{kind}")
             return value
         if node.tag not in (f"{_CORE}str", "!"):
             self._refuse_tag(node, spot)
@@ -239,7 +239,7 @@ class _Tree:
             if name in fields:
                 self.findings.error(at, f"comes twice; first in line {fields[name].key.line}")
             elif name == "<<":
-                self.findings.error(at, "merge keys are no part of YAML 1.2; repeat the fields")
+                self.findings.error(at, "merge keys are not part of YAML 1.2; repeat the fields")
             else:
                 fields[name] = Field(at, self.read(value, at.path))
         return fields

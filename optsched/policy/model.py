@@ -1,6 +1,6 @@
-"""Our own format: a scheduling model → a policy.
+"""Read the project's own format, a scheduling model, as a policy.
 
-A model says everything that a policy holds: actions, tiers of rules, levels of the objective,
+A model states everything that a policy holds: actions, tiers of rules, levels of the objective,
 admission, solver and budgets. See docs/configuration.md.
 """
 
@@ -65,9 +65,9 @@ FIELDS = (
 def policy_of_model(
     root: Node, source: str, findings: Findings, catalogue: Catalogue = BUILT_IN
 ) -> Policy:
-    """The policy of a model.
+    """Return the policy of a model.
 
-    Raises `PolicyError` with every problem of the file, form and content, if there is an error.
+    If there is an error, raises `PolicyError` with every problem of syntax and content.
     """
     fields = fields_of(root, FIELDS, findings, required=REQUIRED)
     _check_kind(fields, findings)
@@ -131,7 +131,7 @@ def _read_actions(fields: Mapping[str, Field], known: ActionReader) -> tuple[str
 def _read_levels(
     fields: Mapping[str, Field], tiers: Sequence[Sequence[TierPlugin]] | None, findings: Findings
 ) -> tuple[str, ...]:
-    """The levels; their needs are checked where the tiers are known."""
+    """Return the levels; report a level without a rule that serves it, where tiers are known."""
     if "levels" not in fields:
         return ()
     found: dict[str, int] = {}
@@ -166,7 +166,7 @@ def _read_admission(
 
 
 def _read_reservations(fields: Mapping[str, Field], solver: SolverKind, findings: Findings) -> int:
-    """As many as given; without a solver none unless given."""
+    """Return the number of reservations; the default is 0 without a solver."""
     usual = 0 if solver is SolverKind.NONE else MOST_RESERVATIONS
     if "reservations" not in fields:
         return usual
@@ -177,7 +177,7 @@ def _read_reservations(fields: Mapping[str, Field], solver: SolverKind, findings
 def _read_moves(
     fields: Mapping[str, Field], findings: Findings
 ) -> tuple[tuple[str, tuple[tuple[str, Value], ...]], ...]:
-    """How many tasks may move in a session, as Volcano's configuration says it of the action."""
+    """Return `maxMoves` as an argument of the action, as in Volcano's `configurations`."""
     if "maxMoves" not in fields:
         return ()
     number = read_whole_number(fields["maxMoves"].node, findings, 0)

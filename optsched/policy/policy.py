@@ -1,6 +1,6 @@
 """The configuration of a scheduler: actions, rules in tiers, levels, solver and budgets.
 
-A policy is plain data. The loaders of this room make it; sessions only read it.
+A policy is plain data. The loaders of this package make policies; sessions only read them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 MOST_RESERVATIONS = 4
-"""Gangs that have a reservation at once, unless a model says otherwise."""
+"""The most gangs with a reservation at the same time, unless a model sets `reservations`."""
 
 
 class Admission(Enum):
-    """The form of the level `admission`: one level a priority, or one for all, weighted by it."""
+    """The form of the level `admission`: one level per priority, or one weighted by priority."""
 
     BY_PRIORITY = "priority"
     BY_WEIGHT = "weight"
@@ -44,16 +44,16 @@ class SolverKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """How long things may take.
+    """Time limits of a session.
 
     Attributes
     ----------
     solve_ms
         Wall time of the solver in a session.
     period_ms
-        From the start of one session to the start of the next.
+        Time from the start of one session to the start of the next.
     starvation_after_ms
-        Gangs that have waited for longer precede the others of their priority.
+        Gangs that have waited longer precede the other gangs of their priority.
     deterministic_s
         Solver work for each level, in CP-SAT's deterministic seconds, where no clock is read.
 
@@ -67,13 +67,13 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class TierPlugin:
-    """A plugin as a tier names it, with the arguments given and the switches left on."""
+    """A plugin as a tier names it, with its arguments and the extension points left on."""
 
     name: str
     arguments: tuple[tuple[str, Value], ...] = ()
     faces: frozenset[Face] = DEFAULT_FACES
     plugin: Plugin | None = None
-    """The plugin itself where it does not come along."""
+    """The plugin itself if it is custom; None for a built-in plugin."""
 
     @property
     def resolved(self) -> Plugin:
@@ -88,34 +88,34 @@ class Policy:
     Attributes
     ----------
     name
-        Of the model, or of the file.
+        Name of the model or the file.
     source
-        The file it was read from, or `model NAME` for those that are shipped.
+        The file that the policy was read from, or `model NAME` for a shipped model.
     meaning
-        Its purpose, in a sentence; empty without one.
+        The purpose, in a sentence; empty without one.
     actions
-        In the order in which they run.
+        Names of the actions, in the order in which they run.
     tiers
         The plugins as they were named; `rules` is made from them.
     rules
-        In the order in which they are asked, with plugin, tier and faces.
+        The rules in the order in which they are called, with plugin, tier and extension points.
     levels
-        Of the objective, the most important first; see `LEVELS` in `optsched.plugins.objectives`.
+        Levels of the objective, the most important first; see `LEVELS` in
+        `optsched.plugins.objectives`.
     admission, solver, budgets
         See their types.
     reservations
-        Gangs at most that have waited for too long and for which room is kept from an instant on;
-        0 for none.
+        The most starving gangs for which capacity is reserved from an instant on; 0 for none.
     action_arguments
         The arguments of single actions in Volcano's `configurations`.
     proposers
-        The actions of a user among them, made for their arguments.
+        The custom actions of the policy, built with their arguments.
     metrics
-        Volcano's section of that name, by dotted field; may hold a password.
+        Volcano's section `metrics`, by dotted field; may hold a password.
     warnings
-        Settings that are likely not meant as written.
+        Warnings about settings that are likely mistakes.
     plugin_files
-        Path and text of the files with its plugins.
+        Path and text of the files that define custom plugins.
 
     """
 
@@ -138,12 +138,12 @@ class Policy:
 
 
 def without_solver(policy: Policy) -> Policy:
-    """The same policy, decided by the greedy pipeline alone, as in Volcano: nothing reserved."""
+    """Return the policy without solver and reservations: the greedy pipeline decides alone."""
     return replace(policy, solver=SolverKind.NONE, reservations=0)
 
 
 def with_solver(policy: Policy, solver: SolverKind | str | None) -> Policy:
-    """The same policy with another solver; None for its own."""
+    """Return the policy with another solver; None leaves the policy's solver."""
     if solver is None:
         return policy
     kind = SolverKind(solver)
@@ -153,9 +153,9 @@ def with_solver(policy: Policy, solver: SolverKind | str | None) -> Policy:
 def build_rules(
     tiers: Iterable[Sequence[TierPlugin]], metrics: Iterable[tuple[str, str]] = ()
 ) -> RuleSet:
-    """The rules that plugins bring, in their order; tiers count from 1.
+    """Return the rules of plugins, in the order of the plugins; tiers count from 1.
 
-    Arguments have been checked before. `metrics` names the source of measured load.
+    The arguments have to be checked already. `metrics` names the source of measured load.
     """
     delays = {f"metrics.{key}": value for key, value in metrics if key == "interval"}
     return RuleSet(
@@ -169,7 +169,7 @@ def build_rules(
 
 
 def _arguments(plugin: TierPlugin) -> dict[str, Value]:
-    """What a plugin is built from: its arguments, and switches that its rules read."""
+    """Return a plugin's arguments, together with the switches that its rules read."""
     switches = {f.value: f in plugin.faces for f in (Face.HIERARCHY, Face.RECLAIMABLE)}
     return {**dict(plugin.arguments), **switches}
 
@@ -183,7 +183,7 @@ _ADMISSION = {
 
 
 def describe(policy: Policy) -> str:
-    """A policy in words: its actions, its rules, and its levels in order."""
+    """Return a text with a policy's actions, rules, levels in order, and budgets."""
     return "\n".join(
         [
             f"{policy.name} ({policy.source})",
@@ -198,7 +198,7 @@ def describe(policy: Policy) -> str:
 
 
 def _table(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-    """Rows of a heading, a name and its meaning, aligned."""
+    """Yield rows of a heading, a name and its meaning, in aligned columns."""
     kept = list(rows)
     width = max((len(name) for _, name, _ in kept), default=0)
     for head, name, meaning in kept:
@@ -230,7 +230,7 @@ def _budget_rows(policy: Policy) -> Iterator[tuple[str, str, str]]:
     budgets = policy.budgets
     yield ("admission", _ADMISSION[policy.admission], "")
     if policy.solver is SolverKind.NONE:
-        yield ("solver", "none, the greedy pipeline decides", "")
+        yield ("solver", "none; the greedy pipeline decides", "")
     else:
         yield ("solver", f"CP-SAT, up to {format_duration_ms(budgets.solve_ms)} a session", "")
     yield ("period", format_duration_ms(budgets.period_ms), "")

@@ -1,6 +1,6 @@
-"""The common parts of both formats of policies: actions, tiers of plugins, levels, the solver.
+"""The common parts of both policy formats: actions, tiers of plugins, levels, the solver.
 
-Everything here reads located values and reports their problems; see `Findings`.
+The functions read located values and add problems to `Findings`.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class ActionReader:
-    """Reads the names of actions, and makes those of a user.
+    """Reads the names of actions, and builds custom actions.
 
     Attributes
     ----------
     catalogue
-        The actions that there are.
+        The known actions.
     named
-        Those of a user that the policy names, and where.
+        The custom actions that the policy names, with the places of their names.
 
     """
 
@@ -67,7 +67,7 @@ class ActionReader:
     named: dict[str, tuple[Action, Spot]] = field(default_factory=dict)
 
     def name(self, word: str, spot: Spot) -> str | None:
-        """The name of an action, if there is one of that name."""
+        """Return the name if an action has it; otherwise report it and return None."""
         action = self.read_action(word, spot)
         if action is None:
             return None
@@ -76,7 +76,7 @@ class ActionReader:
         return word
 
     def read_action(self, word: str, spot: Spot) -> Action | None:
-        """The action of a name; reported where there is none."""
+        """Return the action with a name; report an unknown name and return None."""
         if word in self.named:
             return self.named[word][0]
         action = self.catalogue.find_action(word)
@@ -89,7 +89,7 @@ class ActionReader:
     def proposers(
         self, arguments: Iterable[tuple[str, tuple[tuple[str, Value], ...]]] = ()
     ) -> tuple[Proposer, ...]:
-        """The actions of a user, made of what a policy says about them."""
+        """Return the custom actions, built with the arguments that the policy gives them."""
         said = dict(arguments)
         made = []
         for name, (action, spot) in self.named.items():
@@ -104,7 +104,7 @@ class ActionReader:
 def warn_of_idle_actions(
     actions: Sequence[str], solver: SolverChoice, spot: Spot, findings: Findings
 ) -> None:
-    """Warn of actions that only a solver carries out, where there is none."""
+    """Warn of actions that need a solver, where the policy has none."""
     for name in NEED_SOLVER.intersection(actions):
         if solver.kind is SolverKind.NONE:
             findings.warn(spot, f"without a solver the action {name} has no effect")
@@ -114,7 +114,7 @@ def warn_of_idle_actions(
 
 
 def _names_of(node: Node, findings: Findings) -> str | None:
-    """Names with commas between them, or a list of names."""
+    """Return names joined by commas, from such a text or from a list of names."""
     if isinstance(node.value, tuple):
         names = [text_of(each, findings) for each in node.value]
         return None if None in names else ",".join(filter(None, names))
@@ -153,13 +153,13 @@ _READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
     Kind.NAMES: lambda _, node, findings: _names_of(node, findings),
     Kind.CHOICE: lambda a, node, findings: choice_of(node, a.choices, a.name, findings),
 }
-"""How values are read; those of other types are not."""
+"""The function that reads a value of each kind; other kinds are not read."""
 
 
 def read_arguments(
     given: Mapping[str, Field], known: Sequence[Argument], owner: str, findings: Findings
 ) -> tuple[tuple[str, Value], ...]:
-    """The arguments of a plugin or an action, checked; `owner` is its name."""
+    """Return the checked arguments of a plugin or an action; `owner` names it in messages."""
     found: list[tuple[str, Value]] = []
     for name, (key, node) in given.items():
         argument = next((a for a in known if a.accepts(name)), None)
@@ -185,7 +185,7 @@ def read_arguments(
 def _listed(
     argument: Argument, node: Node, owner: str, findings: Findings
 ) -> Iterator[tuple[str, Value]]:
-    """The arguments of each entry of a list, by its number."""
+    """Yield the arguments of each entry of a list, named `argument.number.name`."""
     for number, entry in enumerate(items_of(node, findings)):
         inner = fields_of(entry, None, findings)
         whose = f"{argument.name}[{number}] of {owner}"
@@ -194,7 +194,7 @@ def _listed(
 
 
 def arguments_in(fields: Mapping[str, Field], findings: Findings) -> Mapping[str, Field]:
-    """The content of the field `arguments`; it may be missing or empty."""
+    """Return the content of the field `arguments`; it may be missing or empty."""
     if "arguments" not in fields or fields["arguments"].node.value is None:
         return {}
     return fields_of(fields["arguments"].node, None, findings)
@@ -220,15 +220,15 @@ class TierReader:
     Attributes
     ----------
     word
-        The name of an entry of a tier in its format: plugin or rule.
+        The noun for an entry of a tier in this format: plugin or rule.
     catalogue
-        The plugins that there are.
+        The known plugins.
     spots
-        Where each plugin is named.
+        The place where each plugin is named.
     is_complete
-        Whether every entry could be read, so that missing ones can be reported.
+        Whether every entry could be read, so that missing plugins can be reported.
     rule_owners
-        The plugins of users by the names of their rules.
+        The name of the custom plugin of each custom rule, by the name of the rule.
 
     """
 
@@ -240,18 +240,18 @@ class TierReader:
     rule_owners: dict[str, str] = field(default_factory=dict)
 
     def read(self, node: Node) -> tuple[tuple[TierPlugin, ...], ...]:
-        """The tiers of a policy."""
+        """Return the tiers of a policy."""
         tiers = tuple(self._tier(tier) for tier in items_of(node, self.findings))
         if not tiers:
             self.findings.error(node.spot, f"names no {self.word}")
         self._check_company(tiers)
-        # The usage of queues is recorded once, and fades at one speed.
+        # There is one record of queue usage, so it decays with one half-life.
         told = [(p.name, dict(p.arguments)) for tier in tiers for p in tier]
         found = [(name, str(said[HALF_LIFE])) for name, said in told if HALF_LIFE in said]
         for name, text in found[1:]:
             first, other = found[0]
             if parse_duration_ms(text) != parse_duration_ms(other):
-                message = f"{HALF_LIFE} is {text} here, {other} with {first}; it can only be one"
+                message = f"{HALF_LIFE} is {text} here, but {other} with {first}; write one value"
                 self.findings.error(self.spots[name], message)
         return tiers
 
@@ -281,7 +281,7 @@ class TierReader:
         if plugin.name == "resource-strategy-fit" and "resources" in given:
             for name, (key, _) in fields_of(given["resources"].node, None, self.findings).items():
                 if "*" in name[:-1] or name == "*":
-                    message = "an asterisk stands at the end only, after what all names begin with"
+                    message = "an asterisk is accepted only at the end of a name, after a prefix"
                     self.findings.error(key, message)
         if not plugin.origin:
             return TierPlugin(plugin.name, arguments, faces)
@@ -299,7 +299,7 @@ class TierReader:
             return None
         name = ALIASES.get(written, written)
         if name in JOB_PLUGINS:
-            message = f"{name} is a plugin of jobs, not of the scheduler, and is passed over"
+            message = f"{name} is a plugin of jobs, not of the scheduler, and is ignored"
             self.findings.warn(node.spot, message)
             return None
         plugin = self.catalogue.find_plugin(name)
@@ -317,7 +317,7 @@ class TierReader:
         return plugin
 
     def _enabled_points(self, fields: Mapping[str, Field]) -> frozenset[Face]:
-        """The switches that are on after those of an entry have been applied."""
+        """Return the extension points that are on once the entry's switches are applied."""
         turned: dict[Face, bool] = {}
         for name, (key, node) in fields.items():
             if name in ("name", "arguments"):
@@ -328,7 +328,7 @@ class TierReader:
                 self.findings.error(key, "there is no such field", nearest(name, known))
                 continue
             if switch != name:
-                self.findings.warn(key, f"Volcano spells it {switch} and would pass this over")
+                self.findings.warn(key, f"Volcano spells it {switch} and would ignore this one")
             value = flag_of(node, self.findings)
             if value is not None and (switch == name or switch not in fields):
                 turned[_SWITCHES[switch]] = value
@@ -345,14 +345,14 @@ class TierReader:
                 self.findings.warn(given[name].key, message)
 
     def _check_service(self, arguments: Mapping[str, Value], node: Node) -> None:
-        """An extender without an address or without anything to ask."""
+        """Report an extender without an address or without any verb."""
         if "extender.urlPrefix" not in arguments:
             self.findings.error(node.spot, "extender needs the argument extender.urlPrefix")
         if not any(name.endswith("Verb") for name in arguments):
-            self.findings.warn(node.spot, "has no effect: no argument names what is asked")
+            self.findings.warn(node.spot, "has no effect: no argument extender.*Verb is set")
 
     def _check_sharing(self, arguments: Mapping[str, Value], given: Mapping[str, Field]) -> None:
-        """Ways to share GPUs of which a GPU can follow only one; Volcano stops there."""
+        """Report several ways of sharing GPUs: a GPU follows one, and Volcano exits on more."""
         names = [f"deviceshare.{way}Enable" for way in ("GPUSharing", "GPUNumber", "VGPU")]
         first, *others = [n for n in names if arguments.get(n)] or [""]
         for name in others:
@@ -367,12 +367,12 @@ class TierReader:
             self.findings.error(given[other].key, message)
 
     def _check_company(self, tiers: Iterable[Sequence[TierPlugin]]) -> None:
-        """Plugins that Volcano does not allow together."""
+        """Report plugins that Volcano does not allow together."""
         if "proportion" not in self.spots:
             return
         if "capacity" in self.spots:
             later = max(self.spots["proportion"], self.spots["capacity"], key=lambda s: s.line)
-            message = "proportion and capacity both share out the queues; only one of them can"
+            message = "proportion and capacity both set the queues' shares; only one of them can"
             self.findings.error(later, message)
         for plugin in (p for tier in tiers for p in tier):
             if plugin.name == "drf" and Face.HIERARCHY in plugin.faces:
@@ -389,7 +389,7 @@ VOLUME_SHAPE = "volumebinding.shape"
 
 
 def _plugins_by_level() -> dict[str, tuple[str, ...]]:
-    """Return, by level, the plugins without one of which it is nothing."""
+    """Return, for each level that depends on plugins, the plugins that serve the level."""
     needs: dict[str, tuple[str, ...]] = {}
     for name in LEVELS:
         served = (p.name for p in PLUGINS.values() if any(k.name == name for k in p.levels))
@@ -400,17 +400,17 @@ def _plugins_by_level() -> dict[str, tuple[str, ...]]:
 
 
 LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = _plugins_by_level()
-"""Levels that are nothing without one of these plugins."""
+"""Plugins by level: the level has no effect without one of them."""
 
 
 def derive_levels(tiers: Iterable[Sequence[TierPlugin]]) -> tuple[str, ...]:
-    """The levels that the plugins of a policy stand for."""
+    """Return the levels that the plugins of a policy serve."""
     kept = list(tiers)
     return tuple(level for level in LEVELS if is_served(level, kept))
 
 
 def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
-    """Whether one of the plugins that a level needs is present and switched on for it."""
+    """Return whether one of the plugins that a level needs is present and switched on for it."""
     if level not in LEVEL_NEEDS:
         return True
     plugins = [plugin for tier in tiers for plugin in tier]
@@ -420,7 +420,7 @@ def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
 
 
 def _has_scores(plugin: TierPlugin) -> bool:
-    """Whether a plugin scores nodes: by its name, by its arguments, or perhaps as a custom one."""
+    """Return whether a plugin scores nodes; true for every custom plugin, which may do so."""
     if plugin.plugin is not None or plugin.name in LEVEL_NEEDS["node-score"]:
         return True
     return any(key.startswith(VOLUME_SHAPE) for key, _ in plugin.arguments)
@@ -431,14 +431,14 @@ def _has_scores(plugin: TierPlugin) -> bool:
 
 @dataclass
 class SolverChoice:
-    """The solver settings of a policy; None for the default."""
+    """The solver settings of a policy; None stands for the default."""
 
     kind: SolverKind = SolverKind.CPSAT
     budget_ms: int | None = None
     deterministic_s: float | None = None
 
     def applied_to(self, budgets: Budgets) -> Budgets:
-        """Budgets with what the policy says about the solver; the default fits into any period."""
+        """Return budgets with these settings; the default solve time is at most the period."""
         return replace(
             budgets,
             solve_ms=self.budget_ms or min(budgets.solve_ms, budgets.period_ms),
@@ -447,7 +447,7 @@ class SolverChoice:
 
 
 def read_solver(node: Node, findings: Findings) -> SolverChoice:
-    """Either the name of an engine, or a mapping with its budget."""
+    """Return the solver settings, from the name of an engine or a mapping with its budget."""
     if isinstance(node.value, str):
         return SolverChoice(_engine(node, findings))
     known = ("engine", "budget", "deterministicTime")

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """Nothing new since the last time."""
+    """The files have not changed since the last poll."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Reloaded:
-    """The file has changed, or is back as it was, and is in force."""
+    """The file has changed, or is back at its last valid content, and is in force."""
 
     policy: Policy
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The file has changed and can not be used; the last good policy stays in force."""
+    """The file has changed and can not be used; the last valid policy stays in force."""
 
     problems: tuple[Problem, ...]
 
@@ -45,22 +45,22 @@ class Rejected:
 Change: TypeAlias = Unchanged | Reloaded | Rejected
 
 _Seen: TypeAlias = "tuple[str, Files] | tuple[Problem, ...]"
-"""The contents that were read last, or why they could not be."""
+"""The contents that were read last, or the problems that kept them from being read."""
 
 _EMPTY = Shelf()
 
 
 class PolicyWatch:
-    """The policy in force, and the files that it and its plugins came from.
+    """The policy in force, and the files that it and its plugins were read from.
 
-    Contents are compared, not times or inodes: a ConfigMap that is mounted swaps symbolic links.
+    Contents are compared, not times or inodes: a mounted ConfigMap is updated by symbolic links.
     A shipped model never changes.
     """
 
     def __init__(
         self, name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _EMPTY
     ) -> None:
-        """Load it for the first time; raises `PolicyError` if that fails."""
+        """Load the policy for the first time; raise `PolicyError` if that fails."""
         self._path = None if is_shipped(name_or_path) else name_or_path
         self._read = read
         self._shelf = shelf
@@ -74,11 +74,11 @@ class PolicyWatch:
 
     @property
     def policy(self) -> Policy:
-        """The last good policy."""
+        """The last valid policy."""
         return self._policy
 
     def poll(self) -> Change:
-        """Read the file again. Each content's problem is reported once."""
+        """Read the files again and return the change; the same problems are reported once."""
         if self._path is None:
             return Unchanged()
         try:

@@ -1,8 +1,8 @@
-"""Volcano's `volcano-scheduler.conf` → a policy.
+"""Read Volcano's `volcano-scheduler.conf` as a policy.
 
-It accepts what Volcano accepts (`pkg/scheduler/conf/scheduler_conf.go`, `pkg/scheduler/util.go`),
-and `solver`. Parts that Volcano would silently ignore (unknown fields, actions, plugins and
-arguments) are errors with their places.
+The reader accepts what Volcano accepts (`pkg/scheduler/conf/scheduler_conf.go`,
+`pkg/scheduler/util.go`), and also `solver`. Parts that Volcano would silently ignore (unknown
+fields, actions, plugins and arguments) are errors with their places.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _NOT_FETCHED = (
 def policy_of_volcano(
     root: Node, source: str, findings: Findings, catalogue: Catalogue = BUILT_IN
 ) -> Policy:
-    """The policy of a configuration of Volcano's scheduler.
+    """Return the policy of a configuration of Volcano's scheduler.
 
-    Raises `PolicyError` with every problem of the file, form and content, if there is an error.
+    If there is an error, raises `PolicyError` with every problem of syntax and content.
     """
     fields = fields_of(root, FIELDS, findings, required=REQUIRED)
     reader = TierReader("plugin", findings, catalogue)
@@ -82,7 +82,7 @@ def policy_of_volcano(
 
 
 def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
-    """Names with commas between them, each reported where it stands."""
+    """Return the actions of a comma-separated text; each unknown name is reported at its place."""
     findings = known.findings
     if isinstance(node.value, tuple):
         likely = ", ".join(n.text for n in node.value)
@@ -96,7 +96,7 @@ def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
 
 
 def _split_list(text: str, spot: Spot) -> Iterator[tuple[str, Spot]]:
-    """The words of a list with commas and their positions, as far as they are on its first line."""
+    """Yield the words of a comma-separated text, with places for those on its first line."""
     start = spot.column - 1
     for part in text.split(","):
         word = part.strip()
@@ -108,7 +108,7 @@ def _split_list(text: str, spot: Spot) -> Iterator[tuple[str, Spot]]:
 def _read_configurations(
     fields: Mapping[str, Field], known: ActionReader
 ) -> tuple[tuple[str, tuple[tuple[str, Value], ...]], ...]:
-    """Arguments by action."""
+    """Return the arguments of each action."""
     findings = known.findings
     if "configurations" not in fields:
         return ()
@@ -129,7 +129,7 @@ def _read_configurations(
 def _read_metrics(
     fields: Mapping[str, Field], is_wanted: bool, findings: Findings
 ) -> tuple[tuple[str, str], ...]:
-    """The source of measured load, for the plugin `usage`; nothing is fetched from there."""
+    """Return the source of measured load for the plugin `usage`; no load is fetched from it."""
     if "metrics" not in fields:
         return ()
     key, node = fields["metrics"]

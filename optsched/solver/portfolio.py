@@ -175,7 +175,7 @@ def improve(
     incumbent: Answer,
     search: SolveRequest,
 ) -> Answer:
-    """The best answer found within the limits; never worse than the incumbent.
+    """Return the best answer found within the limits; never worse than the incumbent.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def _run_engines(
     incumbent: Answer,
     run: tuple[_OpenProblem, SolveRequest],
 ) -> Answer:
-    """The best answer of the engines, one after the other."""
+    """Return the best answer of the engines, one after the other."""
     part, search = run
     limits, best, stopped = search.limits, incumbent, ""
     engines = _engines(part, limits)[: max(limits.num_engines, 1)]
@@ -226,7 +226,7 @@ def _run_engines(
 
 
 def _for_engines(budget_ms: int) -> int:
-    """The budget without the parts for encoding and for adding gangs greedily."""
+    """Return the budget without the parts for encoding and for adding gangs greedily."""
     return budget_ms - min(budget_ms // 10, MOST_KEPT_MS)
 
 
@@ -237,7 +237,7 @@ def fill_idle_capacity(
     best: Answer,
     tied: Bool,
 ) -> Answer:
-    """The answer, with gangs added greedily on idle capacity.
+    """Return the answer, with gangs added greedily on idle capacity.
 
     A search that runs out of time on one level may leave gangs of the levels below out. Gangs that
     are tied to single nodes stay as they are.
@@ -360,7 +360,7 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
 
 
 def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
-    """The first engine, and the one for levels that it does not prove.
+    """Return the first engine, and the one for levels that it does not prove.
 
     Gangs that tie nodes, and levels over domains, are for solving node by node as long as that is
     possible. Scores of nodes are only seen there; configurations prove the levels above sooner.
@@ -388,7 +388,7 @@ def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
 
 
 def _count_idle_vectors(problem: Problem) -> int:
-    """How many different idle resources nodes have, as far as pending tasks can use them."""
+    """Return how many different idle resources nodes have, as far as pending tasks can use them."""
     useful = useful_capacity(problem.idle, problem.classes.request)
     return len(np.unique(useful, axis=0))
 
@@ -396,7 +396,7 @@ def _count_idle_vectors(problem: Problem) -> int:
 def _improve_with(
     engine: str, problem: Problem, part: _OpenProblem, run: tuple[Answer, SolveRequest]
 ) -> Answer:
-    """The answer of one engine to an incumbent."""
+    """Return the answer of one engine to an incumbent."""
     levels = part.goal.levels
     incumbent, search = run
     try:
@@ -421,7 +421,7 @@ def _improve_with(
 def _search_neighbourhoods(
     engine: str, problem: Problem, part: _OpenProblem, run: tuple[Answer, SolveRequest]
 ) -> Answer:
-    """The answer of searches of some nodes at a time; each begins with the best plan.
+    """Return the answer of searches of some nodes at a time; each begins with the best plan.
 
     Proofs of a search hold for its own nodes alone, so bounds stay as they are.
     """
@@ -589,7 +589,7 @@ def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, 
 
 
 def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
-    """The problem that is left once the decisions on some gangs (G,) are taken as made."""
+    """Return the problem that is left once the decisions on some gangs (G,) are taken as made."""
     tasks = np.flatnonzero(gangs[problem.gang_of] & (decisions.node_of >= 0))
     request = problem.classes.request[problem.task_class[tasks]]
     used = problem.used.copy()
@@ -687,7 +687,7 @@ def _result(
 
 
 def _keep_better_bound(result: LevelResult, before: LevelResult) -> LevelResult:
-    """A result with the better one of two bounds, where nothing above has changed."""
+    """Return a result with the better one of two bounds, where nothing above has changed."""
     if result.bound is None or before.bound is None:
         return result
     bound = (min if result.sense is Sense.MAX else max)(result.bound, before.bound)

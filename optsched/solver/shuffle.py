@@ -96,7 +96,7 @@ class _Shuffle:
             self._evict(unit, plugin, moves.reasons)
 
     def _find_unit(self, v: int, may_be_whole: bool) -> list[int]:
-        """The task, or its gang where it leaves only as a whole; empty where not allowed."""
+        """Return the task, or its gang where it leaves only as a whole; empty where not allowed."""
         gang = int(self._running.gang_of[v])
         task = self._running.tasks[v]
         found = self._gangs[gang]
@@ -110,7 +110,7 @@ class _Shuffle:
         return all_of if may_be_whole and not self._stays[all_of].any() else []
 
     def _exceeds(self, unit: Sequence[int]) -> bool:
-        """Whether a disruption budget is against it."""
+        """Return whether a disruption budget is against it."""
         tasks = [self._running.tasks[v] for v in unit]
         return any(left < sum(covers(b, t) for t in tasks) for b, left in self._budget_left.items())
 

@@ -32,7 +32,7 @@ def solve_checked(
 
 
 def is_valid_update(model: LevelModel, update: LevelUpdate) -> bool:
-    """Whether value, bound and solution of a level can all be true."""
+    """Return whether value, bound and solution of a level can all be true."""
     if not 0 <= update.level < len(model.objectives):
         return False
     objective = model.objectives[update.level]
@@ -47,7 +47,7 @@ def is_valid_update(model: LevelModel, update: LevelUpdate) -> bool:
 
 
 def is_solution(model: LevelModel, update: LevelUpdate) -> bool:
-    """Whether the solution of an update keeps all bounds and rows."""
+    """Return whether the solution of an update keeps all bounds and rows."""
     solution = update.solution
     if not _is_integer_array(solution, model.lower.shape):
         return False

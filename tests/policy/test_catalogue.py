@@ -183,7 +183,7 @@ def test_an_entry_point_is_called_as_its_plugin_is(package) -> None:
 def test_an_entry_point_does_not_stand_in_for_a_plugin_that_comes_along(package) -> None:
     found = package(GOOD, "gang = {module}:PLUGIN")
     (warning,) = parse_policy(CONF.replace("quiet", "drf"), "a.conf", found).warnings
-    assert "is passed over: a plugin that comes along has that name" in str(warning)
+    assert "is ignored: a plugin of optsched has that name" in str(warning)
 
 
 # --- bad ones ------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ ACCEPTED = "accepted is `PLUGIN = Plugin(name, meaning, arguments, build)`"
 BAD = {
     "syntax": (
         "x = 1\ndef f(:\n",
-        "bad.py:2:7: is no Python: invalid syntax\n    def f(:\n          ^",
+        "bad.py:2:7: is not Python: invalid syntax\n    def f(:\n          ^",
     ),
     "error": (
         "x = 1\ny = x / 0\n",
@@ -204,7 +204,7 @@ BAD = {
     "class": ("x = 1\nPLUGIN = int\n", f"bad.py:2:1: PLUGIN is of type type; {ACCEPTED}"),
     "built-in": (
         GOOD.replace('"quiet",', '"gang",'),
-        "bad.py:14:1: the name gang is that of a plugin that comes along\n"
+        "bad.py:14:1: the name gang is that of a built-in plugin\n"
         "    PLUGIN = Plugin(\n    ^ did you mean `my-gang`?",
     ),
     "alias": (GOOD.replace('"quiet",', '"numaaware",'), "the name numaaware is that of"),
@@ -214,26 +214,26 @@ BAD = {
         "a plugin can not be called 'Quiet Hours'; accepted are lower-case words with hyphens "
         "between them\n    PLUGIN = Plugin(\n    ^ did you mean `quiet-hours`?",
     ),
-    "meaning": (GOOD.replace('"says nothing"', '""'), "has to say what it is for"),
+    "meaning": (GOOD.replace('"says nothing"', '""'), "a plugin needs a meaning"),
     "build": (GOOD.replace("lambda arguments: Quiet", "3 and 4 or "), "build must be a function"),
-    "arguments": (GOOD.replace("(Argument(", '("hours", Argument('), "must all be Arguments"),
+    "arguments": (GOOD.replace("(Argument(", '("hours", Argument('), "must be an Argument"),
     "twice": (
         GOOD.replace("(Argument", '(Argument("hours", Kind.TEXT, "", ""), Argument'),
-        "the argument hours comes twice",
+        "the argument hours is declared twice",
     ),
     "no rule": (
         GOOD.replace("lambda arguments: Quiet(arguments", "lambda arguments: (arguments")
         .replace('["hours"])', '["hours"],)'),
-        'plugin quiet of bad.py:14: build gave a int; accepted are Rules',
+        'plugin quiet of bad.py:14: build returned a int; accepted are Rules',
     ),
     "rule name": (
         GOOD.replace('name = "quiet"', 'name = "drf"'),
-        "the rule name drf is that of a rule that comes along",
+        "the rule name drf is that of a built-in rule",
     ),
     "no rule name": (GOOD.replace('name = "quiet"', ""), "Quiet needs a name of lower-case words"),
     "inner face": (
         GOOD.replace('name = "quiet"', 'name = "quiet"\n        def blockers(self, p, c): pass'),
-        "Quiet overrides blockers, which is not for plugins",
+        "Quiet overrides blockers, which a custom plugin must not override",
     ),
 }  # fmt: skip
 

@@ -115,17 +115,17 @@ def test_accepted(text: str, value: object) -> None:
     [
         ("a: 1\nb: 2\na: 3\n", "3:1: a: comes twice; first in line 1"),
         ("l: [{a: 1, 'a': 2}]", "1:12: l[0].a: comes twice; first in line 1"),
-        ("a: 1\n---\nb: 2\n", "2:1: : one document is expected, here another one begins"),
+        ("a: 1\n---\nb: 2\n", "2:1: : one document is expected; another one begins here"),
         ("a:\n\tb: 1\n", "2:1: : a tab can not indent in YAML; use spaces"),
-        ("a: !!int x", "1:4: a: 'x' is not what its tag !!int says"),
-        ("a: !!int true", "1:4: a: 'true' is not what its tag !!int says"),
-        ("a: !!bool 1", "1:4: a: '1' is not what its tag !!bool says"),
+        ("a: !!int x", "1:4: a: 'x' does not match its tag !!int"),
+        ("a: !!int true", "1:4: a: 'true' does not match its tag !!int"),
+        ("a: !!bool 1", "1:4: a: '1' does not match its tag !!bool"),
         ("a: !secret x", "1:4: a: the tag !secret is not accepted here"),
         ("a: !!set {x, y}", "1:4: a: the tag !!set is not accepted here"),
         ("a: !!python/name:os.system ''", "1:4: a: the tag !!python/name:os.system is not"),
-        ("<<: {a: 1}", "1:1: <<: merge keys are no part of YAML 1.2; repeat the fields"),
+        ("<<: {a: 1}", "1:1: <<: merge keys are not part of YAML 1.2; repeat the fields"),
         ("[1]: a", "1:1: : the name of a field must be a word, not a list or mapping"),
-        ("a: &x [*x]", "1:4: a[0]: aliases lead deeper than"),
+        ("a: &x [*x]", "1:4: a[0]: aliases nest deeper than"),
         ("a: *x", "1:4: : not YAML: found undefined alias"),
         ("a: [1", ": : not YAML: "),
         ("a: 'x", "1:6: : not YAML: found unexpected end of stream"),
@@ -133,9 +133,9 @@ def test_accepted(text: str, value: object) -> None:
         ("a: x\ny", ": : not YAML: "),
         ("a: \x07", "1:4: : the character U+0007 is not allowed in YAML"),
         ("a: 1\nb: \ud800", "2:4: : the character U+D800 is not allowed in YAML"),
-        ("[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1), "1:1: : goes deeper than 40 levels"),
-        ("[" * 200_000, ": : goes deeper than 40 levels"),
-        ("- " * 200_000, ": : goes deeper than 40 levels"),
+        ("[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1), "1:1: : nests deeper than 40 levels"),
+        ("[" * 200_000, ": : nests deeper than 40 levels"),
+        ("- " * 200_000, ": : nests deeper than 40 levels"),
         ("[" + "1," * MOST_VALUES + "]", f"the file has more than {MOST_VALUES} values"),
     ],
 )
@@ -155,7 +155,7 @@ def test_aliases_do_not_multiply_without_end() -> None:
 def test_aliases_do_not_pile_up_where_values_are_skipped() -> None:
     lines = ["a: 1", "a: &x0 [1]"] + [f"a: &x{i} [*x{i - 1}]" for i in range(1, 3000)]
     _, found = read("\n".join([*lines, "b: *x2999"]))
-    assert sum("aliases lead deeper than" in f for f in found) == 1
+    assert sum("aliases nest deeper than" in f for f in found) == 1
 
 
 # Names stay short: YAML allows a key of a flow mapping 1024 characters.

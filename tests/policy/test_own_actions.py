@@ -100,10 +100,13 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     [
         ("ACTION = 3", "1:1: ACTION is of type int; accepted is `ACTION = Action("),
         (GOOD.replace('"stage"', '"Stage"'), "can not be called 'Stage'"),
-        (GOOD.replace('"stage"', '"reclaim"'), "reclaim is that of an action that comes along"),
-        (GOOD.replace('"places a"', '""'), "an action has to say what it is for"),
-        (GOOD.replace(", build)", ", 3)"), "build must be a function from arguments to what"),
-        (GOOD.replace("return lambda view: ", "return "), "build gave a list"),
+        (GOOD.replace('"stage"', '"reclaim"'), "reclaim is that of a built-in action"),
+        (GOOD.replace('"places a"', '""'), "an action needs a meaning"),
+        (
+            GOOD.replace(", build)", ", 3)"),
+            "build must be a function from arguments to a function",
+        ),
+        (GOOD.replace("return lambda view: ", "return "), "build returned a list"),
         (GOOD + "\n    PLUGIN = 3", "PLUGIN is of type int"),
         ("X = 1", "defines no PLUGIN"),
     ],
@@ -125,6 +128,6 @@ def test_an_entry_point_brings_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     policy = parse_policy(CONF, "a.conf", found)
     assert proposed(policy) == [Place("ns/a", "n0")]
     (warning,) = policy.warnings
-    assert "reclaim = lab_stage:ACTION is passed over: an action that comes along" in str(warning)
+    assert "reclaim = lab_stage:ACTION is ignored: an action of optsched" in str(warning)
     assert "calls itself stage" in told(found, CONF.replace("stage", "other"))
     assert "can not be loaded: ModuleNotFoundError" in told(found, CONF.replace("stage", "gone"))

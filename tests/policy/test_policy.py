@@ -51,4 +51,4 @@ def test_without_solver_changes_nothing_else() -> None:
     assert (policy.solver, greedy.solver) == (SolverKind.CPSAT, SolverKind.NONE)
     assert greedy.rules is policy.rules
     assert greedy.levels == policy.levels
-    assert "none, the greedy pipeline decides" in describe(greedy)
+    assert "none; the greedy pipeline decides" in describe(greedy)

@@ -238,7 +238,7 @@ def test_other_spellings_of_names_mean_the_same(alias: str) -> None:
 def test_plugins_of_jobs_are_passed_over() -> None:
     policy = load(SHORT.format("gang\n  - name: svc"))
     assert [p.name for p in policy.tiers[0]] == ["gang"]
-    assert warnings(policy) == ["svc is a plugin of jobs, not of the scheduler, and is passed over"]
+    assert warnings(policy) == ["svc is a plugin of jobs, not of the scheduler, and is ignored"]
 
 
 def test_strategies_of_rescheduling_are_a_list() -> None:
@@ -323,7 +323,7 @@ def test_metrics_alone_are_no_reason_to_warn() -> None:
 def test_the_other_spelling_of_a_switch_counts_with_a_warning() -> None:
     policy = load(SHORT.format("gang\n    enabledJobReady: false"))
     assert not policy.rules.enables("gang", Face.JOB_READY)
-    assert warnings(policy) == ["Volcano spells it enableJobReady and would pass this over"]
+    assert warnings(policy) == ["Volcano spells it enableJobReady and would ignore this one"]
 
 
 def test_the_right_spelling_of_a_switch_wins() -> None:

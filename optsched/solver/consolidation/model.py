@@ -92,7 +92,7 @@ class Encoded:
 
 
 def build_formulation(what: WhatIf, rules: RuleSet) -> Formulation:
-    """The aggregated model with the rows of all hard rules."""
+    """Return the aggregated model with the rows of all hard rules."""
     problem = what.problem
     alone, kinds = rules.distinguish_gangs(problem)
     kinds += [what.priority, what.requesting.astype(np.int64)]

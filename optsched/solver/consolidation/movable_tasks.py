@@ -82,7 +82,7 @@ def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -
 
 
 def _may_move_anywhere(gang: Gang) -> bool:
-    """Whether a gang's tasks may go to any node, and none of them waits."""
+    """Return whether a gang's tasks may go to any node, and none of them waits."""
     if gang.problem is not None or gang.topology is not None or gang.sub_groups:
         return False
     return not any(task.status in _WAITS for task in gang.tasks)
@@ -179,7 +179,7 @@ class Movables:
 
 
 def build_movables(problem: Problem, may: Bool) -> Movables:
-    """The what-if of some tasks (V,)."""
+    """Return the what-if of some tasks (V,)."""
     running = running_tasks(problem)
     tasks, what_if, here = _compile_what_if(problem, running, np.flatnonzero(may))
     held = np.bincount(running.gang_of, minlength=problem.num_gangs)

@@ -155,7 +155,7 @@ def _assign_other_tasks(what: WhatIf, encoded: Encoded, solution: I64, slots: I6
 def _without_movables(
     form: Formulation, movables: Movables, solution: I64
 ) -> tuple[Formulation, I64]:
-    """The aggregated model and a solution of it without the gangs whose tasks may move."""
+    """Return the aggregated model and a solution of it without the gangs whose tasks may move."""
     gangs, gang_of = form.gangs, form.problem.gang_of
     movers = np.zeros(form.problem.num_gangs, np.bool_)
     movers[gang_of[movables.at]] = True

@@ -204,7 +204,7 @@ class _PriorityPass:
         self._means = means
 
     def run(self, requesting: Bool, priority: I64) -> Consolidation:
-        """The moves; none where they help no gang.
+        """Return the moves; none where they help no gang.
 
         At first only single tasks and those that gangs can spare, then whole gangs too: these tie
         nodes to one another, and there may not be time to consider all of them.

@@ -218,7 +218,7 @@ class _Built:
         return found
 
     def bound(self, reported: float) -> int:
-        """The bound of the task's objective, from that of the solver."""
+        """Return the bound of the task's objective, from that of the solver."""
         return round(reported) + self.constant
 
 

@@ -154,7 +154,7 @@ class Limits:
     num_engines: int = 1
 
     def suffices(self, value: int | None, bound: int | None) -> bool:
-        """Whether a level with this value and bound needs no more work."""
+        """Return whether a level with this value and bound needs no more work."""
         if value is None or bound is None:
             return False
         return value == bound or (self.gap is not None and relative_gap(value, bound) <= self.gap)

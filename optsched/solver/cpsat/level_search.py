@@ -157,7 +157,7 @@ class _LevelSearch:
         self._was_cut_off = False
 
     def run(self) -> Generator[LevelUpdate, None, str]:
-        """All levels in order; returns why no more could be done."""
+        """Yield all levels in order; returns why no more could be done."""
         done = []
         for level, objective in enumerate(self.model.objectives):
             value = self.incumbent(objective)
@@ -198,7 +198,7 @@ class _LevelSearch:
         )
 
     def known_bound(self, objective: Objective) -> int | None:
-        """A bound in terms of what is maximised; None when none is known.
+        """Return a bound in terms of what is maximised; None when none is known.
 
         The bounds of variables count too: where the incumbent reaches them nothing is solved.
         """
@@ -247,7 +247,7 @@ class _LevelSearch:
         return result
 
     def is_expired(self) -> bool:
-        """Whether no time is left for the remaining work."""
+        """Return whether no time is left for the remaining work."""
         self._was_cut_off |= self.clock.is_expired
         return self.clock.is_expired
 
@@ -267,11 +267,11 @@ class _LevelSearch:
     def make_update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
-        """The report of a level for which nothing was solved."""
+        """Return the report of a level for which nothing was solved."""
         return self.update(level, objective, value, bound)
 
     def incumbent(self, objective: Objective) -> int | None:
-        """The incumbent's value, in terms of what is maximised; None when unknown."""
+        """Return the incumbent's value, in terms of what is maximised; None when unknown."""
         if self.best.solution is not None:
             return to_maximise(objective).value(self.best.solution)
         if objective.at_least is None:
@@ -279,7 +279,7 @@ class _LevelSearch:
         return objective.at_least if objective.sense is Sense.MAX else -objective.at_least
 
     def effort(self, share: float) -> Effort:
-        """A share of the time that is left."""
+        """Return a share of the time that is left."""
         left = self.clock.remaining_s
         return Effort(
             seconds=None if left is None else left * share,
@@ -292,7 +292,7 @@ class _LevelSearch:
     def update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
-        """The report, turned back into the sense of the level."""
+        """Return the report, turned back into the sense of the level."""
         sign = 1 if objective.sense is Sense.MAX else -1
         if value is None:
             status = LevelStatus.SKIPPED if bound is None else LevelStatus.BOUND_ONLY
@@ -318,7 +318,7 @@ def largest_value(goal: Expression, model: LevelModel) -> int | None:
 
 
 def to_maximise(objective: Objective) -> Expression:
-    """The objective as something to be maximised."""
+    """Return the objective as something to be maximised."""
     form = objective.expression
     if objective.sense is Sense.MAX:
         return form
@@ -405,7 +405,7 @@ class _DirectSearch(_LevelSearch):
             yield mine
 
     def _is_near_enough(self, value: int | None, bound: int | None, complete: I64) -> bool:
-        """Whether the levels below need the time more: in large models, against a clock."""
+        """Return whether the levels below need the time more: in large models, against a clock."""
         if self.clock.remaining_s is None or None in (value, bound):
             return False
         is_large = self._num_free(complete) >= LEAST_ROUNDS
@@ -425,12 +425,12 @@ class _DirectSearch(_LevelSearch):
         return None if left is None or self._ends_s is None else max(left - self._ends_s, 0.0)
 
     def _time_share(self) -> float:
-        """The part of the remaining time for the present level."""
+        """Return the part of the remaining time for the present level."""
         mine, left = self._seconds_left(), self.clock.remaining_s
         return 1.0 if mine is None or left is None else mine / max(left, 1e-3)
 
     def _is_level_finished(self, value: int | None, bound: int | None) -> bool:
-        """Whether a level needs no more work, or has no time left for it."""
+        """Return whether a level needs no more work, or has no time left for it."""
         if self.limits.suffices(value, bound):
             return True
         is_over = self._seconds_left() == 0.0
@@ -438,13 +438,13 @@ class _DirectSearch(_LevelSearch):
         return is_over
 
     def _share(self, level: int) -> float:
-        """The part of the time left that a level may take."""
+        """Return the part of the time left that a level may take."""
         return max(0.5, 1 / (len(self.model.objectives) - level))
 
     def _relaxed(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> tuple[F64 | None, int | None]:
-        """The relaxation's optimum, None without one, and the better one of two bounds."""
+        """Return the relaxation's optimum, None without one, and the better one of two bounds."""
         if self._relaxation is None:
             return None, bound
         left = self.clock.remaining_s
@@ -491,7 +491,7 @@ class _DirectSearch(_LevelSearch):
         known: tuple[int | None, int | None],
         within: tuple[I64, float, float],
     ) -> tuple[int | None, int | None]:
-        """The best value and bound that are found.
+        """Return the best value and bound that are found.
 
         `known` are those so far; `within` are upper bounds, a share of the time that is left, and
         deterministic seconds.
@@ -522,7 +522,7 @@ class _DirectSearch(_LevelSearch):
 
 
 def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
-    """Whether each solution stays valid without some gangs, once nodes supply as much less.
+    """Return whether each solution stays valid without some gangs, once nodes supply as much less.
 
     Rows over those gangs alone have to allow zero; in all other rows they may only use capacity.
     """
@@ -554,7 +554,7 @@ def _proved_bound(result: Result, known: int | None) -> int | None:
 
 
 def _tighter_bound(bound: int | None, other: int | None) -> int | None:
-    """The better of two bounds of what is maximised."""
+    """Return the better of two bounds of what is maximised."""
     return min((b for b in (bound, other) if b is not None), default=None)
 
 
@@ -720,7 +720,7 @@ class _ConfigurationSearch(_LevelSearch):
         return True
 
     def incumbent_value(self, goal: Expression) -> int:
-        """The value of the incumbent, which is a solution."""
+        """Return the value of the incumbent, which is a solution."""
         assert self.best.solution is not None  # noqa: S101  one has just been found
         return goal.value(self.best.solution)
 
@@ -753,13 +753,13 @@ class _ConfigurationSearch(_LevelSearch):
         return lower, np.concatenate([self.model.upper, most])
 
     def _incumbent_uses(self) -> I64:
-        """The incumbent's uses of all configurations."""
+        """Return the incumbent's uses of all configurations."""
         uses = np.zeros(len(self._master.column_class), np.int64)
         uses[: len(self.best.uses)] = self.best.uses
         return uses
 
     def _with_kin(self, solution: I64) -> Rows:
-        """All rows, and one that keeps the sum of each group of kin."""
+        """Return all rows, and one that keeps the sum of each group of kin."""
         rows = self._master.integer_rows()
         kin = self.model.kin
         members = np.flatnonzero(kin >= 0)
@@ -833,7 +833,7 @@ class _ConfigurationSearch(_LevelSearch):
         return self._with_configurations(self.update(level, objective, value, self._bound), best)
 
     def _hint(self, values: F64) -> I64:
-        """The incumbent; the relaxed values rounded down while that is the greedy plan."""
+        """Return the incumbent; the relaxed values rounded down while that is the greedy plan."""
         if self.best.solution is None:
             return np.floor(values + WHOLE).astype(np.int64)
         return np.concatenate([self.best.solution, self._incumbent_uses()])

@@ -142,7 +142,7 @@ class Master:
         )
 
     def integer_rows(self) -> Rows:
-        """All rows over the model's variables followed by the configurations' uses."""
+        """Return all rows over the model's variables followed by the configurations' uses."""
         row, variable, factor = self.matrix
         num_rows, num_variables = len(self._rows), len(self._variables)
         parts = [(row, variable, factor)]
@@ -168,7 +168,7 @@ class Master:
 def relaxed_values(
     lower: I64, upper: I64, rows: Rows, objective: Expression, milliseconds: int | None
 ) -> F64 | None:
-    """An optimal vertex of a model without integrality; None when there is none in time."""
+    """Return an optimal vertex of a model without integrality; None when there is none in time."""
     solver = pywraplp.Solver.CreateSolver("GLOP")
     bounds = zip(lower.tolist(), upper.tolist(), strict=True)
     variables = [solver.NumVar(float(a), float(b), "") for a, b in bounds]

@@ -87,7 +87,7 @@ class _Axis:
 
 
 def _sums(request: I64, most: int) -> I64:
-    """All sums of positive requests up to a limit, ascending."""
+    """Return all sums of positive requests up to a limit, ascending."""
     step = int(np.gcd.reduce(request))
     top = most // step
     if top > MOST_BITS:
@@ -130,7 +130,7 @@ def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
 
 
 def _implies(capacity: I64, request: I64, q: int, r: int) -> bool:
-    """Whether room for q is room for r too, on every node class."""
+    """Return whether room for q is room for r too, on every node class."""
     worst = int(np.argmax(request[:, r] / request[:, q]))
     most = capacity[:, q] * request[worst, r] // request[worst, q]
     return bool((most <= capacity[:, r]).all())
@@ -204,7 +204,7 @@ class _Group:
     def near(
         self, table: _Table, prices: I64, node_class: int, least: int, most_steps: int
     ) -> list[I64] | None:
-        """All configurations worth at least so much that no task can be added to.
+        """Return all configurations worth at least so much that no task can be added to.
 
         Returns tasks over this group's classes; None when the search takes too many steps.
         """
@@ -233,7 +233,7 @@ class _Group:
         return found
 
     def _fits_another_task(self, down: list[list[list[int]]], at: tuple[int, ...]) -> bool:
-        """Whether any task fits the room that is left."""
+        """Return whether any task fits the room that is left."""
         return any(
             all(axis[c][i] >= 0 for axis, i in zip(down, at, strict=True))
             for c in range(len(self._classes))
@@ -284,7 +284,7 @@ class Pricer:
             self._place_of[group.node_classes] = np.arange(len(group.node_classes))
 
     def price(self, prices: I64) -> Priced:
-        """The best configuration of each node class at the prices (C,) of tasks."""
+        """Return the best configuration of each node class at the prices (C,) of tasks."""
         tables = [g.solve(prices) for g in self._groups]
         worth = np.zeros(len(self._group_of), np.int64)
         for group, table in zip(self._groups, tables, strict=True):

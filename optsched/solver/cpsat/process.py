@@ -251,7 +251,7 @@ def _sort_message(
 def _add_unfinished_level(
     updates: Sequence[LevelUpdate], steps: Sequence[Step]
 ) -> tuple[LevelUpdate, ...]:
-    """The updates, and how far the level has come that was not done."""
+    """Return the updates, and how far the level has come that was not done."""
     done = {update.level for update in updates}
     last = [step.update for step in steps[-1:] if step.update.level not in done]
     return (*updates, *last)

@@ -97,7 +97,7 @@ class Relaxation:
         return Vertex(values, self._prove_bound(goal, prices))
 
     def _prove_bound(self, goal: Expression, prices: F64) -> int | None:
-        """The bound that row prices prove, in integers."""
+        """Return the bound that row prices prove, in integers."""
         top = float(np.abs(prices).max(initial=0.0))
         if not np.isfinite(top):
             return None

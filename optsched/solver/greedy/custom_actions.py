@@ -57,7 +57,7 @@ class CustomActionRunner:
     # -----------------------------------------------------------------------------------------
 
     def view(self, gangs: Sequence[int]) -> View:
-        """The present session, with gangs that may get something, the next one first."""
+        """Return the present session, with gangs that may get something, the next one first."""
         problem, placing = self._problem, self._placing
         names = [node.name for node in problem.snapshot.nodes]
         free = np.maximum(placing.book.idle, 0).tolist()
@@ -134,7 +134,7 @@ class CustomActionRunner:
         return tuple((entry, node, k) for (entry, node), k in sorted(counts.items()))
 
     def _may_allocate(self, gang: int) -> bool:
-        """Whether allocate would consider a gang."""
+        """Return whether allocate would consider a gang."""
         overused = self._placing.faces.is_overused(int(self._problem.queue_of[gang]))
         return not overused and self._may_start(gang)
 
@@ -164,7 +164,7 @@ class CustomActionRunner:
     def _are_victims_allowed(
         self, evicting: GreedyPreemption, gang: int, nominations: Seats, victims: Sequence[int]
     ) -> bool:
-        """Whether plugins vote for every victim, and its queue and gang may give it."""
+        """Return whether plugins vote for every victim, and its queue and gang may give it."""
         faces, queue = evicting.faces, int(self._problem.queue_of[gang])
         classes = {self._placing.class_of(gang, entry) for entry, _, _ in nominations}
         near, far = evicting.tasks_of_other_gangs(gang), evicting.tasks_of_other_queues(gang)

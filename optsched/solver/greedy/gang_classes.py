@@ -117,7 +117,7 @@ class GangClasses:
             self._failed[number] = self._placing.changes
 
     def has_failed(self, gang: int) -> bool:
-        """Whether a gang of the class could not start, and nothing has changed since."""
+        """Return whether a gang of the class could not start, and nothing has changed since."""
         number = self.class_of[gang]
         if self._failed.get(number) != self._placing.changes:
             return False
@@ -136,7 +136,7 @@ class GangClasses:
         return [values[i] for i in which.tolist()]
 
     def representatives(self, gangs: I64) -> list[int] | None:
-        """A gang of each class of some gangs; None where one of them is alone."""
+        """Return a gang of each class of some gangs; None where one of them is alone."""
         numbers, first = np.unique(self._numbers[gangs], return_index=True)
         is_touched = bool(self._touched) and not self._touched.isdisjoint(gangs.tolist())
         if is_touched or (len(numbers) and numbers[0] == ALONE):

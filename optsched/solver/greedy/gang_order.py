@@ -41,16 +41,16 @@ class GangOrder:
         self._read: dict[int, tuple[Key, int, int]] = {}
 
     def key(self, gang: int) -> Key:
-        """The key of a gang, smallest first."""
+        """Return the key of a gang, smallest first."""
         key = self._rule_key(gang)
         return key if self._tier is None else (self._tier[gang], *key)
 
     def entry(self, gang: int) -> tuple[Key, int, int]:
-        """The key of a gang with what ends ties."""
+        """Return the key of a gang with what ends ties."""
         return (self.key(gang), self._born[gang], gang)
 
     def entry_in_line(self, gang: int) -> tuple[Key, int, int]:
-        """The key with which the gang was sorted."""
+        """Return the key with which the gang was sorted."""
         return self._read[gang] if gang in self._read else self.entry(gang)
 
     def sorted(self, gangs: Sequence[int]) -> list[int]:

@@ -114,7 +114,7 @@ class GangPreemption:
         return False
 
     def _unplaced_runs(self, gang: int) -> list[list[int]]:
-        """The rest of a gang for which others may be evicted: entry and number."""
+        """Return the rest of a gang for which others may be evicted: entry and number."""
         entries = self._evicting.entries(gang)
         return [run for run in self._placing.cursor(gang).runs if run[1] and run[0] in entries]
 
@@ -165,7 +165,7 @@ class GangPreemption:
             yield whole[1]
 
     def _is_spare(self, v: int) -> bool:
-        """Whether the gang of a task stays whole without it."""
+        """Return whether the gang of a task stays whole without it."""
         number = int(self._running.gang_of[v])
         found = self._problem.snapshot.gangs[number]
         victims = {self._running.tasks[u].key for u in (v, *self._evicted_tasks(number))}
@@ -187,7 +187,7 @@ class GangPreemption:
     def _whole_gang_unit(
         self, owner: int, gang: int, named: set[int]
     ) -> tuple[int, list[int]] | None:
-        """The remaining tasks of a gang, if all of them may be evicted."""
+        """Return the remaining tasks of a gang, if all of them may be evicted."""
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.evicted]
         may = all(self._evicting.evictable[v] for v in rest)
@@ -232,7 +232,7 @@ class GangPreemption:
         return True
 
     def _may_fit(self, gang: int) -> bool:
-        """Whether the sum of what will be free does for the minimum of a gang."""
+        """Return whether the sum of what will be free does for the minimum of a gang."""
         requested, need = self._requested_resources(gang), self._minimum_request(gang)
         room = np.maximum(self._placing.future.idle[:, requested], 0).sum(axis=0)
         return bool((room >= need[requested]).all())

@@ -81,7 +81,7 @@ class _Fixed:
         return static_mask(self._problem, self._masking, task_class)
 
     def is_tied(self, task_class: int) -> bool:
-        """Whether placements of a class depend on other tasks of the node."""
+        """Return whether placements of a class depend on other tasks of the node."""
         if task_class not in self._tied:
             self._tied[task_class] = self._ties_nodes(self._problem, task_class)
         return self._tied[task_class]
@@ -210,7 +210,7 @@ class NodeTable:
         return self._view(task_class).fit
 
     def is_tied(self, task_class: int) -> bool:
-        """Whether rules tie a class to other tasks on nodes."""
+        """Return whether rules tie a class to other tasks on nodes."""
         return self._fixed.is_tied(task_class)
 
     def allowed(self, task_class: int) -> Bool | None:
@@ -218,7 +218,7 @@ class NodeTable:
         return self._view(task_class).allowed
 
     def may_fit(self, task_class: int) -> bool:
-        """Whether the request of a class is within the largest idle amount of each resource.
+        """Return whether the request of a class is within the largest idle amount of each resource.
 
         A cheap necessary condition. The largest amounts may be outdated: they are never too small.
         """
@@ -303,7 +303,7 @@ class NodeTable:
         return ladder
 
     def _view(self, task_class: int) -> _View:
-        """The view of a class, its fits up to date."""
+        """Return the view of a class, its fits up to date."""
         view = self._views.get(task_class)
         if view is None:
             view = self._views[task_class] = self._open(task_class)
@@ -313,7 +313,7 @@ class NodeTable:
         return view
 
     def _scored(self, task_class: int) -> _View:
-        """The view of a class, its fits and scores up to date."""
+        """Return the view of a class, its fits and scores up to date."""
         view = self._view(task_class)
         if view.score_read < self._log.length:
             scored = self._fixed.scored(task_class)
@@ -359,13 +359,13 @@ class NodeTable:
 
 
 def _amounts(request: I64) -> list[tuple[int, int]]:
-    """The requests of one task, as (place, amount), without zeros."""
+    """Return the requests of one task, as (place, amount), without zeros."""
     asked = np.flatnonzero(request)
     return list(zip(asked.tolist(), request[asked].tolist(), strict=True))
 
 
 def scorers_of(problem: Problem, rules: Sequence[Rule], task_class: int) -> list[Scorer]:
-    """The scorers of all rules that score nodes for a class."""
+    """Return the scorers of all rules that score nodes for a class."""
     found = (rule.scorer(problem, task_class) for rule in rules)
     return [scorer for scorer in found if scorer is not None]
 

@@ -261,7 +261,7 @@ class _Pipeline:
         return self._grow(gang, len(self._problem.tasks) if lines.is_last_gang(gang) else 1)
 
     def _waits_for_earlier_gang(self, gang: int) -> bool:
-        """Whether another gang comes first and has nothing yet."""
+        """Return whether another gang comes first and has nothing yet."""
         return self._fifo.ahead(gang) != NOBODY
 
     def _grow(self, gang: int, number: int) -> bool:
@@ -378,7 +378,7 @@ class _Pipeline:
         proposing.carry_out(proposer.name, gangs, proposals)
 
     def _can_be_placed(self, gang: int) -> bool:
-        """Whether it is a gang's turn, and worth trying."""
+        """Return whether it is a gang's turn, and worth trying."""
         ready = self._placing.cursor(gang).has_minimum
         return not self._waits_for_earlier_gang(gang) and (ready or self._faces.may_start(gang))
 
@@ -399,7 +399,7 @@ class _Pipeline:
         self._serve(self._placing.with_untried_tasks(empty), lambda _: False)
 
     def decisions(self) -> Decisions:
-        """The decisions so far."""
+        """Return the decisions so far."""
         has_tasks = np.diff(self._problem.task_start) > 0
         kept_out = self._refused if self._options.gated else self._refused & ~has_tasks
         placing = self._placing

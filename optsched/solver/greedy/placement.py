@@ -127,7 +127,7 @@ class PlacementState:
         )
 
     def cursor(self, gang: int) -> Cursor:
-        """The progress of a gang."""
+        """Return the progress of a gang."""
         if gang not in self._cursors:
             shape = self.problem.shapes.shapes[self._index.shape_of[gang]]
             sequence = self.faces.task_runs(gang) or shape.sequence
@@ -146,7 +146,7 @@ class PlacementState:
         return [gang for gang in gangs if gang not in done]
 
     def has_failed_entry(self, gang: int) -> bool:
-        """Whether an entry of a gang has failed to find a node since the last undo."""
+        """Return whether an entry of a gang has failed to find a node since the last undo."""
         cursor = self._cursors.get(gang)
         return cursor is not None and bool(cursor.failed)
 

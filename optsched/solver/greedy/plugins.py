@@ -65,28 +65,28 @@ class QueueGate(Protocol):
     """A plugin that stops allocation to whole queues (Volcano `Overused`)."""
 
     def is_overused(self, queue: int) -> bool:
-        """Whether a queue gets nothing more in this session."""
+        """Return whether a queue gets nothing more in this session."""
 
 
 class GangGate(Protocol):
     """A plugin that knows gangs that are not worth trying."""
 
     def may_start(self, gang: int) -> bool:
-        """Whether it is worth trying to start a gang."""
+        """Return whether it is worth trying to start a gang."""
 
 
 class Starvation(Protocol):
     """A plugin that votes on which gangs may claim victims (Volcano `JobStarving`)."""
 
     def is_starving(self, gang: int) -> bool:
-        """Whether tasks may be evicted for a gang."""
+        """Return whether tasks may be evicted for a gang."""
 
 
 class Reclaiming(Protocol):
     """A plugin that directs reclaim between queues (Volcano `Preemptive`)."""
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """Whether a queue may reclaim capacity for a task."""
+        """Return whether a queue may reclaim capacity for a task."""
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
         """Return the most tasks of a class that a queue may get, whatever other queues lose."""
@@ -218,7 +218,7 @@ class GreedyPlugins:
             self._methods[name] += [getattr(greedy, name) for greedy in copies]
 
     def is_starving(self, gang: int) -> bool:
-        """Whether tasks may be evicted for a gang; the first tier that votes decides."""
+        """Return whether tasks may be evicted for a gang; the first tier that votes decides."""
         return bool(self._tiers["is_starving"]) and all(
             method(gang) for method in self._tiers["is_starving"][0]
         )
@@ -230,7 +230,7 @@ class GreedyPlugins:
         )
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """Whether every plugin lets a queue reclaim capacity for a task."""
+        """Return whether every plugin lets a queue reclaim capacity for a task."""
         return all(method(queue, task_class) for method in self._methods["may_reclaim"])
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
@@ -295,7 +295,7 @@ class GreedyPlugins:
         yield from (wave for wave in (first, rest) if wave)
 
     def is_overused(self, queue: int) -> bool:
-        """Whether a plugin rules out further allocations to a queue."""
+        """Return whether a plugin rules out further allocations to a queue."""
         return any(method(queue) for method in self._methods["is_overused"])
 
     def max_tasks(self, queue: int, task_class: int) -> int:
@@ -306,11 +306,11 @@ class GreedyPlugins:
         return least
 
     def may_start(self, gang: int) -> bool:
-        """Whether no plugin rules out that a gang starts now."""
+        """Return whether no plugin rules out that a gang starts now."""
         return all(method(gang) for method in self._methods["may_start"])
 
     def all_rules_hold(self, gang: int) -> bool:
-        """Whether every rule holds with the placements of a gang."""
+        """Return whether every rule holds with the placements of a gang."""
         return all(method(gang) for method in self._methods["holds"])
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:

@@ -252,7 +252,7 @@ class GreedyPreemption:
             heapq.heappush(queues, (self.queue_order(queue), queue, self._commits))
 
     def _is_vain(self, gangs: Sequence[int], action: str, who: Callable[[int], Bool]) -> bool:
-        """Whether no gang class finds a node with enough victims for a task.
+        """Return whether no gang class finds a node with enough victims for a task.
 
         Then no gang changes anything, and their order does not matter.
         """
@@ -296,7 +296,7 @@ class GreedyPreemption:
         return found
 
     def is_losing_tasks(self, gang: int) -> bool:
-        """Whether tasks of a gang are evicted: it gets nothing while they terminate."""
+        """Return whether tasks of a gang are evicted: it gets nothing while they terminate."""
         return self.placing.ledger.gang_evicted[gang] > 0
 
     def gang_key(self, gang: int) -> tuple[Key, int, int]:
@@ -376,7 +376,7 @@ class GreedyPreemption:
         return possible < cursor.need
 
     def _failure_class(self, gang: int) -> int:
-        """The class of a gang that holds nothing; ALONE for a gang whose own tasks count."""
+        """Return the class of a gang that holds nothing; ALONE for a gang whose own tasks count."""
         if not self._atomic or gang in self._running_gangs or self.placing.has_failed_entry(gang):
             return ALONE
         return self._gang_classes.class_now(gang)
@@ -648,7 +648,7 @@ class GreedyPreemption:
         )
 
     def is_blocked(self, entry_of_gang: _Entry, node: int) -> bool:
-        """Whether a running task that stays keeps tasks of an entry off a node."""
+        """Return whether a running task that stays keeps tasks of an entry off a node."""
         task_class = self.placing.class_of(*entry_of_gang)
         if task_class not in self._blockers:
             rules = [r for r in self._rules.blocking if r.hard_face is Face.PREDICATE]
@@ -674,7 +674,7 @@ class GreedyPreemption:
         return True
 
     def can_evict(self, v: int, gang: int) -> bool:
-        """Whether a running task may be evicted for a gang, on top of the victims so far."""
+        """Return whether a running task may be evicted for a gang, on top of the victims so far."""
         if any(self._budgets[b] <= 0 for b in self._covering(v)):
             return False
         if v in self._selecting_terms and self._selecting_terms[v] & self._placed_terms(gang):
@@ -734,7 +734,7 @@ class GreedyPreemption:
 
 
 def _eviction_cost(victims: Sequence[Task]) -> tuple[float, ...]:
-    """The cost of evicting some tasks, less is better; zero where there are none."""
+    """Return the cost of evicting some tasks, less is better; zero where there are none."""
     if not victims:
         return (-math.inf,)
     highest = max(t.priority for t in victims)

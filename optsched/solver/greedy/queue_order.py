@@ -138,5 +138,5 @@ class QueueOrder:
         self._line[self._queue_of[gang]].rejoin(gang)
 
     def is_last_gang(self, gang: int) -> bool:
-        """Whether all other lines are empty."""
+        """Return whether all other lines are empty."""
         return not self._queues and not self._line[self._queue_of[gang]]

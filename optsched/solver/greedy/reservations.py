@@ -114,7 +114,7 @@ class _ReservationPlanner:
         self._no_node = np.zeros(problem.num_nodes, np.bool_)
 
     def plan_reservation(self, gang: int, *, may_hold: bool) -> CapacityReservation | None:
-        """The earliest booking for a gang; None where it would never start."""
+        """Return the earliest booking for a gang; None where it would never start."""
         instants, alone = self._instants(), _alone(self._problem, gang)
         found = self._earliest(alone, instants, self._no_node)
         if found is not None:
@@ -132,7 +132,7 @@ class _ReservationPlanner:
     def _earliest(
         self, alone: Problem, instants: Sequence[int], emptied: Bool
     ) -> tuple[_Instant, I64] | None:
-        """The first instant at which a gang can start, and its nodes (T,)."""
+        """Return the first instant at which a gang can start, and its nodes (T,)."""
         may_start = self._make_quick_check(alone)
         first = bisect_left(instants, True, key=lambda at: may_start(_Instant(at, emptied)))
         found = self._find_first_start(
@@ -233,7 +233,7 @@ class _ReservationPlanner:
     def _reserve_emptied_nodes(
         self, alone: Problem, instants: Sequence[int]
     ) -> CapacityReservation | None:
-        """The fewest nodes that must be emptied, those first on which the least runs."""
+        """Return the fewest nodes that must be emptied, those first on which the least runs."""
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:
             return self._below_ceiling(alone, instants)
@@ -321,7 +321,7 @@ class _ReservationPlanner:
 
 
 def _alone(problem: Problem, gang: int) -> Problem:
-    """The problem of one gang, as number 0; the pods of others fill nodes and queues."""
+    """Return the problem of one gang, as number 0; the pods of others fill nodes and queues."""
     snapshot = problem.snapshot
     one = slice(gang, gang + 1)
     tasks = slice(int(problem.task_start[gang]), int(problem.task_start[gang + 1]))

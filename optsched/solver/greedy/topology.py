@@ -77,11 +77,11 @@ class TopologyPlacement:
         return frozenset(gangs[chosen].tolist())
 
     def guide(self, gang: int) -> bool:
-        """Whether a gang is placed here."""
+        """Return whether a gang is placed here."""
         return gang in self._guided
 
     def has_groups(self, gang: int) -> bool:
-        """Whether a gang's minimum of smaller groups is reached, besides that of tasks."""
+        """Return whether a gang's minimum of smaller groups is reached, besides that of tasks."""
         return gang not in self._guided or self._work(gang).has_groups
 
     # --- starting --------------------------------------------------------------------------------
@@ -165,11 +165,11 @@ class _GangPlacement:
     # --- how far it has come ---------------------------------------------------------------------
 
     def sub_group_of(self, entry: int) -> int:
-        """The part of an entry."""
+        """Return the part of an entry."""
         return self._shape.entries[entry].part
 
     def is_unstarted(self, part: int) -> bool:
-        """Whether a part has to start whole still."""
+        """Return whether a part has to start whole still."""
         return part != NO_PART and self._placed_in(part) < self._shape.parts[part].need
 
     @property
@@ -181,7 +181,7 @@ class _GangPlacement:
         )
 
     def _sub_groups_of_rule(self, rule: int) -> list[int]:
-        """The parts that a rule forms and that had to start when the session opened."""
+        """Return the parts that a rule forms and that had to start when the session opened."""
         parts = enumerate(self._shape.parts)
         return [p for p, part in parts if part.rule == rule and part.need]
 
@@ -195,7 +195,7 @@ class _GangPlacement:
         return self._bounds.whole if part == NO_PART else self._bounds.parts[part]
 
     def _anchor(self, part: int, bound: Bound) -> int:
-        """The domain of a gang, or of a part of it, in the present state."""
+        """Return the domain of a gang, or of a part of it, in the present state."""
         forest = self._problem.topology.forest(bound)
         domain = forest.holder(self._nodes_of(part))
         if domain < 0 or bound.held < 0:
@@ -405,7 +405,7 @@ class _GangPlacement:
         return placed + self._placing.place_tasks(self._gang, run, wanted - placed, where, lens)
 
     def _is_wide(self, fence: _DomainNodes) -> bool:
-        """Whether there are smaller domains within a fence to keep to."""
+        """Return whether there are smaller domains within a fence to keep to."""
         if fence.bound is None:
             return False
         return int(self._problem.topology.forest(fence.bound).end[fence.domain]) > fence.domain + 1

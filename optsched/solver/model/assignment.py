@@ -266,7 +266,7 @@ def _find_chosen_domains(form: Formulation, choice: Choice, node_of: I64) -> I64
 
 
 def _find_narrowest_domain(choice: Choice, forest: Forest, domain: int) -> int:
-    """The narrowest domain of a choice that holds another one; -1 where none does."""
+    """Return the narrowest domain of a choice that holds another one; -1 where none does."""
     fitting = np.flatnonzero((choice.domains <= domain) & (domain < forest.end[choice.domains]))
     return (
         int(fitting[np.argmin(forest.tier[choice.domains[fitting]])]) if len(fitting) else NOWHERE

@@ -64,7 +64,7 @@ class Goal:
     bounds: Sequence[int | None] = ()
 
     def objective(self, number: int, expression: Expression) -> Objective:
-        """The objective of a level."""
+        """Return the objective of a level."""
         bound = self.bounds[number] if self.bounds else None
         return Objective(expression, self.levels[number].sense, self.known[number], bound)
 
@@ -81,7 +81,7 @@ class Encoding(Protocol):
         """For each level of the model, the number of its level in the goal."""
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """The decisions of a solution; what the model does not know stays as in `base`."""
+        """Return the decisions of a solution; what the model does not know stays as in `base`."""
 
 
 # --- node by node --------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ class _Bounds:
         self._held.append((expression, value))
 
     def find_bound(self, expression: Expression, sense: Sense, value: int | None) -> int | None:
-        """The bound of an expression; None where time is too short for one.
+        """Return the bound of an expression; None where time is too short for one.
 
         `value` is known to be reached.
         """

@@ -283,7 +283,7 @@ class _Reclaiming:
         ]
 
     def _find_separating_queues(self, queue: int, other: int) -> I64:
-        """A queue and its ancestors up to where the other queue is below them."""
+        """Return a queue and its ancestors up to where the other queue is below them."""
         line = self._ancestors(queue)
         apart: I64 = line[~self._facts.above[other, line]]
         return apart

@@ -172,7 +172,7 @@ class Preemptors:
     def _name_preemptors(
         self, victims: I64, whole_gangs: set[int], preemptors_of: Mapping[int, Sequence[int]]
     ) -> dict[int, int]:
-        """The gang of each victim that finds one, those of gangs that leave whole first."""
+        """Return the gang of each victim that finds one, those of gangs that leave whole first."""
         running, found = self._running, dict[int, int]()
         lost_of = running.gang_of
         for lost in sorted(whole_gangs & set(lost_of[victims].tolist())):

@@ -62,7 +62,7 @@ DropInvalid: TypeAlias = (
 
 
 def is_solvable_within(problem: Problem, budget_ms: int | None) -> bool:
-    """Whether the joint model of a problem may give a solution within a wall time.
+    """Return whether the joint model of a problem may give a solution within a wall time.
 
     Most of its integers count tasks of a class on a node.
     """

@@ -85,7 +85,7 @@ class Blockers:
                     yield BlockedNodes(entries, nodes, np.unique(np.array(here, np.int64)))
 
     def is_tied(self, task_class: int) -> bool:
-        """Whether placements of a class depend on other tasks of the node."""
+        """Return whether placements of a class depend on other tasks of the node."""
         if task_class not in self._tied:
             self._tied[task_class] = any(
                 r.ties_nodes(self._facts.problem, task_class) for r in self._rules.hard
@@ -130,7 +130,7 @@ class Blockers:
         return row_groups(list(relations.domain_of[wide]))[0]
 
     def _depends_on_tasks(self, task_class: int, tasks: Bool) -> bool:
-        """Whether placed tasks of a class may depend on any of some running tasks (V,)."""
+        """Return whether placed tasks of a class may depend on any of some running tasks (V,)."""
         problem = self._facts.problem
         found = (
             r.relevant_tasks(problem, task_class) for r in self._relevance if r.eviction_can_break

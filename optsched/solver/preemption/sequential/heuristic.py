@@ -133,7 +133,7 @@ class _Heuristic:
         return int(self._placed.sum()) >= eviction.need and all(n <= 0 for n in short_role.values())
 
     def _keeps_reserve(self, reserve: GuaranteeReserve) -> bool:
-        """Whether what queues claim still fits."""
+        """Return whether what queues claim still fits."""
         groups, r = self._eviction.groups, reserve.resource
         used = reserve.used.copy()
         np.subtract.at(used, groups.queue, self._evicted * groups.request[:, r])
@@ -228,7 +228,7 @@ class _Heuristic:
         return self._eviction.constraints.wholes[j].may_end and self._is_allowed(mine, rest)
 
     def _is_allowed(self, groups: I64, counts: I64) -> bool:
-        """Whether queues and budgets allow some more victims."""
+        """Return whether queues and budgets allow some more victims."""
         eviction = self._eviction
         if not self._lent.allows(groups, counts):
             return False

@@ -75,7 +75,7 @@ class LendingState:
         self.sums = self._add_to_sums(groups, counts)
 
     def allows(self, groups: I64, counts: I64) -> bool:
-        """Whether every queue lends (m,) victims more of (m,) groups."""
+        """Return whether every queue lends (m,) victims more of (m,) groups."""
         if not self._lendings:
             return True
         sums = self._add_to_sums(groups, counts)

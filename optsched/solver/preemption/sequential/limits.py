@@ -77,7 +77,7 @@ class Limits:
         return found
 
     def floors(self, gang: int, groups: Groups, state: EvictionState) -> list[Limit]:
-        """A lender keeps the guarantees of itself and its ancestors."""
+        """Return a lender keeps the guarantees of itself and its ancestors."""
         queues = self._problem.queues
         mine = self._facts.above[int(self._problem.queue_of[gang])]
         lenders = np.unique(groups.queue[groups.reclaimed])

@@ -273,7 +273,7 @@ def _limit_rows(
 
 
 def _claim_switch(model: LinearModel, groups: Groups, evict: I64, claimed: I64) -> int:
-    """A variable that is 1 where any of some groups is evicted."""
+    """Return a variable that is 1 where any of some groups is evicted."""
     (switch,) = model.add_variables(0, 1)
     factors = np.append(np.ones(len(claimed), np.int64), -int(groups.count[claimed].sum()))
     model.add_rows(0, np.append(evict[claimed], switch), factors, upper=0)
@@ -334,7 +334,7 @@ def _reserve_rows(
 
 
 def _ancestors(reserve: GuaranteeReserve) -> list[int]:
-    """The queue of the gang and those above it."""
+    """Return the queue of the gang and those above it."""
     line = [reserve.queue]
     while reserve.parent_of[line[-1]] >= 0:
         line.append(int(reserve.parent_of[line[-1]]))

@@ -333,7 +333,7 @@ class _Stage:
         return bool(self._state.evicted[self._compiler.running.gang_of == gang].any())
 
     def _depends_on_neighbours(self, gang: int) -> bool:
-        """Whether placements of a gang depend on other tasks of the node."""
+        """Return whether placements of a gang depend on other tasks of the node."""
         classes = np.unique(self._compiler.facts.classes_of(gang)).tolist()
         return any(map(self._compiler.blockers.is_tied, classes))
 
@@ -496,7 +496,7 @@ class _Stage:
     def _solve(
         self, eviction: EvictionProblem, heuristic: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """The best answer known, and the least possible, None where not proved."""
+        """Return the best answer known, and the least possible, None where not proved."""
         if eviction.constraints.others is None:
             return self._solve_from(eviction, heuristic)
         # Packed nodes do not depend on which tasks stand where: some nodes are tried first.
@@ -511,7 +511,7 @@ class _Stage:
     def _solve_from(
         self, eviction: EvictionProblem, packed: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """The same with an answer to start from."""
+        """Return the same with an answer to start from."""
         assert self._means.solver is not None  # noqa: S101  the caller asks only then
         encoded = encode_eviction(eviction, packed, self._compiler.blockers)
         spare_ms = self._spare_ms()
@@ -592,7 +592,7 @@ class _Stage:
 
 
 def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[LevelResult, ...]:
-    """The levels of some evictions, whose bounds are trivial; none where no pod is evicted.
+    """Return the levels of some evictions, whose bounds are trivial; none where no pod is evicted.
 
     The second one, gangs that leave whole, is missing where no gang does.
     """
@@ -639,7 +639,7 @@ def _cost_of(eviction: EvictionProblem, found: HeuristicSolution) -> tuple[int, 
 
 
 def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims | None:
-    """The least for as many tasks in any of some places; None where one is not known."""
+    """Return the least for as many tasks in any of some places; None where one is not known."""
     if len(tried) == 1:
         return best.least
     if any(t.least is None for t in tried):

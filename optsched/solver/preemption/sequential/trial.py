@@ -42,7 +42,7 @@ class TrialResult(NamedTuple):
 
 
 def has_custom_rules(rules: RuleSet) -> bool:
-    """Whether custom rules constrain placements."""
+    """Return whether custom rules constrain placements."""
     return any(active.origin and active.binds for active in rules.active)
 
 
@@ -224,7 +224,7 @@ class _Trial:
         )
 
     def _passes_verification(self) -> bool:
-        """Whether all rules hold with everything that has been decided."""
+        """Return whether all rules hold with everything that has been decided."""
         actions = self._actions(self._victims, [(t, n) for t, _, n in self._seats])
         return not verify_actions(self._problem.snapshot, actions, self._rules)
 

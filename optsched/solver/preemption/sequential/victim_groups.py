@@ -144,6 +144,6 @@ class VictimGrouper:
 
 
 def _list_sub_groups(gang: Gang) -> list[tuple[int, tuple[str, ...]]]:
-    """The smaller groups of a gang's tasks, in order."""
+    """Return the smaller groups of a gang's tasks, in order."""
     found = {sub_group_of(gang.sub_groups, t.labels) for t in gang.tasks}
     return sorted(name for name in found if name is not None)
