@@ -1,6 +1,6 @@
 """A batch scheduler for Kubernetes that decides each session as one optimisation problem.
 
-For programs: every name of `optsched.library` is also one of `optsched`, loaded when it is used.
+Every name of `optsched.library` is also a name of `optsched`, and is loaded on first use.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  whatever the library has
-    # Commands that need no solver should not pay for loading it.
+def __getattr__(name: str) -> Any:  # noqa: ANN401  the type depends on the name
+    # A command that needs no solver must not spend time on loading it.
     library = import_module("optsched.library") if not name.startswith("_") else None
     if library is None or name not in (*library.__all__, *library.RENAMED):
         raise AttributeError(f"module 'optsched' has no attribute {name!r}")

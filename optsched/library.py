@@ -1,7 +1,7 @@
-"""The functions of optsched: build or read a cluster, decide, replay, compare, explain.
+"""The Python API: build or read a cluster, decide, replay, compare and explain.
 
-Everything in `__all__` is also there as a name of `optsched` itself. Functions take and give plain
-values; none of them touches a live cluster.
+Every name in `__all__` is also a name of `optsched`. The functions take and return plain values and
+never access a live cluster.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ __all__ = [
 
 
 class ArgumentError(ValueError):
-    """An argument that can not be used; names it, its value and what would be accepted."""
+    """An argument is invalid; the message names it, its value and the accepted values."""
 
 
 _P = ParamSpec("_P")
@@ -122,7 +122,7 @@ RENAMED: Final[Mapping[str, type]] = {
     "PlaceError": ExecutorError,
     "Played": SimulationResult,
 }
-"""Earlier names of classes, which are deprecated."""
+"""Deprecated names of classes."""
 
 
 def __getattr__(name: str) -> type:
@@ -135,7 +135,7 @@ def __getattr__(name: str) -> type:
 
 
 def _renaming(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
-    """Return a decorator that takes arguments by earlier names too, which are deprecated."""
+    """Return a decorator that also accepts the deprecated names of arguments."""
 
     def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
         @functools.wraps(function)
@@ -182,14 +182,14 @@ def _check_integer(name: str, value: object, least: int, most: int | None = None
 
 
 def _check_number(name: str, value: object, below: float, accepted: str) -> None:
-    """Check a number from 0 on; None is accepted."""
+    """Check that a value is None, or a number of at least 0 and less than `below`."""
     if value is not None:
         is_number = isinstance(value, Real) and not isinstance(value, bool)
         _check(is_number and 0 <= value < below, name, value, accepted)  # type: ignore[operator]
 
 
 def _listed(name: str, values: object, kinds: tuple[type, ...], accepted: str) -> list[Any]:
-    """The values of an iterable, each of which is of a kind; a text is none."""
+    """Return the values of an iterable after a check of their types; a string is not accepted."""
     is_iterable = isinstance(values, Iterable) and not isinstance(values, str | bytes)
     _check(is_iterable, name, values, f"a list: each is {accepted}")
     found: list[Any] = list(values)  # type: ignore[call-overload]
@@ -203,7 +203,7 @@ def _check_search(
 ) -> None:
     _check_kind("model", model, (str, Path, Policy), f"the name of a model, {_PATH} or a policy")
     _check_number("time_limit", time_limit, math.inf, "a number of seconds from 0 on, or None")
-    _check_number("gap", gap, 1, "a part from 0 to below 1, or None")
+    _check_number("gap", gap, 1, "a fraction from 0 to below 1, or None")
     _check_integer("seed", seed, 0, _MOST_SEED)
     _check(progress is None or callable(progress), "progress", progress, "a function, or None")
 
@@ -214,21 +214,21 @@ def _check_search(
 def node(
     name: str, allocatable: Mapping[str, object], labels: Mapping[str, str] | None = None
 ) -> Node:
-    """An empty node.
+    """Return a node without running tasks.
 
     Parameters
     ----------
     name
-        Its name; also its label `kubernetes.io/hostname`.
+        Name of the node, also used as its label `kubernetes.io/hostname`.
     allocatable
-        Its resources, as Kubernetes writes them: `{"cpu": "96", "memory": "768Gi"}`.
+        Allocatable resources as Kubernetes quantities: `{"cpu": "96", "memory": "768Gi"}`.
     labels
-        More of its labels.
+        Labels in addition to `kubernetes.io/hostname`.
 
     Raises
     ------
     ArgumentError
-        The name is empty, or a quantity can not be read; names it and what would be accepted.
+        The name is empty, or a quantity can not be read.
 
     """
     _check_name("name", name)
@@ -246,19 +246,20 @@ def queue(
     deserved: Mapping[str, object] | None = None,
     guarantee: Mapping[str, object] | None = None,
 ) -> Queue:
-    """A queue; amounts as Kubernetes writes them.
+    """Return a queue; its amounts are Kubernetes quantities.
 
     Parameters
     ----------
     weight
-        Its part where queues share by weight.
+        Weight of the queue in models that share resources by weight.
     capability, deserved, guarantee
-        Its ceiling, its fair share and its guarantee. None: no limit, nothing.
+        Limit, deserved share and guaranteed amount. Without a capability there is no limit;
+        without a deserved share or a guarantee the amount is zero.
 
     Raises
     ------
     ArgumentError
-        A name, a weight or a quantity can not be used.
+        A name, the weight or a quantity is invalid.
 
     """
     _check_name("name", name)
@@ -284,23 +285,23 @@ def gang(
     priority: int = 0,
     annotations: Mapping[str, str] | None = None,
 ) -> Gang:
-    """Alike tasks that wait to start together.
+    """Return a pending gang of equal tasks.
 
     Parameters
     ----------
     name
-        `namespace/name`; without a namespace that is `default`.
+        `namespace/name`; a name without a namespace is in `default`.
     tasks, request
-        The number of tasks, and the requests of each, as Kubernetes writes them.
+        The number of tasks, and the request of each task as Kubernetes quantities.
     min_available
-        How many have to start together; None for all of them.
+        Number of tasks that must start together; None for all tasks.
     annotations
-        As on a PodGroup, such as `{"optsched.io/running-estimate": "2h"}`.
+        Annotations as on a PodGroup, such as `{"optsched.io/running-estimate": "2h"}`.
 
     Raises
     ------
     ArgumentError
-        A name or a quantity can not be used, or the numbers make no gang.
+        A name or a quantity is invalid, or a number is out of range.
 
     """
     accepted = "namespace/name, or a name"
@@ -323,19 +324,19 @@ def gang(
 def snapshot(
     nodes: Iterable[Node], gangs: Iterable[Gang], queues: Iterable[Queue] = (), taken_ms: int = 0
 ) -> Snapshot:
-    """A cluster at one instant; parts may be in any order, the queue `default` always exists.
+    """Return the state of a cluster at one time; the queue `default` always exists.
 
     Parameters
     ----------
     nodes, gangs, queues
-        Results of `node`, `gang` and `queue`.
+        Results of `node`, `gang` and `queue`, in any order.
     taken_ms
-        The instant, in epoch milliseconds: how long gangs have waited counts from theirs to it.
+        Time of the snapshot in epoch milliseconds, up to which the waiting time of gangs counts.
 
     Raises
     ------
     ArgumentError
-        A part is of another kind, or two nodes, gangs or queues have one name.
+        An item has the wrong type, or two nodes, gangs or queues have the same name.
 
     """
     nodes = _listed("nodes", nodes, (Node,), "a result of node")
@@ -353,20 +354,21 @@ def snapshot(
 
 
 def arrival(gang: Gang, at: str, duration: str | None = None) -> Arrival:
-    """A gang that arrives at an instant of a trace and runs for some time.
+    """Return the arrival of a gang in a trace.
 
     Parameters
     ----------
     at, duration
-        Such as `90s` or `2h30m`, from the beginning; without a duration it runs forever. What
-        rules may know of it is the annotation `optsched.io/running-estimate` of the gang.
+        Arrival time after the start of the trace, and run time, such as `90s` or `2h30m`. Without
+        a duration the gang runs forever. Rules do not see the duration; they see only the gang's
+        annotation `optsched.io/running-estimate`.
 
     Raises
     ------
     DurationError
-        A text is no duration, or less than zero.
+        `at` or `duration` is not a duration, or is negative.
     ArgumentError
-        `gang` is no result of `gang`.
+        `gang` is not a result of `gang`.
 
     """
     _check_kind("gang", gang, (Gang,), "a result of gang")
@@ -379,20 +381,20 @@ def arrival(gang: Gang, at: str, duration: str | None = None) -> Arrival:
 def trace(
     name: str, nodes: Iterable[Node], arrivals: Iterable[Arrival], queues: Iterable[Queue] = ()
 ) -> LoadedTrace:
-    """A trace of arrivals, to be played.
+    """Return a trace of arrivals for `simulate` and `compare`.
 
-    Jobs that can not be replayed are skipped and listed in `problems`, as in files of traces;
-    nothing is raised for them.
+    Jobs that can not be replayed are skipped and listed in the attribute `problems`, as for trace
+    files; they raise no error.
 
     Parameters
     ----------
     nodes, arrivals, queues
-        Results of `node`, `arrival` and `queue`, in any order; `default` always exists.
+        Results of `node`, `arrival` and `queue`, in any order. The queue `default` always exists.
 
     Raises
     ------
     ArgumentError
-        A part is of another kind.
+        An item has the wrong type.
 
     """
     _check_name("name", name)
@@ -418,17 +420,18 @@ def _amounts(name: str, quantities: Mapping[str, object]) -> Amounts:
 
 
 def read(path: str | Path) -> Snapshot:
-    """The cluster in manifests, a folder of them, or the openb trace.
+    """Return the snapshot in a manifest file, a folder of manifests, or the openb trace.
 
-    Pods are decided that name volcano or optsched as their scheduler. Objects that can not be read
-    are skipped; `optsched.formats.snapshots.instance_files.read_instance` lists them.
+    The scheduler decides about the pods whose `schedulerName` is volcano or optsched. Objects that
+    can not be read are skipped; `optsched.formats.snapshots.instance_files.read_instance` lists
+    them.
 
     Raises
     ------
     InstanceError
         The path holds nothing to schedule.
     ArgumentError
-        `path` is none.
+        `path` is not a path.
 
     """
     _check_kind("path", path, (str, Path), _PATH)
@@ -438,21 +441,21 @@ def read(path: str | Path) -> Snapshot:
 def read_trace(
     source: str | Path, trace_format: str | None = None, nodes: str | Path | None = None
 ) -> LoadedTrace:
-    """The trace that `optsched simulate` would play; see `docs/simulate.md`.
+    """Return the trace that `optsched simulate` would replay; see `docs/simulate.md`.
 
     Parameters
     ----------
     source
-        A file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic one.
+        A file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic trace.
     trace_format, nodes
-        The format of a published trace, and the file with the nodes to replay it on.
+        The format of a published trace, and the file with the nodes for its replay.
 
     Raises
     ------
     InstanceError, SyntheticError
-        There is no such trace, or none of its jobs can be replayed.
+        The trace does not exist, or none of its jobs can be replayed.
     ArgumentError
-        `source` or `nodes` is no path.
+        `source` or `nodes` is not a path.
 
     """
     _check_kind("source", source, (str, Path), f"{_PATH} or gavel:…")
@@ -462,17 +465,17 @@ def read_trace(
 
 
 def load_policy(model: str | Path) -> Policy:
-    """The policy of a model.
+    """Return the policy of a model.
 
     Parameters
     ----------
     model
-        The name of a shipped model, or the path of a model or of Volcano's configuration.
+        The name of a shipped model, or the path of a model file or Volcano configuration file.
 
     Raises
     ------
     PolicyError
-        There is no such model, or it has mistakes; names the place and what would be accepted.
+        The model does not exist or has errors; the message names the line and the accepted values.
     ArgumentError
         `model` is neither a name nor a path.
 
@@ -493,36 +496,36 @@ def solve(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
-    """Decide what to do about a cluster, as `optsched solve` does.
+    """Return the plan of one session for a cluster, as `optsched solve` does.
 
     Parameters
     ----------
     cluster
-        A result of `read` or `snapshot`, or a path that `read` takes.
+        A result of `read` or `snapshot`, or a path that `read` accepts.
     model
-        The name of a model, its file, or a policy.
+        The name of a model, the path of a model file, or a policy.
     time_limit
-        Wall seconds for the solver. None for the model's deterministic work limit: no clock is
-        read, and the same cluster gives the same plan.
+        Wall-clock seconds for the solver. None for the model's deterministic work limit, which
+        reads no clock: the same cluster then always has the same plan.
     gap
-        |bound − value| / max(1, |value|) that is good enough for each level, such as 0.01; None
-        for the optimum alone.
+        Relative gap |bound − value| / max(1, |value|) at which a level counts as solved, such as
+        0.01. None: each level is solved to optimality.
     seed
-        Of the solver.
+        Random seed of the solver.
     progress
-        Called with progress of a level as soon as it is known.
+        Progress callback, called for each improvement of a level's value or bound.
 
     Returns
     -------
     Plan
-        Verified actions, the certificate, and why the rest waits.
+        Verified actions, the certificate, and for each other gang the reason why it waits.
 
     Raises
     ------
     PolicyError
-        The model has mistakes; says where.
+        The model has errors; the message says where.
     ArgumentError
-        An argument is of another kind, or out of range.
+        An argument has the wrong type, or is out of range.
 
     """
     _check_kind("cluster", cluster, (Snapshot, str, Path), f"a snapshot or {_PATH}")
@@ -547,34 +550,34 @@ def solve_result(
     progress: Callable[[Progress], None] | None = None,
     resume: SolveResult | None = None,
 ) -> SolveResult:
-    """Decide as `solve` does, and say how the search went and everything needed to make it again.
+    """Return the plan of `solve` with the search history and all data to reproduce the solve.
 
     Parameters
     ----------
     cluster
-        A result of `read` or `snapshot`, or a path that `read` takes: the result then names its
-        files, as one of `optsched solve` does.
+        A result of `read` or `snapshot`, or a path that `read` accepts. For a path, the result
+        names the files, as the result file of `optsched solve` does.
     model, time_limit, gap, seed, progress
         As for `solve`.
     resume
-        A result of the same cluster and model, from which the search continues.
+        An earlier result for the same cluster and model, whose search is resumed.
 
     Returns
     -------
     SolveResult
-        The plan with its certificate, versions, parameters, checksums and history; written by
-        `optsched.formats.solve_result.write_result`.
+        The plan with its certificate, versions, parameters, checksums and search history;
+        `optsched.formats.solve_result.write_result` writes it to a file.
 
     Raises
     ------
     PolicyError
-        The model has mistakes, or its file is missing; names the place.
+        The model has errors, or its file is missing; the message says where.
     ResumeError
-        The result is of another cluster or model; says which field differs.
+        `resume` belongs to another cluster or model; the message names the field that differs.
     InstanceError, OSError
         The path holds nothing to schedule, or a file can not be read.
     ArgumentError
-        An argument is of another kind, or out of range.
+        An argument has the wrong type, or is out of range.
 
     """
     _check_kind("cluster", cluster, (Snapshot, str, Path), f"a snapshot or {_PATH}")
@@ -601,26 +604,29 @@ def solve_result(
 def _instance(
     cluster: Snapshot | str | Path,
 ) -> tuple[Snapshot, InstanceIdentity, tuple[str, ...]]:
-    """A cluster, its source, and the schedulers whose pods were read; none if built."""
+    """Return a snapshot, its source, and the names of the schedulers whose pods were read.
+
+    There are no such names for a snapshot that the caller has built.
+    """
     if isinstance(cluster, Snapshot):
         return cluster, snapshot_identity(cluster), ()
     return read(cluster), instance_identity(cluster), SCHEDULER_NAMES
 
 
 def explain(plan: Plan, gang: str) -> str:
-    """Why a gang waits, in words; its placements where it does not.
+    """Return why a gang waits, as text; for a gang that starts, the nodes of its tasks.
 
     Parameters
     ----------
     gang
-        `namespace/name`; without a namespace that is `default`.
+        `namespace/name`; a name without a namespace is in `default`.
 
     Raises
     ------
     KeyError
-        The plan says nothing about such a gang.
+        The gang neither waits nor starts in the plan.
     ArgumentError
-        `plan` is no plan, or `gang` no name.
+        `plan` is not a plan, or `gang` is not a name.
 
     """
     _check_kind("plan", plan, (Plan,), "a result of solve")
@@ -651,35 +657,35 @@ def simulate(
     period: str | None = None,
     until: str | None = None,
 ) -> SimulationResult:
-    """Play a trace on virtual time, as `optsched simulate` does.
+    """Replay a trace in virtual time, as `optsched simulate` does.
 
     Parameters
     ----------
     trace
-        A result of `trace` or `read_trace`, or a source that `read_trace` takes.
+        A result of `trace` or `read_trace`, or a source that `read_trace` accepts.
     model
-        The name of a model, its file, or a policy.
+        The name of a model, the path of a model file, or a policy.
     seed
-        Of the solver, where the model has one.
+        Random seed of the solver, if the model uses a solver.
     warm_up
-        Earlier events do not count.
+        Duration at the start of the trace whose events do not count in the metrics.
     period
-        From session to session; None for the model's.
+        Time between two sessions; None for the period of the model.
     until
-        Where to stop on the clock of the trace; None for its end.
+        Time of the trace at which the replay stops; None for the end of the trace.
 
     Returns
     -------
     SimulationResult
-        `metrics` has the figures; times in seconds, parts of one. `jobs` has the arrival, start
-        and end of each gang, in milliseconds of the trace.
+        `metrics` has the measurements: times in seconds, shares from 0 to 1. `jobs` has the
+        arrival, start and end of each gang, in milliseconds after the start of the trace.
 
     Raises
     ------
     PolicyError, DurationError, InstanceError, SyntheticError
-        The model, a duration or the trace has mistakes.
+        The model, a duration or the trace has errors.
     ArgumentError
-        An argument is of another kind, or out of range.
+        An argument has the wrong type, or is out of range.
 
     """
     _check_kind("trace", trace, (LoadedTrace, str, Path), f"a trace, {_PATH} or gavel:…")
@@ -704,17 +710,17 @@ def compare(
     *,
     workers: int = 0,
 ) -> Comparison:
-    """Play traces under several models, as `optsched compare` does.
+    """Replay traces under several models, as `optsched compare` does.
 
     Parameters
     ----------
     traces
-        Results of `trace`, or sources that `read_trace` takes; a synthetic one is made again for
-        each seed.
+        Results of `trace`, or sources that `read_trace` accepts. A synthetic trace is generated
+        again for each seed.
     models
-        Names, files or policies; the others are compared with the first.
+        Names, paths of model files or policies; each is compared with the first.
     workers
-        Processes of a local cluster of Dask; 0: this process.
+        Number of processes of a local Dask cluster; 0: replay in this process.
 
     Returns
     -------
@@ -726,7 +732,8 @@ def compare(
     InstanceError, SyntheticError, PolicyError, ExecutorError
         A trace or a model can not be read, or Dask is not installed.
     ArgumentError
-        There is no trace, model or seed, one is given more than once, or is of another kind.
+        A list of traces, models or seeds is empty or has a duplicate, or an item has the wrong
+        type.
 
     """
     kinds = (LoadedTrace, str, Path)

@@ -1,19 +1,19 @@
-"""Everything that a plugin is written with; these names do not change.
+"""The names from which custom plugins and actions are built; these names are stable.
 
-A plugin is a rule of your own: it keeps tasks off nodes, prefers nodes, orders queues and gangs, or
-votes. A Python file in the folder of `--plugins-dir`, or an entry point of the group
-`optsched.plugins`, defines it as `PLUGIN = Plugin(...)`, and a policy names it like any other. An
-action of your own is `ACTION = Action(...)`, or an entry point of the group `optsched.actions`. See
-docs/plugins.md for some that work, and `optsched.testing` for tests that any rule should pass.
+A custom plugin filters or scores nodes, orders queues and gangs, or votes on extension points. It
+is defined as `PLUGIN = Plugin(...)` in a Python file in the folder of `--plugins-dir`, or as an
+entry point of the group `optsched.plugins`. A policy names it like a built-in plugin. A custom
+action is `ACTION = Action(...)` in such a file, or an entry point of the group `optsched.actions`.
+docs/plugins.md has working examples; `optsched.testing` has tests that every rule should pass.
 
-Plugin, Argument, Kind, Value    what a configuration may name and tell it
-Rule, Greedy, Face               what its rules are made of
-Violation, Reason, ReasonCode    what they say
-Action, View, Place, Displace    an action, what it sees, and what it proposes
-World, Placement                 what a verifier sees: domain objects, before and after a plan
-Problem, Outcome, Ledger         what engines see: arrays over task classes and nodes
-Snapshot, Node, Gang, Queue, Task, TaskShape    the domain objects
-Bool, I64, F64                   types of arrays
+Plugin, Argument, Kind, Value    declaration of a plugin and of its arguments
+Rule, Greedy, Face               rules and their extension points
+Violation, Reason, ReasonCode    results of verify and explain
+Action, View, Place, Displace    an action, its input and its proposals
+World, Placement                 input of a verifier: domain objects, before and after a plan
+Problem, Outcome, Ledger         input of engines: arrays over task classes and nodes
+Snapshot, Node, Gang, Queue, Task, TaskShape    domain objects
+Bool, I64, F64                   array types
 """
 
 from __future__ import annotations

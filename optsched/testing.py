@@ -1,11 +1,12 @@
-"""Tests that every rule should pass, for rules of your own.
+"""Contract tests that every rule should pass, for custom rules.
 
     class TestMaintenance(RuleContract):
         rule = Maintenance()
         node_labels = ({"lab.example/repair": "yes"}, {"lab.example/power": "green"})
 
-pytest then puts the rule before small random clusters: its faces have to say the same, both engines
-have to keep it, and nothing of it may raise. Needs pytest and hypothesis (`optsched[testing]`).
+pytest then runs the rule on small random clusters. The tests check that its extension points agree
+with each other, that both engines obey the rule, and that no method raises. They need pytest and
+hypothesis (`optsched[testing]`).
 """
 
 from __future__ import annotations
@@ -55,16 +56,16 @@ examples = settings(
 
 
 class RuleContract:
-    """Subclass it, name the rule and what it reads, and let pytest collect it.
+    """Contract tests of one rule: subclass this class and set the attributes.
 
     Attributes
     ----------
     rule
-        The rule, with its arguments.
+        The rule under test, with its arguments.
     node_labels, task_labels
-        Labels that nodes and tasks may have; any of them, or none.
+        Labels that the rule reads; each random node or task has some of them.
     requests
-        What tasks may ask for, in base units.
+        Possible requests of tasks, in base units.
 
     """
 
@@ -78,18 +79,18 @@ class RuleContract:
     )
 
     def clusters(self) -> st.SearchStrategy[Snapshot]:
-        """Small clusters; override it for a rule that reads more than labels and requests."""
+        """Return small clusters; override it for a rule that reads other fields of a snapshot."""
         return small_clusters(self.node_labels, self.task_labels, self.requests)
 
-    # --- what there is of it ---------------------------------------------------------------------
+    # --- the declaration -------------------------------------------------------------------------
 
     def test_it_says_what_it_is(self) -> None:
-        """It has a name in small letters and a sentence about itself."""
+        """Check that the rule has a name in lower case and a docstring."""
         assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", self.rule.name)
         assert (type(self.rule).__doc__ or "").strip()
 
     def test_it_has_faces_for_plugins_only(self) -> None:
-        """It overrides nothing that would never be asked."""
+        """Check that the rule overrides only extension points that are called on custom rules."""
         faces = {n for n, base in vars(Rule).items() if callable(base) and n[0] != "_"}
         assert {n for n in faces - OWN_FACES if self._implements(n)} == set()
 
@@ -98,14 +99,18 @@ class RuleContract:
     @examples
     @given(st.data())
     def test_doing_nothing_breaks_nothing(self, data: DataObject) -> None:
-        """A plan without actions is never refused."""
+        """Check that the rule accepts a plan without actions."""
         snapshot = data.draw(self.clusters())
         assert list(self.rule.verify(World(snapshot, ()))) == []
 
     @examples
     @given(st.data())
     def test_its_mask_says_what_its_verifier_says(self, data: DataObject) -> None:
-        """A task alone on a node: what the mask excludes is refused, and by a mere mask no more."""
+        """Check that mask and verifier agree for each task that a plan places alone on a node.
+
+        The verifier refuses every node that the mask excludes. It accepts all other nodes, unless
+        the rule also limits nodes by `open` or `ties_nodes`.
+        """
         snapshot = data.draw(self.clusters())
         problem = compile_problem(snapshot)
         for t, task in enumerate(problem.tasks):
@@ -123,14 +128,14 @@ class RuleContract:
     @examples
     @given(st.data())
     def test_the_pipeline_keeps_it(self, data: DataObject) -> None:
-        """The verifier accepts every placement of the greedy pipeline without repair."""
+        """Check that the verifier accepts each plan of the greedy pipeline without repair."""
         snapshot = data.draw(self.clusters())
         self._check(snapshot, self._decide(snapshot, SolverKind.NONE))
 
     @examples
     @given(st.data())
     def test_the_optimising_session_keeps_it(self, data: DataObject) -> None:
-        """No plan breaks it, and none is worse than the greedy one."""
+        """Check that the optimised plan obeys the rule and is no worse than the greedy plan."""
         snapshot = data.draw(self.clusters())
         report = self._decide(snapshot, SolverKind.CPSAT)
         assert _broken(snapshot, report, self._rules()) == []
@@ -142,7 +147,7 @@ class RuleContract:
     @examples
     @given(st.data())
     def test_the_same_cluster_gets_the_same_plan(self, data: DataObject) -> None:
-        """Nothing is left to chance."""
+        """Check that two sessions on one cluster have equal actions and pending gangs."""
         snapshot = data.draw(self.clusters())
         for solver in SolverKind:
             first, again = (self._decide(snapshot, solver).plan for _ in range(2))
@@ -189,7 +194,7 @@ def small_clusters(
     task_labels: Sequence[Mapping[str, str]] = (),
     requests: Sequence[Mapping[str, int]] = ({CPU: 1000},),
 ) -> Snapshot:
-    """Clusters of up to three nodes and gangs; some tasks run already."""
+    """Draw clusters of up to three nodes and three pending gangs, with up to two running gangs."""
     nodes = {f"n{i}": draw(_nodes(node_labels)) for i in range(draw(st.integers(1, 3)))}
     shapes = [TaskShape(tuple(sorted(r.items()))) for r in requests]
     gangs = [draw(_gangs(f"ns/g{i}", shapes, task_labels)) for i in range(draw(st.integers(0, 3)))]

@@ -1,6 +1,6 @@
 """The kinds that a scheduler reads and writes: parse, default, validate, describe, serialise.
 
-Input are plain mappings, output are frozen dataclasses with exact integers and every field that
-could not be read. This package knows no client and no file format, and decides nothing: what an
-object means for a plan belongs to `optsched.cluster` and above.
+Parsers take plain mappings and return frozen dataclasses with exact integers, and an error for
+each field that cannot be read. This package depends on no API client and no file format. It makes
+no decisions: `optsched.cluster` and the packages above it interpret the objects.
 """

@@ -1,12 +1,17 @@
-"""The custom kinds. The manifests in `deploy/crds` define them; readers follow their schemas.
+"""The custom kinds. The manifests in `deploy/crds` define them; parsers follow their schemas.
 
-Group, names, fields, defaults and limits are Volcano's (staging/src/volcano.sh/apis: scheduling
-v1beta1, batch, bus, flow, topology, nodeinfo, shard and config v1alpha1), so that its clients
-decode what this project stores. These things differ: `reclaimable` has its default in the schema
-(Volcano leaves it to a webhook), an empty state or phase is accepted, `kubectl get` prints more
-columns, the event `JobUnknown` means `Unknown`, a task's `maxRetry` may be -1 (never give up),
-`status.evictions` counts restarts that are no retries, and pod templates keep all their fields.
-Durations have patterns: one that Go cannot read would stop every client that follows jobs.
+Groups, names, fields, defaults and limits are Volcano's (staging/src/volcano.sh/apis: scheduling
+v1beta1, batch, bus, flow, topology, nodeinfo, shard and config v1alpha1). Volcano's clients can
+therefore decode every object that this project stores. The differences are:
+
+- `reclaimable` has its default in the schema; Volcano leaves the default to a webhook.
+- An empty state or phase is accepted, and `kubectl get` prints more columns.
+- The event `JobUnknown` means `Unknown`.
+- A task's `maxRetry` may be -1, which allows any number of restarts.
+- `status.evictions` counts the restarts that are not retries.
+- Pod templates keep all their fields.
+- Durations have patterns, because a duration that Go cannot parse stops every client that watches
+  jobs.
 """
 
 from __future__ import annotations
@@ -67,7 +72,7 @@ _META_SCHEMA: Final = record("", **{name: {} for name in _META})
 
 @cache
 def custom_resource_definition(kind: kinds.Kind) -> dict[str, Any]:
-    """Return the CustomResourceDefinition of one of CUSTOM_KINDS; read only."""
+    """Return the CustomResourceDefinition of one of CUSTOM_KINDS; callers must not change it."""
     folder = importlib.resources.files("optsched.deploy") / "crds"
     source = (folder / f"{kind.group}_{kind.plural}.yaml").read_text(encoding="utf-8")
     # The C loader of PyYAML takes a fifth of the time where it is installed.
@@ -78,14 +83,14 @@ def custom_resource_definition(kind: kinds.Kind) -> dict[str, Any]:
 
 @cache
 def schema_of(kind: kinds.Kind) -> Schema:
-    """Return the structural schema of one of CUSTOM_KINDS; read only."""
+    """Return the structural schema of one of CUSTOM_KINDS; callers must not change it."""
     (version,) = custom_resource_definition(kind)["spec"]["versions"]
     schema: Schema = version["schema"]["openAPIV3Schema"]
     return schema
 
 
 def job_spec_schema() -> Schema:
-    """Return the schema of the spec of a Job, which JobTemplates and CronJobs hold as well."""
+    """Return the schema of a Job's spec, which JobTemplates and CronJobs also contain."""
     schema: Schema = schema_of(kinds.JOB)["properties"]["spec"]
     return schema
 
@@ -96,8 +101,8 @@ def job_spec_schema() -> Schema:
 def unknown_fields(kind: kinds.Kind, obj: object) -> tuple[FieldError, ...]:
     """Return an error for each field that a kind does not have, with the likely field name.
 
-    An API server drops such fields without a word; in a file they are worth a message. Empty for
-    kinds without a schema here, such as Pod.
+    An API server silently drops unknown fields. The result is empty for kinds without a schema in
+    this package, such as Pod.
     """
     if kind not in _CHECKED_KINDS:
         return ()

@@ -1,4 +1,4 @@
-"""Schemas of objects, and a reader that follows them: one source for names, defaults and limits."""
+"""Schemas of objects, and a parser that takes field names, defaults and limits from them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["FieldError", "InvalidObject"]
 
 
 class InvalidObject(Exception):
-    """An object that cannot be used as it is, with everything that is wrong with it.
+    """An object has errors that make it unusable; `errors` lists all of them.
 
-    Its text has one line for each error: `Queue ml-training: spec.weight: 70000 is ...`.
+    The message has one line for each error: `Queue ml-training: spec.weight: 70000 is ...`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ MAX_INT32: Final = 2**31 - 1
 MAX_NAME: Final = 253
 NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
-# The pattern that the API server itself publishes for quantities.
+# The API server publishes this pattern for quantities.
 QUANTITY: Final[Schema] = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
     "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
@@ -56,69 +56,69 @@ QUANTITY: Final[Schema] = {
 
 
 def text(description: str, **rules: object) -> Schema:
-    """A text."""
+    """Return the schema of a string."""
     return {"description": description, "type": "string", **rules}
 
 
 def name(description: str, **rules: object) -> Schema:
-    """The name of another object."""
+    """Return the schema of a string that names another object."""
     return text(description, maxLength=MAX_NAME, **rules)
 
 
 def integer(description: str, **rules: object) -> Schema:
-    """A whole number of 32 bits."""
+    """Return the schema of a 32-bit integer."""
     return {"description": description, "type": "integer", "format": "int32", **rules}
 
 
 def count(description: str, **rules: object) -> Schema:
-    """A whole number of 32 bits from zero."""
+    """Return the schema of a 32-bit integer that is not negative."""
     return integer(description, minimum=0, **rules)
 
 
 def boolean(description: str, **rules: object) -> Schema:
-    """True or false."""
+    """Return the schema of a boolean."""
     return {"description": description, "type": "boolean", **rules}
 
 
 def moment(description: str) -> Schema:
-    """A time in RFC 3339."""
+    """Return the schema of a time in RFC 3339 format."""
     return text(description, format="date-time")
 
 
 def amounts(description: str) -> Schema:
-    """Quantities by resource."""
+    """Return the schema of quantities by resource."""
     return mapping(description, QUANTITY)
 
 
 def texts(description: str) -> Schema:
-    """A list of texts."""
+    """Return the schema of a list of strings."""
     return listing(description, {"type": "string"})
 
 
 def mapping(description: str, values: Schema) -> Schema:
-    """Values of one shape under names that the user chooses."""
+    """Return the schema of a map from user-chosen names to values with the schema `values`."""
     return {"description": description, "type": "object", "additionalProperties": values}
 
 
 def listing(description: str, items: Schema) -> Schema:
-    """A list of values of one shape."""
+    """Return the schema of a list whose items have the schema `items`."""
     return {"description": description, "type": "array", "items": items}
 
 
 def record(description: str, required: tuple[str, ...] = (), /, **fields: Schema) -> Schema:
-    """Fields under fixed names."""
+    """Return the schema of an object with fixed field names."""
     end = {"required": list(required)} if required else {}
     return {"description": description, "type": "object", "properties": fields, **end}
 
 
 def plain(description: str, **rules: object) -> Schema:
-    """An object of another kind, kept as it is."""
+    """Return the schema of an object whose fields are not checked and are all kept."""
     kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     return {"description": description, **kept, **rules}
 
 
 def whole_object(description: str, **parts: Schema) -> Schema:
-    """A whole object: what every object has, and its own parts."""
+    """Return the schema of a whole API object: type, metadata and the given parts."""
     return record(
         description,
         apiVersion=text("Group and version of the kind."),
@@ -129,12 +129,13 @@ def whole_object(description: str, **parts: Schema) -> Schema:
 
 
 class Fields:
-    """The fields of one object or of one part of it.
+    """A parser for the fields of one object or of one part of an object.
 
-    Each method reads the field of that name; a name missing from the schema is a KeyError, a
-    mistake in the code. null and absence mean the schema's default. A value that does not fit is
-    added to `errors` and read as if it were absent: the rest of the object is still read. Lengths
-    and patterns are left to the API server: a name that breaks them can still be looked up.
+    Each method returns the value of the field `name`. A name that the schema does not have raises
+    KeyError; that is a defect of the caller. A null or absent field has the schema's default. A
+    value that does not match the schema is added to `errors` and treated as absent; parsing goes on
+    with the other fields. Lengths and patterns are not checked: the API server checks them, and an
+    object with an invalid name can still be looked up.
     """
 
     __slots__ = ("_errors", "_obj", "_path", "_properties")
@@ -153,21 +154,21 @@ class Fields:
                 self.reject(required, None, "is missing and has no default")
 
     def path_of(self, name: str) -> str:
-        """The path of a field, for messages."""
+        """Return the path of a field for messages, such as `spec.weight`."""
         return f"{self._path}.{name}" if self._path else name
 
     def reject(self, name: str, value: object, message: str) -> None:
-        """Note that a field cannot be used."""
+        """Add an error for a field that cannot be used."""
         self._errors.append(FieldError(self.path_of(name), value, message))
 
     def raw(self, name: str) -> object:
-        """The value as it stands; None where there is none."""
+        """Return the value without any check; None for an absent field."""
         if name not in self._properties:
             raise KeyError(self.path_of(name))
         return self._obj.get(name)
 
     def text(self, name: str) -> str:
-        """A text; an empty one counts as absent."""
+        """Return a string; an empty string counts as absent."""
         schema, value = self._properties[name], self._obj.get(name)
         default: str = schema.get("default", "")
         if value is None or value == "":
@@ -179,12 +180,12 @@ class Fields:
         return str(value)
 
     def integer(self, name: str) -> int:
-        """A whole number, 0 where the schema gives no default."""
+        """Return an integer; 0 for an absent field without a default in the schema."""
         number = self.optional_integer(name)
         return number if number is not None else 0
 
     def optional_integer(self, name: str) -> int | None:
-        """A whole number, or None where the schema gives no default."""
+        """Return an integer; None for an absent field without a default in the schema."""
         schema, value = self._properties[name], self._obj.get(name)
         default: int | None = schema.get("default")
         if value is None:
@@ -196,7 +197,7 @@ class Fields:
         return int(value)
 
     def boolean(self, name: str) -> bool:
-        """True or false, false where the schema gives no default."""
+        """Return a boolean; False for an absent field without a default in the schema."""
         value = self._obj.get(name)
         default: bool = self._properties[name].get("default", False)
         if value is None:
@@ -207,7 +208,7 @@ class Fields:
         return default
 
     def time_ms(self, name: str) -> int | None:
-        """A time in milliseconds since 1970."""
+        """Return a time in milliseconds since 1970, or None."""
         value = self.raw(name)
         if value is None:
             return None
@@ -218,7 +219,7 @@ class Fields:
             return None
 
     def duration_ms(self, name: str) -> int | None:
-        """A duration as Go writes it, in milliseconds."""
+        """Return a duration in Go's notation as milliseconds, or None."""
         value = self.raw(name)
         if value is None:
             return None
@@ -229,11 +230,11 @@ class Fields:
             return None
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """An object of another kind, as it is."""
+        """Return an object without any check of its fields."""
         return dict(self._entries(name))
 
     def amounts(self, name: str, *, whole_gpus: bool = False) -> dict[str, int]:
-        """Quantities by resource, in base units; whole_gpus: parts of GPUs are errors."""
+        """Return amounts in base units by resource; whole_gpus: reject fractions of GPUs."""
         found, errors = parse_resource_list(
             self.raw(name), self.path_of(name), whole_gpus=whole_gpus
         )
@@ -241,7 +242,7 @@ class Fields:
         return found
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts."""
+        """Return a list of strings."""
         found = []
         for position, value in enumerate(self._items(name)):
             if isinstance(value, str):
@@ -251,7 +252,7 @@ class Fields:
         return tuple(found)
 
     def choices(self, name: str) -> tuple[str, ...]:
-        """A list of texts, each of which is one of those that the schema lists."""
+        """Return a list of strings; each is one of the values that the schema lists."""
         items: Schema = self._properties[name]["items"]
         return tuple(
             value
@@ -260,7 +261,7 @@ class Fields:
         )
 
     def text_lists_by_name(self, name: str) -> dict[str, tuple[str, ...]]:
-        """Lists of texts under names that the user chose; null is an empty list."""
+        """Return lists of strings by user-chosen name; null is an empty list."""
         return {
             key: tuple(
                 text
@@ -271,7 +272,7 @@ class Fields:
         }
 
     def texts_by_name(self, name: str) -> dict[str, str]:
-        """Texts under names that the user chose."""
+        """Return strings by user-chosen name."""
         return {
             key: value
             for key, value in self._entries(name)
@@ -279,7 +280,7 @@ class Fields:
         }
 
     def integers_by_name(self, name: str) -> dict[str, int]:
-        """Whole numbers under names that the user chose."""
+        """Return integers by user-chosen name."""
         schema = self._properties[name]["additionalProperties"]
         return {
             key: value
@@ -288,25 +289,25 @@ class Fields:
         }
 
     def record(self, name: str) -> Fields:
-        """The fields of a part; a part that is not there has only defaults."""
+        """Return the fields of a part; all fields of an absent part have their defaults."""
         return Fields(self._obj.get(name), self._properties[name], self.path_of(name), self._errors)
 
     def nested_fields(self, name: str, obj: object, schema: Schema) -> Fields:
-        """The fields of a part that stands under a name of the user's own."""
+        """Return the fields of `obj`, a part under the user-chosen name `name`."""
         return Fields(obj, schema, self.path_of(name), self._errors)
 
     def optional_record(self, name: str) -> Fields | None:
-        """The fields of a part, or None where the part is not there."""
+        """Return the fields of a part; None for an absent part."""
         return None if self._obj.get(name) is None else self.record(name)
 
     def records(self, name: str) -> Iterator[Fields]:
-        """The fields of each part of a list, in order."""
+        """Yield the fields of each item of a list, in order."""
         items: Schema = self._properties[name]["items"]
         for position, value in enumerate(self._items(name)):
             yield Fields(value, items, f"{self.path_of(name)}[{position}]", self._errors)
 
     def records_by_name(self, name: str) -> Iterator[tuple[str, Fields]]:
-        """The fields of each part under a name that the user chose."""
+        """Yield each user-chosen name with the fields of the part under it."""
         values: Schema = self._properties[name]["additionalProperties"]
         for key, value in self._entries(name):
             yield key, Fields(value, values, f"{self.path_of(name)}[{key}]", self._errors)
@@ -357,7 +358,7 @@ def _integer_problem(value: object, schema: Schema) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LabelCondition:
-    """One condition on one label. operator: In, NotIn, Exists or DoesNotExist."""
+    """A condition on one label. operator: In, NotIn, Exists or DoesNotExist."""
 
     key: str
     operator: str
@@ -366,14 +367,14 @@ class LabelCondition:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """Conditions that hold together; without any, every object matches."""
+    """Label conditions that must all hold; an empty selector matches every object."""
 
     match_labels: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[LabelCondition, ...] = ()
 
 
 def read_selector(fields: Fields) -> LabelSelector:
-    """The selector that fields of that schema hold."""
+    """Return the selector in fields with the schema of a Kubernetes label selector."""
     return LabelSelector(
         match_labels=fields.texts_by_name("matchLabels"),
         conditions=tuple(

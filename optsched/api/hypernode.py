@@ -1,8 +1,8 @@
-"""HyperNodes, Numatopologies and NodeShards: how nodes are grouped, and what is inside a node.
+"""HyperNodes, Numatopologies and NodeShards: groups of nodes, and the NUMA layout of each node.
 
 Source of names and limits: Volcano's topology/v1alpha1/hypernode_types.go and its webhook
-(pkg/webhooks/admission/hypernodes). Relations between HyperNodes (parents, cycles, nodes that two
-of them list) are checked where the tree is built, not here.
+(pkg/webhooks/admission/hypernodes). Relations between HyperNodes (parents, cycles, nodes that are
+members of two HyperNodes) are checked by the code that builds the tree, not in this module.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from optsched.api.meta import ObjectMeta
     from optsched.units import FieldError
 
-_NO_WAY = "says nothing: write exactMatch, regexMatch or labelMatch"
-_MANY_WAYS = "says more than one of exactMatch, regexMatch and labelMatch: keep one"
-_BY_NAME = "is for nodes only: a HyperNode is a member by exactMatch"
+_NO_WAY = "selects no member: write exactMatch, regexMatch or labelMatch"
+_MANY_WAYS = "has more than one of exactMatch, regexMatch and labelMatch: keep one"
+_BY_NAME = "selects nodes only: name a member HyperNode by exactMatch"
 _NO_MEMBERS = "is missing: list at least one member"
 
 
@@ -38,7 +38,7 @@ class MemberType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One entry of a HyperNode's list, with only one of name, pattern and labels."""
+    """A member of a HyperNode, selected by exactly one of name, pattern and labels."""
 
     type: MemberType
     name: str = ""
@@ -48,7 +48,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class HyperNodeCondition:
-    """One fact about a HyperNode. transition_ms: milliseconds since 1970, or None."""
+    """A status condition of a HyperNode. transition_ms: milliseconds since 1970, or None."""
 
     type: str
     status: str
@@ -62,8 +62,8 @@ class HyperNodeCondition:
 class HyperNode:
     """Nodes that are close to each other in the network.
 
-    tier: None where it cannot be read; such a HyperNode says nothing. num_nodes, conditions: as
-    last written. errors: fields that cannot be read; a member that cannot be read is left out.
+    tier: None if it cannot be read; such a HyperNode is ignored. num_nodes, conditions: from the
+    stored status. errors: fields that cannot be read; a member that cannot be read is left out.
     """
 
     meta: ObjectMeta
@@ -81,9 +81,9 @@ class HyperNode:
 
 
 def parse_hypernode(obj: object) -> tuple[HyperNode | None, tuple[FieldError, ...]]:
-    """The HyperNode in a manifest or an answer of the API server, and all that is wrong with it.
+    """Return the HyperNode in a manifest or API object, and the errors of its fields.
 
-    None only for an object without a name. With errors the HyperNode is returned all the same.
+    The HyperNode is None only if the object has no name; other errors leave it usable.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -107,7 +107,7 @@ def parse_hypernode(obj: object) -> tuple[HyperNode | None, tuple[FieldError, ..
 
 
 def _member(fields: Fields) -> Member | None:
-    """A member; None, with the reason among the errors, for one that says nothing clear."""
+    """Return a member; None, with an error, if its type or selector is missing or ambiguous."""
     kind, selector = fields.text("type"), fields.record("selector")
     exact, regex = selector.optional_record("exactMatch"), selector.optional_record("regexMatch")
     labels = selector.optional_record("labelMatch")
@@ -153,9 +153,10 @@ def _condition(fields: Fields) -> HyperNodeCondition:
 
 @dataclass(frozen=True, slots=True)
 class NumaResource:
-    """A resource that is bound to NUMA nodes.
+    """A resource whose units belong to NUMA nodes.
 
-    allocatable: free units as numbers and ranges, such as `0-3,8`. capacity: units in all.
+    allocatable: ids of idle units as numbers and ranges, such as `0-3,8`. capacity: number of
+    units.
     """
 
     allocatable: str = ""
@@ -164,7 +165,7 @@ class NumaResource:
 
 @dataclass(frozen=True, slots=True)
 class CpuPlace:
-    """Where a CPU sits."""
+    """The NUMA node, socket and core of a CPU."""
 
     numa: int = 0
     socket: int = 0
@@ -173,7 +174,7 @@ class CpuPlace:
 
 @dataclass(frozen=True, slots=True)
 class PodAllocation:
-    """The resources of one pod; containers: as the agent wrote them."""
+    """The resources allocated to one pod. containers: as the node agent writes them, not parsed."""
 
     uid: str
     name: str
@@ -183,7 +184,7 @@ class PodAllocation:
 
 @dataclass(frozen=True, slots=True)
 class GpuPlace:
-    """The position of a GPU, and its kind."""
+    """The NUMA node, PCI bus id and model of a GPU."""
 
     numa: int = 0
     bus_id: str = ""
@@ -194,8 +195,8 @@ class GpuPlace:
 class Numatopology:
     """The NUMA nodes of the node of the same name.
 
-    policies: by manager, such as CPUManagerPolicy. reserved: quantities by resource, as written.
-    cpus, gpus: by number. errors: fields that cannot be read; their values are ignored.
+    policies: by kubelet manager, such as CPUManagerPolicy. reserved: quantities by resource, not
+    parsed. cpus, gpus: by id. errors: fields that cannot be read; their values are ignored.
     """
 
     meta: ObjectMeta
@@ -209,9 +210,9 @@ class Numatopology:
 
 
 def parse_numatopology(obj: object) -> tuple[Numatopology | None, tuple[FieldError, ...]]:
-    """The Numatopology in an answer of the API server, and all that is wrong with it.
+    """Return the Numatopology in an API object, and the errors of its fields.
 
-    None only for an object without a name.
+    The Numatopology is None only if the object has no name.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -255,10 +256,11 @@ def _pod(fields: Fields) -> PodAllocation:
 
 @dataclass(frozen=True, slots=True)
 class NodeShard:
-    """The nodes of one scheduler, by name.
+    """The names of the nodes that one scheduler uses.
 
-    wanted: what should be in the shard. in_use, to_remove, to_add: as its scheduler last wrote, at
-    updated_ms in milliseconds since 1970. errors: fields that cannot be read; they are left out.
+    wanted: nodes that the shard should contain. in_use, to_remove, to_add: the status that the
+    scheduler wrote at updated_ms, in milliseconds since 1970. errors: fields that cannot be read;
+    their values are ignored.
     """
 
     meta: ObjectMeta
@@ -276,9 +278,9 @@ class NodeShard:
 
 
 def parse_nodeshard(obj: object) -> tuple[NodeShard | None, tuple[FieldError, ...]]:
-    """The shard in a manifest or an answer of the API server, and all that is wrong with it.
+    """Return the NodeShard in a manifest or API object, and the errors of its fields.
 
-    None only for an object without a name.
+    The NodeShard is None only if the object has no name.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

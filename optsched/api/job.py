@@ -1,8 +1,9 @@
-"""Jobs, and the Commands that users give to jobs and queues.
+"""Jobs, and the Commands that users send to jobs and queues.
 
 Source of names, defaults and limits: Volcano's batch/v1alpha1/job.go and its job webhooks
-(pkg/webhooks/admission/jobs). What its mutating webhook fills in is filled in here too, so that a
-job that came past the webhook means the same: names of tasks, minimums, numbers of retries.
+(pkg/webhooks/admission/jobs). The parser sets the same defaults as Volcano's mutating webhook:
+names of tasks, minimums, numbers of retries. A job that the webhook has not seen is therefore read
+in the same way.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TASK_NAME_PREFIX: Final = "default"
 
 
 class JobPhase(StrEnum):
-    """The stage of a job's life."""
+    """The phase of a job."""
 
     PENDING = "Pending"
     ABORTING = "Aborting"
@@ -73,7 +74,7 @@ class JobAction(StrEnum):
 
 
 class NumaPolicy(StrEnum):
-    """How a task's CPUs and devices lie on NUMA nodes."""
+    """The policy that aligns a task's CPUs and devices with NUMA nodes."""
 
     NONE = "none"
     BEST_EFFORT = "best-effort"
@@ -82,7 +83,7 @@ class NumaPolicy(StrEnum):
 
 
 class Iteration(StrEnum):
-    """Whether one of several tasks waited for is enough."""
+    """Whether a task waits for any or for all of the tasks that it depends on."""
 
     ANY = "any"
     ALL = "all"
@@ -90,9 +91,9 @@ class Iteration(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LifecyclePolicy:
-    """What is done when something happens: one of some events, or one exit code.
+    """The action that an event or an exit code triggers.
 
-    action: None where it cannot be read. timeout_ms: how long the event must last, or None.
+    action: None if it cannot be read. timeout_ms: how long the event must last, or None.
     """
 
     action: JobAction | None
@@ -103,7 +104,7 @@ class LifecyclePolicy:
 
 @dataclass(frozen=True, slots=True)
 class DependsOn:
-    """Tasks that must run or have ended before another one starts."""
+    """Tasks that must be running or finished before the dependent task starts."""
 
     names: tuple[str, ...] = ()
     iteration: Iteration = Iteration.ALL
@@ -121,7 +122,7 @@ class PartitionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class JobVolume:
-    """A volume that every container of a job mounts. claim: the spec of one to make, or None."""
+    """A volume that every container of a job mounts. claim: spec of a PVC to create, or None."""
 
     mount_path: str
     claim_name: str = ""
@@ -130,10 +131,11 @@ class JobVolume:
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """Pods that are alike.
+    """A number of equal pods.
 
-    min_available: as the webhook fills it in where nothing is written. template: the pod as the
-    user wrote it. max_retry: restarts of a pod until the task has failed; -1 never.
+    min_available: an absent field has the default of Volcano's webhook. template: the pod template
+    of the user, not parsed. max_retry: the task fails after this number of restarts of one pod; -1:
+    never.
     """
 
     name: str
@@ -148,15 +150,15 @@ class TaskSpec:
 
 
 MAX_PODS: Final = 100_000
-"""Pods of one job, which controllers keep one by one; Kubernetes is made for 150 000 pods."""
+"""Most pods of one job; controllers track each pod, and Kubernetes is designed for 150 000 pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What runs, how much of it at once, and what is done when something happens.
+    """The tasks of a job, the number of pods that start together, and the lifecycle policies.
 
-    min_available: the sum over the tasks where nothing is written. ttl_s, min_success,
-    running_estimate_ms: None where nothing is written. plugins: arguments by name.
+    min_available: the sum over the tasks if the field is absent. ttl_s, min_success,
+    running_estimate_ms: None if the field is absent. plugins: arguments by plugin name.
     """
 
     scheduler_name: str = wellknown.DEFAULT_SCHEDULER_NAME
@@ -175,13 +177,13 @@ class JobSpec:
 
     @property
     def num_pods(self) -> int:
-        """Pods of all tasks together."""
+        """Number of pods of all tasks."""
         return sum(task.replicas for task in self.tasks)
 
 
 @dataclass(frozen=True, slots=True)
 class JobCondition:
-    """A stage that a job went through. transition_ms: milliseconds since 1970, or None."""
+    """A phase that a job has entered. transition_ms: milliseconds since 1970, or None."""
 
     phase: JobPhase
     transition_ms: int | None = None
@@ -189,11 +191,11 @@ class JobCondition:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """How far a job has come, as last written.
+    """The stored status of a job.
 
-    phase: Pending where nothing is written yet; `is_new` tells. task_counts: pods by phase, by
-    task. evictions: restarts after pods were taken away, which are no retries. restarted:
-    since which version pods count, by part of the job. last_command: a UID.
+    phase: Pending while no phase is stored; `is_new` is then True. task_counts: pods by phase, by
+    task. evictions: restarts after evictions, which are not retries. restarted: the version from
+    which on pods count, by part of the job. last_command: UID of the last executed Command.
     """
 
     phase: JobPhase = JobPhase.PENDING
@@ -221,7 +223,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Pods that run to their end. errors: fields that cannot be read, at their defaults."""
+    """A batch job. errors: fields that cannot be read; they have their defaults."""
 
     meta: ObjectMeta
     spec: JobSpec = JobSpec()
@@ -235,9 +237,9 @@ class Job:
 
 
 def parse_job(obj: object) -> tuple[Job | None, tuple[FieldError, ...]]:
-    """The job in a manifest or an answer of the API server, and all that is wrong with it.
+    """Return the job in a manifest or API object, and the errors of its fields.
 
-    None only for an object without a name.
+    The job is None only if the object has no name.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -250,7 +252,7 @@ def parse_job(obj: object) -> tuple[Job | None, tuple[FieldError, ...]]:
 
 
 def read_job_spec(spec: Fields) -> JobSpec:
-    """The spec of a job, of a template or of the jobs of a CronJob, with Volcano's defaults."""
+    """Return the spec of a Job, JobTemplate or CronJob's jobs, with Volcano's defaults."""
     tasks = tuple(_task(each, index) for index, each in enumerate(spec.records("tasks")))
     num_pods = sum(task.replicas for task in tasks)
     if num_pods > MAX_PODS:
@@ -276,7 +278,7 @@ def read_job_spec(spec: Fields) -> JobSpec:
 
 
 def task_counts(fields: Fields, name: str) -> dict[str, dict[str, int]]:
-    """Pods by phase, by task, under a name such as taskStatusCount."""
+    """Return the number of pods by task and phase in a field such as taskStatusCount."""
     return {task: counts.integers_by_name("phase") for task, counts in fields.records_by_name(name)}
 
 
@@ -385,9 +387,10 @@ def _status(status: Fields) -> JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something to be done once. action: such as AbortJob, ResumeJob, OpenQueue or CloseQueue.
+    """An action to execute once, such as AbortJob, ResumeJob, OpenQueue or CloseQueue.
 
-    target: None where it names none. errors: fields that cannot be read.
+    target: the object to act on; None if the Command names no object. errors: fields that cannot
+    be read.
     """
 
     meta: ObjectMeta
@@ -404,9 +407,9 @@ class Command:
 
 
 def parse_command(obj: object) -> tuple[Command | None, tuple[FieldError, ...]]:
-    """The command in a manifest or an answer of the API server, and all that is wrong with it.
+    """Return the Command in a manifest or API object, and the errors of its fields.
 
-    None only for an object without a name.
+    The Command is None only if the object has no name.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -426,7 +429,7 @@ def parse_command(obj: object) -> tuple[Command | None, tuple[FieldError, ...]]:
 
 
 def _target(target: Fields) -> OwnerReference:
-    # Owner references that block deletion are read only so that a wrong value is named.
+    # The result does not hold this field; reading it reports a value that is not a boolean.
     target.boolean("blockOwnerDeletion")
     return OwnerReference(
         api_version=target.text("apiVersion"),

@@ -1,4 +1,4 @@
-"""JobFlows, JobTemplates and CronJobs: the kinds that jobs are made of.
+"""JobFlows, JobTemplates and CronJobs: the kinds from which controllers create jobs.
 
 Source of names and limits: Volcano's flow/v1alpha1/jobflow_types.go.
 """
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class RetainPolicy(StrEnum):
-    """Whether the jobs of a flow stay once all of them are completed."""
+    """Whether the jobs of a flow are kept or deleted after all of them are completed."""
 
     RETAIN = "retain"
     DELETE = "delete"
 
 
 class FlowPhase(StrEnum):
-    """The stage of a flow's life."""
+    """The phase of a JobFlow."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -41,7 +41,7 @@ class FlowPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HttpProbe:
-    """A request that pods of a task must answer. header: name and value; empty without one."""
+    """An HTTP GET request that a task's pods must answer. header: name and value, or empty."""
 
     task: str
     path: str
@@ -67,7 +67,7 @@ class TaskProbe:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Conditions, all of which suffice before the dependencies are completed."""
+    """Probes of the dependencies; once all pass, a job may start before these are completed."""
 
     http: tuple[HttpProbe, ...] = ()
     tcp: tuple[TcpProbe, ...] = ()
@@ -76,7 +76,7 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One job of a flow. name: its template. patch: fields that replace those of the template."""
+    """One job of a flow. name: its JobTemplate. patch: fields that override the template's."""
 
     name: str
     targets: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class FlowJobHistory:
-    """A stage that a job of a flow went through; times are milliseconds since 1970, or None."""
+    """A phase that a job of a flow has entered; times are milliseconds since 1970, or None."""
 
     phase: JobPhase | None
     start_ms: int | None = None
@@ -95,7 +95,7 @@ class FlowJobHistory:
 
 @dataclass(frozen=True, slots=True)
 class FlowJob:
-    """One job of a flow, as last written; times are milliseconds since 1970, or None."""
+    """The stored status of one job of a flow; times are milliseconds since 1970, or None."""
 
     name: str
     phase: JobPhase | None = None
@@ -107,7 +107,7 @@ class FlowJob:
 
 @dataclass(frozen=True, slots=True)
 class FlowCondition:
-    """The state of one job of a flow, as last written."""
+    """The stored condition of one job of a flow."""
 
     phase: JobPhase | None
     created_ms: int | None = None
@@ -117,7 +117,7 @@ class FlowCondition:
 
 @dataclass(frozen=True, slots=True)
 class JobFlowStatus:
-    """The progress of a flow, as last written; jobs by name."""
+    """The stored status of a flow; the fields of type str hold names of jobs."""
 
     phase: FlowPhase = FlowPhase.PENDING
     is_new: bool = True
@@ -133,7 +133,7 @@ class JobFlowStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobFlow:
-    """Jobs that follow one another. errors: fields that cannot be read, at their defaults."""
+    """A graph of dependent jobs. errors: fields that cannot be read; they have their defaults."""
 
     meta: ObjectMeta
     flows: tuple[Flow, ...] = ()
@@ -148,9 +148,9 @@ class JobFlow:
 
 
 def parse_jobflow(obj: object) -> tuple[JobFlow | None, tuple[FieldError, ...]]:
-    """The flow in a manifest or an answer of the API server, and all that is wrong with it.
+    """Return the JobFlow in a manifest or API object, and the errors of its fields.
 
-    None only for an object without a name.
+    The JobFlow is None only if the object has no name.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -254,10 +254,11 @@ def _phase(text: str) -> JobPhase | None:
 
 @dataclass(frozen=True, slots=True)
 class JobTemplate:
-    """A job that flows are made of.
+    """A template from which JobFlows create jobs.
 
-    template: the spec as it stands, for the jobs that are made; `job`: the same, read. jobs: those
-    made of it, as last written. errors: fields that cannot be read, at their defaults.
+    template: the spec as stored, which is copied into created jobs. job: the same spec, parsed.
+    jobs: names of the jobs created from the template, from the stored status. errors: fields that
+    cannot be read; they have their defaults.
     """
 
     meta: ObjectMeta
@@ -273,9 +274,9 @@ class JobTemplate:
 
 
 def parse_jobtemplate(obj: object) -> tuple[JobTemplate | None, tuple[FieldError, ...]]:
-    """The template in a manifest or an answer of the API server, and all that is wrong with it.
+    """Return the JobTemplate in a manifest or API object, and the errors of its fields.
 
-    None only for an object without a name.
+    The JobTemplate is None only if the object has no name.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -305,7 +306,7 @@ class ConcurrencyPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ActiveJob:
-    """A job that has not ended; the fields of a core/v1 ObjectReference."""
+    """A reference to an unfinished job, with the fields of a core/v1 ObjectReference."""
 
     name: str
     namespace: str = ""
@@ -318,12 +319,12 @@ class ActiveJob:
 
 @dataclass(frozen=True, slots=True)
 class CronJob:
-    """Jobs made by a timetable.
+    """Jobs that are created on a schedule.
 
-    time_zone: empty where nothing is written. starting_deadline_s: seconds by which a job may be
-    late, or None. template: the spec as it stands, for the jobs that are made; `job`: the same,
-    read. last_schedule_ms, last_success_ms: milliseconds since 1970, or None. errors: fields that
-    cannot be read, at their defaults.
+    time_zone: empty if the field is absent. starting_deadline_s: seconds by which a job may be
+    late, or None. template: the spec as stored, which is copied into created jobs. job: the same
+    spec, parsed. last_schedule_ms, last_success_ms: milliseconds since 1970, or None. errors:
+    fields that cannot be read; they have their defaults.
     """
 
     meta: ObjectMeta
@@ -350,9 +351,9 @@ class CronJob:
 
 
 def parse_cronjob(obj: object) -> tuple[CronJob | None, tuple[FieldError, ...]]:
-    """The CronJob in a manifest or an answer of the API server, and all that is wrong with it.
+    """Return the CronJob in a manifest or API object, and the errors of its fields.
 
-    None only for an object without a name.
+    The CronJob is None only if the object has no name.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

@@ -1,4 +1,4 @@
-"""The kinds that a scheduler reads and writes, and where the API server keeps them."""
+"""The kinds that a scheduler reads and writes, and their paths on the API server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of object.
+    """A kind of API object.
 
-    group: empty for the core group. plural: as in paths. has_status: whether its status has a
-    subresource of its own, so that it is written apart from the object. categories: words under
-    which `kubectl get` lists it among others.
+    group: empty for the core group. plural: as in paths. has_status: whether the kind has a
+    status subresource, through which its status is written. categories: names under which
+    `kubectl get` lists objects of several kinds together.
     """
 
     group: str
@@ -37,7 +37,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """One object; namespace: empty outside of namespaces."""
+    """A reference to one object. namespace: empty for a cluster-scoped kind."""
 
     kind: Kind
     namespace: str
@@ -45,7 +45,7 @@ class Ref:
 
     @property
     def key(self) -> str:
-        """`namespace/name`, or the name alone outside of namespaces."""
+        """`namespace/name`, or the name alone for a cluster-scoped kind."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ SCHEDULING_POD_GROUPS: Final = tuple(
     Kind("scheduling.k8s.io", version, "PodGroup", "podgroups", "podgroup")
     for version in ("v1beta1", "v1alpha3", "v1alpha2")
 )
-"""Kubernetes' own PodGroup, the newest version first; a cluster may serve any of them."""
+"""Kubernetes' own PodGroup kind, newest version first; a cluster may serve any of them."""
 HYPER_NODE: Final = Kind(
     "topology.volcano.sh",
     "v1alpha1",
@@ -256,7 +256,7 @@ RESOURCE_SLICES: Final = tuple(
     )
     for version in _DEVICE_VERSIONS
 )
-"""Kinds of dynamic resource allocation, the newest version first; a cluster may serve any."""
+"""The kind ResourceSlice, newest version first; a cluster may serve any of them."""
 DEVICE_KINDS: Final = (*RESOURCE_CLAIMS, *DEVICE_CLASSES, *RESOURCE_SLICES)
 REPLICA_SET: Final = Kind(
     "apps", "v1", "ReplicaSet", "replicasets", "replicaset", ("rs",), has_status=True
@@ -350,15 +350,15 @@ _KIND_OF: Final = {(kind.api_version, kind.kind): kind for kind in KINDS}
 
 
 def find_kind(api_version: str, kind: str) -> Kind | None:
-    """The kind that an object's `apiVersion` and `kind` name; None for a stranger."""
+    """Return the kind that an object's `apiVersion` and `kind` name; None if it is not in KINDS."""
     return _KIND_OF.get((api_version, kind))
 
 
 def collection_path(kind: Kind, namespace: str | None = None) -> str:
-    """Where objects of a kind are listed, watched and created.
+    """Return the path under which objects of a kind are listed, watched and created.
 
-    namespace: None for all namespaces, or for a kind that has none. ValueError for a namespace
-    with a kind that lives outside of namespaces.
+    namespace: None for all namespaces and for a cluster-scoped kind. A namespace together with a
+    cluster-scoped kind raises ValueError.
     """
     root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
     if namespace is None:
@@ -369,9 +369,10 @@ def collection_path(kind: Kind, namespace: str | None = None) -> str:
 
 
 def object_path(kind: Kind, namespace: str | None, name: str, subresource: str = "") -> str:
-    """Where one object, or a subresource of it such as status or binding, is read and written.
+    """Return the path of one object, or of a subresource of the object such as status or binding.
 
-    ValueError for a namespaced kind without a namespace, or the other way round.
+    Raises ValueError for a namespaced kind without a namespace, and for a cluster-scoped kind with
+    one.
     """
     if kind.namespaced and not namespace:
         raise ValueError(f"{kind} {name!r} needs a namespace")

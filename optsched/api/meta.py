@@ -1,4 +1,4 @@
-"""The metadata that every object carries, and the types of events about objects."""
+"""The metadata of API objects, and the types of events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOT_TEXTS = "is not a mapping of texts to texts"
 
 @dataclass(frozen=True, slots=True)
 class OwnerReference:
-    """The object on whose behalf another one exists."""
+    """A reference to the object that owns another object."""
 
     api_version: str
     kind: str
@@ -31,10 +31,10 @@ class OwnerReference:
 
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
-    """Name, age, labels and owners of an object.
+    """Name, creation time, labels and owners of an object.
 
-    creation_ms: 0 where the object does not say, as in a manifest. deletion_ms: when it was asked
-    to go, or None. Times are milliseconds since 1970.
+    creation_ms: 0 if the object has no creation time, as in a manifest. deletion_ms: the
+    deletion timestamp, or None. Times are milliseconds since 1970.
     """
 
     name: str
@@ -49,19 +49,19 @@ class ObjectMeta:
 
     @property
     def key(self) -> str:
-        """`namespace/name`, or the name alone outside of namespaces."""
+        """`namespace/name`, or the name alone for a cluster-scoped object."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The owner that manages the object, if one does."""
+        """The owner that is the managing controller of the object, or None."""
         return next((owner for owner in self.owners if owner.controller), None)
 
 
 def parse_meta(obj: object, errors: list[FieldError]) -> ObjectMeta | None:
-    """The metadata of an object; None where there is not even a name.
+    """Return the metadata of an object; None if the object has no name.
 
-    Fields that cannot be read are added to `errors` and left at their defaults.
+    Fields that cannot be read are added to `errors` and have their defaults.
     """
     if not isinstance(obj, dict):
         errors.append(FieldError("", obj, _NOT_AN_OBJECT))
@@ -142,7 +142,7 @@ def _owners(references: list[object]) -> list[OwnerReference]:
 
 
 class EventType(StrEnum):
-    """Whether it is a warning."""
+    """The type of an event: normal or a warning."""
 
     NORMAL = "Normal"
     WARNING = "Warning"

@@ -1,4 +1,4 @@
-"""PodGroups of Volcano and of Kubernetes itself: pods that start together.
+"""PodGroups of Volcano and of Kubernetes: pods that start together.
 
 Source of names, defaults and limits: Volcano's scheduling/v1beta1/types.go and its podgroup
 webhooks (pkg/webhooks/admission/podgroups).
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class PodGroupPhase(StrEnum):
-    """The stage of a PodGroup's life."""
+    """The phase of a PodGroup."""
 
     PENDING = "Pending"
     INQUEUE = "Inqueue"
@@ -43,7 +43,7 @@ class PodGroupPhase(StrEnum):
 
 
 class TopologyMode(StrEnum):
-    """Whether a limit on the network is a rule or a wish."""
+    """Whether a network topology limit is a hard constraint or a preference."""
 
     HARD = "hard"
     SOFT = "soft"
@@ -51,7 +51,7 @@ class TopologyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkTopology:
-    """The largest distance of pods in the network: a tier by number or by name, or neither."""
+    """The highest tier that a gang's pods may span, by number or by name; neither: no limit."""
 
     mode: TopologyMode = TopologyMode.HARD
     highest_tier: int | None = None
@@ -60,10 +60,10 @@ class NetworkTopology:
 
 @dataclass(frozen=True, slots=True)
 class SubGroupPolicy:
-    """A rule that forms smaller groups inside a PodGroup.
+    """A policy that divides the pods of a PodGroup into sub-groups.
 
-    selector: None where the rule names no pods at all, as upstream distinguishes a missing selector
-    from an empty one.
+    selector: None if the policy has no selector; Volcano distinguishes a missing selector from an
+    empty one.
     """
 
     name: str
@@ -76,7 +76,7 @@ class SubGroupPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PodGroupCondition:
-    """One fact about a PodGroup. transition_ms: milliseconds since 1970, or None."""
+    """A status condition of a PodGroup. transition_ms: milliseconds since 1970, or None."""
 
     type: str
     status: str
@@ -88,7 +88,7 @@ class PodGroupCondition:
 
 @dataclass(frozen=True, slots=True)
 class PodGroupStatus:
-    """The progress of a PodGroup, as last written."""
+    """The stored status of a PodGroup."""
 
     phase: PodGroupPhase = PodGroupPhase.PENDING
     conditions: tuple[PodGroupCondition, ...] = ()
@@ -101,7 +101,7 @@ class PodGroupStatus:
 class PodGroup:
     """Pods that start together or not at all. Amounts are base units by resource.
 
-    errors: fields that cannot be read; a gang is not placed by rules that cannot be read.
+    errors: fields that cannot be read; a gang with such errors is not placed.
     """
 
     meta: ObjectMeta
@@ -122,10 +122,10 @@ class PodGroup:
 
 
 def parse_podgroup(obj: object) -> tuple[PodGroup | None, tuple[FieldError, ...]]:
-    """The PodGroup in a manifest or an answer of the API server, and all that is wrong with it.
+    """Return Volcano's PodGroup in a manifest or API object, and the errors of its fields.
 
-    None only for an object without a name. With errors the PodGroup is returned all the same,
-    its bad fields at their defaults, so that it can be shown.
+    The PodGroup is None only if the object has no name. Fields with errors have their defaults, so
+    that the PodGroup can be shown.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -149,12 +149,12 @@ def parse_podgroup(obj: object) -> tuple[PodGroup | None, tuple[FieldError, ...]
 
 
 def group_name_of(annotations: Mapping[str, str]) -> str:
-    """The PodGroup that a pod's annotations name; empty for a pod on its own."""
+    """Return the name of the PodGroup in a pod's annotations; empty for a bare pod."""
     return wellknown.first_annotation(annotations, wellknown.GROUP_NAME_ANNOTATIONS)
 
 
 def read_topology(fields: Fields) -> NetworkTopology | None:
-    """The limit under `networkTopology` of a spec or a part of it; None without one."""
+    """Return the limit in `networkTopology` of a spec or part of a spec; None if it is absent."""
     topology = fields.optional_record("networkTopology")
     if topology is None:
         return None
@@ -167,7 +167,7 @@ def read_topology(fields: Fields) -> NetworkTopology | None:
 
 
 MOST_RESOURCES: Final = 100
-"""Names in minResources; pods have as many at most."""
+"""Most names in minResources; the same limit holds for the resource names of a pod."""
 
 
 def _min_resources(spec: Fields) -> dict[str, int]:
@@ -215,8 +215,8 @@ def _condition(fields: Fields) -> PodGroupCondition:
 # --- schedulinggroup ------------------------------------------------------------------------------
 
 _POLICY: Final = record(
-    "When pods may start; one of the two.",
-    basic=record("Each pod by itself."),
+    "When pods may start: exactly one of basic and gang.",
+    basic=record("Each pod may start alone."),
     gang=record(
         "Together.",
         ("minCount",),
@@ -227,46 +227,46 @@ _CONSTRAINTS: Final = record(
     "Where pods may run.",
     topology=listing(
         "Labels of nodes whose values must be the same for all pods.",
-        record("One of them.", ("key",), key=text("The label.")),
+        record("One label.", ("key",), key=text("Key of the label.")),
     ),
 )
 SCHEDULING_POD_GROUP_SCHEMA: Final = whole_object(
     "Pods that are scheduled together.",
     spec=record(
-        "What is wanted.",
+        "The desired state.",
         ("schedulingPolicy",),
         schedulingPolicy=_POLICY,
         schedulingConstraints=_CONSTRAINTS,
-        resourceClaims=listing("Devices for the whole group.", record("One of them.")),
-        parentCompositePodGroupName=name("The group of groups that it is part of."),
-        priorityClassName=name("Name of its priority."),
-        priority=integer("Its priority."),
+        resourceClaims=listing("Devices for the whole group.", record("One claim.")),
+        parentCompositePodGroupName=name("The CompositePodGroup that contains the group."),
+        priorityClassName=name("Name of the group's PriorityClass."),
+        priority=integer("Priority of the group."),
     ),
 )
 
-_NO_POLICY: Final = "says nothing: write basic or gang"
-_TWO_POLICIES: Final = "says both basic and gang: keep one"
-_ONE_LABEL: Final = "lists several labels; one is understood"
-_NO_CLAIMS: Final = "asks for devices by claims, which are not allocated here"
-_NO_PARENT: Final = "is part of a CompositePodGroup, which is not understood here"
+_NO_POLICY: Final = "names no policy: write basic or gang"
+_TWO_POLICIES: Final = "has both basic and gang: keep one"
+_ONE_LABEL: Final = "lists several labels; only one is supported"
+_NO_CLAIMS: Final = "requests devices by claims of the group, which are not supported"
+_NO_PARENT: Final = "makes the group part of a CompositePodGroup, which is not supported"
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingPodGroup:
-    """Pods that start together.
+    """A PodGroup of Kubernetes: pods that start together.
 
     Attributes
     ----------
     min_count
-        Pods that start together; 1 where each starts by itself.
+        Number of pods that start together; 1 if each pod may start alone.
     topology_key
-        The node label that is equal for all; empty for none.
+        Label whose value must be equal on the nodes of all pods; empty for none.
     queue
-        The queue that a label or annotation names; the API has no field for it.
+        The queue that a label or annotation names; the API has no field for a queue.
     priority, priority_class
-        Its priority by number, or None, and by name.
+        Priority as a number, or None; name of its PriorityClass, or empty.
     errors
-        Fields that cannot be read, or ask for what is not understood.
+        Fields that cannot be read, or whose feature is not supported.
 
     """
 
@@ -280,9 +280,9 @@ class SchedulingPodGroup:
 
 
 def parse_scheduling_group(obj: object) -> tuple[SchedulingPodGroup | None, tuple[FieldError, ...]]:
-    """The PodGroup in a manifest or an answer of the API server, and all that is wrong with it.
+    """Return Kubernetes' PodGroup in a manifest or API object, and the errors of its fields.
 
-    None only for an object without a name.
+    The PodGroup is None only if the object has no name.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -305,7 +305,7 @@ def parse_scheduling_group(obj: object) -> tuple[SchedulingPodGroup | None, tupl
 
 
 def group_named_by(spec: dict[str, Any]) -> str:
-    """The PodGroup that `spec.schedulingGroup` of a pod names; empty where it names none."""
+    """Return the name of the PodGroup in `spec.schedulingGroup` of a pod; empty if absent."""
     group = spec.get("schedulingGroup")
     named = group.get("podGroupName") if isinstance(group, dict) else None
     return named if isinstance(named, str) else ""

@@ -19,9 +19,9 @@ PRIORITY_CLASS_SCHEMA: Final = record(
     apiVersion=text("Group and version of the kind."),
     kind=text("Name of the kind."),
     metadata={"type": "object"},
-    value=integer("The priority; higher goes first."),
-    globalDefault=boolean("Whether it is meant where no class is named."),
-    description=text("When to use it."),
+    value=integer("The priority; pods with a higher priority go first."),
+    globalDefault=boolean("Whether pods that name no class have this class."),
+    description=text("When to use this class."),
     preemptionPolicy=text(
         "Whether its pods may preempt others.",
         enum=["PreemptLowerPriority", "Never"],
@@ -55,9 +55,9 @@ class PriorityClass:
 
 
 def parse_priority_class(obj: object) -> tuple[PriorityClass | None, tuple[FieldError, ...]]:
-    """The class in a manifest or an answer of the API server, and all that is wrong with it.
+    """Return the PriorityClass in a manifest or API object, and the errors of its fields.
 
-    None only for an object without a name; a class whose value cannot be read has 0.
+    The class is None only if the object has no name. The value is 0 if it cannot be read.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

@@ -32,7 +32,7 @@ _ACCESS_LISTS: Final = (
 
 
 class QueueState(StrEnum):
-    """Whether a queue takes new work."""
+    """Whether a queue accepts PodGroups."""
 
     OPEN = "Open"
     CLOSED = "Closed"
@@ -41,7 +41,7 @@ class QueueState(StrEnum):
 
 
 class DequeueStrategy(StrEnum):
-    """Whether a job that does not fit holds up the ones behind it."""
+    """Whether a job that does not fit blocks the jobs behind it in the queue (fifo) or not."""
 
     FIFO = "fifo"
     TRAVERSE = "traverse"
@@ -49,7 +49,7 @@ class DequeueStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeGroupTerms:
-    """Node groups that must and that should be met, or avoided."""
+    """Node groups of an affinity or anti-affinity, required and preferred."""
 
     required: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class NodeGroupTerms:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Another cluster to which jobs of a queue may go."""
+    """Another cluster to which jobs of a queue may be forwarded."""
 
     name: str
     weight: int = 0
@@ -68,7 +68,7 @@ class Cluster:
 class DeviceQuota:
     """Quotas on devices claimed through dynamic resource allocation.
 
-    Keys as Volcano's capacity plugin counts them: `deviceclass/<class>` for the number of devices,
+    The keys are those of Volcano's capacity plugin: `deviceclass/<class>` for a number of devices,
     `<dimension>.deviceclass/<class>` for a consumable capacity.
     """
 
@@ -79,7 +79,7 @@ class DeviceQuota:
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """How many PodGroups of a queue are in each phase."""
+    """Number of PodGroups of a queue in each phase."""
 
     unknown: int = 0
     pending: int = 0
@@ -90,7 +90,7 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """The status of a queue, as last written. Amounts are base units by resource."""
+    """The stored status of a queue. Amounts are base units by resource."""
 
     state: QueueState = QueueState.OPEN
     allocated: Mapping[str, int] = field(default_factory=dict)
@@ -101,12 +101,12 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A share of the cluster. Amounts are base units by resource.
+    """A queue: a share of the cluster. Amounts are base units by resource.
 
-    Parts of devices are rounded down in capability and deserved, up in guarantee. capability: a
-    resource not listed is not limited. deserved: as written; `effective_deserved` adds what a
-    guarantee implies. parent: empty at the top. errors: fields that cannot be read; nothing may be
-    placed under rules that cannot be read.
+    Fractions of devices are rounded down in capability and deserved, and up in guarantee.
+    capability: a resource that is not listed has no limit. deserved: the amounts of the spec;
+    `effective_deserved` adds the amounts that the guarantee implies. parent: empty for a top-level
+    queue. errors: fields that cannot be read; no task is placed in a queue with errors.
     """
 
     meta: ObjectMeta
@@ -133,11 +133,11 @@ class Queue:
 
     @property
     def access_lists(self) -> dict[str, frozenset[str]]:
-        """The users, groups and namespaces that it lets in, by annotation; all empty for any."""
+        """Users, groups and namespaces that may submit, by annotation; all empty: no limit."""
         return {key: _names(self.meta.annotations.get(key, "")) for key in _ACCESS_LISTS}
 
     def lists(self, subject: wellknown.Subject, namespace: str) -> bool:
-        """Whether its lists let a user in, who works in a namespace."""
+        """Return whether the access lists contain a user, one of its groups, or a namespace."""
         lists = self.access_lists
         return (
             subject.user in lists[wellknown.QUEUE_USERS]
@@ -147,30 +147,30 @@ class Queue:
 
     @property
     def effective_deserved(self) -> dict[str, int]:
-        """What it deserves: as written, and the guarantee where nothing is written."""
+        """The deserved amounts; the guarantee for resources without a deserved amount."""
         return {**self.guarantee, **self.deserved}
 
     @property
     def hierarchy(self) -> str:
-        """Its path in the older notation of trees, such as root/eng/prod; empty without one."""
+        """The queue's path in Volcano's annotation for trees, such as root/eng/prod; or empty."""
         return self.meta.annotations.get(wellknown.HIERARCHY, "")
 
     @property
     def hierarchy_weights(self) -> str:
-        """The weights along `hierarchy`, such as 1/2/8."""
+        """The weights of the queues along `hierarchy`, such as 1/2/8."""
         return self.meta.annotations.get(wellknown.HIERARCHY_WEIGHTS, "")
 
     @property
     def overuse_tolerance(self) -> str:
-        """How far it may exceed its share before that is reclaimed, as written."""
+        """How far the queue may exceed its share before the excess is reclaimed; not parsed."""
         return self.meta.annotations.get(wellknown.OVERUSE_TOLERANCE, "")
 
 
 def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
-    """The queue in a manifest or an answer of the API server, and all that is wrong with it.
+    """Return the queue in a manifest or API object, and the errors of its fields.
 
-    None only for an object without a name. With errors the queue is returned all the same, its
-    bad fields at their defaults, so that it can be shown; it takes no work.
+    The queue is None only if the object has no name. Fields with errors have their defaults, so
+    that the queue can be shown; such a queue accepts no gangs.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -224,7 +224,7 @@ def _weight(spec: Fields) -> int:
 
 
 def _whole_amounts(spec: Fields, name: str, found: Mapping[str, int]) -> dict[str, int]:
-    """The amounts of a field that could be read, pieces rounded down."""
+    """Return the amounts of a field that can be read, with fractions of devices rounded down."""
     raw: Any = spec.raw(name)
     return {resource: whole_amount(resource, raw[resource]) for resource in found}
 

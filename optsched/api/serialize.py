@@ -1,7 +1,7 @@
-"""What the scheduler writes: status patches with Volcano's field names.
+"""Status patches that the scheduler writes, with Volcano's field names.
 
-The patches are JSON merge patches (RFC 7386): numbers are always written, since a count that is
-zero again must not keep its old value, and a key to be removed is written as null.
+The patches are JSON merge patches (RFC 7386). They always contain every count, because a count
+that drops to zero must overwrite the stored value. A key to be removed is written as null.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def podgroup_status_patch(
     succeeded: int,
     failed: int,
 ) -> dict[str, Any]:
-    """The patch that sets a PodGroup's status; to the object itself, it has no subresource."""
+    """Return the patch of a PodGroup that sets its status; the kind has no status subresource."""
     return {
         "status": {
             "phase": phase.value,
@@ -38,7 +38,7 @@ def podgroup_status_patch(
 
 
 def condition_fields(condition: PodGroupCondition) -> dict[str, Any]:
-    """A condition as it is stored; empty fields are omitted, as in Go."""
+    """Return the fields of a condition as stored; empty fields are omitted, as in Go."""
     fields = {
         "type": condition.type,
         "status": condition.status,
@@ -58,10 +58,10 @@ def queue_status_patch(
     *,
     previous: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The patch that sets what a queue holds and how many PodGroups it has in each phase.
+    """Return the patch that sets a queue's allocated amounts and its PodGroups in each phase.
 
-    allocated: base units by resource. previous: resources written before; those no longer in
-    `allocated` are removed.
+    allocated: base units by resource. previous: resources in the stored status; those that are
+    not in `allocated` are removed.
     """
     gone = dict.fromkeys(sorted(set(previous) - allocated.keys()))
     return {
@@ -79,7 +79,7 @@ def queue_status_patch(
 def nodeshard_status_patch(
     in_use: list[str], to_remove: list[str], to_add: list[str], now_ms: int
 ) -> dict[str, Any]:
-    """The patch that says which nodes of its shard a scheduler uses; to its subresource."""
+    """Return the patch of a NodeShard's status subresource with the nodes that are used."""
     return {
         "status": {
             "nodesInUse": in_use,

@@ -1,4 +1,4 @@
-"""Annotations, labels and scheduling gates that change what a scheduler decides.
+"""Annotations, labels and scheduling gates that influence scheduling decisions.
 
 The names are Volcano's (staging/src/volcano.sh/apis, scheduling/v1beta1/labels.go and
 batch/v1alpha1/labels.go; pkg/scheduler/api/well_known_labels.go) unless a comment says otherwise.
@@ -24,7 +24,7 @@ GROUP_NAME_ANNOTATIONS: Final = (
     "scheduling.k8s.io/group-name",
     "scheduling.volcano.sh/group-name",
 )
-MADE_GROUP_PREFIX: Final = "podgroup-"  # of PodGroups made for pods without one, before a UID
+MADE_GROUP_PREFIX: Final = "podgroup-"  # PodGroups created for pods: the prefix and a UID
 QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"  # on namespaces too
 QUEUE_ALLOCATION_GATE: Final = "scheduling.volcano.sh/queue-allocation-gate"  # also the gate's name
 TASK_SPEC: Final = "volcano.sh/task-spec"
@@ -39,20 +39,20 @@ JOB_RETRY_COUNT: Final = "volcano.sh/job-retry-count"
 POD_QUEUE_NAME: Final = "volcano.sh/queue-name"
 JOB_FORWARDING: Final = "volcano.sh/job-forwarding"
 
-# Pods and PodGroups: who may be a victim, and when.
+# Pods and PodGroups: which of them may be victims, and when.
 PREEMPTABLE: Final = "volcano.sh/preemptable"
 REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"  # on nodes too
 COOLDOWN_TIME: Final = "volcano.sh/cooldown-time"
-RUNNING_ESTIMATE: Final = "optsched.io/running-estimate"  # optsched: how long it runs
-CHECKPOINTED_AT: Final = "optsched.io/checkpointed-at"  # optsched: when the pod last saved its work
+RUNNING_ESTIMATE: Final = "optsched.io/running-estimate"  # optsched: expected run time
+CHECKPOINTED_AT: Final = "optsched.io/checkpointed-at"  # optsched: time of the last checkpoint
 CHECKPOINT_INTERVAL: Final = (
-    "optsched.io/checkpoint-interval"  # optsched: how often, in simulations
+    "optsched.io/checkpoint-interval"  # optsched: time between checkpoints, in simulations
 )
-USER: Final = "optsched.io/user"  # optsched: on PodGroups and pods, who is charged for their use
+USER: Final = "optsched.io/user"  # optsched: on PodGroups and pods, the user charged for them
 CRATER_USER: Final = "crater.raids.io/task-user"  # Crater's, on jobs and pods
 DATASETS: Final = "optsched.io/datasets"  # optsched: on pods, PodGroups and nodes
 DATASET_LABEL_PREFIX: Final = "datasets.optsched.io/"  # optsched: on nodes
-MOVABLE: Final = "optsched.io/movable"  # optsched: whether the pod may start again elsewhere
+MOVABLE: Final = "optsched.io/movable"  # optsched: whether the pod may restart on another node
 MIN_AVAILABLE: Final = "volcano.sh/jdb-min-available"
 MAX_UNAVAILABLE: Final = "volcano.sh/jdb-max-unavailable"
 
@@ -76,20 +76,20 @@ NPU_MODE: Final = "huawei.com/vnpu-mode"
 GPU_USE_TYPE: Final = "nvidia.com/use-gputype"
 GPU_AVOID_TYPE: Final = "nvidia.com/nouse-gputype"
 
-# PodGroups and the owners from which PodGroups are made.
+# PodGroups, and owners of pods for which PodGroups are created.
 GROUP_MIN_MEMBER: Final = "scheduling.volcano.sh/group-min-member"
 WAITING_TIME_ANNOTATIONS: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
 TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
 TASK_TOPOLOGY_ANTI_AFFINITY: Final = "volcano.sh/task-topology-anti-affinity"
 TASK_TOPOLOGY_ORDER: Final = "volcano.sh/task-topology-task-order"
-HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # a tier name: the whole cluster
-GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # optsched: on PodGroups, who places their pods
+HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # name of the tier that is the whole cluster
+GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # optsched: on PodGroups, their scheduler
 ADMITTED_QUEUE: Final = (
-    "optsched.io/admitted-queue"  # optsched: on bound pods, the queue they count for
+    "optsched.io/admitted-queue"  # optsched: on bound pods, the queue that is charged
 )
-EVICTED: Final = "optsched.io/evicted"  # optsched: pods that the scheduler evicts, `name=uid` each
-MOVES: Final = "optsched.io/moves"  # optsched: on PodGroups and bare pods, the pods moved for them
-SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # optsched: on PodGroups, when PLUGIN last moved
+EVICTED: Final = "optsched.io/evicted"  # optsched: pods that the scheduler evicts, as `name=uid`
+MOVES: Final = "optsched.io/moves"  # optsched: on PodGroups and bare pods, pods moved for them
+SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # optsched: on PodGroups, before a plugin's name
 ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
 
 # Queues.
@@ -98,11 +98,11 @@ HIERARCHY_WEIGHTS: Final = "volcano.sh/hierarchy-weights"
 NODEGROUP_RESOURCE_LIMITS: Final = "volcano.sh/nodegroup-resource-limits"
 CLOSED_BY_PARENT: Final = "volcano.sh/closed-by-parent"
 OVERUSE_TOLERANCE: Final = "volcano.sh/overuse-tolerance"  # optsched; Volcano reads no such key
-QUEUE_USERS: Final = "optsched.io/users"  # optsched: who may submit, names with commas between
+QUEUE_USERS: Final = "optsched.io/users"  # optsched: users that may submit, comma-separated
 QUEUE_GROUPS: Final = "optsched.io/groups"  # optsched
 QUEUE_NAMESPACES: Final = "optsched.io/namespaces"  # optsched
 SUBMITTER: Final = (
-    "optsched.io/submitter"  # optsched: on work, who submitted it; admission writes it
+    "optsched.io/submitter"  # optsched: on PodGroups and pods, the submitter; set at admission
 )
 
 # Nodes.
@@ -111,7 +111,7 @@ NODE_VGPU_REGISTER: Final = "volcano.sh/node-vgpu-register"
 
 
 def first_annotation(annotations: Mapping[str, str], keys: tuple[str, ...]) -> str:
-    """The value under the first of `keys` that has one; empty where none has."""
+    """Return the first non-empty annotation among `keys`, in their order; empty if all are."""
     return next((annotations[key] for key in keys if annotations.get(key)), "")
 
 
@@ -122,12 +122,12 @@ _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 
 
 def is_true(text: str | None) -> bool:
-    """Whether a text is a truth value that is true."""
+    """Return whether a string is true in the sense of Go's `strconv.ParseBool`."""
     return text in _TRUE
 
 
 def is_mark(key: str) -> bool:
-    """Whether an annotation of a PodGroup is one that only schedulers write."""
+    """Return whether only schedulers write an annotation key of a PodGroup."""
     return key in (EVICTED, MOVES) or key.startswith(SHUFFLED_BY)
 
 
@@ -139,14 +139,14 @@ _JOINED: Final = "joined"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A user, and the groups that the API server has found him in."""
+    """A user, and the groups that the API server reports for the user."""
 
     user: str
     groups: frozenset[str] = frozenset()
 
 
 def parse_submitters(text: object) -> tuple[Subject, ...]:
-    """The subjects in an annotation; none where it is missing or has no reading."""
+    """Return the subjects in an annotation; an empty tuple if it is missing or invalid."""
     if not isinstance(text, str) or not text:
         return ()
     try:
@@ -155,19 +155,20 @@ def parse_submitters(text: object) -> tuple[Subject, ...]:
         return ()
     entries = found if isinstance(found, list) else [found]
     subjects = [_subject(entry) for entry in entries]
-    # A part without a reading must not make the rest count for more.
+    # One invalid entry invalidates the annotation: a shorter list could grant more access.
     return tuple(s for s in subjects if s is not None) if all(subjects) else ()
 
 
 def format_joined(uid: str, queue: str) -> str:
-    """The text that names a PodGroup and its queue, which a pod was let into."""
+    """Return the text that records the PodGroup and the queue that a pod was admitted to."""
     return f"{uid} {queue}"
 
 
 def parse_joined(text: object) -> str | None:
-    """The PodGroup and queue that a pod was let into by its record; None if that is not recorded.
+    """Return the PodGroup and queue that a pod was admitted to, as `format_joined` writes them.
 
-    Empty for a pod that was created before its PodGroup.
+    None if the annotation does not record them. Empty for a pod that was created before its
+    PodGroup.
     """
     try:
         entry = json.loads(text) if isinstance(text, str) else None
@@ -178,7 +179,7 @@ def parse_joined(text: object) -> str | None:
 
 
 def format_submitters(subjects: Iterable[Subject], joined: str | None = None) -> str:
-    """The text of an annotation; equal subjects are written once, in the order of their names.
+    """Return the annotation for subjects, sorted by user name and without duplicates.
 
     joined: see `parse_joined`.
     """

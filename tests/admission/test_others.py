@@ -250,7 +250,7 @@ def member(**selector: Any) -> Any:
         ),
         (
             {"tier": 1, "members": [member()]},
-            "spec.members[0].selector: {} says nothing: write exactMatch, regexMatch or labelMatch",
+            "spec.members[0].selector: {} selects no member: write exactMatch, regexMatch or labelMatch",
         ),
         (
             {"members": [member(exactMatch={"name": "n"})]},
@@ -529,7 +529,7 @@ UNREADABLE = [
             ],
         ),
         [
-            'spec.members[0].selector: {"exactMatch": {"name": "a"}, "regexMatch": {"pattern": "a"}… says more than one of exactMatch, regexMatch and labelMatch: keep one'
+            'spec.members[0].selector: {"exactMatch": {"name": "a"}, "regexMatch": {"pattern": "a"}… has more than one of exactMatch, regexMatch and labelMatch: keep one'
         ],
         id="two selectors",
     ),
@@ -543,7 +543,7 @@ UNREADABLE = [
             ],
         ),
         [
-            'spec.members[0].selector: {"labelMatch": {"matchLabels": {"a": "b"}}} is for nodes only: a HyperNode is a member by exactMatch'
+            'spec.members[0].selector: {"labelMatch": {"matchLabels": {"a": "b"}}} selects nodes only: name a member HyperNode by exactMatch'
         ],
         id="labels of HyperNodes",
     ),

@@ -106,7 +106,7 @@ def test_its_own_priority_comes_before_that_of_pods(spec: dict[str, Any], priori
     [
         ({}, "spec.schedulingPolicy is missing"),
         ({"schedulingPolicy": {}}, "write basic or gang"),
-        ({"schedulingPolicy": {"basic": {}, "gang": {"minCount": 1}}}, "says both basic and gang"),
+        ({"schedulingPolicy": {"basic": {}, "gang": {"minCount": 1}}}, "has both basic and gang"),
         ({"schedulingPolicy": {"gang": {}}}, "gang.minCount is missing"),
         ({"schedulingPolicy": {"gang": {"minCount": 0}}}, "minCount"),
         (
