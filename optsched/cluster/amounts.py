@@ -1,4 +1,4 @@
-"""Amounts of resources as sorted tuples of (resource, base units), and decayed usage."""
+"""Resource amounts as sorted tuples of (resource, base units), and decayed usage."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Amounts: TypeAlias = tuple[tuple[str, int], ...]
-"""Sorted by resource name, one entry a resource; a missing resource means none of it, except where
-a field's documentation says that it means no limit."""
+"""Sorted by resource name, with one entry for each resource. A missing resource means 0, except
+where a field's documentation says that it means no limit."""
 
 NOTHING: Amounts = ()
 
 
 def amounts(entries: Mapping[str, int]) -> Amounts:
-    """The amounts of a mapping, in name order."""
+    """Return a mapping as amounts, in name order."""
     return tuple(sorted(entries.items()))
 
 
 def amount_of(have: Amounts, resource: str) -> int:
-    """The amount of one resource, 0 where it is missing."""
+    """Return the amount of one resource; 0 if it is missing."""
     for name, amount in have:
         if name == resource:
             return amount
@@ -30,7 +30,7 @@ def amount_of(have: Amounts, resource: str) -> int:
 
 
 def total(parts: Iterable[Amounts]) -> dict[str, int]:
-    """The sum of amounts, by resource."""
+    """Return the sum of amounts, by resource."""
     result: dict[str, int] = {}
     for part in parts:
         for name, amount in part:
@@ -45,23 +45,24 @@ _MS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one queue has used, with older usage counting less.
+    """The decayed usage of one queue: older usage counts less.
 
     Attributes
     ----------
     seconds
         (resource, base units times seconds) in name order.
     at_ms
-        The instant, in epoch milliseconds.
+        The instant for which `seconds` holds, in epoch milliseconds.
     """
 
     seconds: tuple[tuple[str, float], ...] = ()
     at_ms: int = 0
 
     def advanced(self, held: Mapping[str, int], now_ms: int, half_life_ms: int) -> Usage:
-        """The usage at a later instant, if so much was held from this one on.
+        """Return the usage at `now_ms` if the queue holds the amounts `held` from `at_ms` on.
 
-        An instant before this one changes nothing. ValueError for a half-life that is not positive.
+        A `now_ms` before `at_ms` changes nothing. Raises ValueError unless the half-life is
+        positive.
         """
         _check(half_life_ms)
         elapsed_ms = max(now_ms - self.at_ms, 0)
@@ -76,16 +77,17 @@ class Usage:
         return Usage(found, self.at_ms + elapsed_ms)
 
     def average(self, half_life_ms: int) -> dict[str, float]:
-        """The average amount held, in which older amounts count less; in base units.
+        """Return the weighted average amount held by resource, in base units.
 
-        A queue that has always held the same amount has that amount as its mean.
+        Older amounts count less. The average of a queue that has always held the same amount is
+        that amount.
         """
         _check(half_life_ms)
         return {name: amount / _mean_s(half_life_ms) for name, amount in self.seconds}
 
 
 def _mean_s(half_life_ms: int) -> float:
-    """Seconds that a use counts for in all, as it fades."""
+    """Return the integral of the decay weights over all time, in seconds."""
     return half_life_ms / _MS / math.log(2)
 
 

@@ -1,4 +1,4 @@
-"""Memories that stay small in a process that runs for months."""
+"""Caches of bounded size, for processes that run for months."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ V = TypeVar("V")
 
 
 class RecentCache(Generic[K, V]):
-    """Values by key; a value that is not read while `size` others are added is forgotten."""
+    """A cache by key: a value survives at least `size` additions after its last read."""
 
     def __init__(self, size: int, count_used: Callable[[], int] = int) -> None:
-        """count_used: the number of values in use; as many are kept where it is above `size`."""
+        """count_used: returns the number of values in use; replaces `size` where it is larger."""
         self._size = size
         self._count_used = count_used
         self._young: dict[K, V] = {}
         self._old: dict[K, V] = {}
 
     def get(self, key: K) -> V | None:
-        """The value, if it is still known."""
+        """Return the value of a key; None if the cache does not hold it."""
         value = self._young.get(key)
         if value is None:
             value = self._old.pop(key, None)
@@ -32,7 +32,7 @@ class RecentCache(Generic[K, V]):
         return value
 
     def add(self, key: K, value: V) -> V:
-        """Keep a value, and hand it back."""
+        """Store a value under a key; returns the value."""
         if len(self._young) >= max(self._size, self._count_used()):
             self._old, self._young = self._young, {}
         self._young[key] = value
@@ -40,7 +40,7 @@ class RecentCache(Generic[K, V]):
 
 
 class Interned(Generic[V]):
-    """One value for all that are equal, as long as anything else holds it."""
+    """One shared object for all equal values, as long as other code refers to it."""
 
     def __init__(self) -> None:
         self._refs: WeakKeyDictionary[V, ref[V]] = WeakKeyDictionary()
@@ -49,7 +49,7 @@ class Interned(Generic[V]):
         return len(self._refs)
 
     def intern(self, value: V) -> V:
-        """Return the value that is known and equal; a new one is known from now on."""
+        """Return the stored object that equals a value; store the value if there is none."""
         known = self._refs.get(value)
         kept = None if known is None else known()
         if kept is None:
@@ -59,10 +59,10 @@ class Interned(Generic[V]):
 
 
 class SharedObjects(Generic[V]):
-    """One object for equal arguments, as long as anything else holds it."""
+    """One shared object for equal arguments, as long as other code refers to it."""
 
     def __init__(self, make: Callable[..., V]) -> None:
-        """make: builds the object of arguments that are not known."""
+        """make: builds the object of arguments for which none is stored."""
         self._make = make
         self._objects: WeakValueDictionary[tuple[Hashable, ...], V] = WeakValueDictionary()
 
@@ -70,7 +70,7 @@ class SharedObjects(Generic[V]):
         return len(self._objects)
 
     def intern(self, *arguments: Hashable) -> V:
-        """Return the object of these arguments; build it if no other code holds it."""
+        """Return the object of these arguments; build it if no other code refers to it."""
         known = self._objects.get(arguments)
         if known is None:
             known = self._objects[arguments] = self._make(*arguments)

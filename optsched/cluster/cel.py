@@ -1,10 +1,11 @@
-"""The part of CEL that selectors of devices are written in, evaluated without surprises.
+"""An evaluator for the subset of CEL in which device selectors are usually written.
 
-Literals, `device.driver`, `device.attributes["d"].name`, `device.capacity["d"].name`, the operators
-`! && || == != < <= > >= in`, lists, `has(…)`, texts with `startsWith`, `endsWith` and `contains`,
-and `quantity("…")` with `compareTo`, `isGreaterThan` and `isLessThan`. An expression that uses
-anything else is refused as a whole: `Unsupported` says what. A mistake on some device, such as an
-attribute that it does not have, is a `CelError`. Kubernetes: `k8s.io/dynamic-resource-allocation`,
+The subset has literals, `device.driver`, `device.attributes["d"].name`,
+`device.capacity["d"].name`, the operators `! && || == != < <= > >= in`, lists, and `has(…)`. It has
+strings with `startsWith`, `endsWith` and `contains`, and `quantity("…")` with `compareTo`,
+`isGreaterThan` and `isLessThan`. An expression that uses anything else is refused as a whole, and
+`Unsupported` names the unsupported part. An expression that fails on a device, for example because
+the device lacks an attribute, raises `CelError`. Kubernetes: `k8s.io/dynamic-resource-allocation`,
 package cel.
 """
 
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MOST_CHARACTERS = 10 * 1024
-"""The longest expression that the API server takes (`CELSelectorExpressionMaxLength`)."""
+"""The longest expression that the API server accepts (`CELSelectorExpressionMaxLength`)."""
 MOST_PARTS = 2000
-"""Words and signs of an expression: a device costs as many steps at most."""
+"""The most tokens of an expression. Evaluating it on one device takes at most as many steps."""
 _DEEPEST = 50
 
 _TOKEN = re.compile(
@@ -40,27 +41,27 @@ Value: TypeAlias = "bool | int | str | Quantity | Mapping[str, Value] | tuple[Va
 
 
 class Unsupported(ValueError):
-    """An expression that is not evaluated here."""
+    """The expression uses a part of CEL that this module does not support."""
 
 
 class CelError(ValueError):
-    """An expression that fails on a device."""
+    """The evaluation of an expression on a device fails."""
 
 
 class CelDevice(Protocol):
-    """The view of a device in an expression: attributes and capacity by domain and name."""
+    """A device as expressions see it: attributes and capacity by domain and name."""
 
     @property
     def driver(self) -> str:
-        """The driver that offers it."""
+        """The driver that publishes the device."""
 
     @property
     def attributes_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
-        """Its attributes."""
+        """Attributes of the device."""
 
     @property
     def capacity_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
-        """The amounts of countable resources of a device."""
+        """Capacity of the device, as quantities."""
 
 
 Term: TypeAlias = "Callable[[CelDevice], Value]"
@@ -68,9 +69,9 @@ Term: TypeAlias = "Callable[[CelDevice], Value]"
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """An expression that can be asked about devices.
+    """A compiled expression that selects devices.
 
-    cost: steps that a device takes at most, its words and signs.
+    cost: the number of tokens; evaluating the expression on one device takes at most as many steps.
     """
 
     text: str
@@ -78,12 +79,12 @@ class Selector:
     cost: int
 
     def selects(self, device: CelDevice) -> bool:
-        """Whether a device matches; CelError where that has no answer."""
+        """Return whether a device matches; raises CelError if the evaluation fails."""
         return _truth(self.term(device))
 
 
 def compile_selector(text: str) -> Selector:
-    """The selector of an expression; Unsupported where it is not evaluated here."""
+    """Return the selector of an expression; raises Unsupported outside of the subset."""
     if len(text) > MOST_CHARACTERS:
         raise Unsupported(f"is longer than {MOST_CHARACTERS} characters")
     found = _compiled(text)
@@ -94,7 +95,7 @@ def compile_selector(text: str) -> Selector:
 
 @lru_cache(maxsize=1024)
 def _compiled(text: str) -> Selector | str:
-    """The selector, or why it is refused: a refused one is not parsed again and again."""
+    """Return the selector, or why it is refused; caching refusals saves parsing them again."""
     try:
         tokens = _tokens(text)
         return Selector(text, _Parser(tokens).parse_expression(), len(tokens))
@@ -119,7 +120,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 class _Parser:
-    """Recursive descent, each method one level of precedence."""
+    """A recursive descent parser with one method for each level of precedence."""
 
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens
@@ -272,7 +273,7 @@ def _part_of_device(name: str) -> Term:
 
 
 class _Domains(dict[str, "Value"]):
-    """Attributes by domain; a domain that a device says nothing about is empty, not missing."""
+    """Attributes by domain; a domain that the device does not have is empty, not missing."""
 
     def __missing__(self, key: str) -> Value:
         return {}
@@ -289,7 +290,7 @@ def _negate(term: Term) -> Term:
 
 
 def _any_is_true(terms: list[Term], device: CelDevice) -> bool:
-    """Whether any term is true; one that fails does not matter where another is (CEL, `||`)."""
+    """Return whether any term is true; errors of terms count only if no term is (CEL `||`)."""
     failed: CelError | None = None
     for term in terms:
         try:
@@ -311,7 +312,7 @@ def _element(term: Term, key: Term) -> Term:
             except KeyError as e:
                 raise CelError(f"no such key: {name}") from e
             return found
-        raise CelError(f"has nothing called {name}")
+        raise CelError(f"has no element {name}")
 
     return element
 
@@ -333,7 +334,7 @@ def _quantity(term: Term) -> Term:
         try:
             return parse_quantity(text if isinstance(text, str) else "")
         except QuantityError as e:
-            raise CelError(f"{text} is no quantity") from e
+            raise CelError(f"{text} is not a quantity") from e
 
     return quantity
 
@@ -348,7 +349,7 @@ def _order(a: Value, b: Value) -> int:
             return (a > b) - (a < b)  # type: ignore[operator]  # both are of one ordered kind
     if type(a) is int and type(b) is int:
         return (a > b) - (a < b)
-    raise CelError("compares values that have no order")
+    raise CelError("compares values that can not be ordered")
 
 
 def _contains_value(a: Value, b: Value) -> bool:
@@ -356,7 +357,7 @@ def _contains_value(a: Value, b: Value) -> bool:
         return a in b
     if isinstance(b, tuple):
         return any(type(each) is type(a) and each == a for each in b)
-    raise CelError("looks for a value in what is no list")
+    raise CelError("applies `in` to a value that is neither a list nor a map")
 
 
 _COMPARE: dict[str, Callable[[Value, Value], bool]] = {
@@ -373,7 +374,7 @@ _COMPARE: dict[str, Callable[[Value, Value], bool]] = {
 def _texts(a: Value, b: Value) -> tuple[str, str]:
     if isinstance(a, str) and isinstance(b, str):
         return a, b
-    raise CelError("asks for a part of what is no text")
+    raise CelError("calls a string method on values that are not strings")
 
 
 def _starts(a: Value, b: Value) -> bool:

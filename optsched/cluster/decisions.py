@@ -1,4 +1,4 @@
-"""Decisions of a session: ordered actions, reasons, a certificate; and how its search goes on."""
+"""The decisions of a session (ordered actions, reasons, a certificate) and its search progress."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """A gang may have its pods created and take part in allocation."""
+    """Admit a gang: its pods may be created, and it takes part in allocation."""
 
     gang: str
 
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Bind a task to a node now: to cards, devices that its claims get, and parts of its cells."""
+    """Bind a task to a node, with GPU shares, devices of its claims, and parts of NUMA nodes."""
 
     task: str
     node: str
@@ -36,7 +36,7 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Nominate:
-    """Keep room for a task on a node that is about to be freed; nothing is bound yet."""
+    """Nominate a node for a task that waits for terminating pods there; do not bind it yet."""
 
     task: str
     node: str
@@ -45,16 +45,16 @@ class Nominate:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Remove a running task on behalf of a gang, or because a plugin wants it off its node.
+    """Evict a running task for a gang, or because a plugin removes the task from its node.
 
     Attributes
     ----------
     preemptor
-        Key of the gang that gets the room; empty where none gets it.
+        Key of the gang that gets the capacity; empty if no gang gets it.
     to
-        The node where it starts again, if it only moves.
+        The node where the task starts again, if it is only moved.
     plugin, reason
-        Where no gang gets the room: the plugin, and why it does not want the task there.
+        The plugin that evicts the task, and why; empty where a gang gets the capacity.
     """
 
     task: str
@@ -70,14 +70,14 @@ Action: TypeAlias = Enqueue | Allocate | Nominate | Evict
 
 
 class Sense(StrEnum):
-    """Whether more or less of a level is better."""
+    """Whether a level is maximized or minimized."""
 
     MAX = "max"
     MIN = "min"
 
 
 class LevelStatus(StrEnum):
-    """How good a level's value is known to be."""
+    """What is proved about the value of a level."""
 
     OPTIMAL = "OPTIMAL"
     FEASIBLE = "FEASIBLE"
@@ -87,17 +87,17 @@ class LevelStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LevelResult:
-    """One level of the objective: the value reached, and the best value possible.
+    """One level of the objective: the value of the plan, and a bound on the best value.
 
     Attributes
     ----------
     unit
         The unit of `value` and `bound`.
     value
-        Reached by the plan.
+        The value of the plan.
     bound
-        No plan that keeps the values of the levels above reaches more (or less, by `sense`); None
-        when no bound is known.
+        No plan that keeps the values of the levels above has a larger value (smaller, for `MIN`);
+        None if no bound is known.
     """
 
     name: str
@@ -109,7 +109,7 @@ class LevelResult:
 
     @property
     def gap(self) -> int | None:
-        """Distance from the value to the bound, in units; None without a bound."""
+        """The distance from the value to the bound, in `unit`; None without a bound."""
         return None if self.bound is None else abs(self.bound - self.value)
 
 
@@ -119,7 +119,7 @@ PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """What a queue holds after a plan, and what it would hold if tasks could be divided at will.
+    """The share of a queue after a plan, and its ideal share if tasks were divisible.
 
     Attributes
     ----------
@@ -133,33 +133,33 @@ class QueueShare:
 
     @property
     def distance(self) -> int:
-        """The distance from its ideal; positive where it holds more."""
+        """The share minus the ideal share."""
         return self.share - self.ideal
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How far a plan is from the best one, and how that was found.
+    """How far a plan is from an optimal one, with the evidence for it.
 
     Attributes
     ----------
     levels
-        In order of importance.
+        The levels of the objective, the most important one first.
     engine
         The engine that found the plan.
     seconds
-        Wall time from snapshot to verified plan; 0 where no clock may be read.
+        Wall time from the snapshot to the verified plan; 0 if the session reads no clock.
     stopped
         Why the search ended.
     relaxed
-        Rules that the bounds leave out.
+        Rules that the model of the bounds does not contain.
     shares
-        Of the queues that ask for something, by name.
+        Shares of the queues with demand, by name.
     limitations
-        Why the plan is not proved even where every level is optimal: the bounds hold over fewer
-        plans than the policy allows, or the session dropped a gang or an answer.
+        Why the plan is not proved even if every level is optimal: the bounds hold over fewer
+        plans than the policy allows, or the session dropped a gang or a solution.
     kept_idle
-        Which rules keep capacity idle that gangs which wait could use, and how much.
+        The rules that keep capacity idle although waiting gangs could use it, with the amounts.
     """
 
     levels: tuple[LevelResult, ...]
@@ -173,14 +173,17 @@ class Certificate:
 
     @property
     def is_proved(self) -> bool:
-        """Whether no better plan exists: some level, all of them optimal, without limitations."""
+        """Whether it is proved that no plan is better.
+
+        This takes at least one level, all levels optimal, no relaxed rule and no limitation.
+        """
         if not self.levels or self.relaxed or self.limitations:
             return False
         return all(r.status is LevelStatus.OPTIMAL for r in self.levels)
 
     @property
     def verdict(self) -> str:
-        """The proof, in one clause."""
+        """What is proved, in one clause."""
         if self.is_proved:
             return "proved: no plan is better"
         if not self.levels:
@@ -201,9 +204,9 @@ class Plan:
     actions
         In the order of execution.
     pending
-        Why each gang that has tasks left waits, by gang key.
+        By gang key, why a gang with unplaced tasks waits.
     pending_tasks
-        The same for single tasks where the answer differs from the gang's.
+        By task key, why a task waits, if its reason differs from its gang's.
     """
 
     actions: tuple[Action, ...]
@@ -213,7 +216,7 @@ class Plan:
 
     @property
     def binds(self) -> dict[str, str]:
-        """Node by task, of every allocation."""
+        """The node of every allocated task, by task key."""
         return {a.task: a.node for a in self.actions if isinstance(a, Allocate)}
 
 
@@ -227,16 +230,17 @@ class Progress:
     Attributes
     ----------
     level
-        Its name, as in the certificate.
+        Name of the level, as in the certificate.
     at_s
-        Seconds since the session began. Where no clock is read, CP-SAT's deterministic seconds:
-        the work of the solver so far, to which nothing but its searches adds.
+        Seconds since the session began. If the session reads no clock, CP-SAT's deterministic
+        seconds, which measure the work of the solver's searches so far.
     incumbent
-        The best value so far, in the level's own sense; None while there is none.
+        The best value so far, by the sense of the level; None without a solution.
     bound
-        A bound on plans that keep the levels above; None while nothing is known.
+        A bound on plans that keep the values of the levels above; None if none is known.
     turn
-        Which search of the session, from 1: sessions that make room for a gang search again.
+        Number of the search in the session, from 1. A session that evicts pods for a gang searches
+        again.
 
     """
 
@@ -248,7 +252,7 @@ class Progress:
 
 
 def changes_level(progress: Progress, history: Sequence[Progress]) -> bool:
-    """Whether a report differs from the previous report of the same level and search."""
+    """Return whether progress differs from the last progress of the same level and search."""
     earlier = (p for p in reversed(history) if (p.turn, p.level) == (progress.turn, progress.level))
     last = next(earlier, None)
     return last is None or replace(last, at_s=progress.at_s) != progress
@@ -256,17 +260,17 @@ def changes_level(progress: Progress, history: Sequence[Progress]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """The best answer of one search, which another one can resume.
+    """The best solution of one search, from which another search can resume.
 
     Attributes
     ----------
     turn
         As in `Progress`.
     binds
-        Node by key of the task.
+        The node of each placed task, by task key.
     levels
-        Values of this answer with the bounds proved so far, in order of importance. A bound holds
-        for plans that keep the values above it.
+        Values of this solution with the bounds proved so far, the most important level first. A
+        bound holds for plans that keep the values of the levels above.
 
     """
 
@@ -278,9 +282,9 @@ class Incumbent:
 class SolveStatus(StrEnum):
     """Why a solve ended.
 
-    COMPLETE: every level is at its optimum or within the gap asked for. LIMIT: time, work or the
-    engines' reach ended before. INTERRUPTED: stopped by a user. RUNNING: it was still going on
-    when this was written, and nothing came after.
+    COMPLETE: every level is optimal or within the requested gap. LIMIT: a limit on time or work, or
+    what the engines can do, ended the solve earlier. INTERRUPTED: a user stopped it. RUNNING: the
+    solve was still running when this status was written, and no later status was written.
     """
 
     COMPLETE = "complete"
@@ -290,5 +294,5 @@ class SolveStatus(StrEnum):
 
 
 def relative_gap(value: int, bound: int) -> float:
-    """|bound − value| / max(1, |value|), as CP-SAT counts relative gaps; 0 at the optimum."""
+    """Return |bound − value| / max(1, |value|), the relative gap as CP-SAT defines it."""
     return abs(bound - value) / max(1, abs(value))

@@ -1,8 +1,8 @@
-"""Devices that claims ask for (dynamic resource allocation, resource.k8s.io).
+"""Devices that ResourceClaims request (dynamic resource allocation, resource.k8s.io).
 
 Kubernetes: KEP-4381 (structured parameters), KEP-4816 (alternatives), KEP-5075 (capacity of
-requests, distinct attributes). Only the allocated part is here: whole devices of a node. Claims
-that ask for more carry their problem.
+requests, distinct attributes). Only whole devices of a node are supported: a claim that requests
+anything else says so in `problem`.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ MOST_CONSUMERS = 256
 """Pods that one claim may be reserved for (`ResourceClaimReservedForMaxSize`)."""
 
 MOST_SHOWN = 200
-"""Characters of a selector that messages quote."""
+"""The most characters of a selector that a message quotes."""
 MOST_VERDICTS = 1024
-"""Selectors whose results a device keeps."""
+"""The most selectors whose results a device caches."""
 MOST_SELECTORS = 256
-"""Different selectors that one session evaluates."""
+"""The most different selectors that one session evaluates."""
 MOST_TEXT = 512 * 1024
-"""Characters that these have together: to read one of 10 KiB takes 7 ms."""
+"""The most characters of all selectors of one session: parsing one of 10 KiB takes 7 ms."""
 STEPS_OF_SESSION = 4_000_000
-"""Steps of selectors that one session takes (about a second); see `Selector.cost`."""
+"""The most evaluation steps of one session (about a second); see `Selector.cost`."""
 MOST_CHOICES = 64
-"""Ways to meet a claim, times its requests: the product of its alternatives."""
+"""The most choices of a claim: the product of the numbers of alternatives, times its requests."""
 
 CLASS_PREFIX = "deviceclass/"
-"""Begins the name under which queues count devices of a class; a dimension may stand before it."""
+"""Prefix of the resource names in which queues count devices of a class, after any dimension."""
 
 
 def is_class_quota(resource: str) -> bool:
-    """Whether a resource counts devices of a class: no node runs out of it by itself."""
+    """Return whether a resource counts devices of a class for queues, so that no node limits it."""
     return resource.partition("/")[0].rpartition(".")[2] == CLASS_PREFIX[:-1]
 
 
 class DeviceId(NamedTuple):
-    """One device, as allocations name it."""
+    """The name of a device, as in allocations."""
 
     driver: str
     pool: str
@@ -63,7 +63,7 @@ class DeviceId(NamedTuple):
 
 
 class Version(NamedTuple):
-    """An attribute that is a semantic version; selectors do not look into it."""
+    """An attribute that is a semantic version; selectors can not read it."""
 
     text: str
 
@@ -72,7 +72,7 @@ Attribute: TypeAlias = bool | int | str | Version
 
 
 class ClaimUser(Protocol):
-    """A task as its ResourceClaims see it."""
+    """The part of a task that matters for its ResourceClaims."""
 
     @property
     def key(self) -> str:
@@ -80,11 +80,11 @@ class ClaimUser(Protocol):
 
     @property
     def uid(self) -> str:
-        """Its UID."""
+        """UID of the pod."""
 
     @property
     def device_claims(self) -> Sequence[str]:
-        """Keys of its ResourceClaims."""
+        """Keys of the ResourceClaims of the pod."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ class PooledDevice:
     attributes
         (domain/name, value), in order.
     capacity
-        (domain/name, quantity as it is written), in order.
+        (domain/name, quantity as written in the ResourceSlice), in order.
     problem
-        Why it is never allocated; empty where it may be.
+        Why the device is never allocated; empty if it can be.
     taints
-        Taints that keep the device from requests which do not tolerate them.
+        Only requests that tolerate these taints get the device.
     """
 
     id: DeviceId
@@ -116,7 +116,7 @@ class PooledDevice:
 
     @cached_property
     def attributes_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
-        """See `cel.CelDevice`; without versions."""
+        """See `cel.CelDevice`; semantic versions are left out."""
         plain = ((n, v) for n, v in self.attributes if not isinstance(v, Version))
         return _by_domain(list(plain))
 
@@ -127,20 +127,23 @@ class PooledDevice:
 
     @cached_property
     def amounts(self) -> Mapping[str, Quantity]:
-        """Its capacity by name with its domain."""
+        """Capacity of the device by domain/name."""
         return {name: parse_quantity(text) for name, text in self.capacity}
 
     @cached_property
     def _verdicts(self) -> dict[str, bool | str]:
-        """Results of selectors, the newest last; a text is the error of one that failed."""
+        """Results by selector, the newest last; a string is the error of a failed evaluation."""
         return {}
 
     def has_evaluated(self, selector: str) -> bool:
-        """Whether a selector has been evaluated on this device."""
+        """Return whether a selector has been evaluated on this device."""
         return selector in self._verdicts
 
     def meets(self, selector: str) -> bool:
-        """Whether a selector selects it, evaluated once; CelError and Unsupported as in `cel`."""
+        """Return whether a selector selects the device; evaluated once.
+
+        Raises CelError and Unsupported as `compile_selector` and `Selector.selects` do.
+        """
         verdict = self._verdicts.get(selector)
         if verdict is None:
             try:
@@ -170,21 +173,21 @@ class DeviceNeed:
     Attributes
     ----------
     name
-        Of the request, as the allocation repeats it; `request/alternative` where it is one.
+        Name of the request, as in the allocation; an alternative has `request/alternative`.
     selectors
-        CEL expressions that every device must meet besides those of the class.
+        CEL expressions that every device must meet, in addition to those of the class.
     is_all
-        Whether it asks for all of them that a node has, at least one, instead of a number.
+        Whether it requests all matching devices of a node, at least one, instead of `number`.
     capacity
-        (name, quantity as it is written) that every device must have at least.
+        (name, quantity as written in the claim): the least that every device must have.
     tolerations
-        Taints of devices that do not matter to it.
+        Tolerations for taints of devices.
     alternatives
-        Requests of which one is met, the first if possible; then the other fields do not count.
+        Requests of which the first possible one is met; the other fields are then unused.
     queue_amounts
-        The resources that it counts as in queues, by `deviceclass/…`.
+        The amounts for which it counts in queues, by `deviceclass/…`.
     problem
-        Why it is not allocated here; empty when it is.
+        Why optsched can not allocate the request; empty if it can.
     """
 
     name: str
@@ -200,21 +203,21 @@ class DeviceNeed:
 
     @property
     def variants(self) -> tuple[DeviceNeed, ...]:
-        """The requests of which one is met: its alternatives, or itself."""
+        """The requests of which one is met: the alternatives, or the request itself."""
         return self.alternatives or (self,)
 
 
 class DeviceConstraint(NamedTuple):
-    """A condition on the devices of some requests of a claim: all equal, or all different.
+    """A constraint on an attribute of devices of a claim: values all equal, or all different.
 
     Attributes
     ----------
     requests
-        By name; those of the whole claim where there is none.
+        Names of the requests whose devices are constrained; empty for all requests of the claim.
     attribute
-        domain/name; a device without it is not given out.
+        domain/name; a device without the attribute is not allocated.
     is_distinct
-        Whether all have different values of it; else all have the same.
+        Whether all devices have different values of the attribute; else all have the same value.
     """
 
     requests: tuple[str, ...]
@@ -222,12 +225,12 @@ class DeviceConstraint(NamedTuple):
     is_distinct: bool = False
 
     def binds(self, request: str) -> bool:
-        """Whether it concerns a request, or the request of which it is an alternative."""
+        """Return whether the constraint covers a request or the parent of an alternative."""
         return not self.requests or bool({request, request.partition("/")[0]} & {*self.requests})
 
 
 class DeviceClaimRequest(NamedTuple):
-    """The requests of a claim."""
+    """The requests of a claim and the constraints between their devices."""
 
     needs: tuple[DeviceNeed, ...]
     constraints: tuple[DeviceConstraint, ...] = ()
@@ -235,14 +238,14 @@ class DeviceClaimRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceAllocation:
-    """The devices of a claim.
+    """The devices that are allocated to a claim.
 
     Attributes
     ----------
     nodes
-        Where pods may use it; None for everywhere.
+        The nodes on which pods may use the claim; None for all nodes.
     devices
-        (request, device) for the exclusive use of the claim.
+        (request, device); no other claim may use the devices.
     """
 
     nodes: NodeSelector | None = None
@@ -250,7 +253,7 @@ class DeviceAllocation:
 
     @classmethod
     def on_node(cls, name: str, devices: tuple[tuple[str, DeviceId], ...]) -> DeviceAllocation:
-        """Devices of one node, as allocations name it."""
+        """Return the allocation of devices of one node, with a node selector for that node."""
         here = Requirement("metadata.name", Operator.IN, (name,))
         return cls(NodeSelector((NodeTerm(names=(here,)),)), devices)
 
@@ -264,11 +267,11 @@ class DeviceClaim:
     key
         `namespace/name`.
     reserved_for
-        Uids of pods that may use it, in order.
+        UIDs of the pods that may use it, in order.
     is_per_pod
-        Whether it was made for one pod, so that no other names it.
+        Whether it was created for one pod, so that no other pod refers to it.
     problem
-        Why no pod can use it; empty when pods can.
+        Why no pod can use it; empty if pods can.
     """
 
     key: str
@@ -282,20 +285,20 @@ class DeviceClaim:
 
     @property
     def request(self) -> DeviceClaimRequest:
-        """What it asks for."""
+        """The requests of the claim."""
         return DeviceClaimRequest(self.needs, self.constraints)
 
     @property
     def queue_amounts(self) -> Mapping[str, int]:
-        """The resources that it counts as in queues."""
+        """The amounts for which the claim counts in queues."""
         return total(need.queue_amounts for need in self.needs)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """A DeviceClass: expressions that its devices meet.
+    """A DeviceClass: CEL expressions that its devices meet.
 
-    config: what drivers are told with every device of it, in JSON.
+    config: configuration for drivers that comes with every device of the class, in JSON.
     """
 
     name: str
@@ -306,7 +309,7 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class DeviceGrant:
-    """What a plan allocates to a claim when a task is bound; empty where nothing is missing."""
+    """The devices that a plan allocates to a claim; empty if the claim has its devices already."""
 
     claim: str
     devices: tuple[tuple[str, DeviceId], ...] = ()
@@ -319,17 +322,17 @@ class Devices:
     Attributes
     ----------
     claims
-        By key.
+        ResourceClaims by key.
     classes
-        By name.
+        DeviceClasses by name.
     on_node
-        Devices by name of the node, in order; nodes without any are left out.
+        Devices by node name, in order; nodes without devices are left out.
     elsewhere
-        Devices that are not of one node, in order; they are given out by others.
+        Devices that do not belong to a single node, in order; other schedulers allocate them.
     in_flux
-        Names of nodes of which a pool is not complete; empty for pools that are not of one node.
+        Names of nodes with an incomplete pool; "" stands for pools that span several nodes.
     postponed
-        Requests whose selectors this session does not evaluate: a later one does.
+        Requests whose selectors this session does not evaluate; a later session does.
     """
 
     claims: Mapping[str, DeviceClaim] = field(default_factory=dict)
@@ -341,7 +344,7 @@ class Devices:
 
     @cached_property
     def claim_by_device(self) -> Mapping[DeviceId, str]:
-        """The claim that holds each device that is taken."""
+        """The key of the claim that holds each allocated device."""
         return {
             device: claim.key
             for claim in self.claims.values()
@@ -350,7 +353,7 @@ class Devices:
         }
 
     def freed(self, residents: Iterable[ClaimUser], gone: Collection[str]) -> frozenset[str]:
-        """Claims without users once these tasks, by key, have left their nodes."""
+        """Return the keys of the claims that have no users once the tasks `gone` have ended."""
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}
         for task in residents:
@@ -366,7 +369,7 @@ class Devices:
         )
 
     def release_claims(self, gone: Collection[str]) -> Devices:
-        """The same when some claims, by key, have released their devices."""
+        """Return these devices after the claims `gone`, by key, have released theirs."""
         if not gone:
             return self
         claims = {
@@ -376,7 +379,7 @@ class Devices:
         return replace(self, claims=claims)
 
     def refuses(self, need: DeviceNeed) -> str:
-        """Why a need can be met nowhere; empty when devices decide."""
+        """Return why no node can meet a request; empty if that depends on the nodes' devices."""
         if need.problem:
             return need.problem
         if need in self.postponed:
@@ -406,7 +409,7 @@ class Devices:
             return True
 
     def selectors_of(self, need: DeviceNeed) -> list[str]:
-        """The selectors of a request, those of its classes among them."""
+        """Return the selectors of a request, including those of its device classes."""
         found: list[str] = []
         for variant in need.variants:
             device_class = self.classes.get(variant.device_class)
@@ -414,14 +417,17 @@ class Devices:
         return found
 
     def _selects(self, device: PooledDevice, need: DeviceNeed) -> bool:
-        """Whether a device is of the kind that a need asks for; CelError as selectors say."""
+        """Return whether a device has the class, selectors and capacity that a request names.
+
+        Raises CelError if the evaluation of a selector fails.
+        """
         texts = (*self.classes[need.device_class].selectors, *need.selectors)
         return all(device.meets(text) for text in texts) and all(
             _has_capacity(device, name, text) for name, text in need.capacity
         )
 
     def withheld(self, need: DeviceNeed) -> Counter[str]:
-        """Devices of all nodes that would do for a need and are left to others, by why."""
+        """Count the devices of all nodes that match a request but are withheld, by reason."""
         found: Counter[str] = Counter()
         for device in (d for here in self.on_node.values() for d in here if d.problem or d.taints):
             with suppress(CelError):
@@ -431,10 +437,11 @@ class Devices:
         return found
 
     def choices(self, node: str, need: DeviceNeed) -> tuple[tuple[int, ...], int]:
-        """Places in `on_node` of the devices that would do for a variant, and how many it takes.
+        """Return the positions in `on_node` of the usable devices for a variant, and their number.
 
-        None at all where a selector fails on any device: Kubernetes then refuses the node, too.
-        All devices are more than there are where one of them is not given out here.
+        No device is usable if a selector fails on any device: Kubernetes then refuses the node as
+        well. If the variant requests all devices, the number includes withheld devices. The node
+        then has fewer usable devices than the number.
         """
         here = self.on_node.get(node, ())
         try:
@@ -453,7 +460,7 @@ _ELSEWHERE = "some of which are not of one node and not allocated here"
 
 
 def _withheld(device: PooledDevice, need: DeviceNeed) -> str:
-    """Why a device that a need selects is not given to it; empty when it is."""
+    """Return why a matching device is not allocated to a request; empty if it can be."""
     for taint in device.taints:
         if not any(toleration.tolerates(taint) for toleration in need.tolerations):
             return f"is tainted: {taint.key}"
@@ -477,26 +484,26 @@ _POSTPONED = "are evaluated in a later session: too many or too long ones wait a
 
 
 def too_many_choices(ask: DeviceClaimRequest) -> str:
-    """Why a claim leaves too many choices; empty when it does not."""
+    """Return why a claim has too many choices; empty if it does not."""
     num_choices = prod(len(need.variants) for need in ask.needs) * len(ask.needs)
     if num_choices <= MOST_CHOICES:
         return ""
     return (
         f"leaves {num_choices} choices, its alternatives multiplied: "
-        f"at most {MOST_CHOICES} are weighed here"
+        f"at most {MOST_CHOICES} are supported"
     )
 
 
 def evaluate_selectors(
     devices: Devices, needs: Iterable[tuple[str, DeviceNeed]], steps: int = STEPS_OF_SESSION
 ) -> Devices:
-    """Evaluate the selectors of requests on all devices, as far as some steps reach.
+    """Evaluate the selectors of requests on all devices, within a limit on steps.
 
-    Requests for which they do not reach are `postponed`; devices keep the outcomes, so that a later
-    session begins where this one has ended. Namespaces take turns, each with the request that has
+    Requests beyond the limit become `postponed`. Devices cache the results, so that a later session
+    continues where this one ends. Namespaces alternate, each with its remaining request that has
     the shortest selectors.
 
-    needs: with the namespace of each.
+    needs: (namespace, request).
     """
     everything = [*devices.elsewhere, *(d for here in devices.on_node.values() for d in here)]
     looked_at: set[str] = set()
@@ -528,7 +535,7 @@ def evaluate_selectors(
 def _interleave_namespaces(
     devices: Devices, needs: Iterable[tuple[str, DeviceNeed]]
 ) -> list[DeviceNeed]:
-    """Requests with selectors, those with the shortest of every namespace first."""
+    """Return the requests in rounds over the namespaces, those with short selectors first."""
     costs: dict[str, dict[DeviceNeed, int]] = {}
     for namespace, need in needs:
         if not need.problem and need not in costs.setdefault(namespace, {}):

@@ -1,4 +1,4 @@
-"""The GPUs that tasks request and hold, in thousandths, and which GPUs of a node they get."""
+"""GPU requests and use of tasks in thousandths, and which GPUs of a node each task gets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import TaskShape
 
 WHOLE: Final = 1000
-"""Thousandths of a GPU."""
+"""Thousandths in a whole GPU."""
 
 
 def num_gpus(given: Amounts) -> int:
@@ -25,25 +25,25 @@ def num_gpus(given: Amounts) -> int:
 
 
 def share_milli(shape: TaskShape) -> int:
-    """Return the thousandths of one GPU that a task requests; 0 without a GPU share."""
+    """Return the thousandths of one GPU that a task requests as a share; else 0."""
     return shape.device.milli if shape.device is not None and shape.device.is_share else 0
 
 
 def gpu_milli(shape: TaskShape) -> int:
-    """Return the thousandths of GPUs that a task requests."""
+    """Return the thousandths of GPUs that a task requests, as whole GPUs or as a share."""
     return num_gpus(shape.request) * WHOLE + share_milli(shape)
 
 
 def gpus_of(node: Node) -> int:
-    """Return the number of a node's GPUs, including those shared as vGPUs."""
+    """Return the number of GPUs of a node, including those shared as vGPUs."""
     return max(num_gpus(node.allocatable), sum(not card.npu for card in node.shared_gpus))
 
 
 def milli_on(shape: TaskShape, node: Node | None) -> int:
     """Return the thousandths of GPUs that a task occupies on a node.
 
-    Whole GPUs, a part of one, or vGPUs. Slices of MIG that are resources of their own and devices
-    of claims are not counted.
+    This counts whole GPUs, a GPU share and vGPUs. It does not count MIG slices that are resources
+    of their own, or devices of ResourceClaims.
     """
     return gpu_milli(shape) + vgpu_milli(shape, node)
 
@@ -64,10 +64,10 @@ def _vgpu_milli(asked: GpuShareRequest, whole: int) -> int:
 class GpuBook:
     """The free thousandths of each GPU of a node.
 
-    Rules count devices and find out whether parts fit; which ones they are, a device plugin
-    decides. Here a part goes to the fullest device that has room, a whole GPU to the lowest one.
+    Plugins only decide that requests fit; a device plugin chooses the GPUs. This class assumes that
+    a share goes to the fullest GPU where it fits, and whole GPUs go to the lowest free numbers.
 
-    is_plain: whether all of them are those that rules deal parts of.
+    is_plain: whether all GPUs of the node are of the resource that can be shared.
     """
 
     def __init__(self, node: Node) -> None:
@@ -76,7 +76,10 @@ class GpuBook:
         self.is_plain = amount_of(node.allocatable, GPU) == len(self.free)
 
     def allocate(self, shape: TaskShape, shared_gpus: Sequence[GpuShare] = ()) -> tuple[int, ...]:
-        """Allocate GPUs to a task; fewer than requested if that would need moves of GPU shares."""
+        """Allocate GPUs to a task and return their numbers.
+
+        Returns fewer than requested if more would fit only after moving GPU shares.
+        """
         if shared_gpus:
             return tuple(sorted({self._cards[c.key] for c in shared_gpus if c.key in self._cards}))
         number = num_gpus(shape.request)
@@ -94,7 +97,7 @@ class GpuBook:
         return (best,)
 
     def allocate_jointly(self, shapes: Sequence[TaskShape]) -> list[tuple[int, ...]]:
-        """Return GPUs for several tasks: sequentially, else by any joint allocation that fits."""
+        """Return GPUs for several tasks: sequentially if that works, else by a joint search."""
         before = list(self.free)
         found = [self.allocate(shape) for shape in shapes]
         self.free[:] = before
@@ -147,7 +150,7 @@ def _together(shapes: Sequence[TaskShape], free: Sequence[int]) -> list[tuple[in
     fitting = sorted((room, i) for i, room in enumerate(free) if room >= each)
     if len(fitting) < number:
         return None
-    # GPUs with the same free amount are equal; whole ones are taken from unused GPUs.
+    # GPUs with the same free amount are interchangeable; whole GPUs come from unused ones.
     for way in _gpu_subsets(fitting, number):
         left = list(free)
         for _, i in way:

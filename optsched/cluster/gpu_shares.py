@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 NO_LIMIT = 1 << 40
-"""Tasks on a card that does not limit them."""
+"""The number of tasks on a device that does not limit it."""
 
 ALL_CORES = 100
 
 NVIDIA = "NVIDIA"
-"""The family of vGPUs; that of numbered cards is empty, that of NPUs is the name of their chip."""
+"""The family of vGPUs. That of GPUs shared by memory is empty, that of NPUs their chip name."""
 
 _MOST_DIGITS = 6
 
 
 class Instance(NamedTuple):
-    """Slices of a GPU that are alike: their name, the memory of each, how many there are."""
+    """Equal slices of a GPU: the MIG profile, the memory of each slice, and their number."""
 
     name: str
     memory: int
@@ -26,13 +26,16 @@ class Instance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """One of the ways in which MIG may cut a GPU."""
+    """One of the partitions into which MIG can divide a GPU."""
 
     name: str
     instances: tuple[Instance, ...]
 
     def locate_slice(self, text: str) -> tuple[int, int] | None:
-        """The kind of slice, and its number among those, that a position names; None for none."""
+        """Return the profile index of the slice at a position, and its number in the profile.
+
+        None if the text names no position.
+        """
         if not (text.isdecimal() and text.isascii() and len(text) <= _MOST_DIGITS):
             return None
         left = int(text)
@@ -43,12 +46,12 @@ class Geometry:
         return None
 
     def position(self, kind: int, number: int) -> int:
-        """The position of a slice: those of the kinds before it come first."""
+        """Return the position of a slice, counted over all profiles in their order."""
         return sum(i.number for i in self.instances[:kind]) + number
 
 
 class Template(NamedTuple):
-    """One of the parts into which a chip may be cut: its name, and the memory of each."""
+    """A template (vNPU size) of a chip: its name and its memory."""
 
     name: str
     memory: int
@@ -56,18 +59,18 @@ class Template(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """How NPUs of one kind are shared: in parts by templates, or whole.
+    """How NPUs of one chip are shared: by templates, or only whole.
 
     Attributes
     ----------
     name
-        The name that its device plugin gives it, such as `Ascend310P`.
+        The name of the chip in its device plugin, such as `Ascend310P`.
     memory
-        What one device offers.
+        Memory of one device.
     capacity
-        The largest request: one beyond the largest template gets a whole device.
+        The largest memory request. A request beyond the largest template gets a whole device.
     templates
-        From the one with the least memory on.
+        Templates by memory, smallest first.
     """
 
     name: str
@@ -76,7 +79,10 @@ class Chip:
     templates: tuple[Template, ...]
 
     def cut(self, memory: int) -> Template | None:
-        """The part for so much memory; without a name for all of one, None where that is more."""
+        """Return the smallest template for a memory request.
+
+        A template without a name stands for a whole device; None if the request exceeds `capacity`.
+        """
         for template in self.templates:
             if memory <= template.memory:
                 return template
@@ -90,25 +96,25 @@ class SharedGpu:
     Attributes
     ----------
     key
-        Its number on the node (GPU sharing by memory), or its UUID (vGPU).
+        Number of the GPU on its node (GPU sharing by memory), or UUID of the device (vGPU).
     memory
-        In the units of the device plugin, MiB unless it is set up otherwise.
+        In the unit of the device plugin, MiB by default.
     sharers
-        The most tasks at once.
+        The most tasks that may share the device.
     mode
         How it is shared: `hami-core` or `mig` (vGPU), empty for GPU sharing by memory.
     model
-        Its kind, for tasks that request one.
+        The device model, for tasks that request one.
     is_healthy
-        A card that is not takes nothing more.
+        An unhealthy device gets no further tasks.
     geometries
-        The ways in which it may be cut, in mode `mig`.
+        The MIG partitions of the GPU, in mode `mig`.
     npu
-        Of an NPU, the name of its chip; else empty.
+        The chip name of an NPU; empty for a GPU.
     chip
-        How the device is divided; None where that is unknown, and then it takes no shares.
+        How an NPU is divided; None if unknown, which prevents sharing.
     network
-        Of an NPU, which of those on its node it is wired to; None where nothing is said.
+        Number of the network on the node that connects this NPU to others; None if not reported.
     """
 
     key: str
@@ -124,31 +130,31 @@ class SharedGpu:
 
     @property
     def family(self) -> str:
-        """Which requests it is for: see `NVIDIA`."""
+        """The family of requests that the device serves, see `NVIDIA`."""
         return self.npu or (NVIDIA if self.mode else "")
 
     @property
     def is_vgpu(self) -> bool:
-        """Whether it is registered as vGPU."""
+        """Whether the device is registered as vGPU."""
         return self.family == NVIDIA
 
 
 @dataclass(frozen=True, slots=True)
 class GpuShareRequest:
-    """The vGPUs, or the NPUs of one chip, that one container asks for.
+    """The vGPUs, or the NPUs of one chip, that one container requests.
 
     Attributes
     ----------
     number
-        Cards, all different.
+        Number of devices, all different.
     memory
-        On each; 0 where `percent` counts.
+        Memory on each device; 0 where `percent` applies.
     percent
-        Of the memory of each.
+        Percentage of the memory of each device.
     cores
-        Hundredths of the cores of each; all of them mean that the card is not shared.
+        Percentage of the cores of each device; with `ALL_CORES` the device is not shared.
     npu
-        The chip of NPUs; empty for vGPUs.
+        The chip name of NPUs; empty for vGPUs.
     """
 
     number: int
@@ -160,10 +166,11 @@ class GpuShareRequest:
 
 @dataclass(frozen=True, slots=True)
 class GpuShare:
-    """What a task holds of one card, and which of the containers that ask for such has it.
+    """The share of one device that a task holds.
 
-    instance: `geometry-position` of a slice that MIG has cut, or the template of an NPU; empty for
-    none. npu: the chip of an NPU.
+    container: number of the container among those that request shares. instance:
+    `geometry-position` of a MIG slice, or the template of an NPU; else empty. npu: the chip name of
+    an NPU.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""The inside of a node: NUMA nodes, images and data sets; and the shards of a cluster."""
+"""NUMA nodes, images and data sets of a node, and the node shards of a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Alignment(StrEnum):
-    """How a kubelet puts the CPUs and devices of a container on cells (its topology manager)."""
+    """The topology manager policy of a kubelet, which aligns CPUs and devices to NUMA nodes."""
 
     NONE = "none"
     BEST_EFFORT = "best-effort"
@@ -22,13 +22,13 @@ class Alignment(StrEnum):
 
     @property
     def is_strict(self) -> bool:
-        """Whether a pod is turned away where it can not be aligned."""
+        """Whether the kubelet rejects a pod that it can not align."""
         return self in (Alignment.RESTRICTED, Alignment.SINGLE)
 
 
 @dataclass(frozen=True, slots=True)
 class NumaNeed:
-    """The exclusive resources of one container: whole CPUs, and GPUs."""
+    """The exclusive CPUs and GPUs that one container requests."""
 
     cpus: int
     gpus: int = 0
@@ -36,7 +36,7 @@ class NumaNeed:
 
 @dataclass(frozen=True, slots=True)
 class NumaPart:
-    """The resources in use of one cell."""
+    """CPUs and GPUs of one NUMA node (cell) that a pod holds."""
 
     cell: int
     cpus: int = 0
@@ -45,12 +45,12 @@ class NumaPart:
 
 @dataclass(frozen=True, slots=True)
 class NumaHold:
-    """The resources of a pod as the agent on its node has reported them.
+    """The NUMA resources of a pod, as the agent on its node reports them.
 
     Attributes
     ----------
     key, uid
-        The pod, `namespace/name` or by uid; agents know one of them, sometimes both.
+        `namespace/name` and UID of the pod. Some agents report only one of them.
 
     """
 
@@ -66,11 +66,11 @@ class NumaCell:
     Attributes
     ----------
     cpus, gpus
-        In all.
+        Total numbers.
     reserved
-        CPUs kept for the system: no pod has them alone.
+        CPUs reserved for the system: no container gets them exclusively.
     free_cpus, free_gpus
-        Neither reserved nor held by any pod, as the agent has seen it.
+        Numbers that are neither reserved nor held by a pod, as the agent reports them.
 
     """
 
@@ -84,18 +84,18 @@ class NumaCell:
 
 @dataclass(frozen=True, slots=True)
 class Numa:
-    """The inside of a machine.
+    """The NUMA nodes of a machine.
 
     Attributes
     ----------
     alignment
-        Of its kubelet; `none` where CPUs are not given to containers alone.
+        Policy of the kubelet; `none` if containers get no exclusive CPUs.
     cells
-        By number.
+        NUMA nodes, by number.
     holds
-        Pods whose resources the agent reports; others may hold the rest.
+        Pods whose NUMA resources the agent reports; other pods may hold the rest.
     problem
-        Why none of this can be used; empty when it can.
+        Why this data can not be used; empty if it can.
 
     """
 
@@ -110,14 +110,14 @@ class Numa:
 
 @dataclass(frozen=True, slots=True)
 class RequiredData:
-    """What a pod needs.
+    """The images and data sets that a pod uses.
 
     Attributes
     ----------
     images
-        One for each of its containers, with its tag; empty where that does not matter.
+        The image of each container, with its tag; empty if images do not matter.
     datasets
-        In name order.
+        Names of data sets, in order.
     """
 
     images: tuple[str, ...] = ()
@@ -126,14 +126,14 @@ class RequiredData:
 
 @dataclass(frozen=True)
 class Store:
-    """The contents of a node: (name, bytes) of images and names of data sets, in name order."""
+    """The local data of a node: (name, bytes) of images, and names of data sets, in order."""
 
     images: tuple[tuple[str, int], ...] = ()
     datasets: tuple[str, ...] = ()
 
     @cached_property
     def size_of(self) -> Mapping[str, int]:
-        """Bytes by image."""
+        """Size in bytes by image name."""
         return dict(self.images)
 
 
@@ -154,7 +154,7 @@ class ShardMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Nodes assigned to one scheduler, and those that it says it uses; in name order."""
+    """The nodes assigned to one scheduler, and those that it reports in use; in name order."""
 
     name: str
     wanted: tuple[str, ...] = ()
@@ -163,12 +163,12 @@ class Shard:
 
 @dataclass(frozen=True)
 class Sharding:
-    """The shard of a scheduler, and how strict it is.
+    """The node shards of a cluster, as one scheduler treats them.
 
     Attributes
     ----------
     name
-        The shard of this scheduler.
+        Name of the shard of this scheduler.
     shards
         All shards, in name order.
     """
@@ -179,21 +179,21 @@ class Sharding:
 
     @property
     def own_shard(self) -> Shard | None:
-        """The shard of this scheduler; None where it has none."""
+        """The shard of this scheduler; None without sharding or if the shard does not exist."""
         if self.mode is ShardMode.NONE:
             return None
         return next((shard for shard in self.shards if shard.name == self.name), None)
 
     @property
     def is_missing(self) -> bool:
-        """Whether a shard is asked for that does not exist."""
+        """Whether sharding is on but the shard of this scheduler does not exist."""
         return self.mode is not ShardMode.NONE and self.own_shard is None
 
     @cached_property
     def nodes(self) -> frozenset[str] | None:
-        """Names of the nodes in our shard that no other shard still uses.
+        """Names of the nodes in this scheduler's shard that no other shard reports in use.
 
-        None where all nodes are ours alike: without sharding, and without a shard of our name.
+        None if no node is distinguished: without sharding, or if the shard does not exist.
         """
         if self.own_shard is None:
             return None
@@ -201,7 +201,7 @@ class Sharding:
         return frozenset(self.own_shard.wanted).difference(chain.from_iterable(others))
 
     def excludes(self, node: str) -> bool:
-        """Whether nothing may be placed on a node or evicted from it."""
+        """Return whether this scheduler must neither place pods on a node nor evict them there."""
         return self.mode is ShardMode.HARD and self.nodes is not None and node not in self.nodes
 
 

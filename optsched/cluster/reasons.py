@@ -1,4 +1,4 @@
-"""Why a gang waits, and the problem of an object: a code and one sentence."""
+"""Reasons why gangs wait, and flaws of objects: each is a code and one sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ReasonCode(StrEnum):
-    """Every answer to "why does this pend", in the order in which they are looked for."""
+    """Every reason for which a gang may be pending, in the order in which they are checked."""
 
     REFUSED = "RefusedByAPIServer"
     INVALID_POD = "InvalidPod"
@@ -49,12 +49,12 @@ class ReasonCode(StrEnum):
 
 
 LACK_OF_ROOM: Final = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
-"""Reasons that may replace each other whenever a pod starts or ends."""
+"""Reasons between which a gang may alternate whenever a pod starts or ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason: its code and a sentence with the numbers and names that matter."""
+    """One reason: its code, and a sentence with the relevant numbers and names."""
 
     code: ReasonCode
     message: str
@@ -64,7 +64,7 @@ class Reason:
 
 
 class FlawCode(StrEnum):
-    """The problem of an object; the reason of its event."""
+    """The kind of flaw of an object, which is also the reason of its event."""
 
     QUEUE = "InvalidQueue"
     GUARANTEE = "GuaranteeNotHeld"
@@ -82,19 +82,19 @@ class FlawCode(StrEnum):
 
 
 READ_CODES = frozenset({FlawCode.QUEUE, FlawCode.HYPERNODE, FlawCode.CARDS})
-"""Flaws of single fields: for objects of files they are reported with file and line already."""
+"""Flaws of single fields. The reader of files has already reported them with file and line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """One mistake in an object of the cluster.
+    """One flaw of an object of the cluster.
 
     Attributes
     ----------
     kind, key
-        The object: `namespace/name`, or the name alone outside of namespaces.
+        The object: `namespace/name`, or the name of a cluster-scoped object.
     message
-        One sentence.
+        One sentence that describes the flaw.
     """
 
     kind: Kind

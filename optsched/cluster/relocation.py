@@ -1,7 +1,7 @@
-"""Tasks that are moved: evicted, created again by their owners, and started elsewhere.
+"""Tasks that are moved: evicted, created again by their owners, and started on other nodes.
 
 Between an eviction and the creation of the replacement pod, no pod exists that could be nominated
-to a node. Until the pod exists, an expected task keeps its place.
+to a node. An expected task reserves the place until the pod exists.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Node, Snapshot
 
 PATIENCE_MS = 120_000
-"""How long a place is reserved, counted from the eviction, once the moved pod is deleted."""
+"""How long after its eviction a deleted pod's place stays reserved for the replacement."""
 
 _ALONE = "pod:"
-"""Begins the names of gangs of pods without a PodGroup."""
+"""Prefix of the gang names of bare pods."""
 
 _MARK = "~"
-"""The end of keys of tasks without a pod; no name of an object may have it."""
+"""Suffix of the keys of tasks without a pod; names of Kubernetes objects can not contain it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,16 @@ class Move:
     Attributes
     ----------
     task, uid
-        The pod.
+        Key and UID of the pod.
     to
-        The node.
+        Name of the node where the place is reserved.
     gang, owner, queue
-        Of the pod. A replacement is of the same gang, or of the same owner where it is a gang of
-        its own.
+        Gang, owner and queue of the pod. The replacement belongs to the same gang, or has the same
+        owner if it is a bare pod.
     request
-        What it takes.
+        Resources of the pod.
     at_ms
-        When it was decided.
+        When the move was decided.
 
     """
 
@@ -67,7 +67,7 @@ class Move:
 
 
 def successor_of(task: Task, to: str) -> Task:
-    """The pending task that replaces a moved one."""
+    """Return the pending task that replaces a moved task, nominated to a node."""
     return replace(
         task,
         key=task.key + _MARK,
@@ -85,12 +85,15 @@ def successor_of(task: Task, to: str) -> Task:
 
 
 def is_successor(key: str) -> bool:
-    """Whether a task stands for a pod that does not exist yet."""
+    """Return whether a task stands for a pod that does not exist yet."""
     return key.endswith(_MARK)
 
 
 def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
-    """Return the snapshot in which tasks, by key, leave and start again, nominated to nodes."""
+    """Return the snapshot in which tasks are evicted and start again, nominated to nodes.
+
+    places: node by task key.
+    """
 
     def each(gang: Gang) -> Gang:
         fresh = [successor_of(t, places[t.key]) for t in gang.tasks if t.key in places]
@@ -103,7 +106,7 @@ def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
 
 
 def nominated(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
-    """The snapshot in which pending tasks, by key, are nominated to nodes."""
+    """Return the snapshot in which pending tasks are nominated to nodes (by task key)."""
 
     def each(task: Task) -> Task:
         node = places.get(task.key, task.nominated_node)
@@ -124,7 +127,7 @@ def _with_tasks(gang: Gang, tasks: Iterable[Task]) -> Gang:
 
 
 def read_moves(text: str) -> tuple[Move, ...]:
-    """The moves of an annotation; those that have no reading are as good as not there."""
+    """Return the moves in an annotation; none if the annotation can not be parsed."""
     try:
         listed = json.loads(text)
         return tuple(
@@ -145,7 +148,7 @@ def read_moves(text: str) -> tuple[Move, ...]:
 
 
 def write_moves(moves: Iterable[Move]) -> str:
-    """Moves as an annotation, in order; empty for none."""
+    """Return moves as the text of an annotation, in the order of tasks; empty without moves."""
     listed = [
         {
             "pod": move.task,
@@ -164,15 +167,15 @@ def write_moves(moves: Iterable[Move]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """The remaining moves in the records of gangs.
+    """The recorded moves of gangs that still reserve places.
 
     Attributes
     ----------
     snapshot
-        The cluster with a place for every replacement: pods that exist are nominated to it,
-        expected tasks hold the others.
+        The cluster with a place for every replacement. An existing replacement pod is nominated to
+        its node; an expected task holds the place of a pod that does not exist yet.
     left
-        By gang with a record: its moves whose replacements do not exist yet.
+        By key of each gang with a record: its moves whose replacements do not exist yet.
 
     """
 
@@ -181,7 +184,7 @@ class Kept:
 
 
 def kept_places(snapshot: Snapshot) -> Kept:
-    """Keep the places of moved pods, as far as they are recorded and still valid."""
+    """Return the snapshot with the recorded, still valid places of moved pods reserved."""
     recorded = {
         g.key: read_moves(text) for g in snapshot.gangs if (text := g.annotations.get(MOVES))
     }
@@ -199,9 +202,9 @@ def kept_places(snapshot: Snapshot) -> Kept:
 
 
 def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
-    """The record of each gang after a plan is carried out, where it changes.
+    """Return the changed move records after a plan is carried out, by gang key.
 
-    A moved pod whose replacement exists is nominated or bound, and needs no record.
+    A move is dropped from the record once its replacement exists: that pod is nominated or bound.
     """
     open_moves = {key: list(moves) for key, moves in kept_places(snapshot).left.items()}
     gangs = snapshot.gang_by_key
@@ -226,7 +229,7 @@ def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
 
 
 class _Arrivals:
-    """Which pods have replaced those that were moved."""
+    """Matches pending pods to the moved pods that they replace."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -239,7 +242,7 @@ class _Arrivals:
                     self._waiting.setdefault(whose, []).append(task)
 
     def is_open(self, move: Move) -> bool:
-        """Whether a place is still to be kept."""
+        """Return whether the place of a move is still to be reserved."""
         node = self._snapshot.node_by_name.get(move.to)
         if node is None or not node.ready:
             return False
@@ -252,7 +255,7 @@ class _Arrivals:
         return self._snapshot.taken_ms - move.at_ms < PATIENCE_MS
 
     def matched(self, moves: Sequence[Move]) -> tuple[dict[str, str], set[Move]]:
-        """Nodes by task for pods that have come, and the moves that they end."""
+        """Return the node for each replacement pod, by task key, and the moves thus completed."""
         places: dict[str, str] = {}
         ended: set[Move] = set()
         by_owner: dict[str, list[Move]] = {}
@@ -273,7 +276,10 @@ class _Arrivals:
         return places, ended
 
     def _is_startable(self, key: str, num_waiting: int, num_expected: int) -> bool:
-        """Whether a gang that has to start whole is complete; until then places are reserved."""
+        """Return whether replacements of a gang may use their places.
+
+        The places stay reserved until the gang is running, or all of its replacements exist.
+        """
         gang = self._snapshot.gang_by_key.get(key)
         if gang is None or _is_alone(key):
             return True
@@ -282,17 +288,17 @@ class _Arrivals:
 
 
 def _recreator(gang: str, owner: str, task: str) -> str:
-    """Who replaces pods: the gang, or else the owner, or else the pod under its own name."""
+    """Return the key that a replacement shares: the gang, or a bare pod's owner or own key."""
     return (owner or task) if _is_alone(gang) else gang
 
 
 def _is_alone(gang: str) -> bool:
-    """Whether a gang is that of a pod without a PodGroup."""
+    """Return whether a gang is that of a bare pod."""
     return gang.partition("/")[2].startswith(_ALONE)
 
 
 def _with_expected(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
-    """The snapshot with a task that holds its place for each move."""
+    """Return the snapshot with an expected task for each move, which holds its place."""
     if not moves:
         return snapshot
     on: dict[str, list[Task]] = {}
@@ -334,9 +340,10 @@ def _with_residents(node: Node, tasks: Sequence[Task]) -> Node:
 def with_terminating(
     snapshot: Snapshot, tasks: Collection[str], *, still_request: bool = True
 ) -> Snapshot:
-    """Return the snapshot in which some tasks, by key, terminate; the rest is shared.
+    """Return the snapshot in which some tasks, by key, terminate; unchanged parts are shared.
 
-    Their queues still request what they hold (`Task.is_victim`), unless other tasks request it.
+    With `still_request`, the queues of the tasks still request what they hold (`Task.is_victim`).
+    Without it, other tasks have to request that.
     """
     if not tasks:
         return snapshot
@@ -348,7 +355,7 @@ def with_terminating(
     def mark_if_evicted(task: Task) -> Task:
         if task.key not in tasks:
             return task
-        # A task is the same object in its gang and on its node, and stays so.
+        # A task is the same object in its gang and on its node; the marked task has to be, too.
         new = known.get(id(task))
         if new is None:
             new = known[id(task)] = mark_task(task)

@@ -1,7 +1,7 @@
-"""Room that is promised to a gang from an instant on, and when running tasks are expected to end.
+"""Capacity reserved for a gang from an instant on, and the expected ends of running tasks.
 
-A booking is made for a gang that has waited for too long and can not start now. Others may use its
-room if they end by then.
+A gang that has waited for too long and can not start now gets a reservation. Other gangs may use
+the reserved capacity if they end before that instant.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def estimate_ms(task: Task, gang: Gang | None) -> int:
-    """The expected run time of a task: the shortest estimate; 0 without one."""
+    """Return the expected run time of a task: its shortest estimate; 0 without an estimate."""
     said = (task.estimate_ms, 0 if gang is None else gang_estimate_ms(gang))
     return min((each for each in said if each), default=0)
 
 
 def gang_estimate_ms(gang: Gang) -> int:
-    """The run time that the PodGroup estimates; 0 where that is missing or can not be read."""
+    """Return the run time estimate of a PodGroup; 0 if it is missing or can not be parsed."""
     text = gang.annotations.get(RUNNING_ESTIMATE)
     return 0 if text is None else _read_ms(text)
 
@@ -41,11 +41,11 @@ def _read_ms(text: str) -> int:
 
 
 def end_ms(task: Task, gang: Gang | None, now_ms: int) -> int | None:
-    """The expected end of a task on a node; None without an estimate.
+    """Return the expected end of a task on a node; None without an estimate.
 
-    One that has outrun its estimate is given twice as long, again and again (Tsafrir, Etsion and
-    Feitelson, TPDS 18(6), 2007, correct estimates in steps as well). Where its start is not known
-    it has started now.
+    The estimate of a task that runs longer is doubled until it suffices (Tsafrir, Etsion and
+    Feitelson, TPDS 18(6), 2007, also correct estimates in steps). A task without a known start
+    counts as started at `now_ms`.
     """
     length = estimate_ms(task, gang)
     if not length:
@@ -57,7 +57,7 @@ def end_ms(task: Task, gang: Gang | None, now_ms: int) -> int | None:
 
 
 def gang_end_ms(gang: Gang, now_ms: int) -> int | None:
-    """When all tasks of a gang would have ended that start now; None where that is not known."""
+    """Return the expected end of a gang whose waiting tasks start now; None if unknown."""
     waiting = [t for t in gang.tasks if not t.status.holds_resources]
     lengths = {estimate_ms(t, gang) for t in waiting} or {gang_estimate_ms(gang)}
     return None if 0 in lengths else now_ms + max(lengths)
@@ -66,12 +66,13 @@ def gang_end_ms(gang: Gang, now_ms: int) -> int | None:
 def binding_reservations(
     gang: Gang, bookings: Sequence[CapacityReservation], now_ms: int
 ) -> tuple[int, ...]:
-    """Numbers of the reservations that tasks of a gang have to respect if they start now.
+    """Return the indices of the reservations that tasks of a gang must respect if they start now.
 
-    Those before its own one, where it has one, and those of gangs at least as important; not those
-    that begin after its tasks have ended, or for which nothing must be free. A gang that runs with
-    less than its minimum is completed first: it holds room that is of no use to anybody. A gang
-    with nominated nodes has its room: bookings are made in addition.
+    Such a reservation precedes the gang's own reservation, belongs to a gang of at least the same
+    priority, reserves capacity, and begins before the tasks end. Two kinds of gangs respect none.
+    A gang that runs below its minimum comes first, because the capacity that it holds is useless
+    until it is complete. A gang with nominated nodes already has its capacity, and reservations are
+    made in addition to it.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
     if not bookings or not waiting:

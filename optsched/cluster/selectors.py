@@ -1,4 +1,4 @@
-"""Label requirements and the selectors built from them, with Kubernetes' semantics."""
+"""Label requirements and the selectors that consist of them, with the semantics of Kubernetes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Operator(StrEnum):
-    """How a requirement compares a label, with the names that the API uses."""
+    """How a requirement compares a label; the values are those of the API."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -22,12 +22,12 @@ class Operator(StrEnum):
     LT = "Lt"
 
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,63}")  # label values are no longer
+_INTEGER = re.compile(r"[+-]?[0-9]{1,63}")  # label values have at most 63 characters
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 def _as_int(text: str | None) -> int | None:
-    """What Go's `strconv.ParseInt(text, 10, 64)` reads; `int` takes `1_000` and more."""
+    """Parse an integer as Go's `strconv.ParseInt(text, 10, 64)`; `int` also accepts `1_000`."""
     if text is None or not _INTEGER.fullmatch(text):
         return None
     number = int(text)
@@ -43,7 +43,7 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def accepts(self, value: str | None) -> bool:
-        """Whether a label with this value (None: the label is absent) meets the requirement.
+        """Return whether a label value (None if the label is absent) meets the requirement.
 
         `NotIn` accepts an absent label; `Gt` and `Lt` accept integers only, as the upstream
         selector does.
@@ -86,7 +86,7 @@ class LabelSelector:
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is selected."""
+        """Return whether the selector selects an object with these labels."""
         return all(r.accepts(labels.get(r.key)) for r in self.requirements)
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class NodeTerm:
     names: tuple[Requirement, ...] = ()
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether the node of this name with these labels is selected."""
+        """Return whether the term selects a node with this name and these labels."""
         if not self.labels and not self.names:
             return False
         return all(r.accepts(name) for r in self.names) and all(
@@ -122,7 +122,7 @@ class NodeSelector:
     terms: tuple[NodeTerm, ...] = ()
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether any term selects the node."""
+        """Return whether any term selects the node."""
         return any(t.matches(name, labels) for t in self.terms)
 
     def __str__(self) -> str:
@@ -139,7 +139,7 @@ class TaintEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A node's mark that keeps pods away."""
+    """A node taint, which keeps away pods that do not tolerate it."""
 
     key: str
     value: str
@@ -152,9 +152,9 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A pod's answer to taints.
+    """A pod's toleration of taints.
 
-    An empty key with `exists` answers every key, a missing effect every effect.
+    An empty key with `exists` tolerates every key, and a missing effect tolerates every effect.
     """
 
     key: str = ""
@@ -163,7 +163,7 @@ class Toleration:
     effect: TaintEffect | None = None
 
     def tolerates(self, taint: Taint) -> bool:
-        """Whether this toleration answers the taint (`v1.Toleration.ToleratesTaint`)."""
+        """Return whether this toleration tolerates a taint (`v1.Toleration.ToleratesTaint`)."""
         if self.effect is not None and self.effect is not taint.effect:
             return False
         if self.key and self.key != taint.key:

@@ -1,4 +1,4 @@
-"""Nodes, gangs, queues and volume claims, and the snapshot that holds them at one instant."""
+"""Nodes, gangs, queues and volume claims, and the snapshot that contains them at one instant."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ROOT_QUEUE = "root"
 DEFAULT_QUEUE = "default"
 NO_POD_LIMIT = 1 << 40
-"""The pods that a node without a limit is taken to allow."""
+"""The pod capacity that is assumed for a node without a limit."""
 
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
 _CORDONED = Taint(UNSCHEDULABLE_TAINT, "", TaintEffect.NO_SCHEDULE)
@@ -49,7 +49,7 @@ class Load:
     Attributes
     ----------
     measured_ms
-        When that was.
+        Time of the measurement, in epoch milliseconds.
 
     """
 
@@ -60,33 +60,33 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine and the tasks on it, ours or not.
+    """A node and the tasks on it, including those of other schedulers.
 
     Attributes
     ----------
     allocatable
-        The total for pods, `pods` included; without `pods` their number is not limited.
+        Allocatable resources, including `pods`; without `pods` the number of pods is not limited.
     ready
         A node that is not ready offers nothing.
     unschedulable
-        Cordoned; only pods that tolerate the unschedulable taint may still come.
+        Cordoned: only pods that tolerate the unschedulable taint may start.
     gpu_model
-        The model of its GPUs, for requests that name models; empty when unknown.
+        The model of the node's GPUs, for requests that name models; empty if unknown.
     residents
-        Tasks that hold resources here (bound, running or terminating), in key order.
+        Tasks that hold resources on the node (bound, running or terminating), in key order.
     load
-        The measured use, where it is known.
+        The measured load; None if unknown.
     shared_gpus
-        GPUs that tasks share by memory and cores, in the order of the device plugin.
+        GPUs and NPUs that tasks share by memory and cores, in the order of the device plugin.
     card_problem
-        Why some of what device plugins report has no reading; empty where all has.
+        Why a part of what device plugins report can not be parsed; empty if all of it can.
     numa
-        Its parent; None where it names none.
+        The NUMA nodes, if an agent reports them; else None.
     store
-        Images and data sets that it holds.
+        Images and data sets on the node.
     attach_limits
-        Most volumes that may be attached to it, by CSI driver; a driver that is missing here may
-        attach any number.
+        The most volumes that may be attached to the node, by CSI driver; a driver that is missing
+        has no limit.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Node:
     )
 
     def derived(self, compute: Callable[[Node], Derived]) -> Derived:
-        """The result of a pure function of this node, computed once; see `Gang.derived`."""
+        """Return the result of a pure function of this node, computed once; see `Gang.derived`."""
         known = self._derived
         if compute not in known:
             known[compute] = compute(self)
@@ -116,21 +116,21 @@ class Node:
 
     @property
     def offers(self) -> dict[str, int]:
-        """The total for pods by resource, their number included."""
+        """Allocatable amounts by resource, including the number of pods."""
         return {PODS: NO_POD_LIMIT, **dict(self.allocatable)}
 
     def offer(self, resource: str) -> int:
-        """The total for pods of one resource.
+        """Return the allocatable amount of one resource.
 
-        Devices are assigned to claims one by one: the quotas that count them for queues are no
-        limit here.
+        Resources that count devices of a class for queues are not limited, because devices are
+        allocated to claims one by one.
         """
         limit = NO_POD_LIMIT if resource == PODS or is_class_quota(resource) else 0
         return max((n for name, n in self.allocatable if name == resource), default=limit)
 
     @property
     def marks(self) -> tuple[Taint, ...]:
-        """Its taints; being cordoned counts as one."""
+        """The taints of the node; a cordoned node has the unschedulable taint."""
         if not self.unschedulable or any(t.key == UNSCHEDULABLE_TAINT for t in self.taints):
             return self.taints
         return (*self.taints, _CORDONED)
@@ -141,7 +141,7 @@ def _resident_shapes(node: Node) -> tuple[TaskShape, ...]:
 
 
 class GangPhase(StrEnum):
-    """A PodGroup's phase, with Volcano's names."""
+    """The phase of a PodGroup; the values are Volcano's."""
 
     PENDING = "Pending"
     INQUEUE = "Inqueue"
@@ -152,7 +152,7 @@ class GangPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The object that manages another one, a job its PodGroup."""
+    """The controller of another object, for example a job that controls a PodGroup."""
 
     api_version: str
     kind: str
@@ -164,37 +164,36 @@ class Owner:
 class Gang:
     """Tasks that start together or not at all: a PodGroup and its pods.
 
-    A pod of this scheduler without a PodGroup is a gang of its own (`is_implicit`).
+    A bare pod of this scheduler is a gang by itself (`is_implicit`).
 
     Attributes
     ----------
     key
         `namespace/name`.
     queue
-        Name of the queue it asks from.
+        Name of its queue.
     min_member
         The smallest number of tasks that may run.
     min_role
-        (role, number): the minimums by role as written; `role_minimums` are those that count.
+        (role, number): the minimums by role as written; `role_minimums` are the effective ones.
     min_resources
-        What must be available before any pod of it starts.
+        Resources that must be available before any pod of the gang starts.
     min_usage
-        What `minResources` names that only ResourceQuotas count, such as `limits.cpu`.
+        Entries of `minResources` that only ResourceQuotas count, such as `limits.cpu`.
     tasks
-        All its tasks in `Task.order`, finished ones included.
+        All tasks in `Task.order`, including finished ones.
     waiting_since_ms
-        When it began to wait: its creation, or the last time that it ran.
+        When the gang began to wait: its creation, or the last time that it ran.
     topology
-        The largest distance of its tasks in the network; None for any.
+        How far apart in the network the tasks may run; None without a limit.
     sub_groups
-        How smaller groups are formed inside it; a task is in a group of the first rule that means
-        it.
+        Rules that form subgroups; a task belongs to a group of the first rule that matches it.
     is_loose
-        Whether its tasks may start one by one all the same: its minimum counts for evictions only.
+        Whether tasks may start one by one; the minimum then counts for evictions only.
     owner
-        The controller of its PodGroup; None where there is none.
+        The controller of the PodGroup; None without a controller.
     problem
-        Why it can not be scheduled as it is, before any rule is asked; None when it can.
+        Why the object can not be scheduled, whatever the plugins decide; None if it can.
     """
 
     key: str
@@ -219,9 +218,9 @@ class Gang:
     _derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def derived(self, compute: Callable[[Gang], Derived]) -> Derived:
-        """The result of a pure function of this gang, computed once.
+        """Return the result of a pure function of this gang, computed once.
 
-        Most gangs are the same from one session to the next: looking up a result is then cheap.
+        Most gangs are the same objects in the next session, where the result is then looked up.
         """
         known = self._derived
         if compute not in known:
@@ -240,11 +239,11 @@ class Gang:
 
     @property
     def role_minimums(self) -> tuple[tuple[str, int], ...]:
-        """(role, number): tasks of a role that start with the minimum of the gang.
+        """(role, number): the tasks of a role that start with the minimum of the gang.
 
-        Where the numbers that were written are more than `min_member` together, Volcano ignores
-        them (`CheckTaskReady`), and a job may start without its driver. Here one task of each such
-        role that has pods is among the first, up to `min_member`.
+        If the written numbers sum to more than `min_member`, Volcano ignores them
+        (`CheckTaskReady`), and a job may start without its driver. Here each role that is named and
+        has pods then counts with one task, unless these are more than `min_member`.
         """
         asked = tuple((role, least) for role, least in self.min_role if least > 0)
         if sum(least for _, least in asked) <= self.min_member:
@@ -255,7 +254,7 @@ class Gang:
 
     @property
     def recorded_hypernode(self) -> str:
-        """The HyperNode that its tasks were in when it ran last; empty when there is no record."""
+        """The HyperNode in which the tasks ran last; empty without a record."""
         return self.annotations.get(ALLOCATED_HYPERNODE, "")
 
 
@@ -263,7 +262,7 @@ _GONE = frozenset({TaskStatus.FAILED, TaskStatus.RELEASING})
 
 
 class QueueState(StrEnum):
-    """A queue's state; only an open queue takes new work."""
+    """The state of a queue; only an open queue accepts further gangs."""
 
     OPEN = "Open"
     CLOSED = "Closed"
@@ -273,20 +272,20 @@ class QueueState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeGroups:
-    """Groups of nodes (label `volcano.sh/nodegroup-name`) as a queue sees them.
+    """The affinity of a queue to node groups (label `volcano.sh/nodegroup-name`).
 
     Attributes
     ----------
     required, preferred
-        Groups that it may use, and those that it would rather use, in this order.
+        Groups that the queue may use, and groups that it prefers.
     excluded
-        Groups that it may not use.
+        Groups that the queue must not use.
     last_resort
-        Groups that it may use although they are excluded, but would rather not.
+        Excluded groups that the queue may use all the same, but avoids.
     limits
-        (group, most that its tasks may hold there); a missing resource is not limited.
+        (group, the most that tasks of the queue may hold there); a missing resource is not limited.
     problem
-        Why the limits have no reading; empty when they have.
+        Why the limits can not be parsed; empty if they can.
     """
 
     required: tuple[str, ...] = ()
@@ -298,7 +297,7 @@ class NodeGroups:
 
     @property
     def names_any(self) -> bool:
-        """Whether it says anything about groups, limits aside."""
+        """Whether it names any group, apart from limits."""
         return bool(self.required or self.preferred or self.excluded or self.last_resort)
 
 
@@ -309,34 +308,37 @@ _PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a queue may exceed what it deserves before others claim that back.
+    """How far a queue may exceed its deserved share before other queues reclaim the excess.
 
     Attributes
     ----------
     part_ppm
-        Millionths of its deserved share.
+        Tolerance in millionths of the deserved share.
     amounts
-        Or amounts by resource; a missing resource means none.
+        Tolerance by resource, added to `part_ppm`; a missing resource means 0.
     """
 
     part_ppm: int = 0
     amounts: Amounts = ()
 
     def protected_amount(self, resource: str, due: int) -> int:
-        """What the queue keeps of a resource of which it is due so much."""
+        """Return the amount of a resource that is safe from reclaim: `due` plus the tolerance.
+
+        Returns 0 if `due` is 0.
+        """
         return due + due * self.part_ppm // _PPM + amount_of(self.amounts, resource) if due else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Entitlement:
-    """The most of a resource that a queue may hold in a session in which it reclaims.
+    """The most of a resource that a queue may hold after it reclaims in a session.
 
     Attributes
     ----------
     queue
-        The queue, with all queues below it.
+        Name of the queue; the amount includes all its descendants.
     most
-        Base units of the resource.
+        Amount in base units of the resource.
     """
 
     queue: str
@@ -346,28 +348,27 @@ class Entitlement:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A share of the cluster.
+    """A queue, which has a share of the cluster.
 
     Attributes
     ----------
     capability
-        Hard ceiling by resource; None where no resource is limited, a missing resource is not
-        limited.
+        Hard limit by resource; a missing resource is not limited, and None limits nothing.
     deserved
-        Fair part by resource for the `capacity` rule; a missing resource has none.
+        Deserved share by resource, for the `capacity` plugin; a missing resource has none.
     guarantee
-        Reserved floor by resource.
+        Guaranteed amount by resource, which other queues can not use.
     parent
-        Name of its parent; `root` at the top.
+        Name of the parent queue; `root` at the top.
     is_fifo
-        Strict order: later work may not pass the head (`dequeueStrategy: fifo`).
+        Whether the order is strict: no gang may start before the head (`dequeueStrategy: fifo`).
     node_groups
-        Groups of nodes that it may use; unused unless a policy reads them.
+        Node groups that the queue may use; ignored unless the policy has a plugin for them.
     tolerance
-        How far it may exceed what it deserves before that is claimed back, and then first; None
-        where the queue does not say.
+        How far the queue may exceed its deserved share before the excess is reclaimed, and then
+        first; None if the queue does not specify it.
     problem
-        The fault of the object; nothing is placed under a queue that can not be read.
+        The flaw of the object; no task of a queue with a flaw is placed.
     """
 
     name: str
@@ -394,9 +395,9 @@ class Volume:
     Attributes
     ----------
     storage_class
-        Its StorageClass, which is that of the claim.
+        The StorageClass of the volume and the claim.
     nodes
-        Nodes from which it can be reached; None: every node.
+        Nodes that can reach the volume; None for all nodes.
 
     """
 
@@ -408,29 +409,29 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A persistent volume claim as a scheduler sees it.
+    """A PersistentVolumeClaim as the scheduler sees it.
 
     Attributes
     ----------
     nodes
-        Nodes from which the volume can be reached, or for which it may be made; None: every node.
+        Nodes that can reach the volume, or for which a volume may be provisioned; None for all.
     waits_for_consumer
-        Not bound yet and bound only after a node has been chosen.
+        Whether the claim is unbound and binds only after a node is chosen for its pod.
     problem
-        Why pods that use it can not start (unbound, lost); None when they can.
+        Why pods that use the claim can not start (unbound, lost); empty if they can.
     size_bytes
-        Its requests while it waits.
+        The requested storage while the claim waits.
     provisions
-        Whether a volume can be provisioned for it; otherwise it needs an existing one.
+        Whether a volume can be provisioned; otherwise the claim needs an existing volume.
     selected_node
-        The node for which its volume is being made (`volume.kubernetes.io/selected-node`).
+        The node for which a volume is being provisioned (`volume.kubernetes.io/selected-node`).
     volumes
-        Volumes that it could be bound to while it waits, the smallest first.
+        Volumes to which the waiting claim could be bound, the smallest first.
     driver, handle
-        The CSI driver of its volume and what the driver calls it. The handle is empty until there
-        is a volume; both are where no CSI driver is involved.
+        The CSI driver of the volume and the driver's name of the volume. The handle is empty while
+        no volume exists; both are empty without a CSI driver.
     zones
-        (label, values) of its volume: zones and regions from which it can be reached.
+        (label, values) of the volume: zones and regions that can reach it.
     """
 
     key: str
@@ -447,11 +448,11 @@ class Claim:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether it depends on which other claims get which volume."""
+        """Whether the claim may compete with other claims for existing volumes."""
         return self.waits_for_consumer and bool(self.volumes)
 
     def is_reachable(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Whether a node can use its volume, or one of those that it could get."""
+        """Return whether a node can reach the volume, or one that the claim could get."""
         if not self.waits_for_consumer:
             return self.nodes is None or self.nodes.matches(node, labels)
         if self.selected_node not in ("", node):
@@ -462,20 +463,20 @@ class Claim:
 
     @property
     def attachment(self) -> tuple[str, str] | None:
-        """What nodes attach for it: a driver, and the handle that identifies the volume."""
+        """What a node attaches for the claim: (driver, handle of the volume), or None."""
         return (self.driver, self.handle or f"claim {self.key}") if self.driver else None
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A PodDisruptionBudget: how many of the pods it selects may be evicted now.
+    """A PodDisruptionBudget: how many of the selected pods may be evicted now.
 
     Attributes
     ----------
     key
         `namespace/name`.
     selector
-        The pods of its namespace that it protects; None selects no pod.
+        Selects the protected pods of the namespace; None selects no pod.
     allowed
         `status.disruptionsAllowed`.
     """
@@ -486,21 +487,21 @@ class Budget:
 
     @property
     def namespace(self) -> str:
-        """The namespace of the pods that it protects."""
+        """The namespace of the protected pods."""
         return self.key.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A ResourceQuota: how much the pods of its namespace may ask for together.
+    """A ResourceQuota: how much the pods of its namespace may request in total.
 
     Attributes
     ----------
     key
         `namespace/name`.
     hard, used
-        By resource as quotas spell it (`cpu`, `requests.cpu`, `pods`): the limit, and what pods
-        that exist take of it.
+        The limit, and the use by existing pods. Resources are named as in quotas (`cpu`,
+        `requests.cpu`, `pods`).
     """
 
     key: str
@@ -509,12 +510,12 @@ class Quota:
 
     @property
     def namespace(self) -> str:
-        """The namespace that it limits."""
+        """The limited namespace."""
         return self.key.partition("/")[0]
 
 
 def derived_of(gangs: Iterable[Gang], compute: Callable[[Gang], Derived]) -> list[Derived]:
-    """`Gang.derived` of many, most of which have been asked before."""
+    """Return `Gang.derived` for many gangs; fast where most results are known."""
     return [
         known[compute] if compute in (known := g._derived) else g.derived(compute) for g in gangs
     ]
@@ -523,7 +524,7 @@ def derived_of(gangs: Iterable[Gang], compute: Callable[[Gang], Derived]) -> lis
 def uniform_gang(
     key: str, shape: TaskShape, number: int, *, priority: int = 0, created_ms: int = 0
 ) -> Gang:
-    """A gang of pending tasks of one shape, all of which are its minimum."""
+    """Return a gang of `number` equal pending tasks that must all start together."""
     return Gang(
         key,
         min_member=number,
@@ -547,23 +548,23 @@ def uniform_gang(
 
 @dataclass(frozen=True, slots=True)
 class CapacityReservation:
-    """What must be free from an instant on, so that a gang can start then.
+    """Capacity that must be free from an instant on, so that a gang can start then.
 
     Attributes
     ----------
     gang
-        Key of the gang that it is made for.
+        Key of the gang.
     priority
-        Priority of that gang: only gangs of at most this priority have to respect it.
+        Priority of the gang; only gangs of at most this priority must respect the reservation.
     start_ms
         When the gang is expected to start, in epoch milliseconds.
     is_open
-        Whether that is only the earliest possible instant, because something that it waits for
-        does not say how long it runs.
+        Whether `start_ms` is only a lower bound, because the gang waits for something without an
+        expected end.
     nodes
-        (node, what must be free there), by name.
+        (node, amounts that must be free there), by name.
     queues
-        (queue with a ceiling, what must be free below that), by name.
+        (queue with a capability, amounts that must be free within it), by name.
 
     """
 
@@ -576,53 +577,53 @@ class CapacityReservation:
 
     @property
     def reserves_capacity(self) -> bool:
-        """Whether others have to respect it; if not, it only holds a place in line."""
+        """Whether it reserves capacity; otherwise it only keeps the order of reservations."""
         return bool(self.nodes or self.queues)
 
     @property
     def without_capacity(self) -> CapacityReservation:
-        """The same without what must be free: its gang precedes later ones by other means."""
+        """The reservation without capacity, for a gang that precedes later gangs by other means."""
         return replace(self, nodes=(), queues=())
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The cluster at one instant. Parts that did not change are shared with the one before.
+    """The cluster at one instant. Unchanged parts are shared with the previous snapshot.
 
     Attributes
     ----------
     taken_ms
-        When, in epoch milliseconds; the only clock that anything downstream sees.
+        Time of the snapshot, in epoch milliseconds. A session reads no other time of day.
     nodes, gangs, queues
         In name (key) order, each name once.
     claims
-        Persistent volume claims by key; a claim that is missing here does not exist.
+        PersistentVolumeClaims by key; a claim that is missing does not exist.
     namespaces
         Labels by namespace, for selectors on namespaces.
     budgets
-        Disruption budgets in key order.
+        PodDisruptionBudgets in key order.
     topology
         The HyperNodes of the network.
     quotas
-        Limits of namespaces in key order.
+        ResourceQuotas in key order.
     sharding
-        The shards of the cluster, and which of them is ours.
+        The node shards of the cluster, and the shard of this scheduler.
     answers
-        (question, reply) of what rules have asked outside in a session that was recorded.
+        (request, response) of calls to extenders in a recorded session.
     bookings
-        Room reserved for gangs from an instant on, those that begin first in front. Not part of the
-        cluster: sessions work it out.
+        Reservations for gangs, the earliest first. They are not part of the cluster: sessions
+        compute them.
     entitlements
-        What queues may hold that reclaim in this session. Not part of the cluster: sessions
-        work it out.
+        What reclaiming queues may hold in this session. They are not part of the cluster: sessions
+        compute them.
     devices
-        The devices that ResourceClaims may get, and those that they have.
+        Devices that ResourceClaims may get, and devices that are allocated to them.
     priority_classes
-        Value by name of PriorityClass; plays no part in whether snapshots are equal.
+        Value by PriorityClass name; equality of snapshots ignores it.
     last_shuffle_ms
-        When pods were last evicted because a plugin wanted them elsewhere, by plugin.
+        By plugin, when it last had pods evicted because they were misplaced.
     usage
-        The usage of queues by name, where it is recorded.
+        Recorded usage by queue name.
     """
 
     taken_ms: int
@@ -658,7 +659,7 @@ class Snapshot:
 
     @cached_property
     def resident_shapes(self) -> tuple[TaskShape, ...]:
-        """The shapes of all residents, each once: few, also where residents are many."""
+        """The distinct shapes of all residents; usually few even for many residents."""
         by_node = (shape for node in self.nodes for shape in node.derived(_resident_shapes))
         return tuple(dict.fromkeys(by_node))
 
@@ -674,9 +675,9 @@ class Snapshot:
 
     @cached_property
     def attached(self) -> Mapping[str, Mapping[tuple[str, str], Mapping[int, int]]]:
-        """By driver, volume and position of a node how many residents have the volume there.
+        """The number of residents by driver, volume and index of a node that has it attached.
 
-        Only of nodes that limit the driver.
+        Covers only nodes that limit the driver.
         """
         found: dict[str, dict[tuple[str, str], dict[int, int]]] = {}
         for n, node in enumerate(self.nodes):
@@ -691,7 +692,7 @@ class Snapshot:
 
 
 def volumes_of(claims: Mapping[str, Claim], keys: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Volumes that nodes attach for some claims, by key, each volume once."""
+    """Return the volumes (`Claim.attachment`) of some claims, by key, each volume once."""
     if not keys:
         return ()
     found = [c.attachment for key in keys if (c := claims.get(key)) is not None and c.driver]

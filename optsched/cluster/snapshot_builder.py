@@ -1,6 +1,6 @@
-"""Snapshots of a cluster that changes bit by bit: parts that did not change are the same objects.
+"""An incremental builder of snapshots: unchanged parts stay the same objects.
 
-The live cache, the reader of files and the simulator build their snapshots here.
+The live cache, the reader of files and the simulator use it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_TASKS: Final[Mapping[str, Task]] = {}
 
 
 class SortedMap(Generic[V]):
-    """Values by name, in the order of the names; an equal value does not replace the old object."""
+    """Values sorted by name; storing an equal value keeps the old object."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, V] = {}
@@ -51,7 +51,7 @@ class SortedMap(Generic[V]):
 
     @property
     def values(self) -> tuple[V, ...]:
-        """All values; the very same tuple until one changes."""
+        """All values; the same tuple object until a value changes."""
         if self._values is None:
             self._values = tuple(map(self._by_name.__getitem__, self._names))
         return self._values
@@ -60,12 +60,12 @@ class SortedMap(Generic[V]):
 class SnapshotBuilder:
     """Nodes, the tasks that hold resources on them, and gangs; `build` returns them as a snapshot.
 
-    Tasks may come before their node.
+    A task may be added before its node.
 
     Attributes
     ----------
     gangs
-        By key.
+        Gangs by key.
 
     """
 
@@ -77,21 +77,21 @@ class SnapshotBuilder:
         self._nodes: SortedMap[Node] = SortedMap()
 
     def find_node(self, name: str) -> Node | None:
-        """Return a node, apart from its residents; None where there is none."""
+        """Return a node without its residents; None if the node is not stored."""
         return self._bare_nodes.get(name)
 
     def store_node(self, node: Node) -> None:
-        """Store a node; its residents are those that have been added here."""
+        """Store a node; `add_resident` adds its residents."""
         self._bare_nodes[node.name] = node
         self._changed_nodes.add(node.name)
 
     def remove_node(self, name: str) -> None:
-        """Remove a node, if it exists; its residents wait for its return."""
+        """Remove a node, if it exists; its residents stay stored until it returns."""
         self._bare_nodes.pop(name, None)
         self._changed_nodes.add(name)
 
     def add_resident(self, task: Task, node: str) -> None:
-        """Add a task to a node, or replace its former state there."""
+        """Add a task to a node, or replace the task there."""
         residents = self._residents.get(node)
         if residents is None:
             residents = self._residents[node] = {}
@@ -112,13 +112,13 @@ class SnapshotBuilder:
         return self._residents.get(node, _NO_TASKS)
 
     def tasks_without_node(self) -> list[Task]:
-        """Return the tasks on nodes that do not exist, in the order of their keys."""
+        """Return the tasks on nodes that are not stored, in the order of their keys."""
         unknown = sorted(self._residents.keys() - self._bare_nodes.keys())
         tasks = (task for name in unknown for task in self._residents[name].values())
         return sorted(tasks, key=lambda task: task.key)
 
     def build(self, taken_ms: int, others: Snapshot) -> Snapshot:
-        """Return the nodes and gangs at an instant; all other parts are those of `others`."""
+        """Return the snapshot at an instant; parts other than nodes and gangs are from `others`."""
         for name in self._changed_nodes:
             node = self._bare_nodes.get(name)
             if node is None:

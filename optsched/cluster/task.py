@@ -1,4 +1,4 @@
-"""A task is one pod; its shape is everything that decides where it may run and what it takes."""
+"""Tasks (one pod each) and task shapes: everything that decides where tasks fit, without names."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A port a pod binds on its node; the address 0.0.0.0 collides with every address."""
+    """A port that a pod binds on its node; the address 0.0.0.0 collides with every address."""
 
     protocol: str
     address: str
     port: int
 
     def collides(self, other: HostPort) -> bool:
-        """Whether both cannot be bound on one node."""
+        """Return whether one node can not have both ports bound."""
         if (self.protocol, self.port) != (other.protocol, other.port):
             return False
         return self.address == other.address or "0.0.0.0" in (self.address, other.address)  # noqa: S104
@@ -44,11 +44,11 @@ class PodTerm:
     Attributes
     ----------
     selector
-        The pods that match; None selects no pod.
+        Selects the other pods; None selects no pod.
     namespaces
-        Namespaces those pods are looked for in.
+        Namespaces of the other pods.
     namespace_selector
-        More namespaces, by label; None adds none, an empty selector adds all.
+        Further namespaces, by label; None adds no namespace, an empty selector adds all.
     topology_key
         The node label whose values are the domains.
     """
@@ -86,9 +86,9 @@ def _selected(selector: LabelSelector | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """GPUs as devices: how many, what part of each, of which models (empty: any).
+    """A GPU request: the number, the thousandths of each, and accepted models (empty: any).
 
-    `milli` is 1000 for whole devices; a part is asked of one device only.
+    `milli` is 1000 for whole GPUs; a share is of one GPU only.
     """
 
     count: int
@@ -97,47 +97,47 @@ class DeviceRequest:
 
     @property
     def is_share(self) -> bool:
-        """Whether it asks for a part of one device."""
+        """Whether it requests a share of one GPU."""
         return self.milli < 1000
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class TaskShape:
-    """What makes two tasks equal for a scheduler: request and constraints, without any name.
+    """The properties in which tasks of one class are equal: requests and constraints, no names.
 
-    Shapes are interned by whoever builds tasks, so that classes are found by identity first and by
-    value only where two builders met. The hash is computed once.
+    Code that builds tasks interns shapes. Task classes then compare shapes by identity first, and
+    by value only between shapes of different builders. The hash is computed once.
 
     Attributes
     ----------
     request
-        Base units by resource; empty for a best-effort task. `pods` is not listed: every task
-        takes one.
+        Base units by resource; empty for a best-effort task. `pods` is not listed, because every
+        task counts as one pod.
     node_selector
         The pod's `nodeSelector` as (label, value).
     node_affinity
-        Required node affinity; None when there is none.
+        Required node affinity; None without one.
     preferred_nodes
         (weight, term) of preferred node affinity.
     claims
-        Keys `namespace/name` of persistent volume claims.
+        Keys `namespace/name` of PersistentVolumeClaims.
     shared_gpus
-        vGPUs that it asks for, one entry a container that asks.
+        Requests for vGPUs or NPUs, one entry for each container with such a request.
     device_claims
-        Keys of the ResourceClaims that tie it to nodes or to other pods: shared ones, those that
-        have their devices, and missing ones.
+        Keys of the ResourceClaims that tie the task to nodes or to other pods: shared claims,
+        claims with allocated devices, and missing claims.
     devices
-        The devices that its own claims, made for this one pod, still need.
+        Unmet requests of the claims that were created for this pod only.
     numa
-        The exclusive resources of its containers, one entry a container that has any.
+        The exclusive CPUs and GPUs of containers, one entry for each container with any.
     notes
-        (annotation, value) of the pod that rules read, in order.
+        (annotation, value) of the pod's annotations that plugins read, in order.
     preempts
-        Whether others may be evicted for it (`preemptionPolicy`).
+        Whether other pods may be evicted for it (`preemptionPolicy`).
     burst
         CPU and memory that its limits allow above its request.
     wants
-        Images and data sets that tell nodes apart for it; set for a session, where rules ask.
+        Images and data sets that only some nodes have. A session sets this if a plugin scores them.
     """
 
     request: Amounts
@@ -192,20 +192,21 @@ class TaskShape:
 
     @property
     def is_best_effort(self) -> bool:
-        """Whether it asks for no resource at all."""
+        """Whether it requests no resource at all."""
         return not self.request and self.device is None
 
     @property
     def looks_at_pods(self) -> bool:
-        """Whether other pods decide where it may run."""
+        """Whether other pods affect where it may run."""
         return bool(self.pod_affinity or self.pod_anti_affinity or self.spread or self.host_ports)
 
 
 class TaskStatus(StrEnum):
-    """The state of a task as far as a scheduler cares.
+    """The state of a task, as far as it matters for scheduling.
 
-    Expected: it was moved, whoever owns it has yet to make it again, and its place is kept. Members
-    are texts, whose hashes run no Python code: every session hashes every task.
+    An expected task stands for a moved pod that its owner has not created again yet; its place is
+    reserved. Members are strings, because every session hashes every task, and hashing a string
+    runs no Python code.
     """
 
     PENDING = "Pending"
@@ -219,17 +220,17 @@ class TaskStatus(StrEnum):
 
     @property
     def holds_resources(self) -> bool:
-        """Whether the task takes room on its node."""
+        """Whether the task holds resources of its node."""
         return self in _HOLDING
 
     @property
     def is_standing(self) -> bool:
-        """Whether the task has its node and is not about to leave it: bound or running."""
+        """Whether the task is bound or running, and not terminating."""
         return self in _STANDING
 
     @property
     def counts_for_queue(self) -> bool:
-        """Whether what the task holds counts against its queue: it is placed, or about to be."""
+        """Whether the resources of the task count as used by its queue."""
         return self in _CLAIMING
 
     @property
@@ -239,9 +240,10 @@ class TaskStatus(StrEnum):
 
 
 class QueueGate(StrEnum):
-    """The gate that hides a pending task from autoscalers until its queue has room for it.
+    """The gate that hides a pending task from autoscalers until its queue can admit the task.
 
-    Open: it was closed, and the task's requests count against its queue until it is placed.
+    OPEN: the gate was closed before. The task's request counts against its queue until the task is
+    placed.
     """
 
     NONE = ""
@@ -268,50 +270,51 @@ class Task:
     gang
         Key `namespace/name` of its gang; empty for pods of other schedulers.
     role
-        The task template it was made from (label `volcano.sh/task-spec`); empty when unknown.
+        The task template from which the pod was created (label `volcano.sh/task-spec`); empty if
+        unknown.
     index
-        Its number within the role, for order; -1 when unknown.
+        Its number within the role, for the task order; -1 if unknown.
     labels
-        The pod's labels, which other pods' affinity reads.
+        The pod's labels, which the affinity of other pods reads.
     node
-        The node it is bound to; empty while pending.
+        The node to which it is bound; empty while pending.
     nominated_node
-        The node it waits for (`status.nominatedNodeName`); empty when none.
+        The node for which it waits (`status.nominatedNodeName`); empty without a nomination.
     preemptable
-        Whether it may be evicted for others (`volcano.sh/preemptable`).
+        Whether it may be evicted for other gangs (`volcano.sh/preemptable`).
     started_ms
-        When it was bound to its node; 0 when unknown.
+        When it was bound to its node; 0 if unknown.
     saved_ms
-        When its work was last saved (`optsched.io/checkpointed-at`); 0 when never.
+        When its work was last saved (`optsched.io/checkpointed-at`); 0 if never.
     cooldown_ms
-        How long after its start it should be left alone (`volcano.sh/cooldown-time`).
+        How long after its start it should not be evicted (`volcano.sh/cooldown-time`).
     owner
-        UID of the controller that replaces the pod when it is deleted; empty without one.
+        UID of the controller that replaces the pod after its deletion; empty without one.
     is_movable
-        Whether it may be moved to make room: it has such an owner, or says that it may.
+        Whether it may be moved for another gang: it has such an owner, or an annotation allows it.
     estimate_ms
-        How long it is expected to run (`optsched.io/running-estimate`), or may run at most
-        (`activeDeadlineSeconds`) where that is shorter; 0 when the pod does not say.
+        The shorter of its expected run time (`optsched.io/running-estimate`) and its time limit
+        (`activeDeadlineSeconds`); 0 if the pod has neither.
     gpus
-        GPUs of its node that it holds in whole or in part, counted from 0; empty where unknown.
+        Numbers (from 0) of GPUs of its node that it holds, whole or as a share; empty if unknown.
     shared_gpus
-        Its parts of shared GPUs, where they are known.
+        Its shares of GPUs and NPUs; empty if unknown.
     device_claims
         Keys of all its ResourceClaims, in order.
     numa
-        Its planned part of the NUMA nodes of its node when it was bound.
+        CPUs and GPUs by NUMA node of its node, as planned when it was bound.
     wants
-        Images and data sets that it needs.
+        Images and data sets that it uses.
     gate
         Its scheduling gate of optsched, while it is pending.
     is_victim
-        Whether this session evicts it. It then terminates, and its queue still requests what it
-        holds, so that an eviction changes no share.
+        Whether this session evicts it. It then terminates, and its queue still requests its
+        resources, so that an eviction changes no share.
     is_evicted
-        Whether it terminates because a session evicted it, this one or an earlier one. The quota of
-        its queue is then free for others before it has ended.
+        Whether it terminates because this session or an earlier one evicted it. It then no longer
+        counts against the quota of its queue.
     problem
-        Why it can never be scheduled as it is (an unreadable quantity, say); None when it can.
+        Why it can never be scheduled as it is, for example an invalid quantity; None if it can.
     """
 
     key: str
@@ -355,10 +358,10 @@ class Task:
 
     @property
     def preempts(self) -> bool:
-        """Whether others may be evicted for it."""
+        """Whether other pods may be evicted for it."""
         return self.shape.preempts
 
     @property
     def order(self) -> tuple[int, int, int, str]:
-        """The order within a gang: priority, index, age, name (Volcano `CompareTask`)."""
+        """Sort key within a gang: priority, index, age, name (Volcano `CompareTask`)."""
         return (-self.priority, self.index, self.created_ms, self.key)

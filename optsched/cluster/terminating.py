@@ -1,8 +1,8 @@
-"""Pods that terminate and still count against the quota of their queue.
+"""Terminating pods that still count against the quota of their queue.
 
-A pod runs until its grace period is over, and the user who deletes it chooses how long that is. It
-counts against hard limits until then, as in a ResourceQuota. Victims do not: their capacity is for
-their preemptors.
+A deleted pod runs until its grace period ends, and the user who deletes the pod chooses that
+period. Until then it counts against hard limits, as in a ResourceQuota. Victims of a scheduler do
+not count: their capacity is for their preemptors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def read_evicted(text: str) -> dict[str, str]:
-    """Return UIDs by name of the evicted pods that an annotation of their PodGroup lists."""
+    """Return the evicted pods that an annotation of their PodGroup lists, as UID by name."""
     pairs = (entry.partition("=") for entry in text.split())
     return {name: uid for name, _, uid in pairs}
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TopologyMode(StrEnum):
-    """Whether a limit on the network is a rule or a wish."""
+    """Whether a topology request is a constraint or a preference."""
 
     HARD = "hard"
     SOFT = "soft"
@@ -25,12 +25,13 @@ class TopologyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopologyRequest:
-    """The largest distance of tasks in the network.
+    """How far apart in the network the tasks of a gang may run.
 
     Attributes
     ----------
     highest_tier, highest_tier_name
-        The highest tier that they may cross, by number or by name; neither: any one HyperNode.
+        The highest allowed tier of their HyperNode, by number or by name; without both, a HyperNode
+        of any tier.
     label
         A node label whose values replace HyperNodes; empty for HyperNodes.
     """
@@ -42,7 +43,7 @@ class TopologyRequest:
 
     @property
     def is_hard(self) -> bool:
-        """Whether it is a rule that keeps tasks from any node."""
+        """Whether it is a constraint that can exclude nodes."""
         return self.mode is TopologyMode.HARD and self.highest_tier_name != HYPERCLUSTER
 
     def __str__(self) -> str:
@@ -57,18 +58,18 @@ class TopologyRequest:
 
 @dataclass(frozen=True, slots=True)
 class SubGroupRule:
-    """Forms smaller groups inside a gang; each of them starts whole.
+    """Forms subgroups of a gang; the tasks of a subgroup start together.
 
     Attributes
     ----------
     size
-        Tasks of a group that must run together.
+        Number of tasks of a subgroup that must run together.
     min_groups
-        Groups that must run before the gang counts as started.
+        Number of subgroups that must run before the gang counts as started.
     selector
-        Tasks that match; None leaves that to `keys`.
+        Selects the tasks of subgroups; None selects all tasks with the labels `keys`.
     keys
-        Labels whose values distinguish the groups; a task without one of them belongs to none.
+        Labels whose values distinguish the subgroups; a task without one of them is in no subgroup.
     """
 
     name: str
@@ -79,7 +80,7 @@ class SubGroupRule:
     topology: TopologyRequest | None = None
 
     def group_of(self, labels: Mapping[str, str]) -> tuple[str, ...] | None:
-        """The group of a task with these labels, by the values of `keys`; None for no group."""
+        """Return the subgroup of a task with these labels, as values of `keys`; else None."""
         if self.selector is None and not self.keys:
             return None
         if self.selector is not None and not self.selector.matches(labels):
@@ -91,7 +92,7 @@ class SubGroupRule:
 def sub_group_of(
     rules: tuple[SubGroupRule, ...], labels: Mapping[str, str]
 ) -> tuple[int, tuple[str, ...]] | None:
-    """The first rule that means a task, and the group it puts it in; None when none does."""
+    """Return the number of the first rule that matches a task, and the subgroup; else None."""
     for number, rule in enumerate(rules):
         group = rule.group_of(labels)
         if group is not None:
@@ -106,11 +107,11 @@ class HyperNode:
     Attributes
     ----------
     tier
-        A lower one is closer together; that of `parent` is higher.
+        Nodes in a HyperNode of a lower tier are closer together; the tier of `parent` is higher.
     parent
-        Name of the HyperNode that this one is a member of; empty at the top.
+        Name of the HyperNode of which this one is a member; empty at the top.
     nodes
-        In name order: nodes that are members of this HyperNode and of none below it.
+        Names, in order, of nodes that are members of this HyperNode but of no descendant.
     """
 
     name: str
@@ -122,15 +123,15 @@ class HyperNode:
 
 @dataclass(frozen=True)
 class Topology:
-    """All HyperNodes; a node is directly in one of them at most.
+    """All HyperNodes; a node is a direct member of at most one of them.
 
     Attributes
     ----------
     hypernodes
-        In name order.
+        HyperNodes in name order.
     problems
-        Problems by HyperNode, which therefore do not count; those whose tier can not be read are
-        not among `hypernodes`.
+        Problems by name of HyperNodes, which are therefore ignored. HyperNodes with an invalid
+        tier are not among `hypernodes`.
     """
 
     hypernodes: tuple[HyperNode, ...] = ()
@@ -148,7 +149,7 @@ class Topology:
 
     @cached_property
     def members(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of the HyperNodes directly below each one that has any; "" for those at the top."""
+        """Names of the child HyperNodes by name of their parent; "" is the parent at the top."""
         found: dict[str, list[str]] = {}
         for h in self.hypernodes:
             found.setdefault(h.parent, []).append(h.name)
@@ -156,7 +157,7 @@ class Topology:
 
     @cached_property
     def covered(self) -> Mapping[str, frozenset[str]]:
-        """The nodes in each HyperNode, those of HyperNodes below it included."""
+        """Names of the nodes in each HyperNode and its descendants."""
         found: dict[str, set[str]] = {h.name: set(h.nodes) for h in self.hypernodes}
         for h in sorted(self.hypernodes, key=lambda h: h.tier):
             if h.parent:
@@ -165,7 +166,7 @@ class Topology:
 
     @cached_property
     def top_tier(self) -> int:
-        """The tier of the whole cluster: one above the highest there is."""
+        """The tier of the whole cluster: the highest tier plus 1."""
         return max((h.tier for h in self.hypernodes), default=0) + 1
 
 

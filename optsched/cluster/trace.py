@@ -1,6 +1,6 @@
-"""Traces: what arrives at a cluster over time, how long it runs, and which nodes fail when.
+"""Traces: gangs that arrive at a cluster over time, their durations, and failures of nodes.
 
-Times count in milliseconds from the beginning of the trace.
+Times are in milliseconds from the beginning of the trace.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Arrival:
     Attributes
     ----------
     gang
-        As it is submitted, its tasks pending. Tasks that have a node hold it from then on already,
-        for a trace that begins on a cluster at work.
+        The gang as submitted, with pending tasks. Tasks with a node run there from the arrival on,
+        for a trace that begins on a busy cluster.
     duration_ms
-        How long it runs once its minimum has started, undisturbed; None: forever.
+        Run time without interruption, from the start of the gang's minimum; None for no end.
     estimate_ms
-        The user's estimate; None without one. Rules see this, never the
+        The user's estimate of the run time; None without one. Plugins see the estimate, never the
         duration.
     grace_ms
-        How long its evicted pods keep their resources, to save their work
+        How long evicted pods keep their resources, to save their work
         (`terminationGracePeriodSeconds`).
     where
-        `file:line` of its source; empty without a file.
+        `file:line` of the source; empty without a file.
 
     """
 
@@ -54,7 +54,7 @@ class Arrival:
 
 
 class NodeChange(StrEnum):
-    """An event of a node."""
+    """What happens to a node."""
 
     DOWN = "down"
     UP = "up"
@@ -62,7 +62,7 @@ class NodeChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """A node fails, with everything on it, or comes back."""
+    """A node fails, with all pods on it, or returns."""
 
     at_ms: int
     node: str
@@ -72,23 +72,23 @@ class NodeEvent:
 
 @dataclass(frozen=True)
 class Trace:
-    """Nodes and queues, and their events.
+    """Nodes and queues of a cluster, with arrivals of gangs and events of nodes.
 
     Attributes
     ----------
     nodes, queues
         In name order.
     arrivals
-        In the order of time, and where that is equal in the order in which they were written.
+        In time order; arrivals at one time are in the order of the source.
     node_events
-        Likewise; every node is up in the beginning.
+        In the same order; every node is up in the beginning.
     topology
         The HyperNodes of the network.
     start_ms
-        When it begins, in epoch milliseconds.
+        When the trace begins, in epoch milliseconds.
     rest
-        Other objects that are in the cluster all the time: claims, namespaces, budgets and so on.
-        Its nodes, gangs and queues do not count; None for nothing.
+        Other objects that exist during the whole trace: claims, namespaces, budgets and so on. Its
+        nodes, gangs and queues are ignored; None without other objects.
 
     """
 
@@ -104,14 +104,14 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TraceProblem:
-    """One thing that is wrong with one part of a trace, which is left out; the rest stays.
+    """A problem for which one part of a trace is dropped.
 
     Attributes
     ----------
     kind, key
-        Such as Gang and `namespace/name`.
+        Kind and key of the part, for example Gang and `namespace/name`.
     path, value
-        The field and its value; both empty where the part as a whole has the problem.
+        The field and its value; empty if the problem is of the part as a whole.
     message
         The problem, and what would be accepted.
     where
@@ -138,18 +138,18 @@ Found: TypeAlias = "tuple[Trace, tuple[TraceProblem, ...]]"
 _Event = TypeVar("_Event", Arrival, NodeEvent)
 
 _NEGATIVE = "is below zero: write the milliseconds from the beginning of the trace"
-_NO_DURATION = "is below zero: write milliseconds, or nothing where it never ends"
-_NO_GRACE = "is below zero: write milliseconds, or nothing where pods leave at once"
-_NO_ESTIMATE = "is below zero: write milliseconds, or nothing where none is known"
+_NO_DURATION = "is below zero: write milliseconds, or omit it if the gang never ends"
+_NO_GRACE = "is below zero: write milliseconds, or omit it if pods end immediately"
+_NO_ESTIMATE = "is below zero: write milliseconds, or omit it if there is no estimate"
 
 
 def sound_trace(trace: Trace) -> Found:
-    """The parts of a trace that can be replayed, in order, and the problems of the others.
+    """Return the parts of a trace that can be replayed, and the problems of the dropped parts.
 
-    Nodes and queues may be in any order. Arrivals and events of nodes have to be in the order of
-    time; where the clock goes back, as few as possible are dropped to restore the order. Gangs are
-    left out that could not start in the whole cluster, empty and with all nodes up: where they ask
-    for a resource more than all nodes have, or more tasks than can sit at once.
+    Nodes and queues may be in any order. Arrivals and node events must be in time order; where time
+    goes back, as few of them as possible are dropped to restore the order. Gangs are dropped that
+    could not start on the empty cluster with all nodes up. Such a gang requests more of a resource
+    than all nodes have, or more tasks than fit together.
     """
     problems: list[TraceProblem] = []
     nodes = _drop_duplicates(trace.nodes, "Node", lambda n: n.name, problems)
@@ -187,7 +187,7 @@ def _drop_duplicates(
     name_of: Callable[[_Named], str],
     problems: list[TraceProblem],
 ) -> tuple[_Named, ...]:
-    """Parts in name order; of those with one name the first."""
+    """Return the parts in name order; of several parts with one name, the first."""
     found: dict[str, _Named] = {}
     for part in parts:
         if name_of(part) in found:
@@ -210,7 +210,7 @@ def _drop_out_of_order(
     name_of: Callable[[_Event], tuple[str, str]],
     problems: list[TraceProblem],
 ) -> list[_Event]:
-    """Events whose times are not negative and never go back: as many of them as possible."""
+    """Return as many events as possible, with times that are not negative and never decrease."""
     timely = [e for e in events if e.at_ms >= 0]
     kept = _never_falling([e.at_ms for e in timely])
     before: dict[int, int] = {}
@@ -232,7 +232,7 @@ def _drop_out_of_order(
 
 
 def _never_falling(times: Sequence[int]) -> set[int]:
-    """Positions of a longest subsequence that never falls (patience sorting, n log n)."""
+    """Return the indices of a longest subsequence that never decreases (patience sorting)."""
     tails: list[int] = []
     ends: list[int] = []
     previous: list[int] = []
@@ -253,7 +253,7 @@ def _never_falling(times: Sequence[int]) -> set[int]:
 
 
 def _arrival_problem(arrival: Arrival) -> TraceProblem | None:
-    """The problems of an arrival by itself."""
+    """Return a problem of an arrival itself; None without one."""
     gang = arrival.gang
     if arrival.duration_ms is not None and arrival.duration_ms < 0:
         return _problem(arrival, "duration_ms", arrival.duration_ms, _NO_DURATION)
@@ -262,9 +262,9 @@ def _arrival_problem(arrival: Arrival) -> TraceProblem | None:
     if arrival.grace_ms < 0:
         return _problem(arrival, "grace_ms", arrival.grace_ms, _NO_GRACE)
     if not gang.tasks:
-        return _problem(arrival, "tasks", 0, "is nothing to run: a gang has at least one task")
+        return _problem(arrival, "tasks", 0, "is nothing to run: a gang needs at least one task")
     if gang.min_member > len(gang.tasks):
-        message = f"is more than the {len(gang.tasks)} tasks that it has"
+        message = f"is more than the {len(gang.tasks)} tasks of the gang"
         return _problem(arrival, "min_member", gang.min_member, message)
     return None
 
@@ -274,7 +274,7 @@ def _problem(arrival: Arrival, path: str, value: object, message: str) -> TraceP
 
 
 class _UsedNames:
-    """Names that are taken."""
+    """Names of queues, and of the gangs and tasks that are already used."""
 
     def __init__(self, queues: set[str]) -> None:
         self._queues = queues
@@ -291,7 +291,7 @@ class _UsedNames:
         keys = Counter(t.key for t in gang.tasks)
         taken = next((key for key, n in keys.items() if n > 1 or key in self._tasks), None)
         if taken is not None:
-            return _problem(arrival, "tasks", taken, "is the name of another task, too")
+            return _problem(arrival, "tasks", taken, "is the name of another task as well")
         return None
 
     def add(self, arrival: Arrival) -> None:
@@ -300,7 +300,7 @@ class _UsedNames:
 
 
 class _ClusterCapacity:
-    """How many tasks of a shape the empty cluster holds."""
+    """The capacity of the empty cluster, to find gangs that can never start."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._names = {n.name for n in nodes}
@@ -311,7 +311,7 @@ class _ClusterCapacity:
             self._total.update({resource: amount * number for resource, amount in kind})
 
     def why_unstartable(self, arrival: Arrival) -> TraceProblem | None:
-        """Why a gang can never start; None where nothing shows that."""
+        """Return why a gang can never start; None if no such reason is found."""
         gang = arrival.gang
         strange = next((t.node for t in gang.tasks if t.node and t.node not in self._names), None)
         if strange is not None:
@@ -331,7 +331,7 @@ class _ClusterCapacity:
     @staticmethod
     def _too_large(num_fitting: int) -> str:
         sits = f"{num_fitting} of its tasks fit" if num_fitting else "none of its tasks fits"
-        return f"can never start: {sits} into the whole cluster, empty"
+        return f"can never start: {sits} into the whole cluster, even if it is empty"
 
     def _count_fitting(self, shape: TaskShape) -> int:
         if shape not in self._fits:
@@ -343,14 +343,14 @@ class _ClusterCapacity:
 
 
 def _count_on_node(offers: Mapping[str, int], request: Mapping[str, int]) -> int:
-    """How many tasks that ask for so much sit on an empty node."""
+    """Return how many tasks with a request fit on an empty node."""
     one = {PODS: 1, **{r: amount for r, amount in request.items() if amount > 0}}
     limits = {PODS: NO_POD_LIMIT, **offers}
     return min(limits.get(resource, 0) // amount for resource, amount in one.items())
 
 
 def _minimum_demand(shapes: Mapping[TaskShape, int], resource: str, least: int) -> int:
-    """The least that so many tasks request of a resource, whichever they are."""
+    """Return the least amount of a resource that any `least` of the tasks request together."""
     each = sorted((dict(shape.request).get(resource, 0), n) for shape, n in shapes.items())
     asked = 0
     for amount, number in each:
@@ -365,7 +365,7 @@ def _minimum_demand(shapes: Mapping[TaskShape, int], resource: str, least: int) 
 def _effective_events(
     events: Iterable[NodeEvent], nodes: Iterable[Node], problems: list[TraceProblem]
 ) -> tuple[NodeEvent, ...]:
-    """Events that change something: of known nodes, down when up and up when down."""
+    """Return the events of known nodes that change the state of their node."""
     state = {n.name: NodeChange.UP for n in nodes}
     kept: list[NodeEvent] = []
     for event in events:

@@ -1,9 +1,9 @@
-"""Volumes for claims that wait for the node of their pod.
+"""Volumes for claims that wait until their pod has a node (`WaitForFirstConsumer`).
 
-A claim gets an existing volume that all nodes where the claim is used can reach, or a new one. A
-volume is for one claim. Upstream: kube-scheduler, VolumeBinding (`findMatchingVolumes`,
-`checkVolumeProvisions`); it takes claim by claim the smallest volume that does, here claims make
-way for one another where that helps all.
+A claim gets an existing volume that all nodes where the claim is used can reach, or a provisioned
+one. Each volume is for one claim. Upstream: kube-scheduler, VolumeBinding (`findMatchingVolumes`,
+`checkVolumeProvisions`). Upstream gives each claim the smallest volume that fits, one after the
+other. Here a claim also changes to another volume if more claims then get one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class VolumeRequest:
     Attributes
     ----------
     volumes
-        Names of volumes that do, those that it should have first.
+        Names of existing volumes that fit, the preferred ones first.
     is_made
-        Whether a volume can be made for it where it gets none of them.
+        Whether a volume can be provisioned instead.
 
     """
 
@@ -41,7 +41,7 @@ class VolumeRequest:
 
 @dataclass(frozen=True, slots=True)
 class VolumeGrant:
-    """What a claim gets before its pod is bound: a volume, or one provisioned for a node."""
+    """What a claim gets before its pod is bound: a volume, or provisioning for the node."""
 
     claim: str
     node: str
@@ -49,9 +49,9 @@ class VolumeGrant:
 
 
 def volume_request(claim: Claim, nodes: Collection[str], selects: Selects) -> VolumeRequest:
-    """What a pending claim could get for a pod on some nodes.
+    """Return the volumes that a pending claim could get if it is used on some nodes.
 
-    selects: whether a selector selects a node.
+    selects: returns whether a selector selects a node.
     """
     fitting = (
         volume.name
@@ -62,7 +62,7 @@ def volume_request(claim: Claim, nodes: Collection[str], selects: Selects) -> Vo
 
 
 def can_provision(claim: Claim, nodes: Collection[str], selects: Selects) -> bool:
-    """Whether a volume for a claim can be provisioned on some nodes."""
+    """Return whether a volume can be provisioned for a claim that is used on some nodes."""
     if not claim.provisions or (claim.selected_node and set(nodes) - {claim.selected_node}):
         return False
     allowed = claim.nodes
@@ -70,14 +70,14 @@ def can_provision(claim: Claim, nodes: Collection[str], selects: Selects) -> boo
 
 
 class VolumeAssignment:
-    """Which claims have which volumes; every claim that can have none made holds one.
+    """An assignment of volumes to claims; claims without provisioning get volumes first.
 
     Attributes
     ----------
     claim_by_volume
-        The claim that holds a volume.
+        Claim by name of the volume that is assigned to it.
     short
-        Claims that hold none although they need one.
+        Claims without a volume for which none can be provisioned.
 
     """
 
@@ -88,11 +88,11 @@ class VolumeAssignment:
         self._volume_of: dict[str, str] = {}
 
     def volume_of(self, claim: str) -> str:
-        """The volume that a claim holds; empty for none."""
+        """Return the volume that is assigned to a claim; empty without one."""
         return self._volume_of.get(claim, "")
 
     def assign(self, ask: VolumeRequest) -> bool:
-        """Assign to a claim what it requests; whether that is possible."""
+        """Assign a volume to a claim if none can be provisioned; returns whether that works."""
         self._asks[ask.claim] = ask
         self.short.discard(ask.claim)
         held = self._volume_of.get(ask.claim)
@@ -105,7 +105,7 @@ class VolumeAssignment:
         return False
 
     def remove(self, claim: str) -> None:
-        """Release what a claim was assigned, for others."""
+        """Remove a claim, and offer its volume to the claims that are short of one."""
         self._asks.pop(claim, None)
         self.short.discard(claim)
         if claim in self._volume_of:
@@ -114,8 +114,8 @@ class VolumeAssignment:
             self.assign(self._asks[other])
 
     def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
-        """The volumes of some that a claim may have while all other claims keep one."""
-        # Volumes of other claims that could move to others.
+        """Return the volumes that a claim may get so that every other claim still has one."""
+        # Volumes whose claims could change to another volume.
         movable: set[str] = set()
         grows = True
         while grows:
@@ -130,14 +130,14 @@ class VolumeAssignment:
         return [v for v in volumes if self.claim_by_volume.get(v, claim) == claim or v in movable]
 
     def spread(self) -> None:
-        """Give claims that could have one made what volumes are left, the smallest that do."""
+        """Assign the remaining volumes, smallest first, to claims that could be provisioned."""
         for claim, ask in self._asks.items():
             left = (v for v in ask.volumes if v not in self.claim_by_volume)
             if claim not in self._volume_of and (volume := next(left, None)) is not None:
                 self._volume_of[claim], self.claim_by_volume[volume] = volume, claim
 
     def _find_volume(self, claim: str) -> bool:
-        """Find a volume for a claim; holders of volumes move on where they can (Kuhn)."""
+        """Find a volume for a claim along an augmenting path (Kuhn); returns whether it exists."""
         came: dict[str, str] = {}
         queue = deque([claim])
         while queue:
@@ -154,7 +154,7 @@ class VolumeAssignment:
         return False
 
     def _move_on(self, volume: str, came: Mapping[str, str]) -> None:
-        """Assign a free volume to a claim, its former one to the next claim, and so on."""
+        """Assign volumes along an augmenting path that ends at a free volume."""
         left: str | None = volume
         while left is not None:
             claim = came[left]
@@ -169,9 +169,10 @@ class VolumeAssignment:
 def assign_volumes(
     claims: Mapping[str, Claim], used_on: Mapping[str, Collection[str]], selects: Selects
 ) -> VolumeAssignment:
-    """Volumes for claims that wait and are used on some nodes; see `VolumeAssignment.short`.
+    """Assign volumes to waiting claims, given the nodes where each claim is used.
 
-    Small claims choose first, as upstream, and those without provisioning before all others.
+    Small claims choose first, as upstream, and claims without provisioning before all others.
+    `VolumeAssignment.short` names the claims that get no volume.
     """
     asks = [volume_request(claims[key], nodes, selects) for key, nodes in used_on.items()]
     asks.sort(key=lambda ask: (ask.is_made, claims[ask.claim].size_bytes, ask.claim))

@@ -47,7 +47,7 @@ class NodeColumns:
         return domain, len(values) - 1
 
     def accepts(self, requirement: Requirement) -> Bool:
-        """The nodes whose label meets a requirement."""
+        """Return the nodes whose label meets a requirement."""
         if requirement not in self._accepted:
             codes, values = self.codes(requirement.key)
             answer = np.array([requirement.accepts(v) for v in values], np.bool_)
@@ -55,14 +55,14 @@ class NodeColumns:
         return self._accepted[requirement]
 
     def selects(self, selector: NodeSelector) -> Bool:
-        """The nodes that any term of a selector selects."""
+        """Return the nodes that any term of a selector selects."""
         chosen = np.zeros(len(self._nodes), np.bool_)
         for term in selector.terms:
             chosen |= self.matches(term)
         return chosen
 
     def matches(self, term: NodeTerm) -> Bool:
-        """The nodes that meet all requirements of a term; none for an empty term."""
+        """Return the nodes that meet all requirements of a term; none for an empty term."""
         if not term.labels and not term.names:
             return np.zeros(len(self._nodes), np.bool_)
         chosen = np.ones(len(self._nodes), np.bool_)
@@ -81,7 +81,7 @@ class NodeColumns:
         return self._taints
 
     def carry_over(self, nodes: Sequence[Node]) -> NodeColumns:
-        """The same columns for nodes with equal names and marks."""
+        """Return the same columns for nodes with equal names and marks."""
         kept = NodeColumns(nodes)
         kept._columns, kept._accepted, kept._taints = self._columns, self._accepted, self._taints
         return kept

@@ -173,7 +173,7 @@ def _mentioned_resources(snapshot: Snapshot, rows: Iterable[GangRow]) -> set[str
 
 
 def has_many_unused_resources(problem: Problem) -> bool:
-    """Whether most columns of a problem are of resources that nothing in it mentions.
+    """Return whether most columns of a problem are of resources that nothing in it mentions.
 
     A problem takes over the columns of the previous one, also of resources that pods requested
     which are deleted. Each costs memory for every node, queue and task class.
@@ -243,7 +243,7 @@ def _queue_of(snapshot: Snapshot) -> I64:
 def _blocked(
     gangs: Sequence[Gang], rows: Sequence[GangRow], queue_of: I64, queues: QueueArrays
 ) -> dict[int, Reason]:
-    """Why gangs can not be decided on, by index: the queue's fault before the gang's own."""
+    """Return why gangs can not be decided on, by index: the queue's fault before the gang's own."""
     found: dict[int, Reason] = {}
     suspects = {i for i, row in enumerate(rows) if row.blocked is not None}
     shut = (queue_of < 0) | np.isin(queue_of, list(queues.closed))

@@ -52,7 +52,7 @@ class Decisions:
         return cls(empty, empty.copy(), no_gang, no_gang.copy())
 
     def equals(self, other: Decisions) -> bool:
-        """Whether other decisions about the same problem are equal."""
+        """Return whether other decisions about the same problem are equal."""
         pairs = (
             (self.node_of, other.node_of),
             (self.nominated, other.nominated),

@@ -356,7 +356,7 @@ class Choices:
             self._require_minimum_in_domains(h, whole)
 
     def choose(self, h: int, part: int, bound: Bound, domains: I64) -> Choice:
-        """Which of some domains (k,) gangs of a class, or a part of them, go to."""
+        """Return which of some domains (k,) gangs of a class, or a part of them, go to."""
         model, gangs = self.form.model, self.form.gangs
         most = int(gangs.multiplicity[h])
         variables = model.add_variables(0, np.full(len(domains), most, np.int64))
@@ -472,7 +472,7 @@ def find_within_domain(forest: Forest, domain: int, others: I64) -> I64:
 
 
 def candidates(forest: Forest, bound: Bound) -> I64:
-    """The domains that a bound allows and that hold what runs already."""
+    """Return the domains that a bound allows and that hold what runs already."""
     allowed = bound.allowed.copy()
     if bound.held >= 0:
         numbers = np.arange(len(forest))
@@ -481,7 +481,7 @@ def candidates(forest: Forest, bound: Bound) -> I64:
 
 
 def widest(forest: Forest, domains: I64) -> I64:
-    """The domains of some that lie in no other of them."""
+    """Return the domains of some that lie in no other of them."""
     chosen = np.zeros(len(forest) + 1, np.bool_)
     chosen[domains] = True
     return domains[~chosen[forest.parent[domains]]]

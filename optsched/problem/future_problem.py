@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def without_terminating(problem: Problem) -> Problem:
-    """The problem in which terminating residents block no task; made once."""
+    """Return the problem in which terminating residents block no task; made once."""
     return problem.derived(_without_terminating)
 
 
@@ -27,7 +27,7 @@ def without_gangs(problem: Problem) -> Problem:
 
 
 def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
-    """The problem in which residents that are leaving, and some more by key, have left."""
+    """Return the problem in which residents that are leaving, and some more by key, have left."""
     nodes = problem.snapshot.nodes
 
     def stays(task: Task) -> bool:
@@ -62,7 +62,7 @@ def _without_gangs(problem: Problem) -> Problem:
 
 
 def _minding(problem: Problem, minds: Callable[[Task], bool]) -> Problem:
-    """The problem with the relations to some residents only."""
+    """Return the problem with the relations to some residents only."""
     relations, nodes = problem.relations, problem.snapshot.nodes
     if not (relations.terms or relations.ports):
         return problem

@@ -181,7 +181,7 @@ class LinearModel:
         self._row_upper.append(_ints(upper))
 
     def add_indicator(self, variables: Sequence[int], most: int) -> int:
-        """A new 0-1 variable that is 1 where any of some variables is above zero.
+        """Return a new 0-1 variable that is 1 where any of some variables is above zero.
 
         `most` is what each of them can be.
         """

@@ -12,7 +12,7 @@ Seats: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 def nominated_seats(problem: Problem) -> dict[int, Seats]:
-    """The seats of gangs whose pending tasks are nominated to nodes, by gang, oldest first.
+    """Return the seats of gangs whose pending tasks are nominated to nodes, by gang, oldest first.
 
     A nomination is `status.nominatedNodeName` of a pod; one for a node that does not exist any more
     is void.

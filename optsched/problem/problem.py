@@ -226,7 +226,7 @@ class Problem:
         return cast("Derived", self if known is _ITSELF else known)
 
     def inherit_derived(self, other: Problem, *functions: Callable[[Problem], object]) -> Problem:
-        """The problem with the derived values of an equal one."""
+        """Return the problem with the derived values of an equal one."""
         for compute in functions:
             self._derived[compute] = other.derived(compute)
         return self

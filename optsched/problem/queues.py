@@ -108,7 +108,7 @@ def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
 
 
 def _line(name: str, by_name: Mapping[str, Queue]) -> set[str]:
-    """A queue and its ancestors."""
+    """Return a queue and its ancestors."""
     found: set[str] = set()
     while name in by_name and name not in found:
         found.add(name)
@@ -186,7 +186,7 @@ def _parents(queues: Sequence[Queue]) -> tuple[I64, frozenset[int]]:
 
 
 def _returns(start: int, parent: Sequence[int]) -> bool:
-    """Whether following parents from a queue leads back to it."""
+    """Return whether following parents from a queue leads back to it."""
     seen: set[int] = set()
     at = parent[start]
     while at >= 0 and at not in seen:
@@ -210,7 +210,7 @@ def _subtrees(parent_of: I64) -> Bool:
 def _closed(
     queues: Sequence[Queue], parent_of: I64, cyclic: frozenset[int]
 ) -> Mapping[int, Reason]:
-    """Why queues take nothing: their own state first, then the nearest ancestor's."""
+    """Return why queues take nothing: their own state first, then the nearest ancestor's."""
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     own = {
         i: reason

@@ -73,7 +73,7 @@ class Term:
         return self.sources[0]
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether a pod matches the term."""
+        """Return whether a pod matches the term."""
         return all(
             (names is None or namespace in names)
             and source.selector is not None
@@ -171,7 +171,7 @@ class TermMatcher:
 
 
 def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, ...]:
-    """The terms that matter: of pending shapes all, of residents' shapes anti-affinity."""
+    """Return the terms that matter: of pending shapes all, of residents' shapes anti-affinity."""
     found: dict[TermKey, None] = {}
     for shape in pending:
         found.update(dict.fromkeys(_keys(shape)))

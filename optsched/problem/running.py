@@ -53,7 +53,7 @@ class Running:
 
 
 def running_tasks(problem: Problem) -> Running:
-    """The tasks that run in a problem, made once."""
+    """Return the tasks that run in a problem, made once."""
     return problem.derived(_running_tasks)
 
 

@@ -267,7 +267,7 @@ def gang_row(
 
 
 def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:
-    """The row of a gang that has to respect other reservations than before."""
+    """Return the row of a gang that has to respect other reservations than before."""
     shape = row.shape
     if shape is not None:
         entries = tuple(replace(e, bound=bound) for e in shape.entries)
@@ -282,7 +282,7 @@ def _narrowed(entries: tuple[Entry, ...], queue: str, bound: tuple[int, ...]) ->
 
 
 def _sum_requests(tasks: Iterable[Task]) -> Mapping[str, int]:
-    """The use of tasks together, themselves counted as pods."""
+    """Return the use of tasks together, themselves counted as pods."""
     listed = list(tasks)
     return {PODS: len(listed), **total(t.shape.request for t in listed)} if listed else {}
 
@@ -308,7 +308,7 @@ def _missing_tasks(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[
 def _explain_shortage(
     gang: Gang, waiting: Sequence[Task], need: int, need_role: tuple[tuple[str, int], ...]
 ) -> Reason | None:
-    """Why a gang can not reach its minimum with the tasks that exist."""
+    """Return why a gang can not reach its minimum with the tasks that exist."""
     roles = [t.role for t in waiting]
     lacking = [(role, n - roles.count(role)) for role, n in need_role if roles.count(role) < n]
     if len(waiting) >= need and not lacking:

@@ -78,7 +78,7 @@ _Group = tuple[int, tuple[str, ...]]
 
 
 def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -> Parts:
-    """The smaller groups of a gang; `waiting` in task order."""
+    """Return the smaller groups of a gang; `waiting` in task order."""
     if not gang.sub_groups:
         return NO_PARTS
     if gang.is_loose:
@@ -126,7 +126,7 @@ def _compile_subgroup(gang: Gang, group: _Group, ready: Sequence[Task]) -> Part:
 def _lacking(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], short: Mapping[_Group, Sequence[Task]]
 ) -> Reason | None:
-    """The shortage of the first group that has too few pods."""
+    """Return the shortage of the first group that has too few pods."""
     for group, tasks in short.items():
         rule, have = gang.sub_groups[group[0]], len(tasks) + len(there.get(group, ()))
         name = "-".join((rule.name or str(group[0]), *group[1]))

@@ -101,14 +101,14 @@ class Forest:
             domain = int(self.parent[domain])
 
     def holder(self, nodes: I64) -> int:
-        """The lowest domain that holds all of some nodes (m,); NOWHERE for no nodes."""
+        """Return the lowest domain that holds all of some nodes (m,); NOWHERE for no nodes."""
         if not len(nodes):
             return NOWHERE
         leaves = self.leaf_of[nodes]
         return self.meet(int(leaves.min()), int(leaves.max()))
 
     def meet(self, one: int, other: int) -> int:
-        """The lowest domain that holds two domains."""
+        """Return the lowest domain that holds two domains."""
         first, last = min(one, other), max(one, other)
         return next(d for d in self.upwards(first) if last < self.end[d])
 
@@ -190,7 +190,7 @@ class TopologyArrays:
         frozen(self.cell_of)
 
     def forest(self, bound: Bound) -> Forest:
-        """The forest of a bound."""
+        """Return the forest of a bound."""
         return self.forests[bound.forest]
 
 
@@ -233,7 +233,7 @@ def topology_arrays(
 def _kept_forest(
     snapshot: Snapshot, previous: tuple[Snapshot, TopologyArrays] | None
 ) -> Forest | None:
-    """The HyperNodes of the previous problem, where nodes and tree are the same."""
+    """Return the HyperNodes of the previous problem, where nodes and tree are the same."""
     if previous is None or previous[0].topology is not snapshot.topology:
         return None
     before = previous[0].nodes

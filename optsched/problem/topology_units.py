@@ -47,12 +47,12 @@ class Units:
 
 
 def units_of(problem: Problem) -> Units:
-    """The units of a problem, made once."""
+    """Return the units of a problem, made once."""
     return problem.derived(_units)
 
 
 def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
-    """The pending tasks of an entry of a gang, on axis T."""
+    """Return the pending tasks of an entry of a gang, on axis T."""
     shape = int(problem.shape_of[gang])
     at = int(problem.shapes.start[shape]) + entry
     first = int(problem.task_start[gang] + problem.shapes.offset[at])

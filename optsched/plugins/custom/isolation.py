@@ -142,7 +142,7 @@ class IsolatedRule(Rule):
     def answer_or(
         self, point: str, question: Callable[[], Answer], otherwise: Callable[[], Answer]
     ) -> Answer:
-        """The answer of a face; the replacement where it raises."""
+        """Return the answer of a face; the replacement where it raises."""
         try:
             return question()
         except HARMFUL as e:
@@ -396,7 +396,7 @@ class _IsolatedGreedy:
         self._widths: dict[str, int] = {}
 
     def key(self, point: str, *arguments: int) -> tuple[float, ...]:
-        """An order; once it has failed it ranks all equal."""
+        """Return an order; once it has failed it ranks all equal."""
         if point not in self._widths or self._widths[point] >= 0:
             found = self._rule.answer_or(
                 point, lambda: _key(getattr(self._inner, point)(*arguments)), lambda: None
@@ -408,7 +408,7 @@ class _IsolatedGreedy:
         return (0.0,) * ~self._widths[point]
 
     def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all faces
-        """The answer of any other face, checked."""
+        """Return the answer of any other face, checked."""
         check, otherwise = _CHECKS[point]
         return self._rule.answer_or(
             point,
@@ -463,7 +463,7 @@ _KEYS = ("queue_key", "gang_key", "victim_queue_key")
 
 
 def _isolate_greedy(rule: IsolatedRule, inner: Greedy, problem: Problem) -> Greedy:
-    """A greedy face with just the methods that the one inside has of its own."""
+    """Return a greedy face with just the methods that the one inside has of its own."""
     isolated = _IsolatedGreedy(rule, inner, problem)
     own = [
         name

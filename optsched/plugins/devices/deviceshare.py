@@ -1041,7 +1041,7 @@ def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 
 def _exclusive(arguments: Mapping[str, Value]) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """The labels of each entry of the list, in order."""
+    """Return the labels of each entry of the list, in order."""
     entries: dict[int, dict[str, str]] = {}
     for name, value in arguments.items():
         if name.startswith(f"{_EXCLUSIVE}."):

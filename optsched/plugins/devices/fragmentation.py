@@ -67,7 +67,7 @@ class Kind:
 
     @classmethod
     def from_shape(cls, shape: TaskShape) -> Kind:
-        """The kind of a shape."""
+        """Return the kind of a shape."""
         cpu_m, part = amount_of(shape.request, CPU), share_milli(shape)
         number = 1 if part else amount_of(shape.request, GPU)
         milli = part or (WHOLE if number else 0)

@@ -67,7 +67,7 @@ class Explainer:
         return PlacedState(self._outcome, self._rules.masking)
 
     def reason(self, gang: int) -> Reason:
-        """Why a gang with pending tasks gets nothing (more) now.
+        """Return why a gang with pending tasks gets nothing (more) now.
 
         `gang` is an index on axis G of a gang that can be decided on.
         """
@@ -145,7 +145,7 @@ class Explainer:
         return _Impossible(self._outcome, asks, lack).reason()
 
     def _least_exceeds(self, gang: int) -> Reason | None:
-        """Whether minResources names more than all nodes together offer."""
+        """Return whether minResources names more than all nodes together offer."""
         problem = self._outcome.problem
         shape = int(problem.shape_of[gang])
         if shape >= 0 and not problem.shapes.least[shape].any():
@@ -185,7 +185,7 @@ class Explainer:
         return _Ask(self._view(task_class), role, number)
 
     def _find_tied_blocker(self, gang: int, asks: list[_Ask]) -> Reason | None:
-        """Whether rules that watch single nodes leave no room for all pods at once."""
+        """Return whether rules that watch single nodes leave no room for all pods at once."""
         number = sum(ask.number for ask in asks)
         binding = sorted({name for ask in asks for name in self._empty.tying(ask.view.task_class)})
         if not binding or number > MOST_TRIED:
@@ -213,7 +213,7 @@ class Explainer:
 
 
 def _fit_together(outcome: Outcome, asks: list[_Ask]) -> bool:
-    """Whether filling node after node, role after role, finds room for all."""
+    """Return whether filling node after node, role after role, finds room for all."""
     idle = np.maximum(outcome.idle, 0)
     for ask in asks:
         nodes = np.flatnonzero(ask.view.open_nodes)
@@ -246,7 +246,7 @@ class _Sight:
         self._known: dict[bytes, _Free] = {}
 
     def free(self, open_nodes: Bool) -> _Free:
-        """The free amounts on nodes (N,); classes that may use the same nodes share it."""
+        """Return the free amounts on nodes (N,); classes that may use the same nodes share it."""
         key = open_nodes.tobytes()
         if key not in self._known:
             left = np.maximum(self.outcome.idle[open_nodes], 0)
@@ -349,7 +349,7 @@ class _Ask:
         return Reason(ReasonCode.PREDICATES, f"{self.demand}: {why}")
 
     def lacking(self) -> Reason:
-        """The shortage on the nodes that it may use."""
+        """Return the shortage on the nodes that it may use."""
         view = self.view
         if not view.open_nodes.any():
             return self.no_node_open(view.refusals)
@@ -419,7 +419,7 @@ def _named(resource: str) -> str:
 
 
 def _besides(refusals: list[tuple[int, str]]) -> str:
-    """Why not all nodes are among those that may be used, to end a sentence."""
+    """Return why not all nodes are among those that may be used, to end a sentence."""
     most: dict[str, int] = {}
     for number, text in refusals:
         most[text] = max(number, most.get(text, 0))

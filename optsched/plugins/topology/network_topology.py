@@ -376,14 +376,14 @@ def _faded(forest: Forest, packed: F64, fading: float) -> F64:
 
 
 def _widest(forest: Forest, bound: Bound) -> I64 | None:
-    """The widest domains that a rule allows; None where it allows every node."""
+    """Return the widest domains that a rule allows; None where it allows every node."""
     domains = widest(forest, candidates(forest, bound))
     is_free = not bound.is_hard or domains.tolist() == [CLUSTER]
     return None if is_free else domains
 
 
 def _choices(form: Formulation, pick: Pick) -> Choices:
-    """The choices of all gang classes among the domains that are picked for their bounds."""
+    """Return the choices of all gang classes among the domains that are picked for their bounds."""
     topology, choices = form.problem.topology, Choices(form)
     for h, shape in enumerate(form.gangs.shape_of.tolist()):
         bounds = topology.bounds[shape]
@@ -407,7 +407,7 @@ def _choice(
 
 
 def _inside(pick: Pick, whole: Choice | None, bound: Bound | None) -> Pick:
-    """The same for a part, within the domains that its gang may lie in."""
+    """Return the same for a part, within the domains that its gang may lie in."""
     if whole is None or bound is None:
         return pick
 

@@ -251,13 +251,13 @@ class _Supply:
         self._model = model
 
     def variables(self, classes: Sequence[int], domain: int) -> I64:
-        """The supply variables of some classes on the nodes of a domain."""
+        """Return the supply variables of some classes on the nodes of a domain."""
         rows = np.array(classes, np.int64)
         block = self._supplied[np.ix_(rows, np.flatnonzero(self._domain == domain))]
         return block[block >= 0]
 
     def variables_anywhere(self, classes: Sequence[int]) -> I64:
-        """The same on all nodes."""
+        """Return the same on all nodes."""
         block = self._supplied[np.array(classes, np.int64)]
         return block[block >= 0]
 
@@ -428,7 +428,7 @@ class _Standing:
         return [] if value is None else self._by_domain[key].get(value, [])
 
     def other_tasks(self, key: str, node: Node, task: Task) -> Iterable[Task]:
-        """The other tasks in a node's domain."""
+        """Return the other tasks in a node's domain."""
         return (o for o in self.in_domain(key, node.labels.get(key)) if o is not task)
 
     @cached_property

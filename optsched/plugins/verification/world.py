@@ -134,7 +134,7 @@ class World:
         return None if task is None else Placement(task, gang, node)
 
     def members(self, gang: Gang) -> Mapping[str, Task]:
-        """The tasks of a gang by key."""
+        """Return the tasks of a gang by key."""
         if gang.key not in self._members:
             self._members[gang.key] = {t.key: t for t in gang.tasks}
         return self._members[gang.key]
@@ -239,7 +239,7 @@ class World:
         return gained
 
     def shut(self, name: str) -> str:
-        """Why nothing may be placed under a queue: it or an ancestor takes no work."""
+        """Return why nothing may be placed under a queue: it or an ancestor takes no work."""
         if name not in self._shut:
             self._shut[name] = _shut(self.snapshot.queue_by_name, name)
         return self._shut[name]
@@ -249,7 +249,7 @@ class World:
         return {}
 
     def ancestors(self, queue: Queue) -> list[Queue]:
-        """The queue and those above it, nearest first; stops where a cycle closes."""
+        """Return the queue and those above it, nearest first; stops where a cycle closes."""
         by_name = self.snapshot.queue_by_name
         found = {queue.name: queue}
         above = by_name.get(queue.parent)
@@ -289,7 +289,7 @@ def _shut(queues: Mapping[str, Queue], name: str) -> str:
 
 
 def task_usage(task: Task) -> dict[str, int]:
-    """The use of a task on a node, itself counted as one pod."""
+    """Return the use of a task on a node, itself counted as one pod."""
     return {**dict(task.shape.request), PODS: 1}
 
 
@@ -300,7 +300,7 @@ def _class_quotas_of(gang: Gang) -> frozenset[str]:
 
 
 def gang_usage(gang: Gang) -> Amounts:
-    """The use of the bound, running and expected tasks of a gang."""
+    """Return the use of the bound, running and expected tasks of a gang."""
     return amounts(summed(task_usage(t) for t in gang.tasks if t.status.counts_for_queue))
 
 
@@ -311,7 +311,7 @@ def claimed_by(gang: Gang) -> Amounts:
 
 
 def gang_demand(gang: Gang) -> Amounts:
-    """The requests of the tasks of a gang that could be placed."""
+    """Return the requests of the tasks of a gang that could be placed."""
     if gang.problem is not None:
         return ()
     waiting = (t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None)
@@ -342,7 +342,7 @@ def add_into(totals: dict[str, int], part: Mapping[str, int]) -> None:
 
 
 def summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sum of several amounts."""
+    """Return the sum of several amounts."""
     totals: dict[str, int] = {}
     for part in parts:
         add_into(totals, part)
