@@ -1,4 +1,4 @@
-"""Instances written as whole numbers one after the other, with the place of each for messages."""
+"""Read instances that are lists of whole numbers; errors name the file and line of a number."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 _SHOWN: Final = 60
-"""Most characters of a mistake that a message quotes."""
+"""Maximum number of characters of an invalid value that a message quotes."""
 
 
 class Numbers:
-    """Numbers of a text in order; the first thing that is wrong ends the reading.
+    """The numbers of a text in order; the first error ends reading.
 
-    An instance with a part left out would be another instance.
+    Errors are not skipped, because an instance with a part left out is a different instance.
     """
 
     def __init__(self, name: str, text: str) -> None:
@@ -32,21 +32,20 @@ class Numbers:
 
     @property
     def line(self) -> int:
-        """Where the last number is that was read."""
+        """Line of the last number that was read."""
         return self._line
 
     def read_number(self, what: str, below: int | None = None, least: int = 0) -> int:
-        """The next number, zero or more.
+        """Return the next number, which must be at least `least` and below `below`.
 
-        `what`: the meaning, for messages. `below`: the bound that it has to be below; None for that
-        of 64 bits. Raises InstanceError: there is none, it is no whole number, it is negative or
-        too large.
+        `what`: meaning of the number, for messages. `below`: None for the limit of 64 bits. Raises
+        InstanceError: the text ends, or the next token is not a whole number in range.
         """
         word = self._next_token(what)
         if not word.isdecimal() or not word.isascii():
             raise self.error(what, word, "is not a whole number of zero or more")
         end = MAX_BASE + 1 if below is None else below
-        # Digits are counted first: Python refuses to convert thousands of them.
+        # Digits are counted first: Python refuses to convert a number of thousands of digits.
         if len(word.lstrip("0")) > len(str(end)) or int(word) >= end:
             raise self.error(what, word, f"is too large: write 0 to {end - 1}")
         if int(word) < least:
@@ -54,7 +53,7 @@ class Numbers:
         return int(word)
 
     def signed(self, what: str) -> int:
-        """The next number, which may be below zero, too."""
+        """Return the next number, which may be negative."""
         word = self._next_token(what)
         if not word.removeprefix("-").isdecimal() or not word.isascii():
             raise self.error(what, word, "is not a whole number")
@@ -67,36 +66,39 @@ class Numbers:
     def _next_token(self, what: str) -> str:
         found = next(self._words, None)
         if found is None:
-            raise InstanceError(f"{self._name}:{self._line}: the file ends; {what} belongs here")
+            raise InstanceError(f"{self._name}:{self._line}: the file ends, but {what} is missing")
         self._line, word = found
         return word
 
     def flag(self, what: str) -> bool:
-        """A number that is 0 or 1."""
+        """Return the next number, which must be 0 or 1, as a bool."""
         return bool(self.read_number(what, below=2))
 
     def several(self, number: int, what: str, below: int | None = None) -> tuple[int, ...]:
-        """So many numbers."""
+        """Return the next `number` numbers, each below `below`."""
         return tuple(self.read_number(f"{what} {i}", below) for i in range(number))
 
     def end(self) -> None:
-        """Make sure that nothing follows."""
+        """Check that no number follows.
+
+        Raises InstanceError: a number follows.
+        """
         found = next(self._words, None)
         if found is not None:
             self._line, word = found
             raise self.error("the end of the file", word, "is one number too many")
 
     def error(self, what: str, value: object, message: str) -> InstanceError:
-        """The problem of the last number that was read."""
+        """Return an error at the line of the last number that was read."""
         text = str(value)
         cut = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         return InstanceError(f"{self._name}:{self._line}: {what}: {cut} {message}")
 
 
 def text_of(file: Path) -> str:
-    """The text of a file.
+    """Return the text of a file.
 
-    Raises InstanceError: it is not there, or no text.
+    Raises InstanceError: the file can not be read, or is not UTF-8.
     """
     try:
         return file.read_text("utf-8-sig")

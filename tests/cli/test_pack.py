@@ -102,7 +102,7 @@ def test_every_bad_file_is_told_with_its_line(tmp_path: Path) -> None:
     assert told[:3] == [
         "bad.vbp:4: size 1 of row 0: 11 is too large: write 0 to 10",
         "bad.vbp:5: size 1 of row 1: 16 is too large: write 0 to 10",
-        "short.vbp:6: the file ends; number of items of row 2 belongs here",
+        "short.vbp:6: the file ends, but number of items of row 2 is missing",
     ]
     assert told[3].startswith("gone.vbp: can not be read")
 

@@ -102,7 +102,7 @@ def test_too_few_locations() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("1 10 100\n", "1 10", "model:18: the file ends; weight of machine belongs here"),
+        ("1 10 100\n", "1 10", "model:18: the file ends, but weight of machine is missing"),
         ("1 10 100\n", "1 10 100 7", "model:18: the end of the file: 7 is one number too many"),
         ("0 12 10 1000", "2 12 10 1000", "model:12: service of process 0: 2 is too large: write"),
         ("0 12 10 1000", "0 -2 10 1000", "model:12: request of process 0, resource 0: -2 is not a"),

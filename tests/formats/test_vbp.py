@@ -26,10 +26,10 @@ def test_items_alike_are_one_kind(tmp_path) -> None:
     ("bins", "wrong"),
     [
         ([((0, 2),), ((0, 1), (1, 1))], []),
-        ([((0, 3),), ((1, 1),)], ["bin 0 has 10 in dimension 0; 15 are in"]),
-        ([((0, 2),), ((1, 1),)], ["2 of kind 0 are packed; there are 3"]),
-        ([((0, 2),), ((0, 1), (1, 1)), ((2, 1),)], ["bin 2 holds 2, which is no kind of item"]),
-        ([((0, 2),), ((0, 1), (1, 1)), ((1, 0),)], ["bin 2 holds 1, which is no kind of item"]),
+        ([((0, 3),), ((1, 1),)], ["bin 0 holds 15 in dimension 0; its capacity is 10"]),
+        ([((0, 2),), ((1, 1),)], ["2 items of kind 0 are packed; there are 3"]),
+        ([((0, 2),), ((0, 1), (1, 1)), ((2, 1),)], ["bin 2 holds kind 2, which does not exist"]),
+        ([((0, 2),), ((0, 1), (1, 1)), ((1, 0),)], ["bin 2 holds kind 1, which does not exist"]),
     ],
 )
 def test_what_is_no_packing(bins, wrong: list[str]) -> None:
@@ -44,7 +44,7 @@ def test_what_is_no_packing(bins, wrong: list[str]) -> None:
         ("2\n", "0\n", "x:1: number of dimensions: 0 is too small: write 1 or more"),
         ("4 12 1", "4 21 1", "x:5: size 1 of row 1: 21 is too large: write 0 to 20"),
         ("4 12 1", "4 x 1", "x:5: size 1 of row 1: x is not a whole number"),
-        ("5 5 1\n", "5 5", "x:6: the file ends; number of items of row 2 belongs here"),
+        ("5 5 1\n", "5 5", "x:6: the file ends, but number of items of row 2 is missing"),
         ("5 5 1\n", "5 5 1 1", "x:6: the end of the file: 1 is one number too many"),
         ("10 20", "10 2e1", "x:2: capacity 1: 2e1 is not a whole number of zero or more"),
         ("3\n5 5 2\n4 12 1\n5 5 1\n", "0", "x: there is no item"),

@@ -1,1 +1,1 @@
-"""Vector bin packing: bins filled greedily, columns generated, integers found, bounds proved."""
+"""Vector bin packing by greedy filling, column generation and integer programs, with bounds."""

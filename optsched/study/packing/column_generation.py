@@ -1,7 +1,7 @@
-"""Bins as columns of a linear program that grows by price.
+"""Column generation: bins are the columns of a linear program, added by reduced cost.
 
-Prices are drawn towards the best ones so far ("smoothing", Wentges 1997), with which few rounds
-suffice; a bound is proved from whole prices and the best bin at these prices.
+Prices are smoothed towards the best prices so far (Wentges 1997), which saves rounds. A bound is
+proved from integer prices and the best bin at these prices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CLEAR: Final = 1e-6
 _UNIT: Final = 1 << 30
-"""A price of one bin, in whole numbers."""
+"""The price of one bin, in integer price units."""
 
 _WAYS: Final = 64
 _FEW: Final = 40
@@ -34,10 +34,10 @@ _FEW_AGAIN: Final = 150
 
 
 class Columns:
-    """The linear program of an instance, and its bins by price.
+    """The linear program of an instance, which grows by priced bins.
 
-    `items`: the items to pack. `pool`: every bin; None where they are too many. `random`: of greedy
-    scores. `seconds`: how many are left.
+    `items`: the items to pack. `pool`: every possible bin; None if they are too many. `random`:
+    generator of the greedy scores. `seconds`: returns the remaining seconds.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Columns:
     # --- a bound ---------------------------------------------------------------------------------
 
     def bounds(self) -> Iterator[int]:
-        """Generate columns until the bound can not improve; yields every bound on the way."""
+        """Generate columns until the bound can not improve; yield every bound found."""
         while self._seconds() > 0:
             solved = self.master.solve(self._seconds())
             if solved is None:
@@ -77,7 +77,7 @@ class Columns:
                 return
 
     def _priced(self, prices: F64) -> tuple[int, int]:
-        """How many columns are new that are worth more than one, and a bound."""
+        """Add bins worth more than one bin; return how many are new, and a bound."""
         whole = np.floor(prices * _UNIT).astype(np.int64)
         if self._pool is not None:
             found = self._pool.best_bins(whole, _UNIT, _MANY)
@@ -89,7 +89,7 @@ class Columns:
         return sum([self.master.add(counts) for counts in found.bins]), -(-total // found.most)
 
     def _add_greedy(self, items: Items, prices: F64) -> int:
-        """Bins filled by price that are worth more than one."""
+        """Add greedy bins worth more than one bin at the prices; return how many are new."""
         weight = self._random.dirichlet(np.ones(len(items.capacity)), _WAYS)
         weight[::2] = weight[::2] * 0.5 + 0.5 / len(items.capacity)
         size = weight @ items.relative.T
@@ -103,7 +103,7 @@ class Columns:
     # --- the rest --------------------------------------------------------------------------------
 
     def solved_for(self, left: I64) -> tuple[F64, F64, float] | None:
-        """Uses, prices and value for items that are left (K,); None where time is out."""
+        """Return column uses, prices and value for remaining items (K,); None if out of time."""
         items = Items(self._items.sizes, left, self._items.capacity)
         self.master.set_demand(left)
         for _ in range(_ROUNDS):
@@ -122,10 +122,10 @@ class Columns:
         return uses, prices, float(prices @ left)
 
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
-        """Columns that are used whole, or else a part of the most used ones, cut to the demand.
+        """Return the columns with integer use, or else the most used ones, cut to the demand.
 
-        `uses`: of all columns. `left`: (K,) items. `noise`: how much chance there is in it, 0 to 1.
-        `part`: how many of the bins that are still needed.
+        `uses`: use of each column. `left`: (K,) remaining items. `noise`: weight of chance, 0 to 1.
+        `part`: fraction of the bins still needed that may be returned.
         """
         at = np.flatnonzero(uses > CLEAR)
         table = np.minimum(np.array([self.master.columns[c] for c in at]), left)
@@ -150,9 +150,9 @@ class Columns:
     # --- for the choice of integers --------------------------------------------------------------
 
     def promising(self, left: I64, prices: F64, gap: float, most: int) -> list[I64]:
-        """Bins of items that are left that a packing can hold which is no further from the bound.
+        """Return bins of remaining items (K,) that occur in packings within `gap` of the bound.
 
-        Columns near the bound first; without a pool all columns.
+        Bins of the highest worth come first. Without a pool, all columns are returned.
         """
         if self._pool is None:
             return self.master.columns
@@ -160,10 +160,10 @@ class Columns:
 
     @property
     def prices(self) -> F64:
-        """(K,) those that gave the best bound."""
+        """Prices (K,) that proved the best bound."""
         return self._prices
 
     @property
     def value(self) -> float:
-        """The best bound before it is rounded up."""
+        """Best bound before rounding up."""
         return self._value

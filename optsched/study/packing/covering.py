@@ -1,6 +1,7 @@
-"""Items covered by as few columns as possible: the linear program that grows, and integers.
+"""Cover all items by as few columns as possible: the master linear program and its integer program.
 
-Rows are kinds of items, columns are bins; items beyond the number needed may be left out of a bin.
+Rows are kinds of items, columns are bins. A solution may cover an item too often; the surplus items
+are then left out of their bins.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Need:
-    """The demand that columns have to cover."""
+    """The demand that columns must cover."""
 
-    number: I64  # (K,) how often each item at least
-    exactly: Bool  # (K,) which of them no more often
+    number: I64  # (K,) items of each kind that must be covered
+    exactly: Bool  # (K,) kinds that must not be covered more often
 
 
 class CoverMaster:
-    """Σ columns with z ≥ 0 so that each kind is covered; keeps its basis between solves."""
+    """Minimize the sum of fractional columns that cover each kind; each solve is warm-started."""
 
     def __init__(self, number: I64) -> None:
         self._solver = pywraplp.Solver.CreateSolver("GLOP")
@@ -40,7 +41,7 @@ class CoverMaster:
         self.columns: list[I64] = []
 
     def add(self, column: I64) -> bool:
-        """Add a bin (K,); False where it is known or empty."""
+        """Add a bin (K,) as a column; return False if it is known already or empty."""
         key = column.tobytes()
         if key in self._known or not column.any():
             return False
@@ -54,12 +55,12 @@ class CoverMaster:
         return True
 
     def set_demand(self, number: I64) -> None:
-        """Replace how many of each kind (K,) have to be covered."""
+        """Replace the number of items of each kind (K,) that must be covered."""
         for row, n in zip(self._rows, number.tolist(), strict=True):
             row.SetLb(float(n))
 
     def solve(self, seconds: float) -> tuple[F64, F64] | None:
-        """Uses of columns and prices (K,) of items; None where time did not suffice."""
+        """Return the uses of columns and the dual prices (K,) of items; None if out of time."""
         self._solver.SetTimeLimit(max(int(1000 * seconds), 1))
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
             return None
@@ -70,11 +71,12 @@ class CoverMaster:
 def fewest_columns(
     columns: Sequence[I64], need: Need, between: tuple[int, int], work: float, seconds: float
 ) -> list[I64] | None:
-    """The fewest columns that cover all items, each as often as it is used; None if none is found.
+    """Return the fewest columns that cover all items, repeated by use; None if no cover is found.
 
-    `columns`: bins (K,) to choose from. `need`: the demand. `between`: how many columns must and
-    may be used; fewer are known not to do. `work`: CP-SAT's deterministic time, about seconds of a
-    core however busy the machine is. `seconds`: by the clock, two workers.
+    `columns`: bins (K,) to choose from. `need`: the demand. `between`: minimum and maximum number
+    of columns, the minimum being a proved bound. `work`: limit of CP-SAT's deterministic time,
+    which is about seconds of a core and independent of the machine's load. `seconds`: limit of
+    wall-clock time with two workers.
     """
     table, number = np.array(columns, np.int64), need.number
     model = cp_model.CpModel()

@@ -1,8 +1,8 @@
-"""Bins filled one after the other by many scores at once.
+"""Bins filled sequentially by greedy scores; many scores are evaluated in parallel.
 
-Panigrahy, Talwar, Uyeda and Wieder, "Heuristics for vector bin packing", 2011: the item next that
-has the largest dot product with what is left, or that leaves the least of it; dimensions weighed by
-how much is asked of them.
+Panigrahy, Talwar, Uyeda and Wieder, "Heuristics for vector bin packing", 2011: the next item has
+the largest dot product with the remaining capacity, or the least distance to it. Dimensions are
+weighted by their demand.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _STEPS: Final = 64
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scores:
-    """V ways to choose the next item."""
+    """V scores by which the next item is chosen."""
 
-    weight: F64  # (V, D) of dimensions
-    # (V,) how much it counts that little is left, against the dot product with what is left
+    weight: F64  # (V, D) weights of dimensions
+    # (V,) 0 for the dot product with the remaining capacity, 1 for the distance to it
     nearness: F64
-    worth: F64  # (V, K) what items count by themselves
+    worth: F64  # (V, K) value of items added to the score
 
 
 def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scores:
-    """The published ones and, to fill up the number, disturbed ones."""
+    """Return `number` scores: the published ones first, then randomly perturbed ones."""
     part = items.total / np.maximum(items.capacity, 1) / max(int(items.number.sum()), 1)
     weights = np.stack([np.ones_like(part), part, part**2, np.exp(part)])
     weights /= weights.sum(axis=1, keepdims=True)
@@ -49,9 +49,9 @@ def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scor
 
 
 def packings(items: Items, scores: Scores) -> list[list[Copies]]:
-    """A packing for each way: bins as counts (K,), each with its number of copies.
+    """Return one packing per score: bins as counts (K,), each with its number of copies.
 
-    A bin is repeated while enough items are left for it: the same steps would fill it again.
+    A bin is repeated while enough items remain, because the same steps would fill it again.
     """
     relative, ways = items.relative, np.arange(len(scores.weight))
     left = np.tile(items.number, (len(ways), 1))
@@ -80,7 +80,7 @@ def packings(items: Items, scores: Scores) -> list[list[Copies]]:
 
 
 def fillings(items: Items, scores: Scores) -> I64:
-    """(V, K) one bin for each way."""
+    """Return one filled bin per score, as counts (V, K)."""
     ways = np.arange(len(scores.weight))
     left = np.tile(items.number, (len(ways), 1))
     room = np.tile(items.capacity, (len(ways), 1))
@@ -97,9 +97,9 @@ def fillings(items: Items, scores: Scores) -> I64:
 
 
 def _several(items: Items, left: I64, room: I64, kind: I64) -> I64:
-    """(V,) how many items of the chosen kinds are put in together: one where few would fit.
+    """Return how many items (V,) of the chosen kinds are added in one step: 1 if few would fit.
 
-    Scores change little from item to item where hundreds fit.
+    If hundreds fit, scores change little from item to item, so a step adds several.
     """
     sizes = items.sizes[kind]
     fitting = np.where(sizes > 0, room // np.maximum(sizes, 1), left[:, None]).min(axis=1)
@@ -113,7 +113,7 @@ def _fits(items: Items, left: I64, room: I64) -> Bool:
 
 
 def _best(items: Items, relative: F64, scores: Scores, ways: I64, room: I64, fits: Bool) -> I64:
-    """(V,) the item with the largest score, -1 where none fits."""
+    """Return the kind (V,) with the largest score, -1 where no item fits."""
     weight, rest = scores.weight[ways], room / np.maximum(items.capacity, 1)
     dot = (weight * rest) @ relative.T
     length = weight @ (relative**2).T

@@ -1,4 +1,4 @@
-"""Vector bin packing: as few equal bins as possible for items with several sizes."""
+"""Vector bin packing: pack items with sizes in several dimensions into as few bins as possible."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Items:
     """K kinds of items in D dimensions."""
 
     sizes: I64  # (K, D)
-    number: I64  # (K,) how many there are
-    capacity: I64  # (D,) of a bin
+    number: I64  # (K,) number of items
+    capacity: I64  # (D,) capacity of a bin
 
     @classmethod
     def from_problem(cls, problem: VectorPacking) -> Self:
-        """The kinds of an instance, in its order."""
+        """Return the kinds of items of an instance, in its order."""
         return cls(
             np.array([kind.sizes for kind in problem.kinds], np.int64),
             np.array([kind.number for kind in problem.kinds], np.int64),
@@ -33,22 +33,22 @@ class Items:
 
     @property
     def relative(self) -> F64:
-        """(K, D) sizes as parts of the capacity."""
+        """Sizes (K, D) as fractions of the capacity."""
         found: F64 = self.sizes / np.maximum(self.capacity, 1)
         return found
 
     @property
     def is_rigid(self) -> Bool:
-        """(K,) kinds that make room: without one of them its bin may be too full."""
+        """Kinds (K,) of negative size, which free capacity: a bin without them may overflow."""
         return np.asarray((self.sizes < 0).any(axis=1), np.bool_)
 
     def fit(self, bins: I64) -> Bool:
-        """(B,) which of some bins (B, K) hold no more than they can."""
+        """Return which of the bins (B, K) respect the capacity, (B,)."""
         return np.asarray((bins @ self.sizes <= self.capacity).all(axis=1), np.bool_)
 
     @property
     def most_in_a_bin(self) -> I64:
-        """(K,) how many items of each kind are of use to one bin."""
+        """Upper bound (K,) on the items of each kind in one bin."""
         if (self.sizes < 0).any():
             return self.number
         alone = self.capacity // np.maximum(self.sizes, 1)
@@ -58,25 +58,25 @@ class Items:
 
     @property
     def total(self) -> I64:
-        """(D,) sizes of all items together."""
+        """Total size (D,) of all items."""
         found: I64 = self.number @ self.sizes
         return found
 
 
 def as_bin(counts: I64) -> Bin:
-    """A bin of counts (K,)."""
+    """Return counts (K,) as a `Bin`."""
     return tuple((k, int(counts[k])) for k in np.flatnonzero(counts).tolist())
 
 
 Bin: TypeAlias = "tuple[tuple[int, int], ...]"
-"""(kind of item, how many) of its content; every kind once, none of no item."""
+"""Pairs (kind of item, number of items); each kind at most once, each number at least 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemKind:
-    """Items alike: their sizes by dimension, and how many there are.
+    """Equal items: their sizes by dimension, and their number.
 
-    An item of negative size makes room for others in the same bin.
+    An item of negative size frees capacity for other items in the same bin.
     """
 
     sizes: tuple[int, ...]
@@ -85,43 +85,43 @@ class ItemKind:
 
 @dataclass(frozen=True, slots=True)
 class VectorPacking:
-    """An instance."""
+    """An instance of vector bin packing."""
 
     name: str
-    capacity: tuple[int, ...]  # of each bin, by dimension
+    capacity: tuple[int, ...]  # capacity of each bin, by dimension
     kinds: tuple[ItemKind, ...]  # no two with the same sizes
 
     @property
     def num_items(self) -> int:
-        """How many items there are."""
+        """Number of items."""
         return sum(kind.number for kind in self.kinds)
 
 
 def volume_bound(problem: VectorPacking) -> int:
-    """Bins needed by the fullest dimension at least, and by anything at all one."""
+    """Return a lower bound on the bins: total size over capacity in the worst dimension, or 1."""
     totals = (sum(k.sizes[d] * k.number for k in problem.kinds) for d in _dimensions(problem))
     needed = (-(-total // c) for total, c in zip(totals, problem.capacity, strict=True) if c)
     return max(1, *needed)
 
 
 def wrong_with_bins(problem: VectorPacking, bins: Sequence[Bin]) -> list[str]:
-    """Every way in which bins are no packing of an instance, one sentence each."""
+    """Return a message for each reason why bins are not a packing of an instance."""
     wrong: list[str] = []
     packed: Counter[int] = Counter()
     for inside, copies in Counter(bins).items():
         strange = [k for k, n in inside if not 0 <= k < len(problem.kinds) or n < 1]
         if strange:
             b = bins.index(inside)
-            wrong.append(f"bin {b} holds {strange[0]}, which is no kind of item, or none of it")
+            wrong.append(f"bin {b} holds kind {strange[0]}, which does not exist or is empty")
             continue
         packed.update({k: copies * n for k, n in inside})
         for d in _dimensions(problem):
             filled = sum(problem.kinds[k].sizes[d] * n for k, n in inside)
             if filled > problem.capacity[d]:
                 most, b = problem.capacity[d], bins.index(inside)
-                wrong.append(f"bin {b} has {most} in dimension {d}; {filled} are in")
+                wrong.append(f"bin {b} holds {filled} in dimension {d}; its capacity is {most}")
     wrong.extend(
-        f"{packed[k]} of kind {k} are packed; there are {kind.number}"
+        f"{packed[k]} items of kind {k} are packed; there are {kind.number}"
         for k, kind in enumerate(problem.kinds)
         if packed[k] != kind.number
     )

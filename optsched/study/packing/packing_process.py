@@ -1,4 +1,4 @@
-"""Packing in a process of its own, so that no solver that hangs or dies takes a command with it."""
+"""Packing in a worker process, so that a solver that hangs or dies does not stop the command."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.process import WorkerProcess
     from optsched.study.packing.packing_problem import VectorPacking
 
-NOT_READY: Final = "the solver process did not come up"
+NOT_READY: Final = "the solver process did not start"
 
 
 @dataclass(frozen=True, slots=True)
 class PackingWork:
-    """An instance on its way to a worker."""
+    """An instance that is sent to a worker process."""
 
     problem: VectorPacking
-    seconds: float  # by its clock, a function of the standard library
+    seconds: float  # time limit by `clock`, which must be a function of the standard library
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
 
@@ -38,7 +38,7 @@ class PackingWork:
 
 
 def packings(worker: WorkerProcess, work: PackingWork) -> Iterator[PackingResult]:
-    """Better and better packings, each checked here; the last one says why no better one came.
+    """Yield ever better packings, each verified here; the last one has the reason of the end.
 
     Raises ValueError: an item does not fit into an empty bin.
     """

@@ -1,13 +1,13 @@
-"""Patterns: the items of a full bin, priced as a knapsack or listed where there are few of them.
+"""Patterns of items in a bin: priced as a knapsack, or enumerated where they are few.
 
-Pricing finds the bins worth the most at given prices of items, proved. Items are decided one after
-the other, most decided first. With multipliers λ of the capacities no bin is worth more than
-λ·capacity + Σ max(0, price − λ·size); each decision against its sign costs its distance from zero,
-so that few states stay above the least value that counts.
+Pricing finds the bins of the highest worth at given item prices, with a proof. With multipliers λ
+of the capacities, no bin is worth more than λ·capacity + Σ max(0, price − λ·size). Items are
+decided sequentially by falling |price − λ·size|. A decision against the sign of this difference
+lowers the bound by its absolute value, so few states stay above the least worth of interest.
 
-The list has every bin that can be filled. Items are sorted by the most selective dimension, largest
-first. A bin is filled item by item in that order, so that those which still fit are one stretch of
-the order; each bin is found once.
+The enumeration lists every bin that can be filled. Items are sorted by the most selective
+dimension, largest first. A bin is filled item by item in this order, so the items that still fit
+are a contiguous range. Each bin is found once.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _SAFE: Final = 1e-7
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Priced:
-    """What pricing found."""
+    """The result of pricing."""
 
-    bins: I64  # (B, K) the best ones worth more than was asked for, best first
-    most: int  # no bin is worth more than this
-    # Whether the search went to its end, so that `most` is the worth of the best bin or what was
-    # asked for
+    bins: I64  # (B, K) bins worth more than the threshold, best first
+    most: int  # upper bound on the worth of a bin
+    # Whether the search was complete: then `most` is the worth of the best bin, or the threshold if
+    # no bin exceeds it
     is_exact: bool
 
 
 def best_bins(
     items: Items, prices: I64, above: int, most_bins: int, is_late: Callable[[], bool]
 ) -> Priced:
-    """Bins worth more than `above`, and a bound on all.
+    """Return bins worth more than `above`, and a bound on the worth of every bin.
 
-    `items`: what may be taken. `prices`: (K,) whole numbers of zero or more. `above`: only larger
-    worths are of interest. `most_bins`: how many bins to answer at most. `is_late`: asked now and
-    then; true ends the search without a proof.
+    `items`: the available items. `prices`: (K,) non-negative integers. `above`: threshold on the
+    worth of returned bins. `most_bins`: maximum number of bins returned. `is_late`: polled during
+    the search; True ends it without a proof.
     """
     is_useful = (prices > 0) | (items.sizes < 0).any(axis=1)
     kind = np.repeat(np.arange(len(prices)), np.where(is_useful, items.most_in_a_bin, 0))
@@ -76,7 +76,7 @@ def best_bins(
 
 
 def _multipliers(sizes: I64, price: F64, capacity: I64) -> F64:
-    """(D,) duals of the knapsack's linear relaxation."""
+    """Return the duals (D,) of the knapsack's linear relaxation."""
     if not len(price):
         return np.zeros(len(capacity))
     top = float(price.max())
@@ -88,7 +88,7 @@ def _multipliers(sizes: I64, price: F64, capacity: I64) -> F64:
 
 
 class _Tree:
-    """All choices of items whose bound stays above the limit, layer by layer."""
+    """A breadth-first search of the choices of items whose bound stays above the limit."""
 
     def __init__(self, sizes: I64, reduced: F64, capacity: I64, wanted: float) -> None:
         self._sizes, self._reduced, self._capacity = sizes, reduced, capacity
@@ -99,7 +99,7 @@ class _Tree:
     def enumerate_choices(
         self, bound: float, is_late: Callable[[], bool], multiplier: F64
     ) -> tuple[Choices, bool]:
-        """(B, n) choices worth what is wanted, and whether none was passed over."""
+        """Return the choices (B, n) that reach the limit, and whether the search was complete."""
         num = len(self._reduced)
         room = self._capacity[None, :]
         limit = np.array([bound])
@@ -136,13 +136,13 @@ _AT_ONCE: Final = 1_000_000
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pool:
-    """Bins of up to W items."""
+    """P bins of up to W items."""
 
-    inside: Kinds  # (P, W) kinds of the items of each bin; the number of kinds marks an empty place
-    num_kinds: int  # k
+    inside: Kinds  # (P, W) kinds of the items of each bin, padded with `num_kinds`
+    num_kinds: int  # K
 
     def worth(self, prices: Prices) -> Prices:
-        """(P,) what bins are worth at prices (K,) of items."""
+        """Return the worth (P,) of bins at item prices (K,)."""
         padded: Prices = np.append(prices, prices.dtype.type(0))
         total: Prices = padded[self.inside[:, 0]]
         for column in self.inside.T[1:]:
@@ -150,20 +150,20 @@ class Pool:
         return total
 
     def counts(self, bins: I64) -> I64:
-        """(B, K) how many items of each kind are in some bins."""
+        """Return how many items of each kind the given bins (B,) hold, (B, K)."""
         table = np.zeros((len(bins), self.num_kinds + 1), np.int64)
         rows = np.repeat(np.arange(len(bins)), self.inside.shape[1])
         np.add.at(table, (rows, self.inside[bins].ravel()), 1)
         return table[:, :-1]
 
     def best_bins(self, prices: I64, above: int, most_bins: int) -> Priced:
-        """As `pricing.best_bins`, the best for many items before the second best for one."""
+        """Return bins as the function `best_bins`; the best bin of each item comes first."""
         worth = self.worth(prices)
         good = np.flatnonzero(worth > above)
         top = int(worth.max(initial=above))
         if not len(good):
             return Priced(np.zeros((0, self.num_kinds), np.int64), top, True)
-        # The best bin of each item among some, best first.
+        # For each kind of item the best bin that holds it.
         order = good[np.argsort(-worth[good], kind="stable")]
         chosen = [
             np.unique(self.inside[order, w], return_index=True) for w in range(self.inside.shape[1])
@@ -175,15 +175,15 @@ class Pool:
 
     @property
     def num_bins(self) -> int:
-        """P."""
+        """Number of bins, P."""
         return len(self.inside)
 
     def all_counts(self) -> list[I64]:
-        """(K,) of every bin."""
+        """Return the counts (K,) of every bin."""
         return list(self.counts(np.arange(self.num_bins)))
 
     def cheapest(self, left: I64, prices: F64, above: float, most: int) -> list[I64]:
-        """Bins of items that are left (K,), worth more than so much, the most precious ones."""
+        """Return up to `most` bins of remaining items (K,) worth more than `above`, best first."""
         allowed = np.append(left > 0, True)
         worth = self.worth(prices)
         good = np.flatnonzero((worth > above) & allowed[self.inside].all(axis=1))
@@ -193,22 +193,22 @@ class Pool:
 
 
 def every_bin(items: Items, is_late: Callable[[], bool]) -> Pool | None:
-    """All bins that hold something; None where they are too many, or time is out."""
+    """Return all non-empty bins; None if they are too many or time is out."""
     return _Growth(items, is_late, None).grow(len(items.capacity) + int(items.number.sum()))
 
 
 def full_bins(
     items: Items, waste: I64, most_items: int, is_late: Callable[[], bool]
 ) -> Pool | None:
-    """All bins of a few items that leave no more than so much (D,) of a bin unused.
+    """Return all bins of up to `most_items` items that leave at most `waste` (D,) unused.
 
-    None where there is none, they are too many, or time is out.
+    Returns None if there is no such bin, there are too many, or time is out.
     """
     return _Growth(items, is_late, waste).grow(most_items)
 
 
 class _Growth:
-    """Bins of one item, of two, and so on."""
+    """An enumeration of bins by their number of items: one, two, and so on."""
 
     def __init__(self, items: Items, is_late: Callable[[], bool], waste: I64 | None) -> None:
         self._kinds = len(items.number)
@@ -226,7 +226,7 @@ class _Growth:
         self._most = _MOST_NUMBERS // max(4, len(items.capacity))
 
     def grow(self, most_items: int) -> Pool | None:
-        """Bins of up to so many items."""
+        """Return the bins of up to `most_items` items; None if too many, none, or out of time."""
         if len(self._kind) > _MOST_KINDS:
             return None
         last, room = np.full(1, -1), self._capacity[None, :]
@@ -254,7 +254,7 @@ class _Growth:
         return Pool(np.concatenate(padded), self._kinds)
 
     def _grown(self, last: I64, room: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
-        """(parent, item, room) of bins with one item more."""
+        """Return (parent, item, room) of the bins with one more item; None if too many or late."""
         parts, found = list[tuple[np.ndarray, ...]](), 0
         least = self._waste if is_last else None
         for parent, item in self._candidates(last, room, least):
@@ -277,7 +277,7 @@ class _Growth:
         return np.asarray(wanted, np.bool_)
 
     def _candidates(self, last: I64, room: I64, least: I64 | None) -> Iterator[tuple[I64, I64]]:
-        """(bin, item) that may go together by one dimension, some at a time."""
+        """Yield batches of (bin, item) pairs that fit in the most selective dimension."""
         num = len(self._kind)
         most = room[:, self._axis] + self._freed[last + 1, self._axis]
         start = np.maximum(np.searchsorted(self._key, -most, "left"), last + 1)

@@ -1,4 +1,4 @@
-"""Vector bin packing: greedy bins, then columns, then integers, with a bound that is proved."""
+"""Solve vector bin packing: greedy bins, column generation, then integers, with a proved bound."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ _NEXT_TO_NOTHING: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class PackingResult:
-    """A packing and how good it is."""
+    """A packing, a lower bound, and the steps that found them."""
 
     bins: tuple[Bin, ...]  # checked by `wrong_with_bins`
     bound: int  # no packing has fewer bins
-    stopped: str  # why it ended; empty while it runs
-    # found_by, bound_by: which step found these bins, and which proved that bound
+    stopped: str  # why the search ended; empty while it runs
+    # found_by, bound_by: the steps that found the bins and proved the bound
     found_by: str = ""
     bound_by: str = ""
 
     @property
     def is_proved(self) -> bool:
-        """Whether fewer bins are impossible."""
+        """Whether the number of bins is proved optimal."""
         return len(self.bins) == self.bound
 
 
@@ -66,12 +66,12 @@ def solve_packing(
     seed: int = 0,
     report: Callable[[PackingResult], None] = lambda result: None,
 ) -> PackingResult:
-    """Pack into as few bins as can be found in a time.
+    """Return the packing with the fewest bins that is found within `seconds`.
 
     `problem`: the items; every item fits into a bin. `clock`: seconds, such as `time.monotonic`.
-    `seconds`: when to end at the latest, but for the step that is under way. `seed`: of the
-    disturbed scores. `report`: called with each better number of bins or bound. Raises ValueError:
-    an item does not fit into an empty bin.
+    `seconds`: time limit; the current step may exceed it. `seed`: seed of the perturbed scores.
+    `report`: called with each better packing or bound. Raises ValueError: an item does not fit into
+    an empty bin.
     """
     for kind in problem.kinds:
         if any(s > c for s, c in zip(kind.sizes, problem.capacity, strict=True)):
@@ -82,7 +82,7 @@ def solve_packing(
 
 
 def quick_packing(problem: VectorPacking) -> PackingResult:
-    """The packing before any search.
+    """Return the greedy packing, without further search.
 
     Raises ValueError: as `solve_packing`.
     """
@@ -90,7 +90,7 @@ def quick_packing(problem: VectorPacking) -> PackingResult:
 
 
 class _Search:
-    """The knowledge of one instance."""
+    """The search on one instance: its best packing and bound so far."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class _Search:
         self._found_by = GREEDY
 
     def result(self, stopped: str) -> PackingResult:
-        """The best so far, checked."""
+        """Return the best packing so far, after an independent check."""
         bins = tuple(chain.from_iterable(repeat(as_bin(c), n) for c, n in self.best))
         wrong = wrong_with_bins(self._problem, bins)
         if wrong:
@@ -116,7 +116,7 @@ class _Search:
         return PackingResult(bins, self.bound, stopped, self._found_by, self._bound_by)
 
     def run(self) -> str:
-        """Search until the bound is met or time is out; which of them."""
+        """Search until the bound is met or time is out; return which of the two happened."""
         for counts in packings(self._items, usual_scores(self._items, _WAYS, self._random)):
             self._offer(counts, GREEDY)
         for step in (self._fill_up, self._grow, self._dive_on):
@@ -130,7 +130,7 @@ class _Search:
 
     @property
     def _num_best(self) -> int:
-        """Bins of the best packing."""
+        """Number of bins of the best packing."""
         return sum(copies for _, copies in self.best)
 
     def _is_late(self) -> bool:
@@ -141,7 +141,7 @@ class _Search:
         return max(self._end - self._clock(), 0.01)
 
     def _offer(self, bins: Iterable[Copies], how: str) -> None:
-        """Take bins that cover everything, without items that are covered too often."""
+        """Accept bins that cover all items if they are fewer, after removing surplus items."""
         left = self._items.number.copy()
         trimmed: list[Copies] = []
         for counts, copies in bins:
@@ -164,7 +164,7 @@ class _Search:
     # --- bins without waste ----------------------------------------------------------------------
 
     def _fill_up(self) -> None:
-        """Where the volume leaves hardly anything unused, only full bins are useful."""
+        """Pack by full bins alone, if the volume bound allows hardly any waste."""
         waste = self.bound * self._items.capacity - self._items.total
         if (waste > _NEXT_TO_NOTHING * self._items.capacity).any() or (waste < 0).any():
             return
@@ -182,7 +182,7 @@ class _Search:
     # --- columns ---------------------------------------------------------------------------------
 
     def _grow(self) -> None:
-        """Generate columns until the bound can not improve."""
+        """Generate columns until the bound can not improve or is met."""
         pool = every_bin(self._items, self._is_late)
         self._columns = Columns(self._items, pool, self._random, lambda: self._end - self._clock())
         for counts, _ in self.best:
@@ -197,7 +197,7 @@ class _Search:
     # --- integers --------------------------------------------------------------------------------
 
     def _dive_on(self) -> None:
-        """Dive and choose among columns, again and again."""
+        """Alternate dives and integer programs over columns until time is out."""
         noise = 0.0
         while not self._is_optimal() and not self._is_late():
             for _ in range(_DIVES):
@@ -210,7 +210,7 @@ class _Search:
             self._choose(self._items.number, [], columns.prices, columns.value, work)
 
     def _choose(self, left: I64, fixed: list[I64], prices: F64, value: float, work: float) -> None:
-        """The fewest bins for the rest in addition to some that are fixed."""
+        """Cover the remaining items by the fewest bins, in addition to the fixed bins."""
         from optsched.study.packing.covering import Need, fewest_columns
 
         most = self._num_best - 1 - len(fixed)
@@ -226,7 +226,7 @@ class _Search:
                 return
 
     def _dive(self, noise: float) -> None:
-        """Fix the most used columns, price again for the rest, and so on to the end."""
+        """Fix the most used columns and price the remaining items again, until all are packed."""
         left = self._items.number.copy()
         fixed: list[I64] = []
         while left.any() and not self._is_late():

@@ -1,7 +1,9 @@
-"""Vector bin packing as `.vbp` files: dimensions, capacities, number of rows, sizes and how many.
+"""Vector bin packing instances in `.vbp` files.
 
-The format of VPSolver (Brandão and Pedroso) and of Vectorpack's instances (Mommessin et al.), some
-of which have sizes below zero: such an item makes room for others in the same bin.
+A file has the number of dimensions, the capacities, the number of rows, and for each row the sizes
+of an item and the number of such items. It is the format of VPSolver (Brandão and Pedroso) and of
+Vectorpack's instances (Mommessin et al.). Some instances have negative sizes: an item of negative
+size frees capacity for other items in the same bin.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ LIST_KIND: Final = "PackingList"
 def packing_document(
     instance: VbpInstance, bins: Sequence[Bin], result: Mapping[str, Any], made: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One packing.
+    """Return the document of one packing.
 
-    `instance`: what was packed. `bins`: of its kinds. `result`: the number of bins, its quality,
-    and its source. `made`: everything to reproduce it.
+    `instance`: the packed instance. `bins`: its bins, by kind of item. `result`: the number of
+    bins, its quality and its source. `made`: what is needed to reproduce the packing.
     """
     problem = instance.problem
     return {
@@ -54,14 +56,14 @@ def packing_document(
 
 
 def packing_list(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Several of them; one alone stays unchanged."""
+    """Return one document that lists several packings; a single packing is returned unchanged."""
     if len(documents) == 1:
         return dict(documents[0])
     return {"apiVersion": API_VERSION, "kind": LIST_KIND, "items": list(documents)}
 
 
 def rows_of_bins(instance: VbpInstance, bins: Sequence[Bin]) -> list[list[int]]:
-    """The rows of each bin's items, in order; a row as often as items of it are inside."""
+    """Return the sorted file rows of the items of each bin, one entry per item."""
     kind_of = {kind.sizes: k for k, kind in enumerate(instance.problem.kinds)}
     rows: dict[int, list[int]] = defaultdict(list)
     for i, row in reversed(list(enumerate(instance.rows))):
@@ -75,33 +77,33 @@ ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
 
 @dataclass(frozen=True, slots=True)
 class VbpInstance:
-    """What a file says."""
+    """An instance as read from a file."""
 
-    problem: VectorPacking  # rows with the same sizes are one kind
+    problem: VectorPacking  # rows with the same sizes are one kind of item
     rows: tuple[ItemKind, ...]  # the rows of the file in order
-    sha256: str  # of the text
+    sha256: str  # SHA-256 digest of the text
 
 
 def read_vbp(file: Path) -> VectorPacking:
-    """An instance of a file; items with the same sizes become one kind.
+    """Return the instance of a file; items with the same sizes become one kind.
 
-    Raises InstanceError: the file can not be read, or an item fits into no bin; the message has
-    file, line, the text there and what would be accepted.
+    Raises InstanceError: the file can not be read, or an item fits into no bin. The message names
+    file, line, the invalid text and what is accepted.
     """
     return parse_vbp(text_of(file), file.stem, str(file))
 
 
 def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
-    """The same of a text.
+    """Return the instance of a text; items with the same sizes become one kind.
 
-    `text`: what is in the file. `name`: of the instance. `where`: the file, for messages; the name
-    where it is not said. Raises InstanceError: as `read_vbp`.
+    `text`: content of a `.vbp` file. `name`: name of the instance. `where`: file named in messages,
+    by default `name`. Raises InstanceError: as `read_vbp`.
     """
     return parse_instance(text, name, where).problem
 
 
 def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
-    """The same with the rows as they are in the file.
+    """Return the instance of a text together with the original rows.
 
     Raises InstanceError: as `read_vbp`.
     """
@@ -130,7 +132,10 @@ def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
 def _too_large(
     where: str, capacity: tuple[int, ...], rows: list[ItemKind], lines: list[int]
 ) -> Iterator[str]:
-    """Where no size is below zero, which would make room for others, each item fits alone."""
+    """Yield a message for each size above the capacity.
+
+    Dimensions with negative sizes are skipped, because such items free capacity for others.
+    """
     for d, most in enumerate(capacity):
         if min(row.sizes[d] for row in rows) < 0:
             continue
@@ -144,14 +149,15 @@ def _too_large(
 
 
 def file_of(path: Path) -> Path:
-    """The file on the disk that a path of `read_vbps` is in."""
+    """Return the file on disk for a path of `read_vbps`: the instance, or its archive."""
     return path if path.suffix == SUFFIX and _is_file(path) else _archive_of(path) or path
 
 
 def is_vbp(path: str) -> bool:
-    """Whether a path names such a file, or an archive, or files of an archive.
+    """Return whether a path names a `.vbp` file, an archive of them, or files in an archive.
 
-    `instances.tar.gz` are all that are in it, `instances.tar.gz/class1_20_*` those of these names.
+    `instances.tar.gz` names all instances of an archive, `instances.tar.gz/class1_20_*` those that
+    match the pattern.
     """
     if path.endswith(SUFFIX):
         return True
@@ -160,9 +166,9 @@ def is_vbp(path: str) -> bool:
 
 
 def read_vbps(path: Path) -> tuple[VbpInstance, ...]:
-    """The instance of a file, or those of an archive in the order of their names.
+    """Return the instance of a file, or the instances of an archive sorted by name.
 
-    Raises InstanceError: as `read_vbp`; there is no file of that name in the archive.
+    Raises InstanceError: as `read_vbp`; also if no file of the archive matches.
     """
     archive = None if _is_file(path) and path.suffix == SUFFIX else _archive_of(path)
     if archive is None:
@@ -175,7 +181,7 @@ def read_vbps(path: Path) -> tuple[VbpInstance, ...]:
     with tarfile.open(archive) as opened:
         for name in found:
             member = opened.extractfile(name)
-            assert member is not None  # noqa: S101  only files are asked for
+            assert member is not None  # noqa: S101  _members yields files only
             text = member.read().decode("utf-8", "replace")
             stem = PurePosixPath(name).stem
             instances.append(parse_instance(text, stem, f"{archive}/{name}"))
@@ -190,7 +196,7 @@ def _archive_of(path: Path) -> Path | None:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether the file exists; no file has too long a name."""
+    """Return whether the file exists; False if its name is too long for the file system."""
     try:
         return path.is_file()
     except OSError:
@@ -198,7 +204,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _members(archive: Path, wanted: str) -> Iterator[str]:
-    """Names in an archive that match a pattern as a whole or by their last part."""
+    """Yield the names in an archive that match a pattern by full path, file name or stem."""
     try:
         with tarfile.open(archive) as opened:
             names = [m.name for m in opened if m.isfile() and m.name.endswith(SUFFIX)]
