@@ -1,7 +1,7 @@
-"""How a plugin is declared: its name, its arguments, and the rules that it brings.
+"""How a plugin is declared: its name, its arguments, and the rules that it builds.
 
-A plugin may bring several rules: `predicates` is one per kind of predicate, `proportion` and
-`capacity` come with ceilings and floors of queues.
+One plugin may build several rules. `predicates` builds one rule for each kube-scheduler filter;
+`proportion` and `capacity` also build the rules on the capability and guarantee of queues.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Argument:
     Attributes
     ----------
     least
-        The smallest number that is accepted; None without one.
+        The smallest number that is accepted; None if there is no lower bound.
     fields
-        Of a mapping. Its content is addressed by dotted names: `sra.enable`. Of a list, those of
-        each entry: `strategies.0.name`.
+        Arguments inside a mapping or inside each entry of a list. Dotted names address them:
+        `sra.enable` in a mapping, `strategies.0.name` in a list.
     choices
-        The words of which one may be chosen.
+        The accepted values of a choice.
 
     """
 
@@ -62,7 +62,7 @@ class Argument:
     choices: tuple[str, ...] = ()
 
     def accepts(self, name: str) -> bool:
-        """Whether an argument of this name is accepted."""
+        """Return whether the declaration covers an argument of this name."""
         if self.name.endswith("*"):
             return name.startswith(self.name[:-1]) and len(name) >= len(self.name)
         return name == self.name
@@ -70,14 +70,14 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class LevelKind:
-    """A level that models may list.
+    """A level of the objective that a model may list by name.
 
     Attributes
     ----------
     rank
-        Its place in models that do not list levels; smaller ranks are more important.
+        Its position in models that do not list levels; smaller ranks are more important.
     rules
-        Names of the rules whose levels it stands for, in the order of the policy.
+        Names of the rules that define it. Their levels follow the order of the policy.
 
     """
 
@@ -98,16 +98,17 @@ class Plugin:
     meaning
         Its purpose in a few words; `optsched` shows it next to the name.
     arguments
-        The arguments that a configuration may set; any other is refused with its line.
+        The arguments that a configuration may set. Any other argument is an error, reported with
+        its line.
     build
-        Makes its rules from checked arguments, among them whether `enableHierarchy` and
-        `enableReclaimable` are on.
+        The function that makes the rules from checked arguments. These include the switches
+        `enableHierarchy` and `enableReclaimable`.
     origin
-        Its file or package; empty for built-in plugins.
+        The file or package that defines the plugin; empty for built-in plugins.
     aliases
         Other names that configurations may use.
     levels
-        The levels that a model may list because of it, besides the score of nodes.
+        The levels that a model may list if the plugin is on, in addition to the node score.
 
     """
 
@@ -121,27 +122,27 @@ class Plugin:
 
 
 def weight_argument(name: str, default: int, meaning: str) -> Argument:
-    """Return the declaration of a whole number of at least 0."""
+    """Return the declaration of an argument that is a whole number of at least 0."""
     return Argument(name, Kind.WHOLE, default, meaning)
 
 
 def switch_argument(name: str, meaning: str, *, default: bool = True) -> Argument:
-    """Return the declaration of true or false."""
+    """Return the declaration of an argument that is true or false."""
     return Argument(name, Kind.SWITCH, default, meaning)
 
 
 def duration_argument(name: str, default: str, meaning: str) -> Argument:
-    """Return the declaration of a duration."""
+    """Return the declaration of an argument that is a duration."""
     return Argument(name, Kind.DURATION, default, meaning)
 
 
 def mapping_argument(name: str, meaning: str, *fields: Argument) -> Argument:
-    """Return the declaration of a mapping of further arguments."""
+    """Return the declaration of an argument that is a mapping of further arguments."""
     return Argument(name, Kind.MAPPING, "", meaning, fields=fields)
 
 
 def choice_argument(name: str, default: str, meaning: str, choices: tuple[str, ...]) -> Argument:
-    """Return the declaration of one of some words."""
+    """Return the declaration of an argument that is one of some words."""
     return Argument(name, Kind.CHOICE, default, meaning, choices=choices)
 
 
@@ -162,7 +163,7 @@ def read_names(arguments: Mapping[str, Value], name: str) -> list[str]:
 
 
 def read_resource_weights(arguments: Mapping[str, Value], prefix: str) -> dict[str, int]:
-    """Return the weights of CPU, memory and the resources that are named, 1 unless set."""
+    """Return the weights of CPU, memory and the listed further resources; the default is 1."""
     weights = {
         CPU: read_whole(arguments, f"{prefix}.cpu", 1),
         MEMORY: read_whole(arguments, f"{prefix}.memory", 1),

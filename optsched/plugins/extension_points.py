@@ -1,4 +1,4 @@
-"""The parts of a rule: a name, arguments, and the faces that the verifier and the engines call."""
+"""The extension points of a rule, for the verifier, the models and the greedy pipeline."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One hard rule that a plan breaks.
+    """One violation of a hard rule by a plan.
 
     Attributes
     ----------
-    where, detail
-        The object as "kind name", and the numbers.
+    where
+        The object, as "kind name".
+    detail
+        What is wrong, with the numbers.
     gang
-        Key of the gang whose decisions break it, if known.
+        Key of the gang whose decisions break the rule, if known.
 
     """
 
@@ -59,7 +61,7 @@ class Violation:
 
 
 class Room(NamedTuple):
-    """Tasks of a class that a gang asks for at once, and (N,) how many each node has room for."""
+    """How many tasks of a class a gang requests together, and (N,) how many fit each node."""
 
     task_class: int
     number: int
@@ -67,12 +69,14 @@ class Room(NamedTuple):
 
 
 class Blocker(NamedTuple):
-    """Running tasks (see `problem.running`), any of which keeps a class out of its whole domain.
+    """Running tasks, each of which excludes a task class from its whole topology domain.
 
     Attributes
     ----------
+    tasks
+        Indices in `problem.running`.
     domain_of
-        (N,) domain of each node, -1 where it is in none.
+        (N,) domain of each node, -1 for a node outside all domains.
 
     """
 
@@ -86,11 +90,13 @@ class EvictionGroups(NamedTuple):
     Attributes
     ----------
     tasks, group_of
-        (V',) on the axis of `problem.running`, and the group of each.
+        (V',) indices in `problem.running`, and the group of each task.
     node
-        (K,) where a group stands.
-    leave, number
-        (K,) the variable that counts how many of a group leave, and how many they are.
+        (K,) the node of each group.
+    leave
+        (K,) the variable that counts the evicted tasks of each group.
+    number
+        (K,) the number of tasks in each group.
 
     """
 
@@ -101,12 +107,12 @@ class EvictionGroups(NamedTuple):
     number: I64
 
     def groups(self, tasks: I64) -> I64:
-        """Groups of which some running tasks are."""
+        """Return the groups that contain any of some running tasks."""
         found: I64 = np.unique(self.group_of[np.isin(self.tasks, tasks)])
         return found
 
     def by_group(self) -> I64:
-        """(K,) one running task of each group."""
+        """Return (K,) one running task of each group."""
         first = np.zeros(len(self.node), np.int64)
         first[self.group_of] = self.tasks
         return first
@@ -118,22 +124,24 @@ NO_EVICTIONS = EvictionGroups(_NONE, _NONE, _NONE, _NONE, _NONE)
 
 @dataclass(frozen=True, slots=True)
 class NodeModel:
-    """The model node by node, to which rules add rows.
+    """The model with one variable per task class and node, to which rules add rows.
 
     Attributes
     ----------
     problem
         The problem, in which running tasks that may be evicted still hold their resources.
     gang_alone
-        The problem in which no task that may be evicted counts. The same unless victims are chosen.
+        The problem without the tasks that may be evicted. Equals `problem` if the model chooses
+        no victims.
     model
         Variables and rows so far.
     supplied
-        (C, N) variable for the tasks of a class on a node, -1 where none may be.
+        (C, N) variable for the number of tasks of a class on a node; -1 where the class is
+        excluded.
     evictions
         The running tasks that the model may evict; the rows hold once the victims have left.
     form
-        The aggregated model of the session; None where victims are chosen for one gang.
+        The aggregated model of the session; None if the model chooses victims for one gang.
 
     """
 
@@ -152,8 +160,8 @@ class NodeModel:
     def split_gangs(self, gangs: Bool) -> GangNodes:
         """Return variables for the tasks of some gangs (G,) on each node.
 
-        The rule names these gangs in `distinguish_gangs`, and their classes in `ties_nodes`. There
-        are none without `form`.
+        The rule must name these gangs in `distinguish_gangs` and their classes in `ties_nodes`.
+        Raises `ValueError` without `form`.
         """
         if self.form is None:
             raise ValueError("gangs are split by node in the model of a session alone")
@@ -164,7 +172,7 @@ class NodeModel:
 
 
 class Level(Protocol):
-    """One level of the objective: an integer to be made large or small."""
+    """One level of the objective: an integer to maximise or minimise."""
 
     @property
     def name(self) -> str:
@@ -176,34 +184,34 @@ class Level(Protocol):
 
     @property
     def sense(self) -> Sense:
-        """Whether more or less is better."""
+        """The direction: maximise or minimise."""
 
     def value(self, outcome: Outcome) -> int:
-        """The level reached, recomputed from the decisions alone."""
+        """Return the value that a plan reaches, recomputed from its decisions alone."""
 
     def ideal(self, problem: Problem) -> int:
-        """A value that nothing beats, known without solving."""
+        """Return a bound that no plan can beat, computed without solving."""
 
 
 class GangLevel(Level, Protocol):
-    """A level over gangs and their tasks, on any nodes."""
+    """A level over gangs and their tasks, regardless of nodes."""
 
     def encode(self, form: Formulation) -> Expression:
-        """The level as a linear form of the aggregated model, with rows where it needs any."""
+        """Return the level as a linear expression of the aggregated model; add rows if needed."""
 
 
 class NodeLevel(Level, Protocol):
-    """A level that sums a value over the nodes that tasks are put on."""
+    """A level that sums a value over the nodes on which tasks are placed."""
 
     def node_values(self, problem: Problem) -> I64:
-        """(C, N) what one task of a class adds on a node."""
+        """Return (C, N) the value that one task of a class adds on a node."""
 
 
 class DomainLevel(Level, Protocol):
-    """A level over where in the network gangs and their parts go."""
+    """A level over the network domains in which gangs and their sub-groups are placed."""
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """The level as a linear form of the model node by node, with the choices it needs.
+        """Return the level as a linear expression of the node model; add variables if needed.
 
         `supplied` is (C, N) as in `NodeModel`. `Rule.constrain_nodes` has been called before.
         """
@@ -217,23 +225,27 @@ AnyLevel: TypeAlias = "GangLevel | NodeLevel | DomainLevel"
 
 
 def is_node_level(level: AnyLevel) -> TypeIs[NodeLevel]:
-    """Whether a level sums a value over nodes; far cheaper than `isinstance` of a protocol."""
+    """Return whether a level sums a value over nodes.
+
+    The attribute check is far cheaper than `isinstance` of a protocol.
+    """
     return hasattr(level, "node_values")
 
 
 def is_domain_level(level: AnyLevel) -> TypeIs[DomainLevel]:
-    """Whether a level is over domains of the network."""
+    """Return whether a level is over network domains."""
     return hasattr(level, "encode_places")
 
 
 class KeyReach(IntEnum):
-    """Which queues' tasks change the key of a queue while gangs are placed."""
+    """The queues whose placements change the key of a queue."""
 
     OWN = 0
+    """Only placements of the queue itself change its key."""
     GROWING = 1
-    """Those of other queues as well, and the key only grows."""
+    """Placements of other queues change the key as well, but never lower it."""
     ANY = 2
-    """Those of other queues as well."""
+    """Placements of other queues may raise or lower the key."""
 
 
 class Order:
@@ -247,7 +259,7 @@ class Order:
     orders_by_class: ClassVar[bool] = False
     """Whether `gang_key` is equal for all gangs of a class that hold nothing.
 
-    See `solver.greedy.gang_classes`. Keys that depend on age, name or estimates are not.
+    Keys that depend on age, name or estimates are not equal. See `solver.greedy.gang_classes`.
     """
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
@@ -260,14 +272,14 @@ class Order:
 
 
 class Quota:
-    """Extension point: how much queues and gangs may still get."""
+    """Extension point: how much more may be allocated to queues and gangs."""
 
     def max_tasks(self, queue: int, task_class: int) -> int:
         """Return how many tasks of a class may still be allocated to a queue."""
         raise NotImplementedError
 
     def holds(self, gang: int) -> bool:
-        """Whether the rule holds with the placed tasks of a gang."""
+        """Return whether the rule holds with the placed tasks of a gang."""
         raise NotImplementedError
 
     def enqueue_vote(self, gang: int) -> int:
@@ -283,27 +295,24 @@ class Preemption:
     """Extension point: the victims that a gang may claim."""
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return those of some running tasks, in order, that a gang may preempt.
-
-        None abstains.
-        """
+        """Return which of some running tasks a gang may preempt, in order; None abstains."""
         raise NotImplementedError
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the same for a gang of another queue."""
+        """Return which tasks a gang of another queue may reclaim, in order; None abstains."""
         raise NotImplementedError
 
 
 class NodeState:
-    """Extension point: what nodes hold for the rule as tasks are placed and evicted.
+    """Extension point: the rule's own state of nodes as tasks are placed and evicted.
 
     Attributes
     ----------
     fits_later
-        Whether `fits` answers for nodes without terminating pods itself. A custom plugin without
-        that in its `fits` is opened a second time on the problem without them.
+        Whether `fits` itself handles `later`. A custom plugin whose `fits` does not is opened a
+        second time, on the problem without terminating pods.
     reads_labels
-        Whether pod labels that are not part of task classes decide where a gang is placed.
+        Whether placement depends on pod labels that are not part of task classes.
 
     """
 
@@ -311,14 +320,14 @@ class NodeState:
     reads_labels: ClassVar[bool] = False
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        """(N,) nodes that one more task of a gang fits; None if no node is excluded.
+        """Return (N,) the nodes that one more task of a gang fits; None if all nodes do.
 
         Parameters
         ----------
         gang
-            -1 means nodes that the task fits in any gang.
+            The gang; -1 for the nodes that the task fits whatever its gang.
         later
-            Whether terminating pods have left: the victims of this session included.
+            Whether to assume that terminating pods and the victims of this session have left.
 
         """
         raise NotImplementedError
@@ -348,10 +357,10 @@ _OLD_MASKS = ("live_mask", "later_mask", "open_nodes")
 
 
 class Greedy(Order, Quota, Preemption, NodeState):
-    """A plugin in the greedy pipeline, opened for one problem. Does nothing by itself.
+    """Base class of a plugin in the greedy pipeline, opened for one problem.
 
-    The pipeline calls only the methods that a subclass defines. Further methods that it looks for
-    are the protocols of `solver.greedy.plugins`.
+    The pipeline calls only the methods that a subclass defines. The protocols of
+    `solver.greedy.plugins` declare further optional methods.
     """
 
     def __init_subclass__(cls, **arguments: object) -> None:
@@ -363,7 +372,7 @@ class Greedy(Order, Quota, Preemption, NodeState):
 
 
 def _combine_masks(self: Any, gang: int, task_class: int, *, later: bool) -> Bool | None:  # noqa: ANN401
-    """`NodeState.fits` of a class that defines `live_mask`, `later_mask` or `open_nodes`."""
+    """Implement `NodeState.fits` with the old `live_mask`, `later_mask` or `open_nodes`."""
     live_mask = getattr(self, "live_mask", None)
     find_nodes = getattr(self, "later_mask", live_mask) if later else live_mask
     nodes: Bool | None = find_nodes(task_class) if find_nodes else None
@@ -375,7 +384,7 @@ def _combine_masks(self: Any, gang: int, task_class: int, *, later: bool) -> Boo
 
 
 def _adapt_encode_nodes(old: Callable[..., None]) -> Callable[..., None]:
-    """Make `constrain_nodes` of an `encode_nodes(form, supplied)`."""
+    """Return a `constrain_nodes` that calls an old `encode_nodes(form, supplied)`."""
 
     def constrain_nodes(self: Rule, nodes: NodeModel) -> None:
         if nodes.form is not None:
@@ -396,11 +405,11 @@ class Filter:
     Attributes
     ----------
     mask_lasts
-        Whether the mask stays as it is while objects do; False where time or load change it.
+        Whether the mask changes only when cluster objects change; False if time or load change it.
     mask_sees_pods
         Whether the mask depends on the pods on nodes.
     pods_may_help
-        Whether a pod may be allowed on a node only because of other pods there.
+        Whether other pods on a node may be the reason that a pod is allowed there.
 
     """
 
@@ -410,11 +419,11 @@ class Filter:
     pods_may_help: ClassVar[bool] = False
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """(N,) nodes that a class may use regardless of other placements; None for all nodes."""
+        """Return (N,) nodes open to a class whatever else is placed; None for all nodes."""
         return None
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """Return what excluded nodes lack, to follow their number: "did not match …"."""
+        """Return why nodes are excluded, as text after their number: "did not match …"."""
         return f"did not pass {self.name}"
 
 
@@ -422,27 +431,27 @@ class Score:
     """Extension point: scores of nodes; larger is better."""
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """(N,) score of nodes regardless of other placements; None if all nodes score equally."""
+        """Return (N,) node scores that ignore other placements; None if all are equal."""
         return None
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """Return a function that scores nodes for one more task of a class; None without scores.
 
-        It gets used and offered amounts on m nodes, (m, R) each, and returns (m,). Its scores of
-        nodes where the task does not fit have no effect.
+        The function takes the used and the allocatable amounts of m nodes, (m, R) each, and returns
+        (m,) scores. Scores of nodes that the task does not fit have no effect.
         """
         return None
 
 
 class Constraint:
-    """Extension point: rows of the model.
+    """Extension point: constraints (rows) of the model.
 
     Attributes
     ----------
     eviction_can_break
         Whether an eviction can break the rule for other tasks.
     ties_by_relations
-        Whether `problem.relations` hold all that ties its classes to other tasks on nodes.
+        Whether `problem.relations` contains every dependence of its classes on other tasks.
 
     """
 
@@ -453,23 +462,23 @@ class Constraint:
         """Add rows to the aggregated model."""
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Whether placements of a class depend on other tasks of a node, beyond masks and capacity.
+        """Return whether masks and capacity do not suffice: other tasks of a node matter as well.
 
-        Such classes are exact only node by node: see `constrain_nodes`.
+        Only `constrain_nodes` can model such a class exactly.
         """
         return False
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
         """Add rows over single nodes, and over gangs on nodes (`NodeModel.split_gangs`).
 
-        Rules that do not depend on victims leave a model without `form` alone.
+        Rules that do not depend on victims add nothing to a model without `form`.
         """
 
     def distinguish_gangs(self, problem: Problem) -> Bool | I64 | None:
-        """(G,) gangs that the rule distinguishes; None where it distinguishes none.
+        """Return (G,) which gangs the rule keeps apart; None if gang classes need no split.
 
-        Booleans: gangs that the rows or levels of the rule must see one by one. Integers: gangs
-        with different numbers are never one gang class.
+        Booleans: True for gangs that the rows or levels of the rule must treat individually.
+        Integers: gangs with different numbers are never in one gang class.
         """
         return None
 
@@ -478,7 +487,7 @@ class Objective:
     """Extension point: levels of the objective."""
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[AnyLevel]:
-        """Return the levels that the rule contributes, the most important first."""
+        """Return the levels that the rule contributes, the most important one first."""
         return ()
 
 
@@ -494,15 +503,15 @@ class Verify:
         return ()
 
     def spares(self, problem: Problem) -> Bool | None:
-        """(V,) running tasks that no gang may evict; None if there are none.
+        """Return (V,) running tasks that no gang may evict; None if there are none.
 
-        See `problem.running` for the axis.
+        The axis V is that of `problem.running`.
         """
         return None
 
 
 class Explain:
-    """Extension point: the reasons for which gangs wait."""
+    """Extension point: the reasons why gangs wait."""
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """Return why the rule keeps a gang waiting; None if it does not."""
@@ -510,12 +519,13 @@ class Explain:
 
 
 class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
-    """A hard rule, an order or a score; what a subclass does not override has no effect.
+    """A hard rule, an order or a score; methods that a subclass does not override have no effect.
 
     Attributes
     ----------
     hard_face
-        The switch that turns the hard part on: `verify`, rows, masks and quotas.
+        The switch that turns the hard part on (`verify`, rows, masks and quotas); None if the hard
+        part is always on.
 
     """
 
@@ -526,9 +536,9 @@ class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
         adopt_old_names(cls, _RENAMED)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """Return the plugin's side in the greedy pipeline; None if it has none in this problem.
+        """Return the rule's plugin in the greedy pipeline; None if this problem needs none.
 
-        The pipeline keeps the ledger; the rule only reads it.
+        The pipeline updates the ledger; the rule only reads it.
         """
         return None
 
@@ -540,15 +550,15 @@ Renamed: TypeAlias = "Mapping[str, tuple[str, Callable[[Any], Any] | None]]"
 
 
 def adopt_old_names(kind: type, renamed: Renamed) -> None:
-    """Give a class the new names of the methods that it defines by old ones, with a warning.
+    """Alias the deprecated method names of a class to the current ones, with a warning.
 
     Parameters
     ----------
     kind
         The class that has just been defined.
     renamed
-        By old name, the new one, and what makes the new method of the old one where its arguments
-        have changed; None where they have not.
+        By old name: the current name, and a function that adapts the old method to the current
+        arguments; None if the arguments are the same.
 
     """
     for old, (new, adapt) in renamed.items():

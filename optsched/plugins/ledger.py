@@ -1,7 +1,7 @@
-"""What the greedy pipeline has placed so far, kept once for all rules.
+"""The running totals of what the greedy pipeline has placed, shared by all rules.
 
-Plain lists: a session reads a few numbers of one queue or gang at a time, many thousand times, and
-there a list is faster than an array.
+The totals are plain lists. A session reads a few numbers of one queue or gang many thousand times,
+and for such reads a list is faster than an array.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ class Ledger:
     Attributes
     ----------
     request
-        (C, R) what one task of a class takes.
+        (C, R) request of one task of each class.
     queue_of
-        (G,) queue of a gang.
+        (G,) queue of each gang.
     queue_used
-        (Q, R) held by each queue's own gangs.
+        (Q, R) resources that each queue's own gangs hold.
     subtree_used
-        (Q, R) held by the gangs of each queue and of all queues below it.
+        (Q, R) resources that the gangs of each queue and of all its descendants hold.
     gang_placed
-        (G,) tasks placed in this session.
+        (G,) number of tasks placed in this session.
     gang_evicted
-        (G,) running tasks that leave.
+        (G,) number of running tasks evicted in this session.
     gang_waiting
-        (G,) those of them whose room is still being released.
+        (G,) number of placed tasks that wait until terminating pods release their capacity.
     gang_log, queue_log
         Gangs that gained or lost tasks, and their queues, in the order of the changes.
     touched
-        Gangs of which tasks have been placed, or running tasks leave.
+        Gangs with tasks that have been placed or evicted in this session.
     idle_total
-        (R,) free on all nodes together; negative while tasks are placed on capacity being released.
+        (R,) idle capacity of all nodes; negative while tasks are placed on capacity that
+        terminating pods still hold.
     leaving_total
-        (R,) what leaves all nodes together.
+        (R,) capacity of all nodes that terminating pods and victims release.
 
     """
 
@@ -70,11 +71,11 @@ class Ledger:
         self._gang_used: dict[int, list[int]] = {}
 
     def holds_nothing(self, gang: int) -> bool:
-        """Whether a gang certainly holds nothing: neither before nor by placements."""
+        """Return whether a gang surely holds nothing, neither before the session nor since."""
         return gang not in self._gang_used and not self._rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:
-        """(R,) held by a gang, earlier amounts included."""
+        """Return (R,) the resources that a gang holds, those from before the session included."""
         if gang not in self._gang_used:
             held = self._rows[gang].allocated
             nothing = [0] * len(self._resources)
@@ -82,7 +83,7 @@ class Ledger:
         return self._gang_used[gang]
 
     def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
-        """Record that a running task of a gang leaves; with sign -1 that it stays after all."""
+        """Record the eviction of a running task of a gang (sign 1) or its rollback (sign -1)."""
         self.gang_evicted[gang] += sign
         self._note_touch(gang)
         of_gang = self.gang_used(gang)
@@ -94,18 +95,18 @@ class Ledger:
 
     @property
     def coming_total(self) -> list[int]:
-        """(R,) free on all nodes together once everything that is leaving has left."""
+        """(R,) future idle capacity of all nodes: once terminating pods and victims have left."""
         both = zip(self.idle_total, self.leaving_total, self._promised_total, strict=True)
         return [idle + leaving - promised for idle, leaving, promised in both]
 
     def record_nomination(self, amounts: Sequence[int]) -> None:
-        """Record that so much of a placement takes capacity being released, not free capacity."""
+        """Record the amounts of a placement that take capacity still being released, not idle."""
         for r, amount in enumerate(amounts):
             self.idle_total[r] += amount
             self._promised_total[r] += amount
 
     def record_placement(self, gang: int, task_class: int, number: int) -> None:
-        """Record tasks of a class placed for a gang; a negative number takes them back."""
+        """Record tasks of a class placed for a gang; a negative number undoes placements."""
         self.gang_placed[gang] += number
         self._note_touch(gang)
         of_gang = self.gang_used(gang)
@@ -125,7 +126,7 @@ class Ledger:
         (self.touched.add if is_touched else self.touched.discard)(gang)
 
     def _add_to_queue(self, queue: int, amounts: Sequence[tuple[int, int]]) -> None:
-        """Add (resource, amount) to what a queue holds, and to all queues above it."""
+        """Add (resource, amount) to what a queue holds, and to the subtrees of its ancestors."""
         self.queue_log.append(queue)
         own = self.queue_used[queue]
         for r, amount in amounts:
@@ -139,6 +140,6 @@ class Ledger:
 
 
 def _requests(problem: Problem) -> list[list[int]]:
-    """(C, R) what one task of a class takes; shared, so never changed."""
+    """Return the (C, R) request of one task of each class; callers share it and only read it."""
     found: list[list[int]] = problem.classes.request.tolist()
     return found

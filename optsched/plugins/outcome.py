@@ -1,4 +1,4 @@
-"""A problem with one answer to it: the rest of nodes and queues afterwards, as arrays."""
+"""A problem with one solution, and what nodes and queues hold after it, as arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Derived = TypeVar("Derived")
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Everything that levels and explanations ask about decisions, computed when first asked."""
+    """What levels and explanations read of decisions; each value is computed on first use."""
 
     problem: Problem
     decisions: Decisions
@@ -33,24 +33,24 @@ class Outcome:
 
     @cached_property
     def node_of_coming(self) -> I64:
-        """(T,) node that a task gets, or to which it is nominated."""
+        """(T,) node on which each task is placed or to which it is nominated; else negative."""
         seat: I64 = np.where(self.placed, self.decisions.node_of, self.decisions.nominated)
         return seat
 
     @cached_property
     def seated(self) -> Bool:
-        """(T,) tasks that get a node now or by nomination."""
+        """(T,) tasks that are placed or nominated."""
         return self.node_of_coming >= 0
 
     @cached_property
     def num_seated(self) -> I64:
-        """(G,) the same by gang."""
+        """(G,) number of placed or nominated tasks of each gang."""
         gangs = self.problem.gang_of[self.seated]
         return np.bincount(gangs, minlength=self.problem.num_gangs).astype(np.int64)
 
     @cached_property
     def on_node(self) -> I64:
-        """(N, R) taken by newly placed tasks."""
+        """(N, R) requests of newly placed tasks on each node."""
         problem = self.problem
         taken = np.zeros_like(problem.used)
         tasks = np.flatnonzero(self.placed)
@@ -60,19 +60,19 @@ class Outcome:
 
     @cached_property
     def idle(self) -> I64:
-        """(N, R) still free."""
+        """(N, R) idle capacity of each node after the placements."""
         left: I64 = self.problem.idle - self.on_node
         return left
 
     @cached_property
     def idle_total(self) -> I64:
-        """(R,) still free on all nodes together."""
+        """(R,) idle capacity of all nodes after the placements."""
         total: I64 = self.idle.sum(axis=0)
         return total
 
     @cached_property
     def future_idle(self) -> I64:
-        """(N, R) free once all terminating tasks have left and nominated tasks have started."""
+        """(N, R) idle once all terminating tasks have left and nominated tasks have started."""
         problem = self.problem
         promised = np.zeros_like(problem.used)
         tasks = np.flatnonzero(self.decisions.nominated >= 0)
@@ -83,13 +83,13 @@ class Outcome:
 
     @cached_property
     def future_total(self) -> I64:
-        """(R,) the same on all nodes together; a node below zero counts as 0."""
+        """(R,) future idle capacity of all nodes; a node below zero counts as 0."""
         total: I64 = np.maximum(self.future_idle, 0).sum(axis=0)
         return total
 
     @cached_property
     def queue_gain(self) -> I64:
-        """(Q, R) newly placed for each queue's own gangs, or promised to them."""
+        """(Q, R) requests of placed and nominated tasks of each queue's own gangs."""
         problem = self.problem
         gain = np.zeros_like(problem.queues.allocated)
         tasks = np.flatnonzero(self.seated)
@@ -99,24 +99,24 @@ class Outcome:
 
     @cached_property
     def queue_allocated(self) -> I64:
-        """(Q, R) held by each queue's own gangs afterwards."""
+        """(Q, R) resources that each queue's own gangs hold afterwards."""
         held: I64 = self.problem.queues.allocated + self.queue_gain
         return held
 
     @cached_property
     def subtree_allocated(self) -> I64:
-        """(Q, R) held afterwards by the gangs of each queue and of all queues below it."""
+        """(Q, R) resources that each queue and all its descendants hold afterwards."""
         return self.problem.queues.summed_up(self.queue_allocated)
 
     def derived(self, compute: Callable[[Outcome], Derived]) -> Derived:
-        """The result of a function of this outcome, computed once; the function must be pure."""
+        """Return the result of a pure function of this outcome; it is computed once."""
         if compute not in self._derived:
             self._derived[compute] = compute(self)
         return cast("Derived", self._derived[compute])
 
     @cached_property
     def next_requests(self) -> dict[int, I64]:
-        """The next requests of gangs; `next_request` fills it on demand."""
+        """The next request of each gang (R,); the module `next_request` fills it on demand."""
         return {}
 
     @cached_property

@@ -1,6 +1,6 @@
 """The built-in plugins by name, found in the modules that declare them.
 
-A module of one of these packages that assigns a `Plugin` to a name brings that plugin.
+Every `Plugin` that a module of these packages assigns to a name is a built-in plugin.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PACKAGES = (
 
 
 def _find_plugins() -> dict[str, Plugin]:
-    """Return the plugins that modules declare, sorted by name."""
+    """Return the plugins that the modules of `_PACKAGES` declare, sorted by name."""
     found: list[Plugin] = []
     for name in _PACKAGES:
         package = import_module(f"optsched.plugins.{name}")
@@ -33,4 +33,4 @@ ALIASES = {alias: plugin.name for plugin in PLUGINS.values() for alias in plugin
 """Other spellings that Volcano's documentation uses (users.md, G27)."""
 
 JOB_PLUGINS = ("svc", "ssh", "env", "tensorflow", "pytorch", "mpi", "ray", "hcclrank")
-"""Plugins of jobs that people list among the scheduler's by mistake."""
+"""Plugins of the job controller, which users may list as scheduler plugins by mistake."""

@@ -1,4 +1,4 @@
-"""The rules that a policy switches on, in its order, with the faces that it leaves on."""
+"""The rules that a policy switches on, in its order, with the switches that it leaves on."""
 
 from __future__ import annotations
 
@@ -50,32 +50,32 @@ _ALWAYS: tuple[Rule, ...] = (
 
 @runtime_checkable
 class GangExclusion(Protocol):
-    """A rule that excludes gangs, whichever pods are evicted for them."""
+    """A rule that excludes gangs regardless of evictions."""
 
     def excludes(self, problem: Problem) -> Bool | None:
-        """(G,) gangs that get nothing in any plan; None when there are none."""
+        """Return (G,) the gangs that get nothing in any plan; None if there are none."""
 
 
 @runtime_checkable
 class Blocking(Protocol):
-    """A rule whose masks exclude nodes because of pods that run there."""
+    """A rule whose masks exclude nodes because of the pods that run on them."""
 
     hard_face: ClassVar[Face | None]
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """Return running tasks that exclude nodes from a class while they stand."""
+        """Return the running tasks that exclude a class from nodes while they run."""
 
 
 @runtime_checkable
 class VictimRelevance(Protocol):
-    """A rule that knows which victims may help a task class."""
+    """A rule that knows whose eviction may help a task class."""
 
     eviction_can_break: ClassVar[bool]
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """(V,) equal numbers for running tasks that are equal to the rule; None for no task.
+        """Return (V,) numbers that are equal for tasks between which the rule does not distinguish.
 
-        -1 for tasks whose eviction does not help the class.
+        -1 for tasks whose eviction does not help the class; None if no task's does.
         """
 
 
@@ -86,14 +86,14 @@ class Entitling(Protocol):
     returns_by_use: ClassVar[bool]
     """Whether a pod may be reclaimed for any deserved resource that it uses.
 
-    Else only for resources that the reclaiming gang requests.
+    If false, only for resources that the reclaiming gang requests.
     """
 
     def deserved(self, problem: Problem) -> I64 | None:
-        """(Q, R) what queues may reclaim, 0 where nothing is due; None without such a rule."""
+        """Return (Q, R) the deserved shares, 0 for none; None if the rule defines no shares."""
 
     def deserved_by_name(self, world: World) -> Mapping[str, Mapping[str, int]] | None:
-        """Return the same from domain objects, by queue and resource, for the verifier."""
+        """Return the deserved shares from domain objects, by queue and resource (verifier)."""
 
 
 @runtime_checkable
@@ -101,7 +101,7 @@ class EnqueueExplanation(Protocol):
     """A rule that explains why it rejects a gang at enqueueing."""
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return why a gang's pods may not be created; None if they may."""
+        """Return why a gang may not be enqueued (its pods not be created); None if it may."""
 
 
 @runtime_checkable
@@ -109,18 +109,18 @@ class CapacityExplanation(Protocol):
     """A rule that can keep gangs waiting although their tasks fit nodes."""
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """Return why a gang waits although nodes fit its tasks; None if the rule allows it."""
+        """Return why a gang waits although its tasks fit nodes; None if the rule allows it."""
 
 
 _STARVING = frozenset({"gang", "priority", "tdm"})
-"""Rules that vote on which gangs others may be evicted for."""
+"""Rules that vote on the gangs for which pods may be evicted (Volcano `JobStarving`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveRule:
-    """A rule in its place: the plugin that brought it, its tier and the faces that are on.
+    """A rule of a policy, with its plugin, its tier and the switches that are on.
 
-    `origin` says where the plugin comes from; empty for built-in ones.
+    `origin` is the file or package of a custom plugin; empty for built-in plugins.
     """
 
     rule: Rule
@@ -131,13 +131,13 @@ class ActiveRule:
 
     @property
     def binds(self) -> bool:
-        """Whether its hard part is on."""
+        """Whether the hard part of the rule is on."""
         return self.rule.hard_face is None or self.rule.hard_face in self.faces
 
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Rules in the order in which they are called; those that always hold come first."""
+    """The rules of a policy in call order; those that hold in every policy come first."""
 
     active: tuple[ActiveRule, ...]
     guards: tuple[Rule, ...] = ()
@@ -145,12 +145,12 @@ class RuleSet:
 
     @classmethod
     def of(cls, *rules: Rule) -> RuleSet:
-        """Some rules with all their faces, in one tier."""
+        """Return some rules with the default switches, in one tier."""
         return cls(tuple(ActiveRule(r, r.name, 0) for r in rules))
 
     @cached_property
     def enforced(self) -> tuple[ActiveRule, ...]:
-        """All rules with their faces, those that always hold included."""
+        """All rules with their switches, including the rules that hold in every policy."""
         return (*(ActiveRule(r, r.name, -1) for r in _ALWAYS), *self.active)
 
     @property
@@ -160,13 +160,13 @@ class RuleSet:
 
     @cached_property
     def hard(self) -> tuple[Rule, ...]:
-        """The rules that plans must keep, each once."""
+        """The rules that plans must satisfy, each one once."""
         found = {a.rule.name: a.rule for a in self.active if a.binds}
         return (*_ALWAYS, *found.values())
 
     @cached_property
     def unmodelled(self) -> tuple[str, ...]:
-        """Names of custom rules that verify plans and give the engines nothing to find them by."""
+        """Names of custom rules that only verify plans: no model or pipeline enforces them."""
         custom = [a.rule for a in self.active if a.origin]
         inner = [rule.inner if isinstance(rule, IsolatedRule) else rule for rule in custom]
         return tuple(rule.name for rule in inner if _only_verifies(type(rule)))
@@ -183,13 +183,13 @@ class RuleSet:
 
     @cached_property
     def guarding(self) -> tuple[Rule, ...]:
-        """Rules that have a say in evictions, each once."""
+        """Rules that may forbid evictions, each one once."""
         evicting = {Face.PREEMPTABLE, Face.RECLAIMABLE, Face.VICTIM}
         switched = [a for a in self.active if evicting & a.faces]
         return (*_ALWAYS, *self.guards, *{a.rule.name: a.rule for a in switched}.values())
 
     def spared(self, problem: Problem) -> Bool:
-        """(V,) running tasks that may not be evicted, whoever asks."""
+        """Return (V,) the running tasks that may not be evicted for any gang."""
         spared = np.zeros(len(running_tasks(problem)), np.bool_)
         for rule in self.guarding:
             mine = rule.spares(problem)
@@ -198,7 +198,7 @@ class RuleSet:
         return spared
 
     def waivable(self, problem: Problem) -> Bool:
-        """(V,) running tasks that only their own settings keep from eviction."""
+        """Return (V,) the running tasks that only their own annotations protect from eviction."""
         waivable = unwilling(problem)
         if not waivable.any():
             return waivable
@@ -209,9 +209,9 @@ class RuleSet:
         return waivable
 
     def entitling(self, problem: Problem) -> tuple[I64 | None, bool]:
-        """(Q, R) what queues may claim back, in base units; None where no rule says it.
+        """Return (Q, R) the deserved shares in base units, None if no rule defines them.
 
-        And whether queues return what their pods use, not what is requested (`returns_by_use`).
+        The second value is `returns_by_use` of the rule that defines them.
         """
         known = ((rule.deserved(problem), rule.returns_by_use) for rule in self.entitling_rules)
         nothing: tuple[I64 | None, bool] = (None, False)
@@ -243,7 +243,7 @@ class RuleSet:
         return tuple(a.rule for a in self.active if isinstance(a.rule, EnqueueExplanation))
 
     def find_excluded_gangs(self, problem: Problem) -> Bool:
-        """(G,) gangs that some hard rule excludes, whichever pods are evicted for them."""
+        """Return (G,) the gangs that some hard rule excludes regardless of evictions."""
         excluded = np.zeros(problem.num_gangs, np.bool_)
         for rule in self.hard:
             if isinstance(rule, GangExclusion):
@@ -253,11 +253,11 @@ class RuleSet:
         return excluded
 
     def guarded_by(self, *rules: Rule) -> RuleSet:
-        """The same with more rules on evictions."""
+        """Return the rule set with some rules on evictions as its `guards`."""
         return RuleSet(self.active, rules)
 
     def contained(self, faults: Faults) -> RuleSet:
-        """The same, where an error of a custom rule is recorded and does no more harm."""
+        """Return the rule set with custom rules wrapped, so that their errors are only recorded."""
         if not any(a.origin for a in self.active):
             return self
         kept = (
@@ -267,7 +267,7 @@ class RuleSet:
         return RuleSet(tuple(kept), self.guards)
 
     def connected(self, outside: Outside) -> RuleSet:
-        """Return the rules for one session, with the services that extenders may call."""
+        """Return the rule set of one session, with the services that extenders may call."""
         kept = (
             replace(a, rule=a.rule.connect(outside)) if isinstance(a.rule, Extender) else a
             for a in self.active
@@ -280,9 +280,9 @@ class RuleSet:
         return next((r for r in self.hard if isinstance(r, NetworkTopology)), None)
 
     def distinguish_gangs(self, problem: Problem) -> tuple[Bool | None, list[I64]]:
-        """Return the gangs (G,) that stay classes of their own, and numbers (G,) that split them.
+        """Return (G,) the gangs that are classes of their own, and (G,) numbers that split classes.
 
-        The numbers are those of `Rule.distinguish_gangs`, one array a rule.
+        The numbers are those of `Rule.distinguish_gangs`, one array per rule.
         """
         rules = {r.name: r for r in (*_ALWAYS, *(a.rule for a in self.active))}.values()
         found = [f for r in rules if (f := r.distinguish_gangs(problem)) is not None]
@@ -292,27 +292,27 @@ class RuleSet:
 
     @cached_property
     def scoring(self) -> tuple[Rule, ...]:
-        """Rules whose scores count."""
+        """Rules whose node scores are switched on."""
         return tuple(a.rule for a in self.active if Face.NODE_ORDER in a.faces)
 
     @cached_property
     def ranking(self) -> tuple[Rule, ...]:
-        """Rules that rank nodes: those with scores, and those that always hold."""
+        """Rules that may score nodes: the rules of `scoring` and those of every policy."""
         return (*_ALWAYS, *self.scoring)
 
     @cached_property
     def filters(self) -> tuple[Rule, ...]:
-        """The rules of `masking` that have a mask: the others exclude no node of any class."""
+        """The rules of `masking` that override `mask`; the other rules exclude no nodes."""
         return _overriding(self.masking, "mask")
 
     @cached_property
     def scorers(self) -> tuple[Rule, ...]:
-        """The rules of `ranking` that give scores."""
+        """The rules of `ranking` that override `scorer` or `class_score`."""
         return _overriding(self.ranking, "scorer", "class_score")
 
     @cached_property
     def level_scorers(self) -> tuple[Rule, ...]:
-        """The rules of `scoring` that give scores."""
+        """The rules of `scoring` that override `scorer` or `class_score`."""
         return _overriding(self.scoring, "scorer", "class_score")
 
     @cached_property
@@ -322,22 +322,23 @@ class RuleSet:
 
     @cached_property
     def explaining(self) -> tuple[Rule, ...]:
-        """Hard rules that explain why a gang waits, however many nodes have room."""
+        """Hard rules that can explain why a gang waits, whatever nodes its tasks fit."""
         return _overriding(self.hard, "explain")
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Whether some hard rule ties a class to other tasks on nodes."""
+        """Return whether some hard rule ties a class to other tasks on nodes."""
         return any(rule.ties_nodes(problem, task_class) for rule in self.tying)
 
     def find_rule(self, name: str) -> ActiveRule | None:
-        """The rule of a name, if it is on at all."""
+        """Return the rule of a name; None if the policy does not switch it on."""
         return next((a for a in self.active if a.rule.name == name), None)
 
     @cached_property
     def preempts_for_growth(self) -> bool:
-        """Whether preempt serves gangs beyond their minimum (Volcano `JobStarving`).
+        """Whether preempt also serves gangs that have their minimum (Volcano `JobStarving`).
 
-        The first tier with a vote decides; there `gang` votes for gangs below their minimum alone.
+        The first tier with a vote decides. In that tier, `gang` votes only for gangs below their
+        minimum.
         """
         voting = [a for a in self.active if a.rule.name in _STARVING]
         tiers = [a.tier for a in voting if Face.JOB_STARVING in a.faces]
@@ -347,18 +348,21 @@ class RuleSet:
         )
 
     def enables(self, name: str, face: Face) -> bool:
-        """Whether a rule is on with a face."""
+        """Return whether a rule is on and one of its extension points is switched on."""
         found = self.find_rule(name)
         return found is not None and face in found.faces
 
 
 def gives_scores(rule: Rule) -> bool:
-    """Whether a rule scores nodes."""
+    """Return whether a rule scores nodes."""
     return bool(_overriding([rule], "scorer", "class_score"))
 
 
 def _overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
-    """The rules with a form of their own of some method: sessions call no others for each class."""
+    """Return the rules that override some of the methods.
+
+    Sessions call these methods once per class, so they skip the rules that do not override them.
+    """
     return tuple(
         rule
         for rule in rules

@@ -66,13 +66,13 @@ def test_a_move_that_makes_room_is_fine() -> None:
 @pytest.mark.parametrize(
     ("broken", "problem"),
     [
-        (move(to=""), "consolidation: task ns/x-w-0: moved for ns/want, but has no place"),
+        (move(to=""), "consolidation: task ns/x-w-0: moved for ns/want, but it has no node"),
         (move(to="n0"), "fits: node n0"),
         (move(to="n2"), "taints"),
         (move(to="n7"), "well-formed: task ns/x-w-0~: node n7 does not exist"),
         (move("ns/want-w-0", "n1", ""), "evicted, but is Pending"),
         (move("ns/none", "n1"), "victims: task ns/none"),
-        (replace(move(), preemptor="ns/y"), "which gets no room"),
+        (replace(move(), preemptor="ns/y"), "which gets no node"),
         (replace(move(), action="shuffle"), "neither preempt, reclaim nor consolidation"),
     ],
     ids=str,
@@ -84,11 +84,11 @@ def test_what_is_wrong_with_a_move(broken: Evict, problem: str) -> None:
 @pytest.mark.parametrize(
     ("gangs", "problem"),
     [
-        ([runs("x", "n0", is_movable=False), runs("y", "n1")], "nobody would start it again"),
-        ([replace(runs("x", "n0"), priority=1), runs("y", "n1")], "is more important"),
-        ([runs("x", "n0", preemptable=False), runs("y", "n1")], "says that it may not be"),
+        ([runs("x", "n0", is_movable=False), runs("y", "n1")], "no controller would restart it"),
+        ([replace(runs("x", "n0"), priority=1), runs("y", "n1")], "has a higher priority"),
+        ([runs("x", "n0", preemptable=False), runs("y", "n1")], "is not preemptable"),
         ([runs("x", "n0", "n1")], "1 tasks would be left, minMember is 2"),
-        ([replace(runs("x", "n0"), queue="own"), runs("y", "n1")], "queue own gives nothing back"),
+        ([replace(runs("x", "n0"), queue="own"), runs("y", "n1")], "queue own is not reclaimable"),
     ],
     ids=["unowned", "important", "spared", "in part", "of a queue that keeps"],
 )

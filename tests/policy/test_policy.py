@@ -29,7 +29,7 @@ def test_a_policy_can_be_read_in_words() -> None:
         "tier 1     gang      gangs start together or not at all; enablePreemptable: false\n"
         "tier 2     capacity  queues deserve fixed parts and may borrow beyond them; "
         "enableHierarchy: true\n"
-        "           sla       longest waiting times\n"
+        "           sla       gangs in order of the end of their waiting time\n"
         "           binpack   fills nodes that are in use; binpack.weight = 3\n"
         "levels     1. guarantee   what queues are guaranteed, ask for and miss\n"
         "           2. admission   gangs that start, from the highest priority to the lowest\n"

@@ -320,16 +320,16 @@ def test_the_verifier_looks_at_the_end() -> None:
 
     assert problems(before, "n1") == ""
     assert "fits: node n0" in problems(before, "n0")
-    assert "has no place to start again" in problems(before, "")
+    assert "it has no node to restart on" in problems(before, "")
     assert "node n9 does not exist" in problems(before, "n9")
     fixed = loner("x", "n0")
     fixed = replace(fixed, tasks=(replace(fixed.tasks[0], is_movable=False),))
-    assert "nobody would start it again" in problems(
+    assert "no controller would restart it" in problems(
         cluster(nodes(2, gpu=2), [fixed, loner("y", "n1"), wants]), "n1"
     )
     high = replace(loner("x", "n0"), priority=5)
     found = problems(cluster(nodes(2, gpu=2), [high, loner("y", "n1"), wants]), "n1")
-    assert "is more important" in found
+    assert "it has a higher priority" in found
 
 
 # --- how many, and next to whom ------------------------------------------------------------------

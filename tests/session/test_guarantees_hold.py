@@ -85,7 +85,7 @@ def test_the_verifier_tells_claims_within_a_guarantee_from_others() -> None:
         world = World(snapshot, (*victims, *placed))
         return sorted({v.detail for v in Victims().verify_evictions(world)})
 
-    refusal = ["evicted, but says that it may not be"]
+    refusal = ["evicted, but is not preemptable"]
     assert found(contest(2, shield)) == []
     assert found(contest(2, shield), "preempt") == refusal
     assert found(contest(2, shield, floor=1)) == refusal

@@ -234,7 +234,7 @@ def test_pods_that_use_nothing_of_what_is_asked_for_stay():
     assert evicted(decide(before)) == []
     actions = [Evict(t.key, "n0", "reclaim", "ns/etl") for t in train.tasks]
     assert broken(before, *actions, Nominate("ns/etl-w-0", "n0", "ns/etl")) == [
-        "task ns/train-gpu-0: uses nothing that is asked for, reclaim for ns/etl"
+        "task ns/train-gpu-0: uses none of the requested resources, reclaim for ns/etl"
     ]
 
 
@@ -262,7 +262,7 @@ def test_evictions_are_judged_in_the_order_of_the_plan():
     assert broken(before, *actions) == []
     later = [Evict("ns/a2-w-0", "n0", "reclaim", "ns/c"), Nominate("ns/c-w-1", "n0", "ns/c")]
     assert broken(before, *actions, *later) == [
-        "queue a: gives back more than it holds above what it deserves, reclaim for ns/c"
+        "queue a: would return more than it holds above its deserved share, reclaim for ns/c"
     ]
 
 
@@ -372,7 +372,9 @@ def test_a_gang_that_bids_and_loses_is_refused():
         Nominate("ns/mid-w-1", "n0", "ns/mid"),
         Nominate("ns/high-w-0", "n0", "ns/high"),
     ]
-    assert "gang ns/mid: has pods evicted, and loses some to ns/high" in broken(before, *actions)
+    assert "gang ns/mid: has pods evicted for itself and loses pods to ns/high" in broken(
+        before, *actions
+    )
 
 
 def test_a_gang_that_has_its_minimum_may_not_preempt():

@@ -1,1 +1,1 @@
-"""Victims: which pods may be evicted or moved, for which gang, and what eviction must achieve."""
+"""Victims: which pods may be evicted or moved, for which gang, and when an eviction is useful."""

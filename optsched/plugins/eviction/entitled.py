@@ -1,9 +1,9 @@
-"""Which gang may evict which pods in the optimising session.
+"""The pods that each gang may evict in sessions with a solver.
 
 Mathematics: models/formulation/entitled.md. A gang preempts pods of lower priority in its own
-queue. Its queue reclaims its deserved share from queues above theirs; a guarantee overrides the
-annotations of victims (victims.md). A gang of victims keeps its minimum or leaves as a whole.
-Volcano's votes of plugins by tiers apply only without a solver.
+queue. Its queue reclaims its deserved share from queues that hold more than theirs. Within a
+guarantee, the annotations of victims do not hold (victims.md). A gang of victims keeps its minimum
+or is evicted as a whole. Volcano's plugin votes by tier apply only without a solver.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 class Floors:
-    """The running tasks whose annotations a reclaim within a guarantee overrides.
+    """The running tasks that a gang may reclaim within a guarantee despite their annotations.
 
     Attributes
     ----------
     waivable
-        (V,) tasks that only their annotations protect.
+        (V,) tasks that only their annotations protect; none if no queue has a guarantee.
 
     """
 
@@ -53,23 +53,23 @@ class Floors:
             self.waivable = np.zeros_like(self.waivable)
 
     def waived(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
-        """Return the tasks whose annotations do not hold against a gang of a queue.
+        """Return the tasks whose annotations do not protect them against a gang of a queue.
 
         Parameters
         ----------
         queue
-            Of the gang.
+            The queue of the gang.
         request
-            (E, R) what the tasks that it waits for request.
+            (E, R) requests of the tasks for which the gang waits.
         least
-            (R,) the least that is worth having.
+            (R,) the least amounts that the gang can use.
         held
-            (Q, R) what each queue and those below it hold.
+            (Q, R) resources that each queue and its descendants hold.
 
         Returns
         -------
         Bool
-            (V,) True for each.
+            (V,) True for the unprotected tasks.
 
         """
         if not self.waivable.any():
@@ -80,7 +80,7 @@ class Floors:
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
         """Return the tasks of other queues that a gang may reclaim within a guarantee.
 
-        Parameters and shape as in `waived`, regardless of the annotations of tasks.
+        The parameters and the shape are those of `waived`; annotations of tasks do not matter.
         """
         found = np.zeros_like(self.waivable)
         asked, queues, running = (request > 0).all(axis=0), self._queues, self._running
@@ -95,7 +95,7 @@ class Floors:
 
     @cached_property
     def owed(self) -> Bool:
-        """(Q,) queues that hold less of something than is guaranteed to them."""
+        """(Q,) queues that hold less of some resource than their guarantee."""
         queues = self._queues
         lacks = np.asarray(queues.summed_up(queues.allocated) < queues.guarantee)
         owed: Bool = np.logical_or.reduce(lacks, axis=1)
@@ -108,14 +108,14 @@ GANG_PREEMPT, GANG_RECLAIM = "gangpreempt", "gangreclaim"
 
 
 class Entitled(Rule):
-    """Preempt by priority within a queue, reclaim by deserved shares, and keep gangs whole.
+    """Preempt by priority within a queue, reclaim by deserved shares, and break no gang.
 
     Parameters
     ----------
     rules
         The rules of the policy.
     reach
-        Which of preempt and reclaim the policy allows.
+        Which of the actions preempt and reclaim the policy allows.
 
     """
 
@@ -134,7 +134,7 @@ class Entitled(Rule):
             gang = world.snapshot.gang_by_key.get("" if task is None else task.gang)
             preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)
             if task is None or gang is None or preemptor is None:
-                continue  # `Victims` reports it
+                continue  # `Victims` reports unknown tasks and gangs.
             problem = _unentitled(world, eviction, gang, preemptor)
             if eviction.action == PREEMPT and not self._may_preempt(gang, preemptor):
                 problem = problem or f"preempted for {preemptor.key}, which has its minimum"
@@ -148,25 +148,25 @@ class Entitled(Rule):
             yield Violation(self.name, f"task {victims[0]}", detail, by)
 
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
-        """Yield victims that neither their preemptor nor any claim needs, with the preemptor."""
+        """Yield victims that neither their preemptor nor any reclaim needs, with the preemptor."""
         for victims, by in find_needless(world, self._rules, (PREEMPT, RECLAIM)):
             if not self._is_required_by_claim(world, victims):
                 yield victims, by
 
     def _is_required_by_claim(self, world: World, victims: Sequence[str]) -> bool:
-        """Return whether some claim of the plan would fail if some victims stayed.
+        """Return whether some reclaim of the plan would become a violation if some victims stayed.
 
-        A queue that reclaims ends within its due, whichever of its gangs reclaims. So what leaves
-        it counts for that claim.
+        A queue that reclaims must end within its deserved share, whichever of its gangs reclaims.
+        So victims that leave this queue may be necessary for the reclaim.
         """
         stay = set(victims)
         actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
         return any(True for _ in self._verify_shares(World(world.snapshot, actions)))
 
     def _verify_gangs(self, world: World) -> Iterator[Violation]:
-        """A gang of victims keeps its minimum, or nothing on nodes that are ready.
+        """Check that each gang of victims keeps its minimum, or nothing on ready nodes.
 
-        Pods on other nodes are no victims of any gang, and hold nothing that a gang could use.
+        Pods on nodes that are not ready are never victims, as no gang can use what they hold.
         """
         ready = {node.name for node in world.snapshot.nodes if node.ready}
         evicted = {e.task for e in world.evictions}
@@ -181,7 +181,7 @@ class Entitled(Rule):
                 yield Violation(self.name, f"gang {gang.key}", detail)
 
     def _may_preempt(self, gang: Gang, preemptor: Gang) -> bool:
-        """Return whether a gang lacks its minimum, or may preempt beyond it."""
+        """Return whether the preemptor lacks its minimum, or may preempt beyond its minimum."""
         if self._rules.preempts_for_growth or preemptor.is_loose or gang.key == preemptor.key:
             return True
         ready = [t for t in preemptor.tasks if t.status.counts_as_ready]
@@ -189,24 +189,24 @@ class Entitled(Rule):
         return lacks or bool(preemptor.sub_groups)
 
     def _verify_bidders(self, world: World) -> Iterator[Violation]:
-        """A gang that loses pods to another gang has none evicted for itself."""
+        """Check that no gang both loses pods to another gang and has pods evicted for itself."""
         loses: dict[str, str] = {}
         for eviction in world.evictions:
             task = world.task_by_key.get(eviction.task)
             if task is not None and task.gang != eviction.preemptor and not eviction.to:
                 loses.setdefault(task.gang, eviction.preemptor)
         for key in sorted({e.preemptor for e in world.evictions} & loses.keys()):
-            detail = f"has pods evicted, and loses some to {loses[key]}"
+            detail = f"has pods evicted for itself and loses pods to {loses[key]}"
             yield Violation(self.name, f"gang {key}", detail, key)
 
     def _verify_shares(self, world: World) -> Iterator[Violation]:
-        """Check reclaiming queues at the end, and lenders before and after each reclaim."""
+        """Check reclaiming queues after all evictions, lending queues at each reclaim."""
         reclaims = _group_reclaims(world)
         if not reclaims:
             return
         due, by_use = self._deserved(world)
         if due is None:
-            yield Violation(self.name, "reclaim", "no rule of the policy says what queues deserve")
+            yield Violation(self.name, "reclaim", "no rule of the policy defines deserved shares")
             return
         shares = _Shares(world, due, by_use=by_use)
         claims = Claims(world)
@@ -215,7 +215,7 @@ class Entitled(Rule):
             borrower = world.snapshot.gang_by_key[preemptor].queue
             shares.replay(reclaim.last)
             gang = world.snapshot.gang_by_key[preemptor]
-            # A guarantee holds for gangs of any size.
+            # A reclaim within a guarantee may take the lender below its deserved share.
             returned = [task for task in reclaim.tasks if not claims.covers(gang, task)]
             for where, detail in (
                 *shares.overclaims(borrower, lender, requested),
@@ -229,7 +229,7 @@ class Entitled(Rule):
                 yield Violation(self.name, f"task {where}", found, preemptor)
 
     def _deserved(self, world: World) -> tuple[Mapping[str, Mapping[str, int]] | None, bool]:
-        """Return what queues deserve, and whether victims count by what they use of it."""
+        """Return the deserved shares by queue and resource, and `returns_by_use` of their rule."""
         for rule in self._rules.entitling_rules:
             due = rule.deserved_by_name(world)
             if due is not None:
@@ -238,7 +238,7 @@ class Entitled(Rule):
 
 
 def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
-    """What is reclaimed by preemptor and lending queue, without victims that break a rule."""
+    """Return the reclaims by preemptor and lending queue, without evictions that break a rule."""
     found: dict[tuple[str, str], _Reclaim] = {}
     for at, eviction in enumerate(world.evictions):
         task = world.task_by_key.get(eviction.task)
@@ -263,9 +263,9 @@ class _Reclaim:
 
 
 class _Shares:
-    """What queues with their descendants hold and deserve while evictions are replayed.
+    """What queues and their descendants hold and deserve as the evictions are replayed.
 
-    Evictions are replayed in the order of the plan. Placements count from the start.
+    Evictions are replayed in the order of the plan. All placements count from the start.
     """
 
     def __init__(self, world: World, due: Mapping[str, Mapping[str, int]], *, by_use: bool) -> None:
@@ -282,7 +282,7 @@ class _Shares:
             self._count_eviction(at, self._evicted_in_all)
 
     def replay(self, last: int) -> None:
-        """Replay all evictions up to one of them."""
+        """Replay all evictions up to the index `last`."""
         for at in range(self._replayed, last + 1):
             self._count_eviction(at, self._evicted)
         self._replayed = max(self._replayed, last + 1)
@@ -298,7 +298,7 @@ class _Shares:
             add_into(evicted[queue.name], task_usage(task))
 
     def _path_below_common_ancestor(self, name: str, other: str) -> list[Queue]:
-        """Return a queue and its ancestors up to the first common ancestor with another queue."""
+        """Return a queue and its ancestors below its first common ancestor with another queue."""
         by_name = self._world.snapshot.queue_by_name
         above = {q.name for q in self._world.ancestors(by_name[other])}
         return [q for q in self._world.ancestors(by_name[name]) if q.name not in above]
@@ -306,7 +306,7 @@ class _Shares:
     def _allocated_after(
         self, queue: Queue, evicted: Mapping[str, Mapping[str, int]]
     ) -> dict[str, int]:
-        """Return what a queue and all below it hold after evictions there."""
+        """Return what a queue and its descendants hold after evictions there."""
         held = dict(self._allocated_before(queue))
         add_into(held, {r: -amount for r, amount in evicted[queue.name].items()})
         return held
@@ -321,7 +321,7 @@ class _Shares:
         return self._held[queue.name]
 
     def _named(self, queue: Queue, requested: Iterable[str]) -> dict[str, int]:
-        """Return the deserved share of a queue of the requested resources."""
+        """Return the deserved share of a queue, restricted to the requested resources."""
         due = self._due.get(queue.name, {})
         return {r: due[r] for r in requested if due.get(r, 0) > 0}
 
@@ -331,7 +331,7 @@ class _Shares:
         """Yield queues of the reclaiming side that would exceed their deserved share."""
         chain = self._path_below_common_ancestor(name, lender)
         if not any(self._named(queue, requested) for queue in chain):
-            yield name, "nothing that is asked for is due to it"
+            yield name, "its deserved share contains none of the requested resources"
         for queue in chain:
             held = self._allocated_after(queue, self._evicted_in_all)
             for r, due in self._named(queue, requested).items():
@@ -345,8 +345,7 @@ class _Shares:
     ) -> Iterator[tuple[str, str]]:
         """Yield queues that were not above their deserved share before their last victim.
 
-        The resources that count are those of the request, or those that the victims use. Pods that
-        use none of them may always be reclaimed.
+        `_kinds` says which resources count. Victims that use none of these may always be reclaimed.
         """
         for queue in self._path_below_common_ancestor(name, borrower):
             held = self._allocated_after(queue, self._evicted)
@@ -360,12 +359,16 @@ class _Shares:
                     }
                 largest = {r: max(taken.get(r, 0) for taken in kept) for r in kind}
                 if not any(held.get(r, 0) + largest[r] > keeps[r] for r in kind):
-                    yield queue.name, "gives back more than it holds above what it deserves"
+                    yield queue.name, "would return more than it holds above its deserved share"
 
     def _kinds(
         self, queue: Queue, requested: Sequence[str], tasks: Sequence[Task]
     ) -> dict[frozenset[str], list[dict[str, int]]]:
-        """Return what victims take, by the resources that must exceed the deserved share."""
+        """Return the use of victims, grouped by the resources that count for them.
+
+        The queue must exceed its deserved share of one of these. They are the requested resources,
+        or the deserved ones that the victim uses if victims count by use.
+        """
         due = self._due.get(queue.name, {})
         kinds: dict[frozenset[str], list[dict[str, int]]] = {}
         for taken in map(task_usage, tasks):
@@ -383,10 +386,10 @@ class _Shares:
         needed = {r for r in requested if r != PODS}
         for task in tasks if self._by_use else ():
             if not needed & {r for r, n in task_usage(task).items() if n}:
-                yield task.key, "uses nothing that is asked for"
+                yield task.key, "uses none of the requested resources"
 
     def sunk(self, name: str, borrower: str, tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:
-        """Yield queues that would keep less than their guarantee."""
+        """Yield queues that would hold less than their guarantee."""
         touched = summed(task_usage(t) for t in tasks)
         for queue in self._path_below_common_ancestor(name, borrower):
             held = self._allocated_after(queue, self._evicted)
@@ -406,7 +409,7 @@ def _unentitled(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> s
     if eviction.action == RECLAIM:
         return _unreclaimable(world, gang, preemptor)
     if eviction.action == CONSOLIDATE:
-        return ""  # `Consolidation` checks it
+        return ""  # `Consolidation` checks moves.
     known = f"{PREEMPT}, {RECLAIM} nor {CONSOLIDATE}"
     return f"evicted by {eviction.action}, which is neither {known}"
 
@@ -416,14 +419,14 @@ def _unexchangeable(world: World, eviction: Evict, gang: Gang) -> str:
     come = world.placed_of.get(gang.key, ())
     if eviction.action == PREEMPT and any(t.priority > task.priority for t in come):
         return ""
-    return f"evicted for its own gang {gang.key}, of which nothing more important comes"
+    return f"evicted for its own gang {gang.key}, which places no task of higher priority"
 
 
 def _unpreemptable(gang: Gang, preemptor: Gang) -> str:
     if gang.queue != preemptor.queue:
         return f"preempted for {preemptor.key} of another queue"
     if gang.priority >= preemptor.priority:
-        return f"preempted for {preemptor.key}, which is not more important"
+        return f"preempted for {preemptor.key}, which has no higher priority"
     return ""
 
 

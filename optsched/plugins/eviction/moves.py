@@ -1,4 +1,4 @@
-"""Moves of running pods: those that plugins propose, and those that make room for gangs.
+"""Moves of running pods: proposed by plugins, or made to free capacity for gangs.
 
 Mathematics: models/formulation/moves.md and models/formulation/consolidation.md.
 """
@@ -28,20 +28,21 @@ SHUFFLE = "shuffle"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Relief:
-    """Nodes with excess load, and nodes that can take it; axis K of amounts.
+    """Nodes with excess load, and nodes that can take that load, in K measured amounts.
 
     Attributes
     ----------
     excess
-        (N, K) use above a target; at most 0 for none.
+        (N, K) use above a target; zero or negative for none.
     space
-        (N, K) what a node may take.
+        (N, K) amounts that a node may still take.
     is_open
         (N,) nodes to which tasks may be moved.
     uses
-        (V, K) the assumed use of a running task.
+        (V, K) the assumed use of each running task.
     fits
-        Whether each task needs a node that fits it; otherwise the space is pooled.
+        Whether each task needs a single node that fits it; otherwise the space of all nodes is
+        summed.
 
     """
 
@@ -61,15 +62,16 @@ class Moves:
     tasks
         (m,) running tasks, see `problem.running`, in order of eviction.
     reasons
-        The reason by node.
+        The reason for an eviction, by node.
     period_ms
         The shortest time between two evictions.
     most
-        Most tasks of a gang that may be missing together; other gangs are not limited.
+        By gang, the most tasks that may be evicted together; gangs that are not listed have no
+        limit.
     whole
-        Gangs that may leave as a whole if they cannot spare single tasks.
+        Gangs that may be evicted as a whole if they cannot spare single tasks.
     relief
-        The excess that ends the moves; None to move all tasks.
+        The excess load; the moves end when none is left. None to move all tasks.
 
     """
 
@@ -86,11 +88,11 @@ class Mover(Protocol):
     """A rule that moves running tasks off their nodes in the action `shuffle`."""
 
     def find_moves(self, problem: Problem) -> Moves | None:
-        """Running tasks that should not stay on their nodes; None when there are none."""
+        """Return the running tasks to move off their nodes; None if there are none."""
 
 
 def has_period_passed(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:
-    """Return whether the period of a plugin has passed."""
+    """Return whether the period since the last evictions of a plugin has passed."""
     last = snapshot.last_shuffle_ms.get(plugin)
     return last is None or snapshot.taken_ms - last >= period_ms
 
@@ -107,7 +109,7 @@ def moved_by(world: World, plugin: str) -> list[Evict]:
 
 
 def left_broken(gang: Gang, evicted: Collection[str]) -> str:
-    """Return what a gang lacks without some tasks; empty if it is complete or has ended."""
+    """Return what a gang lacks after some evictions; empty if it is complete or has no pod left."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
     left = [t for t in held if t.key not in evicted]
     if len(left) == len(held) or not any(t.status.holds_resources for t in left):
@@ -121,7 +123,7 @@ CONSOLIDATE = "consolidation"
 
 
 class Consolidation(Rule):
-    """Only restartable pods are moved, each to a node, for gangs that are at least as important."""
+    """Move only restartable pods, each to a known node, for gangs of at least their priority."""
 
     name = "consolidation"
 
@@ -133,7 +135,7 @@ class Consolidation(Rule):
             gang = gangs.get("" if task is None else task.gang)
             preemptor = gangs.get(eviction.preemptor)
             if eviction.action != CONSOLIDATE or gang is None or preemptor is None:
-                continue  # `Victims` reports what does not exist
+                continue  # `Victims` reports unknown tasks and gangs.
             problem = _immovable(world, eviction, gang, preemptor)
             if problem:
                 detail = f"moved for {preemptor.key}, but {problem}"
@@ -141,36 +143,36 @@ class Consolidation(Rule):
 
 
 def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> str:
-    """Why a task may not be moved; empty when it may."""
+    """Return why a task may not be moved; empty if it may."""
     if gang.key == preemptor.key:
-        return "is of that gang itself"
+        return "it belongs to that gang itself"
     if not eviction.to:
-        return "has no place to start again"
+        return "it has no node to restart on"
     if not world.task_by_key[eviction.task].is_movable:
-        return "nobody would start it again"
+        return "no controller would restart it"
     if gang.priority > preemptor.priority:
-        return "is more important"
+        return "it has a higher priority"
     queue = world.snapshot.queue_by_name.get(gang.queue)
     if gang.queue != preemptor.queue and (queue is None or not queue.reclaimable):
-        return f"queue {gang.queue} gives nothing back"
+        return f"queue {gang.queue} is not reclaimable"
     return ""
 
 
 def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Yield what a gang lacks that keeps only some of its tasks."""
+    """Yield what a gang lacks if it keeps only the tasks `left` of the tasks `held`."""
     if len(left) < gang.min_member or lacks_role(gang, left):
         yield f"{len(left)} tasks would be left, minMember is {gang.min_member}"
     yield from _find_broken_groups(gang, held, left)
 
 
 def lacks_role(gang: Gang, left: Sequence[Task]) -> bool:
-    """Return whether a gang with some tasks lacks tasks of a role."""
+    """Return whether a gang that keeps only some tasks is below the minimum of a role."""
     have = Counter(t.role for t in left)
     return any(have[role] < n for role, n in gang.role_minimums)
 
 
 def _find_broken_groups(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Yield sub-groups that lose a part of their size, and policies that lack sub-groups."""
+    """Yield sub-groups that fall below their size, and policies that lack complete sub-groups."""
     before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)
     after = Counter(sub_group_of(gang.sub_groups, t.labels) for t in left)
     standing = Counter(

@@ -1,7 +1,7 @@
 """Victims whose resources the preemptor does not use.
 
-Mathematics: models/formulation/entitled.md, "use". Otherwise an entitled queue could evict pods in
-the name of a gang on other nodes, and other gangs would get the resources.
+Mathematics: models/formulation/entitled.md, "use". Without this check, an entitled queue could
+evict pods for a gang that is placed on other nodes, and other gangs would get the capacity.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def find_needless(
 ) -> Iterator[tuple[list[str], str]]:
     """Yield the victims of some actions that their preemptor does not need, with the preemptor.
 
-    A victim is needed on a node of the preemptor, as long as victims there give no more than the
-    preemptor takes, one victim for each task aside. It is also needed if its gang cannot keep it
-    without another needed victim, or if a plugin other than `fits` refuses the preemptor without
-    the eviction.
+    The victims on a node of the preemptor are needed if, for some resource, they release less than
+    its tasks there request plus one victim per task. A victim on another node is needed if its gang
+    could not keep it and also loses a task on a node of the preemptor. A victim is also needed if
+    the preemptor would break a rule other than `fits` without the eviction.
     """
     coming = _placements_by_gang(world)
     victims_of = _find_victims(world, by)
@@ -50,7 +50,7 @@ def find_needless(
 
 
 def _find_victims(world: World, by: Collection[str]) -> dict[str, list[Task]]:
-    """Return the victims of each preemptor, without its own tasks."""
+    """Return the victims of each preemptor, except tasks of the preemptor itself."""
     found: dict[str, list[Task]] = {}
     for eviction in world.evictions:
         task = world.task_by_key.get(eviction.task)
@@ -76,7 +76,7 @@ def _find_spare_elsewhere(
     coming: Mapping[str, Mapping[str, Sequence[Task]]],
     victims_of: Mapping[str, Sequence[Task]],
 ) -> set[str]:
-    """Return the victims away from their preemptors that their gang could keep all together."""
+    """Return the victims away from their preemptor's nodes that their gangs could keep together."""
     evicted = {eviction.task for eviction in world.evictions}
     away: dict[str, list[Task]] = {}
     for preemptor, victims in victims_of.items():
@@ -96,9 +96,9 @@ def _find_doubtful(
     victims: Sequence[Task],
     elsewhere: Collection[str],
 ) -> list[str]:
-    """Return victims on other nodes, and the largest one of each node with too many.
+    """Return possibly needless victims: some on other nodes, the largest of a node with too many.
 
-    `elsewhere` are victims on other nodes that their gangs could keep.
+    `elsewhere` are the victims of `_find_spare_elsewhere`.
     """
     spare = _find_spare(world, victims)
     served = {task.gang for task in victims if task.node in coming}
@@ -122,7 +122,7 @@ def _find_doubtful(
 
 
 def _find_spare(world: World, victims: Sequence[Task]) -> set[str]:
-    """Return the victims whose gang would stay complete if just this one stayed."""
+    """Return the victims whose gang would be complete if only that victim stayed."""
     evicted = {eviction.task for eviction in world.evictions}
     found: set[str] = set()
     for key in {task.gang for task in victims}:
@@ -143,10 +143,10 @@ def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]
 
 
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
-    """Return whether placed tasks need all victims of a node.
+    """Return whether the tasks `coming` to a node need all victims of the node.
 
-    Of some resource, the victims give less than the tasks take plus one victim for each task. An
-    overcommitted node needs the excess itself.
+    They do if, for some resource, the victims release less than the tasks request plus the largest
+    victim once per task. On an overcommitted node, the excess is added to the request.
     """
     requested = summed(map(task_usage, coming))
     given = [task_usage(task) for task in leaving]
@@ -167,7 +167,7 @@ def _is_required_by_rule(
     preemptor: tuple[Gang, Collection[str]],
     doubtful: Sequence[str],
 ) -> bool:
-    """Return whether a plugin refuses a gang if some victims stay, e.g. quotas or affinity."""
+    """Return whether a gang would break a rule, such as a quota, if some victims stayed."""
     stay = set(doubtful)
     actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
     names = _find_names(world, *preemptor)
@@ -178,7 +178,7 @@ def _is_required_by_rule(
 
 
 def _without_lending(rules: RuleSet) -> RuleSet:
-    """Return the plugins without lending: borrowed capacity does not count for the preemptor."""
+    """Return the rules without lending, as borrowed capacity does not count for the preemptor."""
     active = (
         replace(a, rule=replace(a.rule, lends=False)) if isinstance(a.rule, Proportion) else a
         for a in rules.active
@@ -187,7 +187,7 @@ def _without_lending(rules: RuleSet) -> RuleSet:
 
 
 def _find_names(world: World, gang: Gang, nodes: Collection[str]) -> dict[str, set[str]]:
-    """Return the names of the objects of a gang and of its nodes, by kind."""
+    """Return the names of a gang, its tasks, its queues and its nodes, by kind."""
     queue = world.snapshot.queue_by_name.get(gang.queue)
     line = [] if queue is None else world.ancestors(queue)
     return {

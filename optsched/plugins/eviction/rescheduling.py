@@ -1,7 +1,7 @@
-"""Pods are moved from overutilised nodes to underutilised nodes.
+"""Moves of pods from overutilised to underutilised nodes.
 
 Mathematics: models/formulation/rescheduling.md. Volcano: `pkg/scheduler/plugins/rescheduling`, the
-strategy `lowNodeUtilization`, which looks neither at `nodeFit` nor at `thresholdPriorityClassName`.
+strategy `lowNodeUtilization`; it ignores `nodeFit` and `thresholdPriorityClassName`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class LowNodeUtilization:
     Attributes
     ----------
     low_ppm, high_ppm
-        Use of CPU, memory and pods in millionths. Nodes at or below all `low_ppm` take pods; nodes
-        above one `high_ppm` give pods until they are not.
+        Use of CPU, memory and pods in millionths. Pods move to nodes at or below all `low_ppm`.
+        They move off nodes above any `high_ppm` until the use is at or below all of them.
     below_class
-        Pods of this priority class and above stay.
+        Pods of this priority class and above are not moved.
     fits
-        Whether a pod is evicted only if a node fits it.
+        Whether a pod is evicted only if some node fits it.
 
     """
 
@@ -65,16 +65,16 @@ class LowNodeUtilization:
 
 @dataclass(frozen=True)
 class Rescheduling(Rule):
-    """Overutilised nodes give pods to underutilised nodes.
+    """Move pods from overutilised to underutilised nodes.
 
     Attributes
     ----------
     weight
-        Weight of the score that puts nodes above their target last, so that pods do not return.
+        Weight of the score that ranks nodes above their target last, so that pods do not return.
     period_ms
         Shortest time between two evictions.
     fresh_ms
-        How old a measured load may be.
+        Maximum age of a load measurement.
 
     """
 
@@ -96,7 +96,7 @@ class Rescheduling(Rule):
         return {CPU: load.cpu_ppm, MEMORY: load.memory_ppm, PODS: pods}
 
     def excess(self, node: Node, now_ms: int) -> str:
-        """Describe the use above the target; empty for none or without a measurement."""
+        """Describe the use above the target; empty if there is none or it is not measured."""
         used = {} if self._is_underused(node, now_ms) else self.measured_use(node, now_ms) or {}
         above = [r for r in used if used[r] > self.strategy.high_ppm[r]]
         return " and ".join(
@@ -127,7 +127,7 @@ class Rescheduling(Rule):
         )
 
     def _order(self, problem: Problem, reasons: Mapping[int, str]) -> list[int]:
-        """Return tasks of the busiest nodes first, on a node by rising priority."""
+        """Return the tasks of the busiest nodes first, in order of rising priority on each node."""
         snapshot, running = problem.snapshot, running_tasks(problem)
         limit = snapshot.priority_classes.get(self.strategy.below_class)
         if limit is None:
@@ -185,7 +185,7 @@ class Rescheduling(Rule):
 
 
 def _times(size: I64, ppm: I64) -> I64:
-    """Return size · ppm / 10⁶ without overflow; at least 1 where it is above zero."""
+    """Return size · ppm / 10⁶ without overflow; at least 1 where the exact value is positive."""
     exact = size // MILLION * ppm + size % MILLION * ppm // MILLION
     return np.where((ppm > 0) & (size > 0), np.maximum(exact, 1), exact)
 
@@ -195,7 +195,7 @@ def _eviction_order(task: Task) -> tuple[int, bool, int, str]:
 
 
 def _requested_amounts(problem: Problem) -> I64:
-    """Return (V, K) the requests of running tasks, for their actual use is unknown."""
+    """Return (V, K) the requests of running tasks, as their actual use is unknown."""
     running = running_tasks(problem)
     found = np.zeros((len(running), len(AMOUNTS)), np.int64)
     for k, name in enumerate(AMOUNTS):
@@ -238,19 +238,19 @@ def _thresholds(arguments: Mapping[str, Value], prefix: str) -> dict[str, int]:
 
 
 _STRATEGY = (
-    choice_argument("name", _LOW_NODES, "has no effect: there is this one", (_LOW_NODES,)),
+    choice_argument("name", _LOW_NODES, "the only strategy", (_LOW_NODES,)),
     mapping_argument(
         "params",
-        "of the strategy",
-        _percents("thresholds", "nodes take pods while nothing of them is in use above"),
-        _percents("targetThresholds", "nodes give pods while anything of them is in use above"),
+        "parameters of the strategy",
+        _percents("thresholds", "pods move to nodes whose use is at or below all of these"),
+        _percents("targetThresholds", "pods move off nodes whose use is above any of these"),
         Argument(
             "thresholdPriorityClassName",
             Kind.NAMES,
             _SYSTEM_CLASS,
-            "pods of this PriorityClass and above stay",
+            "pods of this PriorityClass and above are not moved",
         ),
-        switch_argument("nodeFit", "only pods go for which there is a node that takes them"),
+        switch_argument("nodeFit", "move a pod only if an underutilised node fits it"),
     ),
 )
 
@@ -260,8 +260,8 @@ PLUGIN = Plugin(
     "moves pods off busy nodes, with the action shuffle",
     (
         duration_argument("interval", "5m", "shortest time between two evictions"),
-        duration_argument("metricsPeriod", "5m", "how old measured load may be"),
-        Argument("strategies", Kind.LIST, "", "what is looked at", fields=_STRATEGY),
+        duration_argument("metricsPeriod", "5m", "maximum age of load measurements"),
+        Argument("strategies", Kind.LIST, "", "the strategies", fields=_STRATEGY),
     ),
     _rescheduling,
 )

@@ -1,7 +1,7 @@
-"""Pods that are never evicted: system pods, protected pods, and those of disruption budgets.
+"""Pods that are never evicted: system pods, protected pods, pods under spent disruption budgets.
 
 Mathematics: models/formulation/conformance.md and models/formulation/victims.md. Volcano deletes
-victims regardless of disruption budgets; here budgets hold, as in the eviction API.
+victims regardless of disruption budgets. This module respects budgets, as the eviction API does.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 SYSTEM_NAMESPACE = "kube-system"
 SYSTEM_PRIORITY = 2_000_000_000
-"""The least priority of `system-cluster-critical` and `system-node-critical`; users may define
-none above half of it (Kubernetes `pkg/apis/scheduling/types.go`)."""
+"""The lowest priority of `system-cluster-critical` and `system-node-critical`; users may define
+priorities only up to half of it (Kubernetes `pkg/apis/scheduling/types.go`)."""
 
 
 class Conformance(Rule):
-    """Pods of `kube-system` and of system priority classes come first, and none is evicted."""
+    """Place pods of `kube-system` and of system priority classes first, and never evict them."""
 
     name = "conformance"
 
@@ -49,7 +49,7 @@ class Conformance(Rule):
             return
         for task in (t for node in world.snapshot.nodes for t in node.residents):
             if task.key in evicted and is_system(task):
-                yield Violation(self.name, f"task {task.key}", "evicted, but keeps the cluster up")
+                yield Violation(self.name, f"task {task.key}", "evicted, but is a system pod")
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
@@ -61,7 +61,7 @@ class Conformance(Rule):
 
 
 class _Sparing(Greedy):
-    """Protects tasks that keep the cluster alive, and serves their gangs before others."""
+    """Protects system pods, and serves their gangs before others."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -82,26 +82,26 @@ class _Sparing(Greedy):
 
 
 def _system_gangs(problem: Problem) -> list[bool]:
-    """By gang; asked for by every engine of a session."""
+    """Return (G,) whether each gang has system pods; cached, as every solver reads it."""
     return derived_of(problem.snapshot.gangs, is_system_gang)
 
 
 def is_system(task: Task) -> bool:
-    """Whether a task keeps the cluster alive."""
+    """Return whether a task is in `kube-system` or has a system priority."""
     return task.namespace == SYSTEM_NAMESPACE or task.priority >= SYSTEM_PRIORITY
 
 
 def is_system_gang(gang: Gang) -> bool:
-    """Whether any task of a gang keeps the cluster alive."""
+    """Return whether a gang is in `kube-system`, or it or a task of it has a system priority."""
     if gang.namespace == SYSTEM_NAMESPACE or gang.priority >= SYSTEM_PRIORITY:
         return True
     return any(task.priority >= SYSTEM_PRIORITY for task in gang.tasks)
 
 
 def system_first(snapshot: Snapshot) -> Snapshot:
-    """The snapshot with gangs that keep the cluster alive at a system priority, at least.
+    """Return the snapshot with every system gang raised to a system priority.
 
-    The very same snapshot where all of them are.
+    Returns the same object if no gang has to be raised.
     """
     system = derived_of(snapshot.gangs, is_system_gang)
     if not any(system):
@@ -116,7 +116,7 @@ def system_first(snapshot: Snapshot) -> Snapshot:
 
 CONFORMANCE = Plugin(
     "conformance",
-    "system pods first, and never evicted",
+    "system pods are placed first and never evicted",
     (),
     lambda _: (Conformance(),),
 )
@@ -126,7 +126,7 @@ _RECLAIMS = frozenset({"reclaim", "gangreclaim"})
 
 
 class Victims(Rule):
-    """Only running, preemptable tasks of gangs are evicted, for gangs that get their resources."""
+    """Evict only running, preemptable tasks, and only for gangs that are placed."""
 
     name = "victims"
 
@@ -150,7 +150,7 @@ class Victims(Rule):
                 yield Violation(self.name, f"budget {budget.key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
-        """See `Rule`: tasks that are not preemptable, in cooldown, or under a spent budget."""
+        """See `Verify`: tasks that are not preemptable, in cooldown, or under a spent budget."""
         return unwilling(problem) | protected(problem)
 
 
@@ -172,7 +172,7 @@ def protected(problem: Problem) -> Bool:
 def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
     """Return the keys of gangs that lose all pods on ready nodes by evictions, in order.
 
-    `victims` are keys of tasks that leave for good.
+    `victims` are keys of evicted tasks that are not moved to another node.
     """
     ready = {node.name for node in snapshot.nodes if node.ready}
     found = []
@@ -186,7 +186,7 @@ def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
 class Cooldown(Rule):
     """The plugin `cdp`: votes for all tasks that are not in cooldown.
 
-    `Victims` keeps tasks in cooldown without it as well.
+    `Victims` protects tasks in cooldown even without this plugin.
     """
 
     name = "cdp"
@@ -199,7 +199,7 @@ class Cooldown(Rule):
 class Budgets(Rule):
     """The plugin `pdb`: votes for as many tasks as disruption budgets allow.
 
-    `Victims` enforces budgets without it as well.
+    `Victims` enforces budgets even without this plugin.
     """
 
     name = "pdb"
@@ -217,7 +217,7 @@ class _Naming(Greedy):
         self._tasks = running_tasks(problem).tasks
 
     def named(self, tasks: Sequence[Task]) -> list[bool]:
-        """Return which of some tasks may be evicted."""
+        """Return for each task whether it may be evicted."""
         raise NotImplementedError
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
@@ -255,7 +255,7 @@ class _Budgets(_Naming):
 
 def _unmovable(world: World, eviction: Evict) -> str:
     if eviction.preemptor or not eviction.plugin:
-        return f"evicted by {SHUFFLE}, but no plugin wants it moved"
+        return f"evicted by {SHUFFLE}, but no plugin proposed to move it"
     task = world.task_by_key[eviction.task]
     evicted = {e.task for e in world.evictions}
     broken = left_broken(world.snapshot.gang_by_key[task.gang], evicted)
@@ -272,7 +272,7 @@ def covers(budget: Budget, task: Task) -> bool:
 def _refusal(task: Task, now_ms: int) -> str:
     """Return why a running task may not be evicted; empty if it may."""
     if not task.preemptable:
-        return "evicted, but says that it may not be"
+        return "evicted, but is not preemptable"
     if _is_cooling(task, now_ms):
         return "evicted before its cooldown has ended"
     return ""
@@ -283,15 +283,15 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
 
 
 class Claims:
-    """Annotations that protect victims, and the gangs that may override them.
+    """Annotations that protect victims, and the gangs against which they do not hold.
 
-    Gangs that reclaim within the guarantee of their queue override them.
+    They do not hold against gangs that reclaim within the guarantee of their queue.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._now_ms = world.snapshot.taken_ms
-        self._gangs: dict[str, set[str]] = {}  # by queue, gangs that override
+        self._gangs: dict[str, set[str]] = {}  # by queue, the gangs that evict protected tasks
         for eviction in world.evictions:
             task = world.task_by_key.get(eviction.task)
             gang = world.snapshot.gang_by_key.get(eviction.preemptor)
@@ -318,7 +318,7 @@ class Claims:
         return any(self._is_covered(queue, gang, task) for queue in chain)
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
-        """Return whether a gang stays within the guarantee of a queue that a victim uses."""
+        """Return whether a gang stays within a queue's guarantee of resources the victim uses."""
         asked, taken = _least_request(gang), task_usage(task)
         floor = {r: amount for r, amount in queue.guarantee if amount > 0 and asked.get(r, 0) > 0}
         if not any(taken.get(r, 0) > 0 for r in floor):
@@ -332,7 +332,7 @@ class Claims:
 
 
 def _least_request(gang: Gang) -> Mapping[str, int]:
-    """Return the least that a gang needs of the resources that all its waiting tasks request."""
+    """Return a lower bound on what a gang still needs of resources that all its tasks request."""
     waiting = [task_usage(t) for t in gang.tasks if t.status is TaskStatus.PENDING]
     ready = sum(task.status.counts_as_ready for task in gang.tasks)
     number = max(gang.min_member - ready, 1)
@@ -361,12 +361,12 @@ def _find_missing_cause(world: World, eviction: Evict) -> str:
         return f"evicted for {eviction.preemptor}, which does not exist"
     gains = world.placed_of.get(preemptor.key, [])
     if not gains:
-        return f"evicted for {preemptor.key}, which gets no room"
+        return f"evicted for {preemptor.key}, which gets no node"
     if not all(t.preempts for t in gains):
         return f"evicted for {preemptor.key}, whose preemptionPolicy is Never"
     return ""
 
 
-CDP = Plugin("cdp", "a cooldown before eviction", (), lambda _: (Cooldown(),))
+CDP = Plugin("cdp", "no eviction of pods in their cooldown", (), lambda _: (Cooldown(),))
 
-PDB = Plugin("pdb", "disruption budgets", (), lambda _: (Budgets(),))
+PDB = Plugin("pdb", "evictions within disruption budgets", (), lambda _: (Budgets(),))

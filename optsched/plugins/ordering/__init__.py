@@ -1,1 +1,1 @@
-"""The order of gangs, and reservations for those that have waited for too long."""
+"""The order of gangs, and reservations for gangs that have waited too long."""

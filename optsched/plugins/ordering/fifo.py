@@ -1,4 +1,4 @@
-"""Strict FIFO order in queues that request it: no gang passes the first gang that waits.
+"""Strict FIFO order in queues that request it: no gang overtakes the first gang that waits.
 
 Mathematics: models/formulation/fifo.md. The field is `spec.dequeueStrategy: fifo` of a Queue, which
 Volcano declares but does not read (volcano-sh/volcano#4572).
@@ -32,8 +32,8 @@ NOBODY = -1
 class Fifo(Rule):
     """In a FIFO queue, a gang gets nothing while a gang before it waits.
 
-    The order is priority, age, name. Nominated gangs and gangs that run in part are not in line:
-    they pass others, and block none.
+    The order is priority, age, name. Nominated gangs and partially running gangs are exempt: they
+    may overtake others and block no gang.
     """
 
     name = "fifo"
@@ -64,7 +64,7 @@ class Fifo(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
-        """See `Rule`: equal neighbours in the order are one class."""
+        """See `Rule`: equal gangs that follow each other in the order form one class."""
         order = problem.derived(_order)
         if not order.lines:
             return None
@@ -79,9 +79,9 @@ class Fifo(Rule):
         return kinds
 
     def encode(self, form: Formulation) -> None:
-        """x[h'], y[h'] ≤ most·b[h] for the class h' after h; m·b[h] ≤ y[h], b[h] ≤ b[class before].
+        """Add x[h'], y[h'] ≤ most·b[h] for h' after h; m·b[h] ≤ y[h], b[h] ≤ b[class before h].
 
-        b[h] ∈ {0, 1} is whether all gangs up to class h are served.
+        h and h' are gang classes. b[h] ∈ {0, 1} is whether all gangs up to class h are served.
         """
         order = form.problem.derived(_order)
         if not order.lines:
@@ -106,13 +106,13 @@ class Fifo(Rule):
 
 
 def order_reason(problem: Problem, head: int) -> Reason:
-    """Return the reason of a gang that only the order blocks."""
+    """Return the reason for a gang that only the FIFO order keeps waiting behind `head`."""
     gang = problem.snapshot.gangs[head]
     return Reason(ReasonCode.QUEUE_ORDER, f"waits behind {gang.key} in the fifo queue {gang.queue}")
 
 
 def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
-    """Return the first of some gangs (G,) in the queue of a gang; itself if not FIFO."""
+    """Return the first of some gangs (G,) in a gang's queue; the gang itself if it is not FIFO."""
     queue = int(problem.queue_of[gang])
     if not problem.snapshot.queues[queue].is_fifo:
         return gang
@@ -124,7 +124,7 @@ def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
 
 
 def fifo_lines(outcome: Outcome) -> FifoLines:
-    """Return the FIFO lines after the decisions; computed once."""
+    """Return the FIFO order of each queue after the decisions; computed once per outcome."""
     return outcome.derived(_make_lines)
 
 
@@ -136,7 +136,7 @@ def _make_lines(outcome: Outcome) -> FifoLines:
 
 
 class FifoLines:
-    """Which gang waits behind which, while gangs are served one after the other."""
+    """The gang behind which each gang waits, while gangs are served one after the other."""
 
     def __init__(self, problem: Problem, is_served: Callable[[int], bool]) -> None:
         order = problem.derived(_order)
@@ -147,7 +147,7 @@ class FifoLines:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no FIFO order."""
+        """Whether no queue has a FIFO order."""
         return not self._place
 
     def ahead(self, gang: int) -> int:
@@ -164,7 +164,7 @@ class FifoLines:
         return head if self._place[head][1] < place else NOBODY
 
 
-# --- gangs as the verifier sees them -------------------------------------------------------------
+# --- gangs as objects (for the verifier) ---------------------------------------------------------
 
 
 def _order_key(gang: Gang) -> tuple[int, int, str]:
@@ -176,12 +176,12 @@ def _count_ready_tasks(gang: Gang) -> int:
 
 
 def _waiting(gang: Gang) -> list[str]:
-    """Return the roles of the tasks that may be placed."""
+    """Return the roles of the pending tasks that may be placed."""
     return [t.role for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
 
 
 def _is_exempt(gang: Gang) -> bool:
-    """Return whether a gang is exempt from the order: nominated, or running in part."""
+    """Return whether a gang is exempt from the order: nominated, or partially running."""
     if any(t.nominated_node for t in gang.tasks if t.status is TaskStatus.PENDING):
         return True
     if gang.is_loose or not _count_ready_tasks(gang):
@@ -192,9 +192,9 @@ def _is_exempt(gang: Gang) -> bool:
 
 
 def _could_start(gang: Gang) -> bool:
-    """Return whether no task of a gang runs and the gang itself is complete.
+    """Return whether no task of a gang runs and it has enough pending tasks to start.
 
-    A gang with sub-groups blocks no other gang here, although the solver waits for it.
+    In the verifier, a gang with sub-groups blocks no other gang; in the solver it does.
     """
     waiting = _waiting(gang)
     if gang.problem is not None or gang.sub_groups or _count_ready_tasks(gang) or not waiting:
@@ -215,9 +215,9 @@ class _Order:
     Attributes
     ----------
     lines
-        By queue, the gangs that are not exempt.
+        For each queue, the gangs that are not exempt, in order.
     waits
-        Gangs without running tasks, which block the gangs behind them.
+        Gangs without running tasks; they block the gangs behind them.
 
     """
 
@@ -244,7 +244,7 @@ def _order(problem: Problem) -> _Order:
 
 
 def _class_key(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bool] | None:
-    """Return the key by which neighbours are one class; None for a class of one gang."""
+    """Return a key that equal consecutive gangs share; None for a gang that is its own class."""
     shape = problem.rows[gang].shape
     if gang in order.waits and shape is not None and shape.is_started:
         return None
@@ -252,7 +252,7 @@ def _class_key(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bo
 
 
 class _Turns(Greedy):
-    """Order by priority, unstarted gangs, age: Volcano's job order without shares."""
+    """Order by priority, unstarted gangs first, then age: Volcano's job order without shares."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -269,7 +269,7 @@ class _Turns(Greedy):
 
 
 class _Chain:
-    """The rows of one FIFO line."""
+    """The rows of the FIFO order of one queue."""
 
     def __init__(self, form: Formulation, order: _Order) -> None:
         self._form = form
@@ -279,7 +279,10 @@ class _Chain:
         self._is_closed = False
 
     def run(self, line: Sequence[tuple[int, int]]) -> None:
-        """Add the rows of gangs in order, each with its class if it is its first member, or -1."""
+        """Add the rows of (gang, class) pairs in order.
+
+        The class is -1 except for the first gang of each class.
+        """
         settled = self._form.problem.settled
         for gang, h in line:
             if settled[gang] >= 0:
@@ -290,7 +293,10 @@ class _Chain:
                     self._extend(h)
 
     def _pass_settled(self, gang: int, *, is_served: bool) -> None:
-        """A settled gang blocks the rest, or implies that the gangs before it are served."""
+        """Record a settled gang: one that waits blocks all gangs behind it.
+
+        If the gang is served, all gangs before it must be served, too.
+        """
         if not is_served:
             self._is_closed |= gang in self._order.waits
         elif self._last is not None:
@@ -305,7 +311,7 @@ class _Chain:
         return np.concatenate([start[start >= 0], tasks])
 
     def _gate(self, h: int) -> None:
-        """A class gets nothing before the classes before it are served."""
+        """Add the rows by which a class gets nothing until the classes before it are served."""
         model, variables = self._form.model, self._variables(h)
         if self._is_closed:
             rows = np.arange(len(variables))
@@ -316,7 +322,7 @@ class _Chain:
                 model.add_rows(0, [variable, self._last], [1, -most], upper=0)
 
     def _extend(self, h: int) -> None:
-        """Add the variable for the line being served up to this class."""
+        """Add the variable for whether all gangs up to this class are served."""
         form, model = self._form, self._form.model
         start, number = int(form.start[h]), int(form.gangs.multiplicity[h])
         mine = slice(int(form.gangs.start[h]), int(form.gangs.start[h + 1]))

@@ -1,4 +1,4 @@
-"""Orders of gangs: by priority, waiting time, and how long they run.
+"""Orders of gangs: by priority, waiting time and estimated runtime.
 
 Mathematics: models/formulation/priority.md, models/formulation/sla.md,
 models/formulation/shortest_remaining.md and models/formulation/finish_time_fair.md.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Priority(Rule):
-    """Gangs in order of the value of their PriorityClass."""
+    """Order gangs by the value of their PriorityClass, the highest first."""
 
     name = "priority"
 
@@ -40,7 +40,7 @@ class Priority(Rule):
 
 
 class _Standing(Greedy):
-    """Which gangs may evict which, by the values of priority classes."""
+    """Votes on victims by the values of priority classes."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._problem = problem
@@ -51,7 +51,7 @@ class _Standing(Greedy):
         return self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Tasks of less important gangs, and less important tasks of the same gang."""
+        """See `Preemption`: tasks of lower-priority gangs, and lower-priority tasks of the gang."""
         problem, running = self._problem, running_tasks(self._problem)
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
         mine = [t.priority for t in problem.tasks[start:end]]
@@ -71,14 +71,14 @@ class _Standing(Greedy):
         )
 
     def preempt_reach(self, gang: int) -> Bool:
-        """See `Greedy`: tasks of less important gangs, and all of the same gang."""
+        """See `VictimReach`: tasks of lower-priority gangs, and all tasks of the same gang."""
         problem, gang_of = self._problem, running_tasks(self._problem).gang_of
         reach: Bool = problem.priority[gang_of] < problem.priority[gang]
         reach |= gang_of == gang
         return reach
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """All gangs: between queues priorities do not count."""
+        """See `GangPreemption`: all victims, as priorities do not count between queues."""
         return victims
 
 
@@ -93,15 +93,15 @@ class _Order(_Standing):
         return (-float(self._priority[gang]),)
 
 
-PRIORITY = Plugin("priority", "more important gangs first", (), lambda _: (Priority(),))
+PRIORITY = Plugin("priority", "gangs of higher priority first", (), lambda _: (Priority(),))
 
 
 KEPT_BITS = 4
-"""Leading binary digits that values keep: gangs of nearly the same value keep equal keys."""
+"""Leading binary digits that `rounded` keeps, so that gangs of nearly equal value count equally."""
 
 
 def lengths_ms(problem: Problem) -> I64:
-    """(G,) estimated runtime of each gang; 0 for gangs without an estimate and finished gangs."""
+    """Return (G,) estimated runtimes of gangs; 0 without an estimate and for finished gangs."""
     found = np.zeros(problem.num_gangs, np.int64)
     for gang in problem.open_gangs.tolist():
         found[gang] = gang_end_ms(problem.snapshot.gangs[gang], 0) or 0
@@ -109,7 +109,7 @@ def lengths_ms(problem: Problem) -> I64:
 
 
 def rounded(values: I64) -> I64:
-    """Values cut to their leading `KEPT_BITS` binary digits; they lose less than an eighth."""
+    """Return values truncated to their leading `KEPT_BITS` bits; they lose less than an eighth."""
     _, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
     cut = np.maximum(exponent.astype(np.int64) - KEPT_BITS, 0)
     kept: I64 = (values >> cut) << cut
@@ -119,7 +119,7 @@ def rounded(values: I64) -> I64:
 def starts_by_value(
     name: str, unit: str, problem: Problem, tiers: Tiers, value: I64
 ) -> Sequence[Started]:
-    """Gangs that start, one level a tier, each counted by its value (G,)."""
+    """Return levels that count the gangs that start by their values (G,), one level per tier."""
     gangs = problem.open_gangs
     starting = gangs[~problem.shapes.is_started[problem.shape_of[gangs]]]
     counted = np.zeros_like(value)
@@ -131,12 +131,12 @@ def starts_by_value(
 
 
 WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
-"""Annotations of a PodGroup; the first one present counts."""
+"""Annotations of a PodGroup with its maximum waiting time; the first one present counts."""
 
 
 @dataclass(frozen=True)
 class Sla(Rule):
-    """Gangs in order of when their waiting time is over; permits those that have waited it out.
+    """Order gangs by the end of their waiting time; permit enqueueing once it has passed.
 
     Attributes
     ----------
@@ -150,13 +150,13 @@ class Sla(Rule):
     waiting_ms: int | None = None
 
     def due_ms(self, gang: Gang) -> int | None:
-        """When the waiting time of a gang is over; None where it has none."""
+        """Return when the waiting time of a gang ends; None if it has no waiting time."""
         waiting = own_waiting_ms(gang)
         waiting = self.waiting_ms if waiting is None else waiting
         return None if waiting is None else gang.created_ms + waiting
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: only where a gang has a waiting time."""
+        """See `Rule`: None if no gang has a waiting time."""
         due = [self.due_ms(gang) for gang in problem.snapshot.gangs]
         if all(d is None for d in due):
             return None
@@ -164,7 +164,7 @@ class Sla(Rule):
 
 
 def own_waiting_ms(gang: Gang) -> int | None:
-    """The waiting time in a gang's annotations; None without one that has a reading."""
+    """Return the waiting time in a gang's annotations; None if it is missing or invalid."""
     text = next((gang.annotations[k] for k in WAITING_TIME if gang.annotations.get(k)), None)
     if text is None:
         return None
@@ -191,8 +191,8 @@ class _Due(Greedy):
 
 SLA = Plugin(
     "sla",
-    "longest waiting times",
-    (duration_argument("sla-waiting-time", "", "of gangs that do not say it themselves"),),
+    "gangs in order of the end of their waiting time",
+    (duration_argument("sla-waiting-time", "", "waiting time of gangs without the annotation"),),
     lambda a: (Sla(read_duration_ms(a, "sla-waiting-time")),),
 )
 
@@ -201,17 +201,17 @@ YEAR_MS: Final = 365 * 24 * 3_600_000
 
 
 class ShortestRemaining(Rule):
-    """Gangs in order of their run times; those without an estimate come last."""
+    """Order gangs by estimated runtime, the shortest first; gangs without an estimate come last."""
 
     name = "shortest-remaining"
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: only where a gang says how long it runs."""
+        """See `Rule`: None if no gang has a runtime estimate."""
         lengths = problem.derived(lengths_ms)
         return _Shortest(lengths) if lengths.any() else None
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
-        """See `Rule`: gangs that count differently."""
+        """See `Rule`: gangs that count differently in the level are different classes."""
         lengths = problem.derived(lengths_ms)
         return runs_a_year(lengths) if lengths.any() else None
 
@@ -222,7 +222,7 @@ class ShortestRemaining(Rule):
 
 
 def runs_a_year(lengths: I64) -> I64:
-    """(G,) how often a gang could run in a year, rounded; 1 without an estimate."""
+    """Return (G,) how many times each gang could run in a year, rounded; 1 without an estimate."""
     often = np.where(lengths > 0, YEAR_MS // np.maximum(lengths, 1), 1)
     return rounded(np.maximum(often, 1))
 
@@ -237,13 +237,13 @@ class _Shortest(Greedy):
 
 SHORTEST_REMAINING = Plugin(
     "shortest-remaining",
-    "gangs first that say they end soon",
+    "gangs with the shortest estimated runtime first",
     (),
     lambda _: (ShortestRemaining(),),
     levels=(
         LevelKind(
             "shortest",
-            "gangs that start, each counted by how often it could run in a year",
+            "gangs that start, each counted by how many times it could run in a year",
             30,
             ("shortest-remaining",),
         ),
@@ -252,22 +252,22 @@ SHORTEST_REMAINING = Plugin(
 
 
 WHOLE: Final = 1000
-"""Ratios are counted in thousandths."""
+"""A ratio of one: ratios are counted in thousandths."""
 
 _MOST: Final = 10**9
 
 
 class FinishTimeFair(Rule):
-    """Gangs in order of their finish-time ratio, the largest first; without estimate it is one."""
+    """Order gangs by finish-time ratio, the largest first; it is one without an estimate."""
 
     name = "finish-time-fair"
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: only where a gang says how long it runs."""
+        """See `Rule`: None if no gang has a runtime estimate."""
         return _Latest(problem.derived(ratios)) if problem.derived(lengths_ms).any() else None
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
-        """See `Rule`: gangs that count differently."""
+        """See `Rule`: gangs that count differently in the level are different classes."""
         return rounded(problem.derived(ratios)) if problem.derived(lengths_ms).any() else None
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[Started]:
@@ -277,7 +277,10 @@ class FinishTimeFair(Rule):
 
 
 def ratios(problem: Problem) -> I64:
-    """(G,) finish-time ratio of each gang if it started now, in thousandths; at least 1."""
+    """Return (G,) the finish-time ratio of each gang if it started now, in thousandths, ≥ 1.
+
+    The ratio divides waiting time plus runtime by the finish time on a fair share of the cluster.
+    """
     length = problem.derived(lengths_ms)
     waited = np.maximum(problem.snapshot.taken_ms - problem.created_ms, 0)
     alone = np.maximum(length * np.maximum(_slowdown(problem), 1.0), 1.0)
@@ -286,7 +289,10 @@ def ratios(problem: Problem) -> I64:
 
 
 def _slowdown(problem: Problem) -> F64:
-    """(G,) how many equal parts of the cluster a gang fills, one part for each gang present."""
+    """Return (G,) the dominant share of each gang, in fair shares of the cluster.
+
+    A fair share is the cluster divided by the number of gangs with tasks.
+    """
     shapes = problem.shapes
     counted = [i for i, r in enumerate(problem.resources) if r != PODS and problem.total[i]]
     request = np.zeros((len(shapes.shapes) + 1, len(counted)), np.int64)
@@ -308,7 +314,7 @@ class _Latest(Greedy):
 
 FINISH_TIME_FAIR = Plugin(
     "finish-time-fair",
-    "gangs first that will end the latest against a fair part of their own",
+    "gangs first that end latest compared with a fair share of the cluster",
     (),
     lambda _: (FinishTimeFair(),),
     levels=(
