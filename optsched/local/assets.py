@@ -1,8 +1,8 @@
-"""The six binaries of the control plane, and Helm: found, or built once from Go modules and kept.
+"""Find the six binaries of the control plane and Helm, or build them once from Go modules.
 
-Each is looked up on its own, in KUBEBUILDER_ASSETS, on PATH and in the cache, and taken if its
-version will do. The others are built from `deploy/local`, whose go.mod files pin every source, by
-the Go on PATH if it is recent enough, else by a recent one fetched with its help.
+Each binary is looked up in KUBEBUILDER_ASSETS, on PATH and in the cache, and used if its version is
+accepted. Missing binaries are built from `deploy/local`, whose go.mod files pin every source. The
+build uses the Go on PATH, or a recent release that this Go downloads if it is too old itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ARCHITECTURE_OF = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class ToolchainError(Exception):
-    """Go exists but cannot build here: an odd machine, no network, no space."""
+    """Raised when Go cannot be used: an unsupported machine, or a failed download of a release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Go:
 
 
 def architecture() -> str:
-    """The machine in Go's words, which are also Kubernetes': amd64 or arm64."""
+    """Return this machine's architecture by its name in Go and Kubernetes: amd64 or arm64."""
     machine = platform.machine()
     if machine not in ARCHITECTURE_OF:
         raise ToolchainError(f"machine {machine!r}: the control plane runs on x86_64 and aarch64")
@@ -56,10 +56,10 @@ def architecture() -> str:
 
 
 def go_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which any go command does what its command line says and nothing else.
+    """Return an environment in which a go command depends on its command line alone.
 
-    GOTOOLCHAIN and GOWORK would have go replace itself or look outside the module; GOROOT would
-    give a fetched go the library of another.
+    GOTOOLCHAIN could make go run another release, and GOWORK could make it read files outside the
+    module. GOROOT could give a downloaded go the standard library of another release.
     """
     kept = {name: value for name, value in env.items() if name != "GOROOT"}
     fixed = {"GOTOOLCHAIN": "local", "GOWORK": "off", "GOOS": "linux", "CGO_ENABLED": "0"}
@@ -67,7 +67,7 @@ def go_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_go_toolchain(env: Mapping[str, str]) -> Go | None:
-    """The go on PATH, if it runs."""
+    """Return the go on PATH with its version, or None if there is none that runs."""
     binary = shutil.which("go", path=env.get("PATH", ""))
     if binary is None:
         return None
@@ -79,10 +79,10 @@ def find_go_toolchain(env: Mapping[str, str]) -> Go | None:
 
 
 def ensure_recent_go(go: Go, env: Mapping[str, str], on_progress: Progress) -> Path:
-    """A go command of at least GO_MINIMUM: this one, or one that it downloads as a module.
+    """Return a go command of at least GO_MINIMUM: `go`, or one that it downloads as a module.
 
-    Every release of Go is also the module golang.org/toolchain, checked against the same
-    checksum database as any other (https://go.dev/doc/toolchain).
+    Every release of Go is also a version of the module golang.org/toolchain, which go checks
+    against the checksum database like any other module (https://go.dev/doc/toolchain).
     """
     if go.version >= GO_MINIMUM:
         return go.binary
@@ -95,7 +95,7 @@ def ensure_recent_go(go: Go, env: Mapping[str, str], on_progress: Progress) -> P
         reason = answer.get("Error") or result.stderr.strip()
         raise ToolchainError(f"{go.binary} (Go {present}) could not fetch {module}: {reason}")
     toolchain = Path(answer["Dir"])
-    # Zipped modules carry no permissions, so that nothing in them can be run.
+    # Go unpacks modules without execute permissions.
     commands = [*toolchain.glob("bin/*"), *toolchain.glob("pkg/tool/*/*")]
     for command in commands:
         command.chmod(command.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
@@ -109,12 +109,12 @@ BUILD_FLAGS = ("-v", "-mod=readonly", "-trimpath", "-buildvcs=false")
 
 
 class AssetsError(Exception):
-    """Binaries are missing and cannot be built; the message says which and what would help."""
+    """Raised when binaries are missing and cannot be built; says which, and how to provide them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """One binary: where its source is and which versions of it will do."""
+    """One binary: where its source is, and which versions of it are accepted."""
 
     name: str
     module: str
@@ -142,26 +142,26 @@ BINARIES = (
     Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", r"kwok version v0\.8\."),
     KUBECTL,
 )
-"""The control plane."""
+"""The binaries of the control plane."""
 
 HELM = Binary("helm", "helm", "helm.sh/helm/v4/cmd/helm", r'Version:"v4\.', ("version",))
-"""Installs charts; needed for nothing else."""
+"""Only needed to install charts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """Where each binary is."""
+    """The paths of the binaries."""
 
     paths: Mapping[str, Path]
 
     def path(self, name: str) -> Path:
-        """The path of a binary, by its name."""
+        """Return the path of a binary by its name."""
         return self.paths[name]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundBinaries:
-    """The binaries that exist already, and those skipped because of their versions."""
+    """The binaries found, by name, and the candidates refused because of their versions."""
 
     paths: dict[str, Path]
     refused: tuple[str, ...]
@@ -172,10 +172,11 @@ def require(
     env: Mapping[str, str] | None = None,
     binaries: Sequence[Binary] = BINARIES,
 ) -> Assets:
-    """Some binaries, building the missing ones; `on_progress` is called every few seconds.
+    """Return the paths of some binaries, after building the missing ones.
 
-    A kubectl of another minor version serves too, as long as nothing else has to be built.
-    Raises AssetsError when something is missing and cannot be built.
+    During a build, `on_progress` is called every few seconds. A kubectl of another minor version
+    is accepted if no other binary is missing. Raises AssetsError when a binary is missing and
+    cannot be built.
     """
     env = os.environ if env is None else env
     try:
@@ -195,7 +196,7 @@ def require(
 
 
 def find_binaries(env: Mapping[str, str], binaries: Sequence[Binary] = BINARIES) -> FoundBinaries:
-    """Look binaries up: KUBEBUILDER_ASSETS, PATH, cache."""
+    """Look binaries up in KUBEBUILDER_ASSETS, on PATH and in the cache, in this order."""
     paths: dict[str, Path] = {}
     refused: list[str] = []
     for binary in binaries:
@@ -223,10 +224,10 @@ def _cached(binary: Binary, env: Mapping[str, str]) -> Path | None:
 
 
 def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
-    """Where a binary is kept: its folder names all that it is made from.
+    """Return the cache path of a binary; its folder's name holds a digest of the build's inputs.
 
-    The release of Go is go.mod's minimum; a later patch release builds the same program, and six
-    minutes of work are not thrown away.
+    The digest covers Go only by the minimum release in go.mod: a later release of Go does not
+    repeat a build of six minutes.
     """
     folder = shipped("local", binary.module)
     recipe = " ".join([*BUILD_FLAGS, _link_flags()])
@@ -250,7 +251,7 @@ def _first_line(text: str) -> str:
 
 
 def _link_flags() -> str:
-    """Kubernetes reports the version given to the linker, and refuses to start without one."""
+    """Return linker flags that set Kubernetes's version, without which it refuses to start."""
     go_mod = shipped("local", "kubernetes", "go.mod").read_text()
     pinned = re.search(rf"k8s\.io/kubernetes (v{re.escape(MINOR)}\.\d+)", go_mod)
     if pinned is None:
@@ -280,7 +281,7 @@ def _build_missing(
 
 
 def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progress) -> Path:
-    """Build into a temporary folder, then move: the cache holds whole binaries only."""
+    """Build into a temporary folder, then rename, so that the cache never holds partial files."""
     target = cache_path(binary, env)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
@@ -317,7 +318,7 @@ def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progre
 
 
 def _progress(log: str) -> str:
-    """The output of `go build -v` so far: one line a module, then one line a package."""
+    """Summarise the output of `go build -v` so far: a line for each module, then each package."""
     lines = log.splitlines()
     downloads = sum(line.startswith("go: downloading") for line in lines)
     packages = sum(not line.startswith("go: ") for line in lines)
@@ -326,9 +327,9 @@ def _progress(log: str) -> str:
 
 def _nothing_to_build_with(missing: Iterable[Binary], refused: Iterable[str]) -> str:
     names = ", ".join(binary.name for binary in missing)
-    found = "".join(f"\n  found, but of another version: {line}" for line in refused)
-    return f"""{names} can not be found, and there is no Go to build with.{found}
+    found = "".join(f"\n  found in an unsupported version: {line}" for line in refused)
+    return f"""{names} can not be found, and there is no Go to build them with.{found}
 Any one of these helps:
-  - install Go (1.16 or newer, `apt-get install golang-go`): they are built once, in minutes
+  - install Go (1.16 or newer, `apt-get install golang-go`): it builds them once, in minutes
   - put the binaries on PATH: Kubernetes {MINOR}, etcd 3.5 or newer, KWOK 0.8, Helm 4
   - set KUBEBUILDER_ASSETS to a folder that holds them"""

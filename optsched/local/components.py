@@ -1,4 +1,4 @@
-"""The components, their order and their arguments. Pure: paths and ports in, command lines out."""
+"""The components of a control plane, their order, and their command lines from paths and ports."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ CONTROLLER_MANAGER = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
 KWOK = "kwok"
 
-#: In the order of starting; they stop in reverse.
+#: The components in the order of starting; they stop in reverse order.
 COMPONENTS = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 WITH_PORT = (API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 
-#: The user of each client of the API server. The controllers share one identity, as they share one
-#: process, and KWOK stands in for every kubelet: both need more than any single built-in role.
+#: The user and the groups of each client of the API server. The controllers share one identity, as
+#: they share one process, and KWOK replaces every kubelet: no single built-in role suffices.
 IDENTITIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "admin": ("admin", ("system:masters",)),
     CONTROLLER_MANAGER: ("system:kube-controller-manager", ("system:masters",)),
@@ -35,9 +35,10 @@ IDENTITIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     KWOK: ("kwok", ("system:masters",)),
 }
 
-#: Controllers without work here. Nodes need no lease, address range or route and are never timed
-#: out, volumes are not attached, nobody asks for certificates, bootstrap or legacy tokens, and no
-#: metrics exist to scale by. The TTL controller would patch every node as the cluster grows.
+#: Controllers that have no work in this control plane and are disabled. Nodes have no leases,
+#: address ranges or routes, and no volumes are attached. No client requests certificates, bootstrap
+#: tokens or legacy tokens, and there are no metrics for autoscaling. The TTL controller would
+#: patch every node as the cluster grows.
 IDLE_CONTROLLERS = (
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
@@ -61,7 +62,7 @@ IDLE_CONTROLLERS = (
 
 
 class Lifetime(StrEnum):
-    """How the plane ends: with the process that started it, or when it is stopped."""
+    """How long a plane runs: as long as the process that started it, or until it is stopped."""
 
     OWNED = "owned"
     DETACHED = "detached"
@@ -69,11 +70,11 @@ class Lifetime(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The settings of a plane; `extra_args` follow a component's own, and so override them.
+    """The settings of a plane; `extra_args` follow a component's own arguments and override them.
 
-    definitions: a folder of CustomResourceDefinitions that are served before controllers start;
-    None for none. kube-controller-manager looks for new kinds every 30 s only, and until it knows
-    one, objects of the kind that are deleted may keep what they own.
+    definitions: a folder of CustomResourceDefinitions that are served before controllers start, or
+    None. kube-controller-manager discovers further kinds only every 30 s. Until it knows a kind,
+    it may not collect the dependents of a deleted object of that kind.
     """
 
     lifetime: Lifetime = Lifetime.OWNED
@@ -87,17 +88,17 @@ class Options:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """The components, in the order of starting."""
+        """The names of the components, in the order of starting."""
         return tuple(name for name in COMPONENTS if self.scheduler or name != SCHEDULER)
 
 
 class Layout:
-    """Where everything of one plane lives.
+    """The paths of all files of one plane.
 
-    etcd: every object of the cluster, and the sockets through which etcd is reached.
-    private_folders: only the owner of the plane may enter them.
-    state: the components as started, ports and command lines.
-    lock: held while starting, so that one directory never holds two planes.
+    etcd: the folder with every object of the cluster and the socket of etcd.
+    private_folders: the folders that only the owner of the plane may enter.
+    state: the file with the ports and the command lines of the started components.
+    lock: the file locked during a start, so that one directory never holds two planes.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -112,28 +113,28 @@ class Layout:
         self.lock = directory / "lock"
 
     def log(self, component: str) -> Path:
-        """Output of a component, over all its starts."""
+        """Return the path of a component's log, to which every start appends."""
         return self.logs / f"{component}.log"
 
     def kubeconfig(self, identity: str) -> Path:
-        """The kubeconfig of the administrator or of a component."""
+        """Return the path of the kubeconfig of the administrator or a component."""
         return self.kubeconfigs / identity
 
     def user_kubeconfig(self, user: str) -> Path:
-        """The kubeconfig of any other user, who may have the name of a component."""
+        """Return the path of another user's kubeconfig; a user may be named like a component."""
         return self.kubeconfigs / f"user-{user.replace(':', '-').replace('/', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The components as started: enough to find, stop and start them again, from any process."""
+    """The started components: enough for any process to find, stop and restart them."""
 
     kubectl: str
     ports: Mapping[str, int]
     commands: Mapping[str, tuple[str, ...]]
 
     def to_json(self) -> str:
-        """The content of the state file."""
+        """Return the content of the state file."""
         content = {
             "kubectl": self.kubectl,
             "ports": dict(self.ports),
@@ -143,7 +144,7 @@ class State:
 
     @classmethod
     def from_json(cls, text: str) -> State:
-        """The state that `to_json` wrote; ValueError for anything else."""
+        """Return the state that `to_json` wrote; raises ValueError for any other text."""
         try:
             content = json.loads(text)
             return cls(
@@ -152,7 +153,7 @@ class State:
                 commands={name: tuple(args) for name, args in content["commands"].items()},
             )
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as e:
-            raise ValueError(f"is no state of a control plane: {why_unreadable(e)}") from e
+            raise ValueError(f"is not the state of a control plane: {why_unreadable(e)}") from e
 
     @property
     def server(self) -> str:
@@ -163,7 +164,7 @@ class State:
 def commands(
     assets: Assets, layout: Layout, ports: Mapping[str, int], options: Options
 ) -> dict[str, tuple[str, ...]]:
-    """The command line of each component, in the order of starting."""
+    """Return the command line of each component, in the order of starting."""
     arguments = {
         ETCD: _etcd(layout),
         API_SERVER: _api_server(layout, ports),
@@ -189,18 +190,18 @@ def _etcd(layout: Layout) -> dict[str, object]:
     own = layout.pki / "server.crt"
     return {
         "data-dir": layout.etcd / "data",
-        # A socket in a private folder: nothing to encrypt, and no port that a web page or another
-        # user of the machine could try.
+        # A socket in a private folder needs no encryption. A port would be open to web pages and
+        # to other users of the machine.
         "listen-client-urls": f"unix://{layout.etcd_socket}",
-        # For other members, of which there are none; a socket is refused here.
+        # Only other members would use this address, and there are none; etcd refuses a socket here.
         "advertise-client-urls": "http://localhost:2379",
-        # A single member must still listen for peers: on any port, and to none but itself.
+        # A single member must still listen for peers: on any port, with itself as the only peer.
         "listen-peer-urls": "https://127.0.0.1:0",
         "peer-cert-file": own,
         "peer-key-file": layout.pki / "server.key",
         "peer-client-cert-auth": "true",
         "peer-trusted-ca-file": own,
-        # Writes need not reach the disk: after a power cut the plane is made again.
+        # Writes need not reach the disk: after a power failure the plane is created again.
         "unsafe-no-fsync": "true",
         "log-level": "warn",
     }
@@ -220,8 +221,8 @@ def _api_server(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
         "service-account-issuer": "https://kubernetes.default.svc",
         "service-account-key-file": pki / "service-account.key",
         "service-account-signing-key-file": pki / "service-account.key",
-        # Nobody removes the taint that the first adds; the second refuses pods until the
-        # namespace's account exists, and mounts tokens that no container reads.
+        # TaintNodesByCondition adds a taint that no controller here removes. ServiceAccount refuses
+        # pods until the namespace's account exists, and mounts tokens that no container reads.
         "disable-admission-plugins": "TaintNodesByCondition,ServiceAccount",
         # Enough for a benchmark's hundreds of parallel requests by an ordinary user.
         "max-requests-inflight": 2000,
@@ -251,7 +252,7 @@ def _client(layout: Layout, component: str) -> dict[str, object]:
         "authentication-skip-lookup": "true",
         "client-ca-file": layout.pki / "ca.crt",
         "authorization-kubeconfig": kubeconfig,
-        # One replica each, and a client that is never slower than the one it is compared with.
+        # There is one replica each. Clients must not be slower than those they are compared with.
         "leader-elect": "false",
         "kube-api-qps": 5000,
         "kube-api-burst": 5000,

@@ -1,4 +1,4 @@
-"""Files: where they are cached, how a private one is written, how a folder is locked."""
+"""The cache directory, shipped files, private files and lock files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def cache_directory(env: Mapping[str, str]) -> Path:
-    """The folder for what can be made again: built binaries, the default control plane."""
+    """Return the folder for built binaries and the default control plane."""
     if own := env.get("OPTSCHED_CACHE"):
         return Path(own)
     if shared := env.get("XDG_CACHE_HOME"):
@@ -26,12 +26,12 @@ def cache_directory(env: Mapping[str, str]) -> Path:
 
 
 def shipped(*parts: str) -> Path:
-    """A file or folder of `optsched.deploy`, such as `shipped("local", "stages.yaml")`."""
+    """Return a path in `optsched.deploy`, such as `shipped("local", "stages.yaml")`."""
     return Path(str(importlib.resources.files("optsched.deploy").joinpath(*parts)))
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner reads; a reader sees the old content or the new."""
+    """Write a file atomically, readable by its owner only."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(handle, "wb") as file:
         file.write(content)
@@ -40,7 +40,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file `path`; `on_wait` is called once if another process has it."""
+    """Hold the lock file `path`; call `on_wait` once if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         try:

@@ -1,4 +1,4 @@
-"""kubectl, bound to one cluster, and the manifests of nodes that KWOK keeps alive."""
+"""Call kubectl for one cluster, and make manifests of nodes that KWOK simulates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class KubectlError(Exception):
-    """kubectl refused; the message holds the command and its output."""
+    """Raised when kubectl fails; the message holds the command and its error output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Kubectl:
     kubeconfig: Path
 
     def __call__(self, *arguments: str, input: str | None = None) -> str:
-        """Run it and return its output; `input` is for `-f -`. Raises KubectlError."""
-        # The discovery cache is keyed by address, which another plane may have had before.
+        """Return the output of kubectl; `input` is for `-f -`. Raises KubectlError."""
+        # The discovery cache is keyed by address, which may have belonged to another plane before.
         cache = self.kubeconfig.with_name("kubectl-cache")
         common = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}")
         result = run([self.binary, *common, *arguments], input=input)
@@ -35,19 +35,19 @@ class Kubectl:
         return result.stdout
 
     def json(self, *arguments: str, input: str | None = None) -> dict[str, Any]:
-        """Run it with `-o json` and return the object it printed."""
+        """Return the object that kubectl prints with `-o json`."""
         content: dict[str, Any] = json.loads(self(*arguments, "-o", "json", input=input))
         return content
 
     def apply(self, manifest: object) -> None:
-        """Create or change what one manifest, or a List of them, says."""
+        """Create or update the object in a manifest, or the objects in a List."""
         self("apply", "-f", "-", input=json.dumps(manifest))
 
 
 def install_crds(kubectl: Kubectl, folder: Path) -> tuple[str, ...]:
-    """Apply every CRD of a folder and wait until they are served; returns their names.
+    """Apply every CRD of a folder, wait until all are served, and return their names.
 
-    Server-side, because a large schema does not fit into the annotation of a client-side apply.
+    Client-side apply would fail: a large schema does not fit into its annotation.
     """
     if not any(folder.glob("*.yaml")):
         return ()
@@ -67,10 +67,10 @@ def node_manifest(
     gpu: int = 0,
     labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A v1 Node of that capacity; quantities are written as Kubernetes writes them.
+    """Return a v1 Node of the given capacity, with quantities as Kubernetes writes them.
 
-    `labels` come on top of the usual ones. Without GPUs the resource is absent, as it is on a
-    real node without a device plugin.
+    `labels` are added to the default labels and override them. If `gpu` is 0, the node lacks
+    the resource, like a real node without a device plugin.
     """
     capacity = {"cpu": cpu, "memory": memory, "pods": str(MAX_PODS)}
     if gpu:
@@ -94,5 +94,5 @@ def node_manifest(
 
 
 def manifest_list(manifests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Many manifests as one object, for one call of `kubectl apply`."""
+    """Return manifests as one List, for one call of `kubectl apply`."""
     return {"apiVersion": "v1", "kind": "List", "items": list(manifests)}

@@ -1,6 +1,6 @@
 """Certificates of the control plane, and the kubeconfig files that hold them.
 
-Keys are EC P-256. Everything is valid for ten years: the plane is thrown away long before.
+Keys are EC P-256. Certificates are valid for ten years, longer than any control plane is kept.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def write_credential(credential: Credential, stem: Path) -> None:
 
 
 def read_authority(folder: Path) -> Authority:
-    """Return the authority of a plane."""
+    """Return the certificate authority of a plane from the folder of its certificates."""
     paths = (folder / "ca.crt", folder / "ca.key")
     return Authority.load(Credential(*(path.read_bytes() for path in paths)))
 
 
 def ensure_pki(folder: Path, *, now: datetime) -> Authority:
-    """The plane's authority, with every further file that components read.
+    """Return the plane's certificate authority; create it and the components' keys if missing.
 
-    Created once as a whole and then kept, so that issued kubeconfigs stay valid.
+    The folder is created once, atomically, and then kept, so that issued kubeconfigs stay valid.
     """
     if not folder.exists():
         draft = folder.with_name(f"{folder.name}.new")
@@ -55,7 +55,7 @@ def ensure_pki(folder: Path, *, now: datetime) -> Authority:
         write_credential(authority.credential, draft / "ca")
         server = authority.issue_server(SERVER_NAMES, now=now)
         write_credential(server, draft / "server")
-        # The API server reads the public key of service accounts from no PKCS #8 file.
+        # The API server can not read the public key of service accounts from a PKCS #8 file.
         key = key_pem(generate_key(), PrivateFormat.TraditionalOpenSSL)
         write_private(draft / "service-account.key", key)
         draft.rename(folder)
@@ -65,7 +65,7 @@ def ensure_pki(folder: Path, *, now: datetime) -> Authority:
 def kubeconfig(
     server: str, authority: bytes, *, user: str, credential: Credential
 ) -> dict[str, Any]:
-    """The configuration with which `user` reaches `server`; `authority` is PEM."""
+    """Return the kubeconfig with which `user` connects to `server`; `authority` is PEM."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -90,7 +90,7 @@ def kubeconfig(
 
 
 def write_kubeconfig(path: Path, content: dict[str, Any]) -> None:
-    """Write it as JSON, which every reader of YAML reads."""
+    """Write a kubeconfig as JSON, which every YAML parser reads."""
     write_private(path, json.dumps(content, indent=2).encode() + b"\n")
 
 

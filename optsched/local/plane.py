@@ -1,4 +1,4 @@
-"""Starts, probes, breaks and stops a control plane."""
+"""Start, probe and stop a local control plane, and kill or restart its components."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ MAX_SOCKET_PATH = 107
 
 
 class PlaneError(Exception):
-    """The plane is not what was asked for; the message names the component and its last words."""
+    """Raised when a plane can not be started or used; quotes the log of a component that failed."""
 
 
 class ControlPlane:
-    """A control plane in a directory; any process may attach to it and do everything below.
+    """A control plane in a directory, which any process may attach to and operate.
 
-    As a context manager it is stopped at the end of the block.
+    As a context manager, it stops the plane at the end of the block.
 
     definitions: names of the CustomResourceDefinitions that this start has installed.
     """
@@ -79,9 +79,10 @@ class ControlPlane:
     ) -> ControlPlane:
         """Start every component and return when all are ready, in about three seconds.
 
-        Objects, certificates and, if still free, ports of an earlier start in the same directory
-        are kept. Raises PlaneError when a plane runs there already or a component fails, and
-        KubectlError when definitions are refused; nothing is left running then.
+        Objects and certificates of an earlier start in the same directory are kept, and so are its
+        ports if they are still free. Raises PlaneError when a plane runs there already or a
+        component fails, and KubectlError when definitions are refused. After an error, no
+        component of this start is left running.
         """
         options = options or Options()
         layout = Layout(directory.absolute())
@@ -104,7 +105,7 @@ class ControlPlane:
 
     @classmethod
     def attach(cls, directory: Path) -> ControlPlane:
-        """The plane that some process started in this directory, running or not."""
+        """Return the plane that any process started in this directory, running or not."""
         layout = Layout(directory.absolute())
         state = _read_state(layout)
         if state is None:
@@ -113,7 +114,7 @@ class ControlPlane:
 
     @property
     def directory(self) -> Path:
-        """Where it lives."""
+        """The directory of the plane."""
         return self.layout.directory
 
     @property
@@ -128,45 +129,45 @@ class ControlPlane:
 
     @property
     def kubectl(self) -> Kubectl:
-        """The command kubectl, as the administrator."""
+        """The kubectl command with the administrator's kubeconfig."""
         return Kubectl(Path(self._state.kubectl), self.kubeconfig)
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Its components, in the order of starting."""
+        """The names of its components, in the order of starting."""
         return tuple(name for name in COMPONENTS if name in self._state.commands)
 
     @property
     def pids(self) -> dict[str, int]:
-        """The process ids of the components that run now."""
+        """The process ids of the running components, by name."""
         return processes.find_running(self._state.commands)
 
     def is_ready(self) -> bool:
-        """Whether every component answers that it is ready; the API server over verified TLS."""
+        """Return whether every component answers its health probe with OK."""
         return all(self._answers(name) for name in self.components)
 
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
-        """Issue a certificate to a user and return their kubeconfig; RBAC decides the rest."""
+        """Issue a certificate to a user and return their kubeconfig; it grants no permissions."""
         authority = read_authority(self.layout.pki)
         path = self.layout.user_kubeconfig(user)
         _write_kubeconfig(path, authority, self.server, (user, tuple(groups)))
         return path
 
     def kill(self, component: str) -> None:
-        """End it as a crash would, with SIGKILL."""
+        """Kill a component with SIGKILL, which looks like a crash."""
         self._end(component, grace_s=0)
 
     def start_component(self, component: str) -> None:
-        """Start it on the ports it had, and wait until it is ready."""
+        """Start a component on its previous port and wait until it is ready."""
         self._start((component,))
 
     def restart(self, component: str) -> None:
-        """End it in good order, start it again and wait until it is ready."""
+        """Stop a component with SIGTERM, start it again and wait until it is ready."""
         self._end(component, grace_s=GRACE_S)
         self.start_component(component)
 
     def stop(self) -> None:
-        """End what still runs, in reverse order of starting."""
+        """Stop all running components, in reverse order of starting."""
         running = self.pids
         for name in reversed([name for name in self.components if name in running]):
             processes.end(running[name], self._state.commands[name], grace_s=GRACE_S)
@@ -201,7 +202,7 @@ class ControlPlane:
 
     def _spawn(self, name: str) -> int:
         command = self._command(name)
-        # A home of its own: KWOK would add the user's ~/.kwok/kwok.yaml to our stages.
+        # With the user's HOME, KWOK would add their ~/.kwok/kwok.yaml to the plane's stages.
         environment = {
             "HOME": str(self.layout.directory),
             "PATH": os.environ.get("PATH", os.defpath),
@@ -223,7 +224,7 @@ class ControlPlane:
             connection.close()
 
     def _connection(self, name: str) -> http.client.HTTPConnection:
-        """How to reach a component; KWOK speaks plain HTTP, having only its health to tell."""
+        """Return a connection to a component; KWOK serves only its health, over plain HTTP."""
         if name == ETCD:
             return _SocketConnection(self.layout.etcd_socket)
         port = self._state.ports[name]
@@ -246,11 +247,11 @@ class ControlPlane:
     def _tail_log(self, name: str) -> str:
         log = self.layout.log(name)
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-        return "\n".join([*lines, f"(all of it: {log})"])
+        return "\n".join([*lines, f"(the whole log: {log})"])
 
 
 class Owner:
-    """The ownership of a plane by this process: when it ends, the watchdog stops the plane."""
+    """Ownership of a plane by this process: when the process ends, the watchdog stops the plane."""
 
     def __init__(self, layout: Layout) -> None:
         reading, self._writing = os.pipe()
@@ -272,7 +273,7 @@ class Owner:
 
 
 def wipe(directory: Path) -> None:
-    """Stop the plane of a directory and delete all that it left there, objects included."""
+    """Stop the plane of a directory and delete its files, which include the cluster's objects."""
     layout = Layout(directory.absolute())
     ControlPlane.attach(directory).stop()
     for folder in layout.private_folders:
@@ -284,14 +285,14 @@ def wipe(directory: Path) -> None:
 
 
 def _prepare(layout: Layout, assets: Assets, options: Options) -> State:
-    """Write everything that components read, and the state last."""
+    """Write all files that components read, then the state file, and return the state."""
     earlier = _read_state(layout)
     if earlier is not None and (running := processes.find_running(earlier.commands)):
         names = ", ".join(f"{name} ({pid})" for name, pid in running.items())
         raise PlaneError(f"a control plane runs in {layout.directory} already: {names}")
     if len(bytes(layout.etcd_socket)) > MAX_SOCKET_PATH:
         raise PlaneError(
-            f"{layout.directory}: too long a path; {layout.etcd_socket} has to fit into "
+            f"{layout.directory}: too long a path; {layout.etcd_socket} must fit into "
             f"{MAX_SOCKET_PATH} bytes, the limit for sockets"
         )
     authority = ensure_pki(layout.pki, now=datetime.now(UTC))
@@ -329,7 +330,7 @@ def _write_kubeconfig(
 
 
 def _waves(components: Sequence[str]) -> list[tuple[str, ...]]:
-    """etcd, then its clients, then theirs: a client that starts early waits longer."""
+    """Return etcd, then the API server, then its clients; starting a client early delays it."""
     return [(ETCD,), (API_SERVER,), tuple(components[2:])]
 
 

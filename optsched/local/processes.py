@@ -1,7 +1,7 @@
-"""Processes by their command line: start, find, end. Linux.
+"""Start processes, find them by their command lines, and end them; Linux only.
 
-Every component's command line names its plane's directory, so it is unique, and finding a process
-by it needs no record of process ids that could go stale or be given to somebody else.
+A component's command line names its plane's directory and is therefore unique. To find a process
+by its command line needs no record of process ids, which could be reused by another process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run(
     input: str | None = None,
     timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, whatever its exit code, and keep its output."""
+    """Run a command to its end and return its output and exit code, whatever the code is."""
     return subprocess.run(  # noqa: S603 - no shell
         command,
         env=env,
@@ -45,9 +45,9 @@ def run(
 def spawn(
     command: Sequence[str], *, log: Path, environment: Mapping[str, str], stdin: int | None = None
 ) -> int:
-    """Start a process in a session of its own, its output appended to `log`; returns its id.
+    """Start a process in its own session, append its output to `log`, and return its id.
 
-    A session of its own keeps a terminal's Ctrl-C from ending components in no order.
+    In the terminal's session, Ctrl-C would end all components in arbitrary order.
     """
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     source = (
@@ -66,7 +66,7 @@ def spawn(
 
 
 def find_running(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """The id of each command that runs, by its name; a zombie does not run."""
+    """Return the process id of each running command, by its name; zombies do not count."""
     found: dict[str, int] = {}
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
@@ -79,7 +79,7 @@ def find_running(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 
 def is_running(pid: int, command: Sequence[str]) -> bool:
-    """Whether the process of that id runs that command."""
+    """Return whether the process with an id runs a command."""
     return _matches(_command_line(pid), command)
 
 
@@ -91,7 +91,7 @@ def _command_line(pid: int) -> bytes:
 
 
 def _matches(line: bytes, command: Sequence[str]) -> bool:
-    # The program itself may have been a script that became another program.
+    # The program is not compared: a script may have replaced itself by another program.
     return line.endswith(b"".join(b"\0" + os.fsencode(part) for part in command[1:]) + b"\0")
 
 
@@ -102,7 +102,7 @@ def end(pid: int, command: Sequence[str], *, grace_s: float) -> None:
     except ProcessLookupError:
         return
     try:
-        # From here on the id cannot be another process's.
+        # While the handle is open, the id cannot be reused by another process.
         if is_running(pid, command):
             _signal_until_gone(handle, grace_s)
     finally:
@@ -123,9 +123,9 @@ def _signal_until_gone(handle: int, grace_s: float) -> None:
 
 
 def has_ended(child: int) -> bool:
-    """Whether a child of this process has ended; if so it is reaped.
+    """Return whether a child of this process has ended, and reap it if so.
 
-    Its command line would not tell: the kernel shows it a moment after the start.
+    The child's command line can not decide this: the kernel shows it only shortly after the start.
     """
     try:
         return os.waitpid(child, os.WNOHANG) != (0, 0)
@@ -133,20 +133,20 @@ def has_ended(child: int) -> bool:
         return True
 
 
-# Below what Linux gives to outgoing connections and to listeners of port 0
-# (net.ipv4.ip_local_port_range begins at 32768), and below the node ports of Kubernetes (30000):
-# a port stays free while its owner restarts.
+# Linux assigns ports from 32768 on (net.ipv4.ip_local_port_range) to outgoing connections and to
+# listeners of port 0, and Kubernetes assigns node ports from 30000 on. A port below both stays
+# free while its owner restarts.
 LASTING = range(20_000, 30_000)
 MOST_TRIES = 100
 
 
 def choose_ports(names: Iterable[str], earlier: Mapping[str, int]) -> dict[str, int]:
-    """A free loopback port for each name, the earlier one if it can be had.
+    """Return a free loopback port for each name, the earlier port if it is still free.
 
     Raises OSError when no port is free.
     """
     with ExitStack() as held:
-        # All are held until all are chosen, so that no two names get the same.
+        # Each port stays bound until all are chosen, so that no two names get the same port.
         sockets = {name: held.enter_context(_bind(earlier.get(name))) for name in names}
         return {name: bound.getsockname()[1] for name, bound in sockets.items()}
 
@@ -162,4 +162,4 @@ def _bind(earlier: int | None) -> socket.socket:
             bound.close()
         else:
             return bound
-    raise OSError(f"no port of 127.0.0.1 is free: {MOST_TRIES} of {LASTING} were tried")
+    raise OSError(f"no free port on 127.0.0.1: tried {MOST_TRIES} of {LASTING}")

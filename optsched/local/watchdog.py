@@ -1,8 +1,8 @@
 """The process that ends an owned plane when its owner ends, however the owner ends.
 
-Its standard input is a pipe whose other end only the owner holds, so the pipe closes with the
-owner: on return, on an exception, on SIGKILL. The kernel's own way (PR_SET_PDEATHSIG) follows the
-*thread* that started a component, which may be done long before its process is.
+Its standard input is a pipe whose other end only the owner holds. The pipe closes when the owner
+ends: on return, on an exception or on SIGKILL. The kernel's PR_SET_PDEATHSIG is no alternative: it
+follows the *thread* that started a component, which may end long before its process.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Wait for the end of standard input, then stop the plane in the directory given."""
+    """Wait for the end of standard input, then stop the plane in the directory of argument 1."""
     sys.stdin.buffer.read()
-    # Imported late: until then this process costs next to nothing.
+    # Imported late, so that the waiting process uses little memory.
     from optsched.local.plane import ControlPlane, PlaneError
 
     try:

@@ -1,7 +1,8 @@
-"""Timetables in the notation of cron, as Go's robfig/cron/v3 reads them (`ParseStandard`).
+"""Timetables in cron notation, as Go's robfig/cron/v3 reads them (`ParseStandard`).
 
-Five fields: minute, hour, day of the month, month, day of the week; lists, ranges, steps and names;
-`?` is `*`; or a word such as `@daily`, or `@every` and a duration. Sunday is 0, and 7 is refused.
+A timetable has five fields: minute, hour, day of the month, month and day of the week. A field may
+hold lists, ranges, steps and names; `?` means `*`. Sunday is 0; 7 is an error. Instead of the
+fields, a timetable may be a word such as `@daily`, or `@every` with a duration.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ _SECOND: Final = 10**9
 
 
 class CronError(UnitError):
-    """A text that is no timetable."""
+    """Raised for a text that is not a valid timetable."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Bounds and names of one of the five fields."""
+    """The bounds and the names of one of the five fields."""
 
     name: str
     low: int
@@ -55,10 +56,10 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
-    """When something is due: by the clock, or at an interval.
+    """The times at which something is due: clock times, or an interval.
 
-    A day is right if its number and its weekday are, or either where both are restricted; the
-    latter is what `any_day` and `any_weekday` tell. every_s: 0 for a timetable by the clock.
+    A day matches if both its number and its weekday match. If both fields are restricted, so that
+    `any_day` and `any_weekday` are false, one of them suffices. every_s: 0 for clock times.
     """
 
     minutes: frozenset[int] = frozenset()
@@ -72,7 +73,7 @@ class Timetable:
 
 
 def parse_timetable(text: str) -> Timetable:
-    """The timetable that a text names; CronError says which field is wrong and what would do."""
+    """Return the timetable in a text; raises CronError, which names field and accepted values."""
     if text.startswith(_EVERY):
         return Timetable(every_s=_every_s(text))
     words = _WORDS.get(text, text).split()
@@ -92,12 +93,12 @@ def _every_s(text: str) -> int:
         nanos = parse_duration_ns(text.removeprefix(_EVERY).strip())
     except DurationError as e:
         raise CronError(text, f"has no duration after @every: {e}") from e
-    # robfig/cron rounds down to seconds and takes nothing shorter than one.
+    # robfig/cron rounds down to whole seconds, but never below one second.
     return max(1, nanos // _SECOND)
 
 
 def _field(word: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
-    """The numbers that a field names, and whether it leaves all open."""
+    """Return the numbers that a field names, and whether the field is unrestricted."""
     parts = [_parse_field_part(part, field, text) for part in word.split(",")]
     return frozenset().union(*(numbers for numbers, _ in parts)), any(is_any for _, is_any in parts)
 
@@ -121,7 +122,7 @@ def _parse_field_part(part: str, field: _Field, text: str) -> tuple[frozenset[in
 
 _SHOWN: Final = 60
 _MAX_DIGITS: Final = 9
-"""Digits of a number; Python refuses to read thousands of them."""
+"""Maximum digits of a number; Python refuses to parse thousands of digits."""
 
 
 def _number(word: str, words: tuple[str, ...], field: _Field, text: str) -> int:

@@ -1,7 +1,7 @@
-"""Go's notation of durations and the API server's notation of times, kept as integers.
+"""Parse and format durations in Go's notation, and times in the API server's notation.
 
-Durations are nanoseconds, times are milliseconds since 1970-01-01T00:00:00Z. Grammar and printing
-of durations follow Go's package time (ParseDuration, Duration.String); times are RFC 3339.
+Durations are integer nanoseconds; times are integer milliseconds since 1970-01-01T00:00:00Z.
+Durations follow Go's package time (ParseDuration, Duration.String); times are RFC 3339.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ _TIMESTAMP_ACCEPTED: Final = "is not an RFC 3339 time: write one such as 2026-11
 
 
 class DurationError(UnitError):
-    """A text that Go's ParseDuration would refuse."""
+    """Raised for a text that Go's ParseDuration refuses."""
 
     def __init__(self, text: object, message: str = _DURATION_ACCEPTED) -> None:
         super().__init__(text, message)
 
 
 class TimestampError(UnitError):
-    """A text that is no RFC 3339 time."""
+    """Raised for a text that is not an RFC 3339 time."""
 
     def __init__(self, text: object, message: str = _TIMESTAMP_ACCEPTED) -> None:
         super().__init__(text, message)
 
 
 def parse_duration_ns(text: object) -> int:
-    """Nanoseconds in a Go duration; what is finer than one is cut off, as Go does."""
+    """Return the nanoseconds of a Go duration; fractions of one are cut off, as in Go."""
     if not isinstance(text, str) or len(text) > _MAX_TEXT:
         raise DurationError(text)
     match = _DURATION.fullmatch(text)
@@ -73,12 +73,12 @@ def parse_duration_ns(text: object) -> int:
 
 
 def parse_duration_ms(text: object) -> int:
-    """Milliseconds in a Go duration, rounded away from zero: a short wait is still a wait."""
+    """Return the milliseconds of a Go duration, rounded away from zero so that 1ns is not 0."""
     return divide_away(parse_duration_ns(text), NANOS_PER_MS)
 
 
 def format_duration_ns(nanos: int) -> str:
-    """A duration as Go prints it: 1h0m0s, 1m14s, 1.5s, 300ms, 20µs, 0s."""
+    """Return a duration as Go prints it: 1h0m0s, 1m14s, 1.5s, 300ms, 20µs, 0s."""
     sign, rest = ("-", -nanos) if nanos < 0 else ("", nanos)
     if rest < _SECOND:
         return f"{sign}{_format_below_second(rest)}"
@@ -89,24 +89,24 @@ def format_duration_ns(nanos: int) -> str:
 
 
 def format_duration_ms(milliseconds: int) -> str:
-    """A duration in milliseconds as Go prints it."""
+    """Return a duration in milliseconds as Go prints it."""
     return format_duration_ns(milliseconds * NANOS_PER_MS)
 
 
 def parse_time_ms(text: object) -> int:
-    """Milliseconds since 1970 of an RFC 3339 time, fractions of a millisecond cut off."""
+    """Return the milliseconds since 1970 of an RFC 3339 time; finer fractions are cut off."""
     if not isinstance(text, str):
         raise TimestampError(text)
     return _time_ms(text)
 
 
 def format_time(milliseconds: int) -> str:
-    """A time in whole seconds, as in creationTimestamp and lastTransitionTime."""
+    """Return a time in whole seconds, as in creationTimestamp and lastTransitionTime."""
     return f"{_moment(milliseconds).isoformat(timespec='seconds')}Z"
 
 
 def format_micro_time(milliseconds: int) -> str:
-    """A time with six decimals, as in a Lease's renewTime and an Event's eventTime."""
+    """Return a time with six decimals, as in a Lease's renewTime and an Event's eventTime."""
     return f"{_moment(milliseconds).isoformat(timespec='microseconds')}Z"
 
 

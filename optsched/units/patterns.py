@@ -1,10 +1,10 @@
-"""Regular expressions that users write, read as Go reads them: RE2.
+r"""Regular expressions of users in RE2 syntax, as Go and thus Volcano read them.
 
-That is Volcano's use of them, and it bounds the time: for any pattern, a search takes time in
-proportion to the length of the text. Only this module knows the library.
+RE2 bounds the time: a search takes time proportional to the length of the text for any pattern.
+Only this module uses the RE2 library.
 
 Source: https://github.com/google/re2/wiki/Syntax, and https://pkg.go.dev/regexp/syntax, which
-leaves out single bytes.
+omits the escape for single bytes (`\C`).
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from typing import Any, Final
 import re2
 
 _KNOWN: Final = 4096
-"""Patterns that are kept as they were read."""
+"""Maximum number of compiled patterns in the cache."""
 
 _ACCEPTED: Final = (
     "write one that Go reads (RE2): no look-around such as (?=a) and (?<!a), no backreferences "
     r"such as \1, no possessive or atomic parts such as a*+ and (?>a), and at most 1000 repetitions"
 )
 _BYTE: Final = re.compile(r"\\Q.*?(?:\\E|$)|\\(.)", re.DOTALL)
-r"""Escapes outside of quotations; \C is the only escape of RE2 that Go does not have."""
+r"""Matches escapes outside of \Q...\E; \C is the only escape of RE2 that Go does not have."""
 
 
 class PatternError(ValueError):
-    """A text that is no regular expression of RE2; names what would be one."""
+    """Raised for a text that is not an RE2 regular expression; says what is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression, read; made by `parse_pattern`. Equal if its text is."""
+    """A compiled regular expression from `parse_pattern`; patterns with equal texts are equal."""
 
     text: str
     _read: Any = field(compare=False, repr=False)
 
     def matches(self, text: str) -> bool:
-        """Whether it is found anywhere in a text, as Go's `regexp.MatchString` has it."""
+        """Return whether the pattern matches anywhere in a text, as Go's `regexp.MatchString`."""
         return self._read.search(text) is not None
 
 
 @lru_cache(_KNOWN)
 def parse_pattern(text: str) -> Pattern:
-    """Read a regular expression; raises PatternError."""
+    """Return the compiled regular expression of a text; raises PatternError."""
     options = re2.Options()
     options.log_errors = False
     try:

@@ -1,4 +1,4 @@
-"""Texts of users as logs, events and terminals may show them: without control characters."""
+"""Escape control characters in texts of users, for logs, events and terminals."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SUSPECT: Final = re.compile(r"[^ -~]")
-"""Most characters need no closer look."""
+"""Every character but printable ASCII is examined further."""
 
 _LAYOUT: Final = "\n\t"
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with an escape for each character that a terminal might act on.
+    """Return the text with an escape for each character that a terminal might act on.
 
-    That are control characters, among them line breaks, and invisible ones that change the
-    direction of text. keep: characters that stay. YAML reads the escapes in double quotes.
+    These are control characters, which include line breaks, and invisible characters that change
+    the direction of text. keep: characters that stay. YAML reads the escapes in double quotes.
     """
     if text.isprintable():
         return text
@@ -27,7 +27,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.dumps
-    """The value as JSON in Unicode, control characters in texts as escapes; see `json.dumps`."""
+    """Return a value as Unicode JSON with control characters escaped; options of `json.dumps`."""
     text = json.dumps(value, ensure_ascii=False, **options)
     if text.isprintable():
         return text
@@ -35,7 +35,7 @@ def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.d
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text, of one line or many, holds nothing that a terminal might act on."""
+    """Return whether a text of one or more lines has no character that a terminal might act on."""
     return text.isprintable() or all(c.isprintable() or c in _LAYOUT for c in text)
 
 

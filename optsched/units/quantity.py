@@ -1,8 +1,8 @@
-"""Kubernetes quantities, read exactly as apimachinery reads them, kept as exact integers.
+"""Parse Kubernetes quantities exactly as apimachinery does, into exact integers.
 
 The grammar is that of `resource.ParseQuantity` (k8s.io/apimachinery, pkg/api/resource): a decimal
-number and one suffix. The amounts are whole nanos without an upper end, so nothing wraps around
-where Go's int64 does; docs/decisions/0003-quantities.md lists the differences.
+number and one suffix. Amounts are integer nanos of any size and do not overflow like Go's int64.
+docs/decisions/0003-quantities.md lists the differences.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final
 from optsched.units.unit_errors import UnitError
 
 MAX_BASE: Final = 2**63 - 1
-"""The largest amount that counts as a resource: what Go, NumPy and CP-SAT can hold."""
+"""The largest amount of a resource: the largest int64, which Go, NumPy and CP-SAT can hold."""
 
 MAX_ON_NODE: Final = 2**52
-"""The largest amount that one node offers or one pod asks for: thousands of them still add up."""
+"""The largest amount on one node or in one pod's request; 2,000 of them still fit into int64."""
 
 MAX_GPUS_ON_NODE: Final = 2**16
-"""The most GPUs that one node offers: they are kept one by one where devices are dealt."""
+"""The most GPUs that one node may offer; device allocation keeps an entry for each GPU."""
 
 NANOS_PER_UNIT: Final = 10**9
 NANOS_PER_MILLI: Final = 10**6
@@ -39,13 +39,13 @@ _GRAMMAR: Final = re.compile(
     r"(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?[0-9]+))?"
 )
 
-# Longer texts and wider exponents would only make Python compute numbers that no cluster has.
+# Longer texts and larger exponents would only make Python compute numbers that no cluster has.
 _MAX_TEXT: Final = 256
 _MAX_POWER: Final = 400
 
 
 class QuantityError(UnitError):
-    """A text that no API server would take for a quantity, or an amount out of range."""
+    """Raised for a text that the API server refuses as a quantity, or an amount out of range."""
 
     def __init__(self, text: object, message: str = _ACCEPTED) -> None:
         super().__init__(text, message)
@@ -53,16 +53,16 @@ class QuantityError(UnitError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Quantity:
-    """An amount of anything, exact to the nano."""
+    """An exact amount in integer nanos, without a resource name."""
 
     nanos: int
 
     def value(self) -> int:
-        """Whole units, rounded away from zero."""
+        """Return the amount in whole units, rounded away from zero."""
         return divide_away(self.nanos, NANOS_PER_UNIT)
 
     def milli(self) -> int:
-        """Whole thousandths, rounded away from zero."""
+        """Return the amount in whole thousandths, rounded away from zero."""
         return divide_away(self.nanos, NANOS_PER_MILLI)
 
     def __add__(self, other: Quantity) -> Quantity:
@@ -79,9 +79,9 @@ class Quantity:
 
 
 def parse_quantity(text: str) -> Quantity:
-    """The quantity that `text` names; QuantityError where the API server would refuse it.
+    """Return the quantity in a text; raises QuantityError if the API server would refuse it.
 
-    Anything finer than a nano is rounded away from zero to the next one, as in apimachinery.
+    A fraction of a nano is rounded away from zero, as in apimachinery.
     """
     match = _GRAMMAR.fullmatch(text) if 0 < len(text) <= _MAX_TEXT else None
     if match is None:
@@ -90,8 +90,8 @@ def parse_quantity(text: str) -> Quantity:
     shift = _BINARY_SHIFT.get(binary, 0)
     power = int(exponent) if exponent else _DECIMAL_POWER[decimal]
     digits = whole + fraction
-    # "m", "." and "+" have no digits. Go's quick path takes them for 0; amounts finer than a nano
-    # and the suffixes Pi and Ei leave that path, and there the same texts are refused.
+    # "m", "." and "+" have no digits. Go's fast path parses them as 0. Exponents below nano and the
+    # suffixes Pi and Ei use the slow path, which refuses texts without digits.
     if not digits and not (shift <= _BINARY_SHIFT["Ti"] and power >= _DECIMAL_POWER["n"]):
         raise QuantityError(text)
     number = int(digits or "0") << shift
@@ -104,10 +104,10 @@ def parse_quantity(text: str) -> Quantity:
 
 
 def parse_quantity_field(value: object) -> Quantity:
-    """The quantity in a JSON or YAML field: a text, or a number taken by its decimal text.
+    """Return the quantity in a JSON or YAML field: a text, or a number by its decimal text.
 
-    The API server reads `cpu: 2` and `cpu: 0.5` as if they were quoted. true, null, lists and
-    maps are refused.
+    The API server reads `cpu: 2` and `cpu: 0.5` as if they were quoted. Raises QuantityError for
+    true, false, null, lists and maps.
     """
     if isinstance(value, str):
         return parse_quantity(value)
@@ -119,7 +119,7 @@ def parse_quantity_field(value: object) -> Quantity:
 
 
 def divide_away(number: int, divisor: int) -> int:
-    """The quotient rounded away from zero; `divisor` is positive."""
+    """Return the quotient rounded away from zero; `divisor` is positive."""
     return -(-number // divisor) if number >= 0 else number // divisor
 
 

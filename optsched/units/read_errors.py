@@ -1,4 +1,4 @@
-"""Why something could not be read, in the words of its author and not in those of Python."""
+"""Explain why a file or text could not be read, in words for its author instead of Python's."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ _JSON: Final = {
     "Expecting property name enclosed in double quotes": "a name in double quotes is expected",
     "Expecting ':' delimiter": "a colon is expected",
     "Expecting ',' delimiter": "a comma or the end is expected",
-    "Illegal trailing comma before end of object": "nothing comes after this comma",
-    "Illegal trailing comma before end of array": "nothing comes after this comma",
-    "Extra data": "it has ended before",
+    "Illegal trailing comma before end of object": "nothing follows this comma",
+    "Illegal trailing comma before end of array": "nothing follows this comma",
+    "Extra data": "the document has ended before this text",
     "Unterminated string starting at": "this text has no end",
     "Invalid control character at": "control characters are not allowed in a text",
     "Unexpected UTF-8 BOM (decode using utf-8-sig)": "a byte order mark is not allowed",
 }
 _KINDS: Final[tuple[tuple[tuple[type[BaseException], ...], str], ...]] = (
     ((UnicodeDecodeError,), "is not a text in UTF-8"),
-    ((RecursionError,), "it goes too deep"),
-    ((TypeError, AttributeError), "a value is not of the kind that belongs there"),
+    ((RecursionError,), "it is nested too deeply"),
+    ((TypeError, AttributeError), "a value has the wrong type"),
 )
 _BIND: Final = re.compile(r"error while attempting to bind on address \('([^']*)', (\d+)[^)]*\)")
 
 
 def why_unreadable(error: BaseException) -> str:
-    """Return why a file or text could not be read, or an address not be listened at.
+    """Return why a file or text could not be read, or why an address can not be bound.
 
-    error: what was raised while its bytes were read, decoded, or taken apart.
+    error: the exception raised while its bytes were read, decoded or parsed.
     """
     if isinstance(error, OSError):
         said = _BIND.sub(r"\1:\2", error.strerror or str(error))
@@ -43,5 +43,5 @@ def why_unreadable(error: BaseException) -> str:
 
 
 def json_words(error: json.JSONDecodeError) -> str:
-    """Return what is wrong at the place of an error, in plain words."""
+    """Return what is wrong at the position of a JSON error, in plain words."""
     return _JSON.get(error.msg, error.msg[:1].lower() + error.msg[1:])

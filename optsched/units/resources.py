@@ -1,7 +1,7 @@
-"""Resource names and the integer each is counted in: milli-CPU, bytes, pieces.
+"""Resource names and their integer units: milli-CPU, bytes or pieces.
 
-Requests round up, as `MilliValue` and `Value` do for Volcano and kube-scheduler: whoever asks for
-half a byte gets one.
+Requests round up, as `MilliValue` and `Value` do for Volcano and kube-scheduler: a request of half
+a byte counts as one byte.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _NEGATIVE: Final = "is negative: write an amount of zero or more"
 _TOO_LARGE: Final = f"is above the largest amount that can be counted, {MAX_BASE} {{}}"
 _NOT_A_MAPPING: Final = "is not a list of resources: write resource names with quantities"
 _PART_OF_A_GPU: Final = (
-    "is no whole number of GPUs: write 1 or more, or ask for a share with volcano.sh/vgpu-number"
+    "is no whole number of GPUs: write 1 or more, or request a share by volcano.sh/vgpu-number"
 )
 _NOT_A_NAME: Final = "is not a resource name: write a text such as cpu or nvidia.com/gpu"
 
 
 class Unit(Enum):
-    """The step in which an amount is counted."""
+    """The base unit in which amounts of a resource are counted."""
 
     MILLI_CPU = "milli-CPU"
     BYTE = "bytes"
@@ -55,7 +55,7 @@ class Unit(Enum):
 
 @lru_cache(maxsize=4096)
 def unit_of(resource: str) -> Unit:
-    """The unit of a resource, under its own name or as a ResourceQuota spells it.
+    """Return the unit of a resource, by its own name or by its name in a ResourceQuota.
 
     `requests.cpu` counts like `cpu`; `gold.storageclass.storage.k8s.io/requests.storage` like
     `storage`. Names that Kubernetes does not define count in pieces.
@@ -71,10 +71,10 @@ def unit_of(resource: str) -> Unit:
 
 
 def split_usage(named: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the resources of nodes in a list, and those that ResourceQuotas alone count.
+    """Return the node resources in a list, and the resources that only ResourceQuotas count.
 
-    `minResources` of a PodGroup names both (`requests.cpu`, `limits.cpu`, `pods`, `count/pods`).
-    A request that only quotas' names tell counts for nodes as well, unless the plain name has 0.
+    `minResources` of a PodGroup may also name resources of quotas (`requests.cpu`, `limits.cpu`,
+    `pods`, `count/pods`). `requests.X` also counts as node resource `X` if the list has no `X`.
     """
     usage = {name: amount for name, amount in named.items() if _counts_for_quotas(name)}
     least = {name: amount for name, amount in named.items() if amount and name not in usage}
@@ -90,20 +90,20 @@ def _counts_for_quotas(name: str) -> bool:
 
 
 def is_gpu(resource: str) -> bool:
-    """Whether pieces of a resource are whole GPUs, as device plugins name them: nvidia.com/gpu."""
+    """Return whether a resource name is a device plugin's for whole GPUs, as nvidia.com/gpu."""
     return resource.endswith("/gpu")
 
 
 def most_on_node(resource: str) -> int:
-    """The largest amount of a resource that one node may offer."""
+    """Return the largest amount of a resource that one node may offer."""
     return MAX_GPUS_ON_NODE if is_gpu(resource) else MAX_ON_NODE
 
 
 def parse_amount(resource: str, value: object) -> int:
-    """The amount of `resource` in base units, rounded up, in [0, MAX_BASE].
+    """Return the amount of `resource` in base units, rounded up, in [0, MAX_BASE].
 
-    value: a quantity as text, int or float. QuantityError for anything else, for negative amounts
-    and for amounts that int64 cannot hold.
+    value: a quantity as text, int or float. Raises QuantityError for any other value, for negative
+    amounts and for amounts that int64 cannot hold.
     """
     if isinstance(value, str):
         return _amount_of_text(resource, value)
@@ -113,11 +113,11 @@ def parse_amount(resource: str, value: object) -> int:
 def parse_resource_list(
     obj: object, path: str, *, whole_gpus: bool = False
 ) -> tuple[dict[str, int], list[FieldError]]:
-    """The amounts in a ResourceList, in base units, and an error for each entry that has none.
+    """Return the amounts in a ResourceList, in base units, and an error for each invalid entry.
 
-    obj: a mapping of resource names to quantities; null counts as empty. Good entries are kept
-    next to bad ones. path: of the list, for the errors. whole_gpus: parts of GPUs are errors, as
-    for requests of pods at the API server; they are rounded up all the same.
+    obj: a mapping of resource names to quantities; null counts as empty. Invalid entries do not
+    discard valid ones. path: path of the list, for the errors. whole_gpus: fractions of GPUs are
+    errors, as in pod requests at the API server; their amounts are still returned, rounded up.
     """
     if obj is None:
         return {}, []
@@ -140,10 +140,10 @@ def parse_resource_list(
 
 
 def whole_amount(resource: str, value: object) -> int:
-    """The amount in base units; pieces, such as GPUs, are rounded down instead of up.
+    """Return the amount in base units; pieces, such as GPUs, are rounded down instead of up.
 
-    Pods get whole devices: a queue that may hold 1.5 of them holds one, and two exceed its share.
-    QuantityError as for `parse_amount`.
+    Pods get whole devices: a queue with a share of 1.5 devices can hold one, and two exceed its
+    share. Raises QuantityError as `parse_amount` does.
     """
     amount = parse_amount(resource, value)
     is_part = unit_of(resource) is Unit.PIECE and not _is_whole_number(value)
@@ -151,9 +151,9 @@ def whole_amount(resource: str, value: object) -> int:
 
 
 def why_no_whole_amount(resource: str, value: object) -> str:
-    """Return why pods can not request an amount, and what would do; empty if they can.
+    """Return why pods can not request an amount, and what is accepted; empty if they can.
 
-    QuantityError as for `parse_amount`.
+    Raises QuantityError as `parse_amount` does.
     """
     amount = whole_amount(resource, value)
     if amount == parse_amount(resource, value):
@@ -168,7 +168,7 @@ def _is_whole_number(value: object) -> bool:
 
 
 def format_quantity(base: int, resource: str) -> str:
-    """The shortest exact text of an amount in base units: 1500m, 2, 64Gi, 8."""
+    """Return the shortest exact text of an amount in base units: 1500m, 2, 64Gi, 8."""
     unit = unit_of(resource)
     if unit is Unit.BYTE:
         steps = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
@@ -182,7 +182,7 @@ def format_quantity(base: int, resource: str) -> str:
 
 
 def format_resource_list(amounts: Mapping[str, int]) -> dict[str, str]:
-    """The amounts as a ResourceList for a status field, names in order."""
+    """Return the amounts as a ResourceList for a status field, sorted by name."""
     return {name: format_quantity(amounts[name], name) for name in sorted(amounts)}
 
 

@@ -1,4 +1,4 @@
-"""Hours of the day, such as 22:00-6:00, as Volcano writes when nodes are lent."""
+"""Hours of the day, such as 22:00-6:00, in which Volcano's tdm plugin lends nodes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _DAY_S: Final = 24 * 3600
 
 
 class HoursError(UnitError):
-    """A text that does not say from when to when."""
+    """Raised for a text that is not a range of hours such as 8:30-18:00."""
 
     def __init__(self, text: object) -> None:
         super().__init__(text, _ACCEPTED)
 
 
 class Hours(NamedTuple):
-    """From one second of the day to another, both included; past midnight if it comes earlier."""
+    """Seconds of the day from start to end, both included; past midnight unless start < end."""
 
     start_s: int
     end_s: int
 
     def __contains__(self, moment_ms: object) -> bool:
-        """Whether a moment, in milliseconds since 1970, is in the hours of its day in UTC."""
+        """Return whether a time, in milliseconds since 1970, is within these hours in UTC."""
         if not isinstance(moment_ms, int):
             return False
         second = moment_ms // 1000 % _DAY_S
@@ -37,7 +37,7 @@ class Hours(NamedTuple):
 
 
 def parse_hours(text: object) -> Hours:
-    """Hours in a text; equal times are the whole day.
+    """Return the hours in a text; two equal times mean the whole day.
 
     Raises `HoursError`. Grammar: two times as Go reads the layout 15:04, a hyphen between them.
     """

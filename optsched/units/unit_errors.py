@@ -1,6 +1,6 @@
-"""A text that is no amount, duration or time: the value and what would be accepted.
+"""Errors for texts that are not amounts, durations or times: the value and what is accepted.
 
-`UnitError` is a ValueError with three kinds: `QuantityError`, `DurationError`, `TimestampError`.
+`UnitError` is a ValueError and the base class of `QuantityError`, `DurationError` and others.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _SHOWN: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One field that cannot be used: where it is, what it holds and what would be accepted.
+    """A field with an invalid value: its path, its value and a message that says what is accepted.
 
-    path: dotted, map keys in brackets, list positions as numbers in brackets, for example
+    path: dotted, with map keys and list positions in brackets, for example
     `spec.capability[cpu]` or `spec.subGroupPolicy[0].name`.
     """
 
@@ -31,7 +31,7 @@ class FieldError:
 
 
 def describe_field(path: str, value: object, message: str) -> str:
-    """The field and its value, before a message; of a field that is missing its path alone."""
+    """Return the field's path and value as a message begins; the path alone if it is missing."""
     is_missing = value is None and message.startswith("is missing")
     if is_missing:
         return path
@@ -39,7 +39,7 @@ def describe_field(path: str, value: object, message: str) -> str:
 
 
 def quote(value: object) -> str:
-    """The value as a message quotes it, cut where it would run off the line."""
+    """Return the value as a message quotes it, cut after 60 characters."""
     if isinstance(value, str):
         text = write_json(value[: _SHOWN + 1])
     elif isinstance(value, dict | list | tuple):
@@ -50,7 +50,7 @@ def quote(value: object) -> str:
 
 
 def _start(value: object) -> str:
-    """The start of the text of a list or a mapping, which may be long."""
+    """Return the beginning of the JSON of a list or a mapping, without encoding all of it."""
     text = ""
     for piece in json.JSONEncoder(ensure_ascii=False, default=str, skipkeys=True).iterencode(value):
         text += piece[: _SHOWN + 1]
@@ -60,7 +60,7 @@ def _start(value: object) -> str:
 
 
 class UnitError(ValueError):
-    """A text without a reading: `text` as given, `message` with the reason and what would do."""
+    """Raised for an invalid text: `text` as given, `message` says why and what is accepted."""
 
     def __init__(self, text: object, message: str) -> None:
         super().__init__(text, message)
@@ -71,5 +71,5 @@ class UnitError(ValueError):
         return f"{quote(self.text)} {self.message}"
 
     def at_path(self, path: str) -> FieldError:
-        """The same complaint about the field at `path`."""
+        """Return this error as a FieldError of the field at `path`."""
         return FieldError(path, self.text, self.message)

@@ -16,11 +16,11 @@ from optsched.units.read_errors import why_unreadable
         ("\n{", "line 2, column 2: a name in double quotes is expected"),
         ('{"a" 1}', "line 1, column 6: a colon is expected"),
         ("[1 2]", "line 1, column 4: a comma or the end is expected"),
-        ("[] []", "line 1, column 4: it has ended before"),
+        ("[] []", "line 1, column 4: the document has ended before this text"),
         ('["a', "line 1, column 2: this text has no end"),
         ("\ufeff[]", "line 1, column 1: a byte order mark is not allowed"),
         ('["\\q"]', "line 1, column 3: invalid \\escape"),
-        ("[" * 100_000, "it goes too deep"),
+        ("[" * 100_000, "it is nested too deeply"),
     ],
 )
 def test_mistakes_in_json(text: str, sentence: str) -> None:
@@ -44,7 +44,7 @@ def test_mistakes_in_json(text: str, sentence: str) -> None:
         ),
         (KeyError("state"), "state is missing"),
         (KeyError(), "a field is missing"),
-        (TypeError("'int' object"), "a value is not of the kind that belongs there"),
+        (TypeError("'int' object"), "a value has the wrong type"),
         (ValueError("one\n two"), "one two"),
         (ValueError(), "ValueError"),
     ],
