@@ -274,7 +274,7 @@ def certificates_change(api: Api, running: Webhook, load: Load, port: int) -> No
 
         until(is_new, "another certificate is shown", ROTATION_S)
         load.go_on("it is trusted")
-    assert len(re.findall(r"a certificate that ends (\S+) is shown", running.log)) == 3
+    assert len(re.findall(r"uses a certificate that expires (\S+)", running.log)) == 3
 
 
 def test_while_nobody_answers_nothing_is_let_in_and_what_runs_goes_on(

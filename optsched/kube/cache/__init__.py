@@ -1,1 +1,1 @@
-"""The cluster as domain values, kept up to date from watches."""
+"""The cluster's state as domain values, kept up to date by watches."""

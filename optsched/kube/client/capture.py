@@ -1,8 +1,8 @@
-"""Captures a live cluster as the manifests of a snapshot.
+"""Capture a live cluster as the manifests of a snapshot.
 
-Every kind that a scheduler reads is listed once; Secrets, ConfigMaps and all others are not read.
-Fields that no scheduler reads are dropped if they are long or could hold a password: managed
-fields, applied manifests, and commands and environments of containers.
+Every kind that a scheduler reads is listed once; other kinds, such as Secrets and ConfigMaps, are
+not read. Fields that no scheduler reads are dropped if they are long or could hold a password:
+managed fields, last-applied manifests, and commands and environments of containers.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _METADATA: Final = frozenset({"managedFields", "resourceVersion", "generation", 
 _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 _CONTAINER: Final = frozenset({"name", "image", "resources", "ports", "restartPolicy"})
-"""What stays of a container; its command, arguments and environment do not."""
+"""The fields kept of a container; its command, arguments and environment are dropped."""
 
 
 async def capture(source: Client, now_ms: int) -> list[Raw]:
-    """Return the objects of a cluster for `optsched solve`; raises `KubeError`.
+    """Return the objects of a cluster as input of `optsched solve`; raises `KubeError`.
 
-    now_ms: the time in the first object of the bundle.
+    now_ms: the time that the first returned object records.
     """
     found: list[Raw] = [time_manifest(now_ms)]
     for kind in READ_KINDS:
@@ -48,9 +48,9 @@ async def capture(source: Client, now_ms: int) -> list[Raw]:
 
 
 def _plain(kind: Kind, obj: Raw) -> Raw:
-    """Return an object without dropped fields, with the kind that items of a list lack.
+    """Return an object without the dropped fields, and with the kind, which list items lack.
 
-    Annotations that only a dump may have are dropped: here users wrote them.
+    Annotations that only snapshot dumps may have are removed: in a live cluster, users wrote them.
     """
     obj = without_snapshot_annotations(obj)
     said = {"apiVersion": kind.api_version, "kind": kind.kind}

@@ -1,8 +1,8 @@
 """Requests to an API server, with the asyncio part of the official client.
 
-Its configuration and connection pool are used: kubeconfig files, service accounts, renewed tokens,
-verified TLS, proxies. Its model classes are not: objects stay JSON dictionaries, because decoding a
-pod takes 23 µs that way and up to 737 µs as a model.
+The official client provides configuration and the connection pool: kubeconfig files, service
+accounts, renewed tokens, verified TLS and proxies. Its model classes are not used: objects stay
+JSON dictionaries. A pod is decoded in 23 µs this way, and in up to 737 µs as a model.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ CONNECTIONS: Final = 128
 TLS_BUFFER: Final = 1 << 16
 """Bytes of the buffer of each TLS connection.
 
-asyncio's own 256 KiB would be up to 32 MiB for all connections.
+asyncio's default of 256 KiB would take up to 32 MiB for all connections.
 """
 
 CONNECT_S: Final = 5.0
 REQUEST_S: Final = 30.0
 BIND_S: Final = 5.0
-"""Shorter than a lease outlives its last renewal: a late bind must not meet another leader."""
+"""Timeout of a bind, so short that it ends before another replica can take over the lease."""
 
 WATCH_S: Final = 25
-"""After this the server ends a watch, just after a bookmark, and another one begins."""
+"""Duration of a watch, which the server ends just after a bookmark; then another begins."""
 
 IDLE_S: Final = 28.0
-"""A watch that is silent for so long is broken: the server should have ended it."""
+"""A watch that is silent for this long is broken: the server should have ended it."""
 
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
@@ -75,7 +75,7 @@ _WARNING: Final = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
 class ConfigError(Exception):
-    """No configuration names the API server, or it can not be read."""
+    """Raised when no configuration names the API server, or when it can not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _ignore(_: str) -> None:
 
 
 def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
-    """Yield the warnings in the headers of an answer (RFC 7234, 5.5)."""
+    """Yield the warnings in the Warning headers of a response (RFC 7234, 5.5)."""
     for header in headers:
         for text in _WARNING.findall(header):
             yield re.sub(r"\\(.)", r"\1", text)
@@ -104,7 +104,7 @@ def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Settings of a client. namespace: the default where none is named."""
+    """Settings of a client. namespace: the default namespace."""
 
     namespace: str = DEFAULT_NAMESPACE
     on_warning: Callable[[str], None] = _ignore
@@ -131,7 +131,7 @@ class Client:
     async def list_page(
         self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
     ) -> Page:
-        """Return a page of a list over all namespaces, unless the selection names one."""
+        """Return a page of a list, over all namespaces unless the selection names one."""
         asked = {"limit": limit, **({"continue": token} if token else {}), **selection.query}
         path = collection_path(kind, selection.namespace or None)
         content = await self._json(_Request("GET", f"{path}?{urlencode(asked)}"))
@@ -145,7 +145,7 @@ class Client:
     async def watch_lines(
         self, kind: Kind, resource_version: str, selection: Selection = EVERYTHING
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the events after a resource version, a line of JSON each, until the server ends."""
+        """Yield the events after a resource version as lines of JSON, until the server ends."""
         asked = {
             "watch": 1,
             "allowWatchBookmarks": "true",
@@ -155,7 +155,7 @@ class Client:
         }
         path = f"{collection_path(kind, selection.namespace or None)}?{urlencode(asked)}"
         async with self._answer(_Request("GET", path, limits=_WATCHING)) as answer:
-            # Lines are split here, because the stream's own readline refuses long ones.
+            # Lines are split here, because the stream's own readline refuses long lines.
             rest = b""
             async for chunk in answer.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -167,11 +167,11 @@ class Client:
         return await self._json(_Request("GET", _path(ref)))
 
     async def read_metadata(self, ref: Ref) -> Raw:
-        """Return an object's metadata alone; nothing else of it leaves the server."""
+        """Return only an object's metadata; the server does not send the rest."""
         return await self._json(_Request("GET", _path(ref), accept=_METADATA))
 
     async def create(self, ref: Ref, body: Raw) -> Raw:
-        """Create an object; returns it as stored."""
+        """Create an object and return it as stored."""
         path = collection_path(ref.kind, ref.namespace or None)
         return await self._json(_Request("POST", path, body))
 
@@ -191,7 +191,7 @@ class Client:
             return tuple(parse_warnings(answer.headers.getall("Warning", ())))
 
     async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
-        """Merge into an object or a subresource of it (RFC 7386); returns it as stored."""
+        """Merge into an object or its subresource (RFC 7386); returns the object as stored."""
         return await self._json(_Request("PATCH", _path(ref, subresource), body, _MERGE_PATCH))
 
     async def delete(
@@ -201,7 +201,7 @@ class Client:
         propagation: str = "Background",
         grace_s: int | None = None,
     ) -> Raw:
-        """Delete an object, if it is that very one.
+        """Delete an object, only if it has the UID where one is given.
 
         Returns the object while it terminates, or a Status if it is deleted immediately.
         """
@@ -220,9 +220,9 @@ class Client:
         node: str,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """Bind a pod to a node, if it is that very pod and bound to none.
+        """Bind a pod to a node, if the pod has the UID and is not bound yet.
 
-        It gets the annotations with its node, in one step (`BindingREST.assignPod`).
+        The server sets the node and the annotations in one write (`BindingREST.assignPod`).
         """
         path = object_path(POD, namespace, name, "binding")
         body = {
@@ -240,10 +240,10 @@ class Client:
     async def evict(
         self, namespace: str, name: str, uid: str, version: str = "", *, grace_s: int | None = None
     ) -> None:
-        """Evict a pod, if it is that very pod and no disruption budget is against it.
+        """Evict a pod, if it has the UID and no disruption budget forbids it.
 
-        version: its resource version; Conflict if it has changed since. Empty for any.
-        grace_s: seconds that it has to end; None for the pod's own setting.
+        version: the pod's resource version, or empty for any; raises Conflict if it has changed.
+        grace_s: the grace period in seconds; None for the pod's own.
         """
         path = object_path(POD, namespace, name, "eviction")
         wanted = {"uid": uid, "resourceVersion": version}
@@ -280,7 +280,7 @@ class Client:
 
     @asynccontextmanager
     async def _answer(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the answer to a request, its body still unread; raises KubeError."""
+        """Yield the response to a request with its body unread; raises KubeError."""
         with _translate_errors(request):
             answer = await self._rest.request(
                 request.method,
@@ -313,13 +313,13 @@ async def connect(
     """Yield a client whose credentials are renewed while the context is open.
 
     kubeconfig: a file; empty for KUBECONFIG, else the service account of the pod, else
-    `~/.kube/config`. server: an address instead of the one in there. on_warning: called with
-    warnings of the server. Raises ConfigError.
+    `~/.kube/config`. server: overrides the address in the configuration. on_warning: called with
+    each warning of the server. Raises ConfigError.
     """
     SSLProtocol.max_size = TLS_BUFFER
     configuration = Configuration()
     configuration.connection_pool_maxsize = CONNECTIONS
-    # Looking for proxies and .netrc at each request takes more CPU than the request itself.
+    # A lookup of proxies and .netrc for each request takes more CPU than the request itself.
     configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
     loader = None
     if not server or _names_server(kubeconfig):
@@ -343,7 +343,7 @@ async def connect(
 
 
 async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noqa: ANN401  no types
-    """Fill a configuration; returns the loader that can renew it, or None."""
+    """Fill a configuration and return the loader that can renew it, or None."""
     is_inside = not kubeconfig and _is_in_cluster(os.environ)
     places = "the pod's service account" if is_inside else kubeconfig or _default_kubeconfig()
     try:
@@ -369,7 +369,7 @@ async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noq
 
 
 def _names_server(kubeconfig: str) -> bool:
-    """Whether a kubeconfig or a service account exists."""
+    """Return whether a kubeconfig is given, or one or a service account can be read."""
     return (
         bool(kubeconfig)
         or _is_in_cluster(os.environ)
@@ -394,7 +394,7 @@ def _is_in_cluster(environment: Mapping[str, str]) -> bool:
 
 
 async def _renew(loader: Any, configuration: Any) -> None:  # noqa: ANN401  no types there
-    """Renew tokens of cloud providers and of exec plugins; others renew themselves."""
+    """Renew tokens of exec plugins and of Google Cloud; the client renews all others."""
     is_plugin = loader is not None and loader._user is not None and "exec" in loader._user
     if is_plugin or getattr(loader, "provider", None) == "gcp":
         await config.refresh_token(loader, configuration)
@@ -427,7 +427,7 @@ def _translate_errors(request: _Request) -> Iterator[None]:
 
 
 def _why_not_connected(error: aiohttp.ClientConnectorError) -> str:
-    """Return the reason in the words of the system, such as `Connection refused`."""
+    """Return the operating system's reason, such as `Connection refused`."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return str(error.certificate_error)
     found = error.os_error

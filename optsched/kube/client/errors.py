@@ -1,8 +1,8 @@
 """Errors of requests to an API server.
 
-KubeError                  base of all
-├─ Unreachable             no answer: the request may have been carried out
-├─ Garbled                 an answer that can not be parsed
+KubeError                  base class of all
+├─ Unreachable             no response: the request may have been carried out
+├─ Garbled                 a response that can not be parsed
 └─ ApiError                a refusal, with its code and reason
    ├─ Rejected             400, 422: the request itself is wrong
    ├─ Unauthorized         401
@@ -11,7 +11,7 @@ KubeError                  base of all
    ├─ Conflict             409
    │  └─ AlreadyExists     409 on creation
    ├─ Gone                 410
-   │  └─ Expired           410: a resource version or page that is no longer kept
+   │  └─ Expired           410: a resource version or page that the server no longer keeps
    ├─ TooMany              429: retry later
    └─ ServerFault          5xx: the request may have been carried out
 """
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_MESSAGE: Final = 512
-"""Characters of a message that are kept: the longest useful ones, of RBAC, have some 300."""
+"""Characters kept of a message: the longest useful messages, of RBAC, have about 300."""
 MAX_CAUSES: Final = 100
-"""Causes of a refusal that are kept."""
+"""Maximum number of causes kept of a refusal."""
 
 
 class KubeError(Exception):
-    """A failed request."""
+    """Raised when a request fails."""
 
 
 class Unreachable(KubeError):
-    """There was no answer; the request may have been carried out all the same."""
+    """The server sent no response, but may have carried out the request."""
 
 
 class Garbled(KubeError):
-    """An answer that violates the API."""
+    """The response violates the API."""
 
 
 class ApiError(KubeError):
-    """A refusal; of the answer it keeps only the message of the Status.
+    """The server refused the request; the error keeps only parts of the response's Status.
 
-    code: the HTTP code. reason: the API's own word for it, such as AlreadyExists. retry_after_s:
-    how long to wait before a retry, if the server requests it. causes: pairs of a field and a
-    message, for each field of an object that is not valid.
+    code: the HTTP code. reason: the reason in the Status, such as AlreadyExists. retry_after_s:
+    the seconds to wait before a retry, if the server requests it. causes: a field and a message
+    for each invalid field of the object.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class ApiError(KubeError):
 
     @property
     def title(self) -> str:
-        """Code and reason alone."""
+        """The code and the reason, without the message."""
         return f"{self.code} {self.reason}".strip()
 
 
 class Rejected(ApiError):
-    """The request is wrong and will always be."""
+    """The request is invalid; a retry can not succeed."""
 
 
 class Unauthorized(ApiError):
@@ -83,11 +83,11 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """The user has no right to do this."""
+    """The user is not authorized for this request."""
 
 
 class NotFound(ApiError):
-    """There is no such object, or no such kind."""
+    """The object or its kind does not exist."""
 
 
 class Conflict(ApiError):
@@ -95,7 +95,7 @@ class Conflict(ApiError):
 
 
 class AlreadyExists(Conflict):
-    """There is an object of that name."""
+    """An object of that name exists already."""
 
 
 class Gone(ApiError):
@@ -131,10 +131,10 @@ _BY_CODE: Final[Mapping[int, type[ApiError]]] = {
 
 
 def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "") -> ApiError:
-    """The error of an answer.
+    """Return the error of a refused request.
 
-    Of the body only the reason, the message and the causes of a Status are kept: the rest, such as
-    a page of a proxy or a returned object, could hold secrets.
+    Only the reason, the message and the causes of a Status are kept: other content, such as a page
+    of a proxy or a returned object, could hold secrets.
     """
     status = _parse_status(body)
     delay = float(retry_after) if retry_after.isdecimal() else None
@@ -144,7 +144,7 @@ def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "")
 
 
 def error_from_status(status: Mapping[str, Any], retry_after_s: float | None = None) -> ApiError:
-    """Return the error of a Status object, such as one in a watch."""
+    """Return the error that a Status object describes, such as a Status in a watch."""
     code = status.get("code")
     number = code if isinstance(code, int) else 500
     details = status.get("details")

@@ -1,6 +1,6 @@
-"""Finds mistakes in a kubeconfig, for messages that name the field.
+"""Find mistakes in a kubeconfig, for messages that name the field.
 
-The package that reads it reports internal errors, such as the type of a Python object.
+The official client, which loads the file, reports Python errors instead of fields.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def is_http_address(text: str) -> bool:
-    """Whether a text is the address of a server: http or https, with a host and a valid port."""
+    """Return whether a text is an http or https address with a host and a valid port."""
     try:
         parts = urlsplit(text)
         return (
@@ -43,16 +43,16 @@ def is_http_address(text: str) -> bool:
 
 
 def explain_unreadable(places: str) -> str:
-    """Return why no kubeconfig can be read; empty where one is there.
+    """Return why no kubeconfig can be read; empty if one can.
 
-    places: one or more paths, as in KUBECONFIG. A pipe or process substitution may be one.
+    places: one or more paths, separated as in KUBECONFIG. A path may be a pipe.
     """
     if _URL.match(places):
-        return f"{places}: is a URL: download it, and name the file"
+        return f"{places}: is a URL: download the kubeconfig and name the file"
     problems = [_unreadable_file(place) for place in places.split(os.pathsep) if place]
     if "" in problems:
         return ""
-    absent = f"{places}: there is no such file, so nothing says how to reach the cluster"
+    absent = f"{places}: there is no such file, so there is no address of the cluster"
     return next(filter(None, problems), absent) if len(problems) == 1 else absent
 
 
@@ -65,14 +65,14 @@ def _unreadable_file(place: str) -> str:
             return "" if os.access(path, os.R_OK) else f"{place}: Permission denied"
     except (OSError, ValueError, RuntimeError) as e:
         return f"{place}: can not be read: {getattr(e, 'strerror', None) or e}"
-    return f"{place}: there is no such file, so nothing says how to reach the cluster"
+    return f"{place}: there is no such file, so there is no address of the cluster"
 
 
 @contextmanager
 def copy_pipes(places: str) -> Iterator[str]:
-    """Yield the places with every pipe replaced by a temporary copy: a pipe can be read once.
+    """Yield the paths with every pipe replaced by a temporary copy: a pipe can be read only once.
 
-    Raises OSError where a pipe can not be read.
+    Raises OSError if a pipe can not be read.
     """
     paths = [Path(place).expanduser() for place in places.split(os.pathsep) if place]
     if all(path.is_file() or path.is_dir() or not path.exists() for path in paths):
@@ -87,10 +87,10 @@ def copy_pipes(places: str) -> Iterator[str]:
 
 
 def find_mistake(places: str, server: str = "") -> str:
-    """Return the first mistake in kubeconfig files; empty where none is found.
+    """Return the first mistake in kubeconfig files; empty if there is none.
 
-    places: as in `explain_unreadable`, without pipes (`copy_pipes`). server: an address that stands
-    in for the one in the file; empty for none.
+    places: as in `explain_unreadable`, without pipes (`copy_pipes`). server: an address that
+    overrides the one in the file, or empty.
     """
     paths = [Path(place).expanduser() for place in places.split(os.pathsep) if place]
     several = len(paths) > 1
@@ -127,7 +127,7 @@ def _read(path: Path) -> tuple[Mapping[str, Any], str]:
     if errors:
         return {}, f"line {errors[0].line}, column {errors[0].column}: {errors[0].message}"
     if len(values) > 1:
-        return {}, f"it holds {len(values)} documents: a kubeconfig is one"
+        return {}, f"it holds {len(values)} YAML documents: a kubeconfig is one document"
     return {}, "it has no clusters, contexts and users" if values else "it is empty"
 
 

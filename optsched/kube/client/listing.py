@@ -1,4 +1,4 @@
-"""Objects as JSON has them, and lists of them: pages and selections."""
+"""Types for objects in decoded JSON, and for pages and selections of their lists."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 Raw: TypeAlias = "dict[str, Any]"
-"""An object as JSON has it."""
+"""An object as decoded JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A part of a list.
+    """A page of a list.
 
-    resource_version: of the whole list: a watch from there misses nothing.
-    token: where the next part begins; empty with the last one.
+    resource_version: the version of the whole list; a watch from there misses no event.
+    token: the continue token of the next page; empty on the last page.
     """
 
     items: Sequence[Raw]
@@ -40,7 +40,7 @@ PAGE_SIZE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a kind; labels, fields: selectors. namespace: empty for all."""
+    """A selection of objects of a kind. labels, fields: selectors. namespace: empty for all."""
 
     namespace: str = ""
     labels: str = ""
@@ -48,7 +48,7 @@ class Selection:
 
     @property
     def query(self) -> dict[str, str]:
-        """The parameters of a request."""
+        """The query parameters of a list request."""
         asked = {"labelSelector": self.labels, "fieldSelector": self.fields}
         return {name: value for name, value in asked.items() if value}
 

@@ -1,4 +1,4 @@
-"""Questions to an API server: whole lists, access and tokens, and the pods of PodGroups."""
+"""Queries to an API server: complete lists, reviews, and the pods of PodGroups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 TRIES: Final = 3
-"""Attempts of a list whose pages expire while it is read."""
+"""Maximum number of attempts of a list whose pages expire while it is read."""
 
 
 async def list_objects(source: Client, kind: Kind, selection: Selection = EVERYTHING) -> list[Raw]:
@@ -45,7 +45,7 @@ async def _pages(source: Client, kind: Kind, selection: Selection) -> AsyncItera
 
 
 async def can_access(api: Client, question: AccessQuestion) -> bool:
-    """Return whether a user may do something; raises KubeError if the server gives no answer."""
+    """Return whether RBAC allows a user's request; raises KubeError if the review fails."""
     kind, subject = question.kind, question.subject
     attributes = {
         "group": kind.group,
@@ -72,9 +72,9 @@ async def review(api: Client, kind: Kind, spec: Raw) -> dict[str, Any]:
 
 
 async def list_podgroup_members(source: Client, namespace: str) -> tuple[Raw, ...]:
-    """Return the pods of a namespace that name a PodGroup, reduced to the fields that count.
+    """Return the pods of a namespace that name a PodGroup, reduced to the fields that matter.
 
-    Pods are read page by page, so that a large namespace takes little memory.
+    Each page is reduced as it is read, so that a large namespace takes little memory.
     """
     members = [
         _member(pod)

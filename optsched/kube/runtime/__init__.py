@@ -1,1 +1,1 @@
-"""What the three processes share: leader election, work queues, backoff, events, shutdown."""
+"""Shared code of the three processes: leader election, queues, backoff, events, shutdown."""

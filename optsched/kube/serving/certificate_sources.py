@@ -1,8 +1,8 @@
-"""Where servers get their certificates, and how API servers learn which authority to trust.
+"""Sources of server certificates, and the trusted authority in webhook configurations.
 
-Either the server signs its own, with an authority in a Secret that all replicas share, or another
-program, such as cert-manager, provides files. API servers read the trusted authority in the webhook
-configurations; if it is missing there it is written again.
+Either the server signs its own certificate, with an authority in a Secret that all replicas share,
+or another program, such as cert-manager, provides files. API servers read the trusted authority
+from the webhook configurations. If it is missing there, the server writes it again.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _ALL: Final = (*_LEAF, *_AUTHORITY)
 
 
 class CertificateError(OSError):
-    """Files hold no certificate with its key, or no authority; the message names them."""
+    """Raised when files hold no certificate with its key, or no authority; names the files."""
 
 
 class CredentialSource(Protocol):
-    """A source of credentials."""
+    """A source of a server's credentials."""
 
     async def credentials(self) -> Credentials:
         """Return the credentials to use from now on; called periodically."""
@@ -67,8 +67,8 @@ class CertificateFiles:
     async def credentials(self) -> Credentials:
         """See `CredentialSource`.
 
-        CertificateError where a file can not be read, and where the authority is no certificate:
-        API servers would trust no server.
+        Raises CertificateError if a file can not be read, or if the authority is no certificate:
+        API servers would not trust the server.
         """
         try:
             trusted = self.authority.read_bytes() if self.authority else b""
@@ -82,12 +82,12 @@ class CertificateFiles:
 
 @dataclass(frozen=True, slots=True)
 class SecretCredentials:
-    """Credentials in two Secrets, renewed by the first replica that finds them due.
+    """Credentials in two Secrets, renewed by the first replica that finds a renewal due.
 
-    One holds the certificate and its key, the other the authority and its key
-    (`authority_secret_ref`): a process that reads only the first can not sign.
+    One Secret holds the certificate and its key, the other the authority and its key
+    (`authority_secret_ref`): a process that may read only the first can not sign certificates.
 
-    names: of the server; DNS names and IP addresses.
+    names: DNS names and IP addresses of the server.
     """
 
     api: Client
@@ -96,7 +96,7 @@ class SecretCredentials:
     clock: Clock
 
     async def credentials(self) -> Credentials:
-        """See `CredentialSource`; KubeError where a Secret can be neither read nor written."""
+        """See `CredentialSource`; raises KubeError if a Secret can not be read or written."""
         while True:
             leaf, authority = (
                 await self._read(self.ref),
@@ -104,7 +104,7 @@ class SecretCredentials:
             )
             held = _credentials(leaf, authority)
             made, is_new = renew_credentials(held, self.names, from_epoch_ms(self.clock.now_ms()))
-            # Earlier versions kept everything in one Secret.
+            # A single Secret with all fields, from earlier versions, is split into two.
             if not is_new and authority is not None and _AUTHORITY_KEY not in _data(leaf):
                 return made
             try:
@@ -114,7 +114,7 @@ class SecretCredentials:
                 # Another replica was faster: use its certificate.
                 continue
             if is_new:
-                log.info("%s: a new certificate for %s", self.ref, ", ".join(self.names))
+                log.info("%s: issued a certificate for %s", self.ref, ", ".join(self.names))
             return made
 
     async def _read(self, ref: Ref) -> Raw | None:
@@ -142,7 +142,7 @@ class SecretCredentials:
 
 
 def authority_secret_ref(ref: Ref) -> Ref:
-    """Return the Secret of the authority that signs the certificate in another Secret."""
+    """Return the Secret of the authority that signs the certificate in Secret `ref`."""
     return Ref(ref.kind, ref.namespace, f"{ref.name}-authority")
 
 
@@ -151,7 +151,7 @@ def _data(secret: Raw | None) -> dict[str, Any]:
 
 
 def _credentials(leaf: Raw | None, authority: Raw | None) -> Credentials | None:
-    """Return the credentials in the Secrets, unreadable fields empty; None if there are none."""
+    """Return the credentials in the Secrets, with unreadable fields empty; None without Secrets."""
     if leaf is None and authority is None:
         return None
     data = {**_data(leaf), **_data(authority)}
@@ -172,14 +172,14 @@ async def trust_authority(
 ) -> None:
     """Write a trusted authority into webhook configurations.
 
-    url: where the server is reached, instead of the Service in the configurations. Raises
-    KubeError; a configuration that does not exist is skipped.
+    url: the server's address, which replaces the Service in the configurations; may be empty.
+    Raises KubeError, but skips a configuration that does not exist.
     """
     for ref in refs:
         try:
             await _trust_in(api, ref, b64encode(authority).decode(), url)
         except NotFound:
-            log.debug("%s: is not there", ref)
+            log.debug("%s: does not exist", ref)
 
 
 async def _trust_in(api: Client, ref: Ref, bundle: str, url: str) -> None:
@@ -208,32 +208,32 @@ def _with_authority(hook: Raw, bundle: str, url: str) -> Raw:
 
 
 class ServedCertificate:
-    """A TLS context and the credentials in it.
+    """A server's TLS context and its credentials.
 
-    tls: for servers; new connections get the newest credentials.
-    credentials: those in use; None before the first.
+    tls: the context; new connections use the latest credentials.
+    credentials: the credentials in use; None before `present` is called.
     """
 
     def __init__(self, server: str) -> None:
-        """server: the name of the server in the log."""
+        """server: the server's name in log messages."""
         self.tls = server_context()
         self.credentials: Credentials | None = None
         self._server = server
 
     def present(self, credentials: Credentials) -> datetime:
-        """Use credentials for new connections; returns when the certificate ends.
+        """Use credentials for new connections and return when the certificate expires.
 
-        ValueError or OSError for files that hold none: the certificate in use stays.
+        Raises ValueError or OSError for invalid credentials; the previous ones stay in use.
         """
         ends = load_credentials(self.tls, credentials)
         self.credentials = credentials
-        log.info("%s: a certificate that ends %s is shown", self._server, ends.isoformat())
+        log.info("%s: uses a certificate that expires %s", self._server, ends.isoformat())
         return ends
 
     async def load_files(self, files: CertificateFiles) -> datetime | None:
-        """Use the certificate that files hold now; returns when it ends, None if it is in use.
+        """Use the certificate in files and return when it expires; None if it is in use already.
 
-        CertificateError where they hold none or can not be read.
+        Raises CertificateError if the files hold no certificate or can not be read.
         """
         credentials = await files.credentials()
         if credentials == self.credentials:

@@ -1,7 +1,7 @@
-"""Certificates that a server signs for itself, with an authority of its own.
+"""Certificates that a server signs itself, with its own authority.
 
-Keys are EC P-256. An authority is valid for ten years, a server certificate for ninety days; both
-are replaced well before they expire, and a replaced authority is trusted until it expires.
+Keys are EC P-256. An authority is valid for ten years, a server certificate for ninety days. Both
+are replaced well before they expire, and a replaced authority stays trusted until it expires.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ AUTHORITY_NAME: Final = "optsched-admission"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The certificate of a server, and the authority that its clients should trust; all PEM.
+    """The certificate of a server and the authority that its clients should trust, all in PEM.
 
-    authority: the trusted certificates, the signing one first. authority_key: empty if the
-    certificate is signed elsewhere.
+    authority: the trusted certificates, starting with the signing certificate. authority_key:
+    empty if another program signs the certificate.
     """
 
     certificate: bytes
@@ -48,8 +48,8 @@ def renew_credentials(
 ) -> tuple[Credentials, bool]:
     """Return credentials for a server, and whether they are new.
 
-    names: DNS names and IP addresses. Held credentials are kept while they are readable, match,
-    cover all names and do not expire soon.
+    names: DNS names and IP addresses. The held credentials are kept if they are readable, their
+    keys match, they cover all names, and they do not expire soon.
     """
     authority = _authority(held, now) if held else None
     if held and authority and _is_good(held, authority, names, now):
@@ -66,12 +66,12 @@ def renew_credentials(
 
 
 def expiry(certificate: bytes) -> datetime:
-    """Return when a certificate expires; ValueError if it is none."""
+    """Return when a certificate in PEM expires; raises ValueError if it is not a certificate."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
 def is_authority(pem: bytes) -> bool:
-    """Whether a text in PEM holds certificates, and nothing that can not be read."""
+    """Return whether a PEM text holds certificates and all of them can be read."""
     try:
         return bool(x509.load_pem_x509_certificates(pem))
     except ValueError:
@@ -79,10 +79,10 @@ def is_authority(pem: bytes) -> bool:
 
 
 def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
-    """Use credentials for new connections; returns when the certificate expires.
+    """Use credentials for new connections and return when the certificate expires.
 
-    ValueError or OSError if certificate and key can not be read or do not match; the context
-    keeps its old ones.
+    Raises ValueError or OSError if the certificate and the key can not be read or do not match;
+    the context then keeps its previous pair.
     """
     ends = expiry(credentials.certificate)
     with tempfile.TemporaryDirectory() as folder:
@@ -90,21 +90,21 @@ def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
         for path, content in ((certificate, credentials.certificate), (key, credentials.key)):
             path.touch(mode=0o600)
             path.write_bytes(content)
-        # A pair that does not match would replace only half of the one in use.
+        # Loaded directly, a pair that does not match would replace only the certificate in use.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         tls.load_cert_chain(certificate, key)
     return ends
 
 
 def server_context() -> ssl.SSLContext:
-    """Return a context for servers: TLS 1.2 or newer, no certificate yet."""
+    """Return a TLS context for servers: TLS 1.2 or newer, without a certificate."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
     return tls
 
 
 def _authority(held: Credentials, now: datetime) -> Authority | None:
-    """Return the held authority, the first trusted one; None if it is not usable."""
+    """Return the held signing authority; None if it is invalid or expires soon."""
     try:
         authority = Authority.load(Credential(held.authority, held.authority_key))
     except (ValueError, TypeError):
@@ -125,7 +125,7 @@ def _still_trusted(held: Credentials | None, now: datetime) -> list[x509.Certifi
 
 
 def _is_good(held: Credentials, authority: Authority, names: Sequence[str], now: datetime) -> bool:
-    """Whether a server can keep its credentials."""
+    """Return whether a server can keep its credentials."""
     try:
         certificate = x509.load_pem_x509_certificate(held.certificate)
         key = serialization.load_pem_private_key(held.key, password=None)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ProcessMetrics:
-    """Creates metrics in a registry of its own; a meaning ends without a full stop."""
+    """Creates metrics in its own registry. meaning: the help text without its full stop."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -32,5 +32,5 @@ class ProcessMetrics:
         return Histogram(name, f"{meaning}.", labels, registry=self.registry, buckets=buckets)
 
     def exposition(self) -> bytes:
-        """Return all metrics."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -30,7 +30,7 @@ REVIEW_S: Final = 5.0
 """How long the API server may take for both reviews of a token."""
 
 MOST_REVIEWS: Final = 4
-"""Concurrent reviews; further tokens are refused, so that they can not flood the API server."""
+"""Maximum of concurrent reviews; further tokens are refused to protect the API server."""
 
 MOST_KEPT: Final = 256
 _MOST_TOKEN: Final = 8192
@@ -47,15 +47,15 @@ class Verdict:
 
     @property
     def is_allowed(self) -> bool:
-        """Whether the reader gets metrics."""
+        """Whether the reader may read metrics."""
         return self.status is HTTPStatus.OK
 
 
 _NO_TOKEN: Final = Verdict(HTTPStatus.UNAUTHORIZED, "send a token: Authorization: Bearer …")
-_NO_USER: Final = Verdict(HTTPStatus.UNAUTHORIZED, "the API server knows no user by this token")
+_NO_USER: Final = Verdict(HTTPStatus.UNAUTHORIZED, "the API server knows no user with this token")
 _BUSY: Final = Verdict(HTTPStatus.SERVICE_UNAVAILABLE, "too many tokens are under review")
 _UNSAID: Final = Verdict(
-    HTTPStatus.SERVICE_UNAVAILABLE, "the API server did not say whether this is allowed"
+    HTTPStatus.SERVICE_UNAVAILABLE, "the API server gave no answer about this token"
 )
 _ALLOWED: Final = Verdict(HTTPStatus.OK)
 
@@ -79,10 +79,10 @@ class _Memo:
 
 
 class MetricsAccess:
-    """Decides who may read metrics, and caches that for a short time.
+    """Authorizes readers of metrics, and caches each verdict for a short time.
 
-    Refusals have a cache of their own: unknown tokens do not push out allowed ones. Only hashes of
-    tokens are kept.
+    Refusals have a separate cache, so that unknown tokens do not displace allowed ones. The caches
+    hold only hashes of tokens.
     """
 
     def __init__(self, api: Client, clock: Clock) -> None:
@@ -94,7 +94,7 @@ class MetricsAccess:
         self._is_failing = False
 
     async def authorize(self, authorization: str) -> Verdict:
-        """Return whether a request with this Authorization header gets metrics."""
+        """Return the verdict on a request with this Authorization header."""
         scheme, _, token = authorization.strip().partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token.isascii() or not token.isprintable():

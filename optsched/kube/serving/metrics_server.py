@@ -1,6 +1,6 @@
-"""Health and metrics of a process: on one address without TLS, or metrics over TLS on another.
+"""Serve health and metrics of a process without TLS, or metrics on a separate address with TLS.
 
-Health never waits for the API server, TLS or metrics readers: its address needs no authorization.
+Health requests need no authorization and never wait for the API server, TLS or metrics readers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Probes(Protocol):
     """Liveness and readiness of a process."""
 
     def trouble(self) -> str:
-        """Return why this process has to be restarted; empty if it needs not."""
+        """Return why this process has to be restarted; empty if it has not."""
 
     def unready(self) -> str:
         """Return why this process is not ready; empty if it is."""
@@ -45,8 +45,8 @@ async def serve(
 ) -> AsyncIterator[tuple[Address, ...]]:
     """Serve /healthz, /readyz and /metrics; yields the bound addresses.
 
-    exposition: None if /metrics is served at another address. OSError if an address can not be
-    bound.
+    exposition: returns the metrics; None if another address serves /metrics. Raises OSError if an
+    address can not be bound.
     """
     runner = web.AppRunner(_application(probes, exposition), access_log=None)
     await runner.setup()
@@ -89,7 +89,7 @@ def _verdict(problem: str) -> web.Response:
 
 
 LOOK_S: Final = 5.0
-"""How often the certificate files are read."""
+"""Seconds between two reads of the certificate files."""
 
 KEEPALIVE_S: Final = 20.0
 ENDING_S: Final = 1.0
@@ -100,10 +100,10 @@ LIMITS: Final = ConnectionLimits(connections=32)
 
 @dataclass(frozen=True, slots=True)
 class SecureMetrics:
-    """Metrics over TLS.
+    """Settings of metrics over TLS.
 
-    place: the address.
-    files: certificate and key; reloaded when they change.
+    place: the address to listen on.
+    files: the certificate and its key, reloaded when they change.
     needs_rights: whether readers need a token whose user may get the nonResourceURL /metrics.
     """
 
@@ -114,7 +114,7 @@ class SecureMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ServingAddresses:
-    """Addresses to serve on. metrics: None if they are served with health."""
+    """The addresses to serve on. metrics: None if the health address serves them."""
 
     health: tuple[Address, ...] = ()
     metrics: SecureMetrics | None = None
@@ -122,7 +122,7 @@ class ServingAddresses:
 
 @dataclass(frozen=True, slots=True)
 class BoundAddresses:
-    """Bound addresses. metrics: None if they are served with health."""
+    """The bound addresses. metrics: None if the health address serves them."""
 
     health: tuple[Address, ...]
     metrics: Address | None = None
@@ -144,8 +144,8 @@ async def serve_process(
 ) -> AsyncIterator[BoundAddresses]:
     """Serve health and metrics while the context is open.
 
-    api: authorizes metrics readers if that is required. OSError if an address can not be bound or
-    a certificate can not be used.
+    api: the client that authorizes metrics readers if required. Raises OSError if an address can
+    not be bound or a certificate can not be used.
     """
     secure = listening.metrics
     async with AsyncExitStack() as stack:
@@ -206,7 +206,7 @@ def _guarded(
 async def _follow_files(
     certificate: ServedCertificate, files: CertificateFiles, timing: Timing
 ) -> None:
-    """Use each new certificate; one that can not be used is reported once and changes nothing."""
+    """Reload changed certificates; an invalid one is reported once, and the previous one stays."""
     problem = ""
     while True:
         await timing.sleep(LOOK_S)
@@ -215,5 +215,5 @@ async def _follow_files(
             problem = ""
         except OSError as e:
             if str(e) != problem:
-                log.warning("metrics: the certificate stays as it was: %s", e)
+                log.warning("metrics: the certificate was not replaced: %s", e)
             problem = str(e)

@@ -1,7 +1,7 @@
 """A TLS listener with limits on connections, handshakes and request headers.
 
-aiohttp has no limit on connections and allows a minute for a handshake. Clients that connect and
-send nothing must not keep API servers out.
+aiohttp has no limit on connections and allows a minute for a handshake. Without limits, clients
+that connect and send nothing could exclude API servers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `host:port`, `:port` or `[v6]:port`; ValueError for anything else."""
+        """Parse `host:port`, `:port` or `[v6]:port`; raises ValueError for any other text."""
         host, colon, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         is_port = port.isdecimal() and len(port) <= 5 and int(port) <= 65535
@@ -52,8 +52,8 @@ def is_host(text: str) -> bool:
 class ConnectionLimits:
     """Limits of a listener.
 
-    connections: open together. handshake_s: for TLS. header_s: from then to the end of the first
-    request header.
+    connections: maximum number of open connections. handshake_s: seconds for the TLS handshake.
+    header_s: seconds from the handshake to the end of the first request header.
     """
 
     connections: int = 256
@@ -70,8 +70,8 @@ async def listen(
 ) -> AsyncIterator[Address]:
     """Accept connections while the context is open; yields the bound address.
 
-    A connection beyond the limit replaces the oldest one that has sent no request yet; if all
-    have, it is refused. OSError if the address can not be bound.
+    A connection beyond the limit replaces the oldest connection that has sent no request yet. If
+    all have sent one, it is refused. Raises OSError if the address can not be bound.
     """
     loop = asyncio.get_running_loop()
     table = _ConnectionTable(tls, make_protocol, limits)
@@ -83,7 +83,7 @@ async def listen(
 
 
 class _ConnectionTable:
-    """Open connections, and those of them that have sent no request yet."""
+    """The open connections, and which of them have sent no request yet."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class _ConnectionTable:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def admit(self, connection: _Connection) -> bool:
-        """Return whether a new connection may stay."""
+        """Add a new connection if the limit allows, and return whether it was added."""
         if len(self.open) >= self.limits.connections:
             oldest = next(iter(self.silent), None)
             if oldest is None:
@@ -196,7 +196,7 @@ class _Connection(asyncio.Protocol):
                 ssl_shutdown_timeout=table.limits.handshake_s,
             )
         except OSError:
-            # The client speaks no TLS, closed the connection or is too slow.
+            # The client does not use TLS, closed the connection or is too slow.
             secured = None
         if secured is None or self not in table.open:
             table.forget(self)

@@ -1,1 +1,1 @@
-"""The admission webhook: an HTTPS server of reviews."""
+"""The admission webhook: an HTTPS server that answers AdmissionReviews."""

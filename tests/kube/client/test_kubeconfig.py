@@ -89,7 +89,7 @@ async def test_a_mistake_is_named_in_one_sentence(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize(
     ("place", "sentence"),
     [
-        ("gone", "gone: there is no such file, so nothing says how to reach the cluster"),
+        ("gone", "gone: there is no such file, so there is no address of the cluster"),
         ("folder", "folder: is a folder: name the kubeconfig in it"),
         ("x" * 300, f"{'x' * 300}: can not be read: File name too long"),
         (
