@@ -1,7 +1,7 @@
-"""The cluster as domain values, kept up to date from watch events. No I/O, no clock.
+"""The cluster's state as domain values, kept up to date by watch events; no I/O, no clock.
 
-`apply` takes events, `assume_…` what is about to become true. `snapshot` equals what
-`formats.assemble` makes of the same objects; a test compares the two.
+`apply` applies an event, and the `assume_…` methods apply a change that is about to happen.
+`snapshot` returns the same snapshot as `formats.assemble` for the same objects, as a test checks.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 
 _REMEMBERED: Final = 512
-"""Number of deleted objects to remember, so that an old state does not restore them.
+"""Number of deleted objects to remember, so that a late event does not restore them.
 
-An old state arrives within moments of the deletion.
+Late events arrive within moments of the deletion.
 """
 
 
@@ -58,8 +58,8 @@ def find_closures(node: Node) -> frozenset[str]:
 class ResourceVersions:
     """The newest resource version of each object of one kind, by key.
 
-    Resource versions of a kind are comparable as numbers (KEP-5504); one that is no number counts
-    as newer than all others.
+    Resource versions of a kind are compared as numbers (KEP-5504); a version that is no number
+    counts as newer than all others.
     """
 
     def __init__(self) -> None:
@@ -72,16 +72,16 @@ class ResourceVersions:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The objects that exist."""
+        """The keys of the objects that exist."""
         return tuple(self._known)
 
     def lookup(self, key: str) -> str:
-        """Return the newest version of an object; empty if unknown."""
+        """Return the newest known version of an object; empty if unknown."""
         known = self._known.get(key, -1)
         return "" if known < 0 else str(known)
 
     def replace(self, key: str, version: str) -> bool:
-        """Record a state from a list; returns False if it is known already."""
+        """Record a state from a list, and return whether its version was unknown."""
         number = _number(version)
         if number is not None and self._known.get(key) == number:
             return False
@@ -89,7 +89,7 @@ class ResourceVersions:
         return True
 
     def change(self, key: str, version: str) -> bool:
-        """Record a state from a watch; returns False if it is not newer than the known one."""
+        """Record a state from a watch, and return whether it is newer than the known state."""
         number = _number(version)
         if number is None:
             self._record(key, -1)
@@ -103,7 +103,7 @@ class ResourceVersions:
         return True
 
     def delete(self, key: str, version: str) -> bool:
-        """Record a deletion; returns False if the object is unknown or was created again since."""
+        """Record a deletion, and return whether it removed an object that was not created again."""
         number, newest = _number(version), self._known.get(key)
         if number is not None:
             self._deleted.add(key, max(number, self._deleted.get(key) or -1))
@@ -139,10 +139,10 @@ _KEPT_RAW: Final = frozenset({kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *S
 _FLAWED: Final = frozenset(
     {kinds.NODE, kinds.QUEUE, kinds.POD_GROUP, kinds.HYPER_NODE, kinds.POD_DISRUPTION_BUDGET}
 )
-"""Kinds whose objects get events about their flaws."""
+"""Kinds whose objects get events about mistakes in them (`Flaw`)."""
 
 _WITH_UID: Final = _FLAWED | {*kinds.SCHEDULING_POD_GROUPS}
-"""Kinds whose UIDs are kept: events about deleted objects of these are neither sent nor kept."""
+"""Kinds whose UIDs are kept, so that no event is written about a deleted object."""
 
 
 class _WatchState:
@@ -163,7 +163,7 @@ class _WatchState:
         return set().union(*known)
 
     def list_page(self, kind: Kind, page: Listed) -> tuple[list[tuple[str, Raw]], list[str]]:
-        """Record a page; returns the objects of it that are new, and the keys of deleted ones."""
+        """Record a page, and return its changed objects and the keys of deleted objects."""
         versions = self.versions[kind]
         if page.is_first:
             self._listing[kind] = set()
@@ -186,9 +186,9 @@ class _WatchState:
 
 
 class ClusterCache:
-    """The state of a cluster, from watch events and from what this process is about to change.
+    """The state of a cluster, from watch events and from changes that this process assumes.
 
-    version: grows with everything that may make the next snapshot differ from the last.
+    version: grows with every change that may make the next snapshot differ from the last.
     """
 
     def __init__(
@@ -233,9 +233,9 @@ class ClusterCache:
     def _apply_object(
         self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False
     ) -> None:
-        """Apply a state of an object; None for a deleted one.
+        """Apply a state of an object; None if the object was deleted.
 
-        is_created: whether a watch has brought its first state; of a list that is not known.
+        is_created: whether this is known to be the first state; False for objects from a list.
         """
         self.version += 1
         if obj is None:
@@ -251,13 +251,13 @@ class ClusterCache:
     # --- assumptions -----------------------------------------------------------------------------
 
     def can_assume(self, task: str, node: str) -> bool:
-        """Whether a task is still pending and a node still exists."""
+        """Return whether a task is still pending and a node still exists."""
         pod = self._objects.pods.find_pod(task)
         is_pending = pod is not None and pod.task.status is TaskStatus.PENDING
         return is_pending and self._objects.has_node(node)
 
     def is_gated(self, task: str) -> bool:
-        """Whether a pending task has a queue gate that has to be removed before it is bound."""
+        """Return whether a task has a queue gate that has to be removed before its bind."""
         pod = self._objects.pods.find_pod(task)
         return pod is not None and pod.reported.gate is QueueGate.CLOSED
 
@@ -269,7 +269,7 @@ class ClusterCache:
         devices: tuple[DeviceGrant, ...] = (),
         numa: tuple[NumaPart, ...] = (),
     ) -> str:
-        """Count a pending task as bound until a watch event or `forget`; returns its UID."""
+        """Assume a pending task bound until a watch event or `forget`, and return its UID."""
         self.version += 1
         self._objects.gangs.assume_bound(self._objects.pods[task].task.gang)
         for grant in devices:
@@ -278,7 +278,7 @@ class ClusterCache:
         return self._objects.pods.assume(task, AssumedBind(node, shared_gpus, numa))
 
     def assume_evicted(self, task: str, node: str) -> str | None:
-        """Count a task as terminating; returns its UID, None if it does not run on that node."""
+        """Assume a task terminating and return its UID; None if it does not run on that node."""
         pod = self._objects.pods.find_pod(task)
         if pod is None or pod.task.node != node or not pod.task.status.is_standing:
             return None
@@ -291,7 +291,7 @@ class ClusterCache:
         self._objects.gangs.record_shuffle(plugin, now_ms)
 
     def assume_nominated(self, task: str, node: str) -> bool:
-        """Count a pending task as nominated to a node, or to none; False if nothing changes."""
+        """Assume a pending task's nominated node, empty for none; returns whether it changed."""
         pod = self._objects.pods.find_pod(task)
         if pod is None or pod.task.status is not TaskStatus.PENDING:
             return False
@@ -302,12 +302,12 @@ class ClusterCache:
         return True
 
     def assume_moves(self, gang: str, text: str) -> None:
-        """Count a gang as having this record of moves, until the server has it as well."""
+        """Assume that a gang has this record of moves, until the server reports the same record."""
         self.version += 1
         self._objects.gangs.assume_moves(gang, text)
 
     def forget_moves(self) -> None:
-        """Count gangs as having the records that the server has."""
+        """Drop every assumption about gangs' records of moves."""
         self.version += 1
         self._objects.gangs.forget_moves()
 
@@ -323,11 +323,11 @@ class ClusterCache:
         self._objects.pods.forget_eviction(task)
 
     def awaits_bind(self, task: str) -> bool:
-        """Whether a task is to be evicted before the server has confirmed its bind."""
+        """Return whether a task is assumed evicted before the server has confirmed its bind."""
         return self._objects.pods.awaits_bind(task)
 
     def set_device_table(self, table: DeviceTable) -> None:
-        """Set how GPUs and NPUs may be partitioned."""
+        """Set the table of how GPUs and NPUs may be partitioned."""
         self.version += self._objects.nodes.set_device_table(table)
 
     def hold_gang(self, gang: str, reason: Reason) -> None:
@@ -342,7 +342,7 @@ class ClusterCache:
     # --- queries ----------------------------------------------------------------------------------
 
     def task(self, key: str) -> Task | None:
-        """Return a task as the server has it; None if the scheduler has no such pod."""
+        """Return a task in the state that the server reported; None if there is no such pod."""
         pod = self._objects.pods.find_pod(key)
         return None if pod is None else pod.reported
 
@@ -351,12 +351,12 @@ class ClusterCache:
         return self._watches.versions[kinds.POD].lookup(key)
 
     def grace_s(self, key: str) -> int:
-        """Return how many seconds a pod may take to end; 0 if there is no such pod."""
+        """Return the grace period of a pod in seconds; 0 if there is no such pod."""
         pod = self._objects.pods.find_pod(key)
         return 0 if pod is None else pod.grace_s
 
     def claim(self, key: str) -> Claim | None:
-        """Return a PersistentVolumeClaim in its present state; None if there is none."""
+        """Return the current state of a PersistentVolumeClaim; None if it does not exist."""
         return self._objects.volumes.find_claim(key)
 
     def node_labels(self, name: str) -> Mapping[str, str] | None:
@@ -364,42 +364,42 @@ class ClusterCache:
         return self._objects.node_labels(name)
 
     def closures(self, name: str) -> frozenset[str]:
-        """Return why a node is closed as of now; `gone` if it was deleted."""
+        """Return why a node is closed: see `find_closures`, or `gone` if it was deleted."""
         node = self._objects.find_node(name)
         return _GONE if node is None else find_closures(node)
 
     def selects(self, selector: NodeSelector, name: str) -> bool:
-        """Whether a node exists and a selector matches it."""
+        """Return whether a node exists and a selector matches it."""
         labels = self.node_labels(name)
         return labels is not None and selector.matches(name, labels)
 
     def claim_kind(self, key: str) -> Kind | None:
-        """Return the API version in which a ResourceClaim is watched; None if there is none."""
+        """Return the kind (API version) by which a ResourceClaim is watched; None if unknown."""
         return self._objects.devices.claim_kind(key)
 
     def device_class(self, name: str) -> DeviceClass | None:
-        """Return a DeviceClass; None if there is none."""
+        """Return a DeviceClass; None if it does not exist."""
         return self._objects.devices.refresh().classes.get(name)
 
     def queue_of(self, gang: str) -> str:
-        """Return the queue of a gang as of the last snapshot; empty if it had no such gang."""
+        """Return the queue of a gang in the last snapshot; empty if the gang was not in it."""
         known = self._objects.gangs.find_gang(gang)
         return "" if known is None else known.queue
 
     def group(self, key: str) -> PodGroup | None:
-        """Return a PodGroup as the server has it."""
+        """Return a PodGroup as the server reported it; None if it does not exist."""
         return self._objects.gangs.groups.get(key)
 
     @property
     def flaws(self) -> tuple[Flaw, ...]:
-        """Claims of objects that do not count, in a fixed order."""
+        """Mistakes in pods and gangs, sorted by kind, key and code."""
         refused = self._objects.gangs.flaws.values()
         found = (*self._objects.pods.flaws.values(), *chain.from_iterable(refused))
         return tuple(sorted(found, key=lambda flaw: (str(flaw.kind), flaw.key, flaw.code)))
 
     @property
     def queues(self) -> Mapping[str, ApiQueue]:
-        """Queues as the server has them, by name."""
+        """The queues as the server reported them, by name."""
         return self._objects.queues.by_key
 
     def uid(self, kind: Kind, key: str) -> str:
@@ -410,7 +410,7 @@ class ClusterCache:
         return self._uids.get((kind, key), "")
 
     def exists(self, ref: Ref, uid: str = "") -> bool:
-        """Whether an object exists; objects of kinds without known UIDs always do.
+        """Return whether an object exists; always true for kinds whose UIDs are not kept.
 
         uid: empty for any object of that name.
         """
@@ -420,23 +420,23 @@ class ClusterCache:
             return pod is not None and uid in ("", pod.reported.uid)
         if ref.kind not in _WITH_UID:
             return True
-        # Events name the newest version of Kubernetes' PodGroup; a cluster may serve another one.
+        # Events name the newest version of Kubernetes' PodGroup; clusters may serve another version.
         served = kinds.SCHEDULING_POD_GROUPS
         uids = [self._uids.get((k, key)) for k in (served if ref.kind in served else (ref.kind,))]
         return any(known is not None and uid in ("", known) for known in uids)
 
     def awaits_node(self, ref: Ref) -> bool:
-        """Whether a pod is pending on the server."""
+        """Return whether the server reports a pod as pending."""
         task = self.task(f"{ref.namespace}/{ref.name}")
         return task is not None and task.status is TaskStatus.PENDING
 
     @property
     def shards(self) -> Mapping[str, NodeShard]:
-        """NodeShards as the server has them, by name."""
+        """The NodeShards as the server reported them, by name."""
         return self._objects.shards.by_key
 
     def snapshot(self, now_ms: int) -> Snapshot:
-        """Return the present cluster; parts that did not change are the same objects."""
+        """Return a snapshot of the current state, which reuses the objects of unchanged parts."""
         return self._objects.build(now_ms, self._watches.used_namespaces())
 
 

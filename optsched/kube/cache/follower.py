@@ -1,4 +1,4 @@
-"""Keeps a cache up to date: a reflector for each kind, and the table of GPU partitions."""
+"""Keep a cache up to date by a reflector for each kind and a reader of the partition table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Follower:
         on_failure: Callable[[Kind], None],
         outage: Outage | None = None,
     ) -> None:
-        """outage: of the process; one of its own unless given."""
+        """outage: the outage state of the process; None for a separate one."""
         self._source = source
         self._cache = cache
         self._timing = timing
@@ -58,18 +58,18 @@ class Follower:
         return not self._stale
 
     def refresh(self) -> None:
-        """List every known kind again, also one whose first list has not ended.
+        """List every installed kind again, even if its first list has not ended.
 
-        A watch may have been silent for a while without an error.
+        A watch may have failed silently, without an error.
         """
         self._stale = set(READ_KINDS) - self._absent
         for kind in self._stale & self._followed.keys():
-            # Now: a list under way must not end before it is begun again.
+            # Cancelled here, so that a running list can not end and count as the repeated list.
             self._followed[kind].cancel()
         self._restarts.set()
 
     async def run(self) -> None:
-        """Follow every kind until cancelled."""
+        """List and watch every kind until cancelled."""
         async with asyncio.TaskGroup() as followers:
             for kind in READ_KINDS:
                 self._followed[kind] = followers.create_task(self._follow(kind))
@@ -111,9 +111,9 @@ class Follower:
         self._watch_log.record_failure(kind, kind, error)
 
     def _mark_absent(self, kind: Kind, error: KubeError) -> None:
-        """Treat an optional kind as empty; its list is retried.
+        """Treat an optional kind as empty, while its list is retried.
 
-        The API server checks rights before kinds: Forbidden may mean that it is not installed.
+        The API server checks permissions first: Forbidden may mean that the kind is not installed.
         """
         self._stale.discard(kind)
         self._outage.record_success(kind)
@@ -121,7 +121,7 @@ class Follower:
             return
         self._absent.add(kind)
         level = logging.INFO if isinstance(error, NotFound) else logging.WARNING
-        log.log(level, "%s of %s: going on without: %s", kind.plural, kind.api_version, error)
+        log.log(level, "%s of %s: continuing without: %s", kind.plural, kind.api_version, error)
         version = self._cache.version
         self._cache.apply(kind, Listed(()))
         if self._cache.version != version:
@@ -134,9 +134,9 @@ EVERY_S: Final = 30.0
 
 
 class GeometryReader:
-    """Keeps the partition table of a cache up to date while `run` runs.
+    """Keeps the device partition table of a cache up to date while `run` runs.
 
-    `where` returns namespace and name of the ConfigMap, or None if the policy names none;
+    `where` returns the namespace and the name of the ConfigMap, or None if the policy names none.
     `on_change` is called when the table changes.
     """
 
@@ -156,7 +156,7 @@ class GeometryReader:
         self._told = ""
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """Reload the ConfigMap periodically until cancelled."""
         while True:
             await self.step()
             await self._timing.sleep(EVERY_S)
@@ -169,11 +169,11 @@ class GeometryReader:
         try:
             obj = await self._api.read(Ref(CONFIG_MAP, *where))
         except (NotFound, Forbidden) as e:
-            self._report(f"no tables of devices: {e}")
+            self._report(f"there is no device partition table: {e}")
             self._apply_table(NO_TABLE)
             return
         except KubeError as e:
-            self._report(f"tables of devices not read: {e}")
+            self._report(f"the device partition table was not read: {e}")
             return
         table, errors = parse_device_table(obj)
         name = "/".join(where)

@@ -1,8 +1,8 @@
-"""The objects that controllers read: from watches, and from writes of this process.
+"""The objects that controllers read, from watches and from writes of this process.
 
-A controller stores the response to its write before it decides again. An older state that a watch
-delivers later is ignored. A deleted object is ignored until its watch has
-delivered the deletion.
+The response to a write is stored before its controller decides again. An older state that a watch
+delivers later is ignored. An object that this process deleted is ignored until its watch delivers
+the deletion.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ ANSWERS: Final = 10_000
 
 
 REMEMBERED: Final = 2_000
-"""Number of deleted objects to remember per kind; a late answer arrives within moments."""
+"""Number of deleted objects to remember per kind; responses to writes may arrive after them."""
 
 
 STRANGERS: Final = 10_000
-"""Number of unwatched objects to remember that have a name which was wanted."""
+"""Number of unwatched objects to remember whose name a controller tried to use."""
 
 KNOWN_MS: Final = 8000
-"""How long they are remembered; no watch reports when such a name is free."""
+"""How long an unwatched object is remembered; no watch reports when its name becomes free."""
 
 
 _Key: TypeAlias = tuple[str, str]
 """Namespace and name."""
 
 _Place: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
-"""An index, and the value under which it holds an object."""
+"""An index, and the value under which the index holds an object."""
 
 
 class _Objects:
@@ -73,9 +73,9 @@ class _Objects:
         self.deleted: set[str] = set()
         """UIDs of objects that this process has deleted and no watch has confirmed yet."""
         self.ended: dict[str, None] = {}
-        """UIDs of the last objects that a watch has reported as deleted: answers may be late."""
+        """UIDs of objects recently reported as deleted; responses to writes may be late."""
         self.listed: dict[Scope, set[_Key]] = {scope: set() for scope in scopes}
-        """Keys in the lists that are being read."""
+        """The keys of the objects in unfinished lists."""
         self.synced: set[Scope] = set()
 
     @property
@@ -87,7 +87,7 @@ class _Objects:
         return self.by_namespace.get(namespace, {}).get(name)
 
     def store(self, obj: Raw) -> Raw | None:
-        """Store an object; returns the one that it replaces."""
+        """Store an object and return the object that it replaces, or None."""
         key = (namespace_of(obj), name_of(obj))
         before = self.lookup(*key)
         if before is not None:
@@ -136,16 +136,16 @@ class _Objects:
 
 
 def _values(index: Index, obj: Raw) -> tuple[str, ...]:
-    """Return the index values of an object; none if the index can not read it."""
+    """Return the index values of an object; empty if the index raises an error."""
     try:
         return tuple(index.values(obj))
     except Exception:
-        log.exception("index %s of %s: %s is passed over", index.name, index.kind, name_of(obj))
+        log.exception("index %s of %s: %s is skipped", index.name, index.kind, name_of(obj))
         return ()
 
 
 class Store:
-    """The objects of all kinds; a `World`."""
+    """The objects of all kinds; implements `World`."""
 
     def __init__(
         self,
@@ -155,9 +155,9 @@ class Store:
         on_change: OnChange,
         scopes: Mapping[Kind, tuple[Scope, ...]] | None = None,
     ) -> None:
-        """on_change: called with the object before and after every change.
+        """on_change: called after every change, with the object's previous and current state.
 
-        scopes: the watched parts of kinds that are not watched whole; they may overlap.
+        scopes: the watched subsets of kinds that are not watched completely; they may overlap.
         """
         every, narrow = tuple(dict.fromkeys(indexes)), scopes or {}
         self._objects = {
@@ -226,7 +226,7 @@ class Store:
         return [kind.plural for kind, objects in self._objects.items() if not objects.is_synced]
 
     def is_narrow(self, kind: Kind) -> bool:
-        """Whether there may be objects of a kind that no watch covers."""
+        """Return whether a kind may have objects that no watch covers."""
         return kind in self._objects and WHOLE not in self._objects[kind].scopes
 
     def scopes(self, kind: Kind) -> tuple[Scope, ...]:
@@ -234,7 +234,7 @@ class Store:
         return self._objects[kind].scopes
 
     def apply(self, kind: Kind, event: WatchEvent, scope: Scope = WHOLE) -> None:
-        """Apply an event of the watch of a scope."""
+        """Apply an event from the watch of a scope."""
         if isinstance(event, Listed):
             self._apply_list(kind, event, scope)
         elif isinstance(event, Deleted):
@@ -243,7 +243,7 @@ class Store:
             self._store_object(kind, event.obj)
 
     def record_written(self, kind: Kind, obj: Raw) -> None:
-        """Record the object that the server returned for a write."""
+        """Record the object that the server returned after a write."""
         objects = self._objects.get(kind)
         if objects is None or uid_of(obj) in objects.ended:
             return
@@ -251,16 +251,16 @@ class Store:
             self._store_object(kind, obj)
 
     def record_stranger(self, ref: Ref, obj: Raw) -> None:
-        """Record an unwatched object that has a name which was wanted; obj: its metadata."""
+        """Record an unwatched object whose name a controller tried to use; obj: its metadata."""
         if not any(scope.includes(obj) for scope in self._objects[ref.kind].scopes):
             self._strangers.add(ref, (self._clock.now_ms(), obj))
 
     def record_answer(self, question: Question) -> None:
-        """Record that a probe was answered."""
+        """Record that a probe got an answer."""
         self._answered.add(question, value=True)
 
     def record_fabric(self, fabric: Fabric, answer: FabricAnswer) -> None:
-        """Record the answer of a fabric; that of any other is dropped."""
+        """Record the answer of a fabric; the answer of any other fabric is dropped."""
         self._heard = {fabric: answer}
 
     def record_deleted(self, ref: Ref, uid: str) -> None:
@@ -286,7 +286,7 @@ class Store:
             known = objects.lookup(*key)
             if known is None or key in listed or not scope.includes(known):
                 continue
-            # Missing in the list, but perhaps only because the list is older.
+            # The list may lack an object because it is older than the object.
             if not page.resource_version or not _is_older(page.resource_version, known):
                 objects.end(uid_of(known))
                 self._remove_object(kind, known)
@@ -296,8 +296,8 @@ class Store:
     def _apply_deleted(self, kind: Kind, obj: Raw) -> None:
         """Apply a deletion, or a change that moved the object out of a scope.
 
-        An object that left a scope may still be in another one. The event then has the version of
-        the change; a deletion has a version of its own.
+        An object that left a scope may still be in another scope. Its event then has the version of
+        the change, while a deletion has its own version.
         """
         objects = self._objects[kind]
         known = objects.lookup(namespace_of(obj), name_of(obj))
@@ -312,10 +312,10 @@ class Store:
     def _store_object(self, kind: Kind, obj: Raw) -> None:
         objects = self._objects[kind]
         meta: dict[str, Any] = obj["metadata"]
-        # Half of an object, and no controller reads it.
+        # managedFields make up half of an object, and no controller reads them.
         meta.pop("managedFields", None)
         if kind == NODE:
-            # Names of images are most of a node.
+            # Image names in the status make up most of a node.
             obj.pop("status", None)
         if uid_of(obj) in objects.deleted:
             return
@@ -335,9 +335,9 @@ class Store:
 
 
 def _is_older(version: str, known: Raw) -> bool:
-    """Whether a version is not newer than a known object.
+    """Return whether a version is not newer than a known object.
 
-    Versions of a kind are increasing numbers (KEP-5504); others are only compared for equality.
+    Versions of a kind are increasing numbers (KEP-5504); other texts are compared for equality.
     """
     other = version_of(known)
     if version.isdecimal() and other.isdecimal():

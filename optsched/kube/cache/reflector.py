@@ -1,8 +1,8 @@
-"""Lists one kind of object and watches it from then on, like client-go's Reflector.
+"""List the objects of one kind and then watch them, like client-go's Reflector.
 
-`ReflectorState` decides on the next request and interprets its answer; it does no I/O and reads no
-clock. `reflect` carries that out. After a break the watch resumes at the last resource version;
-only if that has expired is everything listed again.
+`ReflectorState` decides on the next request and interprets the response; it does no I/O and reads
+no clock. `reflect` sends the requests. After a failure the watch resumes at the last resource
+version. All objects are listed again if that version has expired or the watch keeps failing.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 PAGE_SIZE: Final = 500
 RETRIES: Final = BackoffSteps(first_s=0.2, most_s=15.0)
 AWAY_S: Final = 2.0
-"""Longest delay while the server is unavailable, so that watches resume soon after its return.
+"""The longest delay while the server is unavailable, so that watches resume soon after its return.
 
-It applies until a request succeeds: a server that returns first reports expired versions and
+It applies until a request succeeds: a server that has just returned reports expired versions and
 storage that is not ready.
 """
 
@@ -51,14 +51,14 @@ ABSENT_S: Final = 60.0
 """Delay before a kind that is not installed is listed again."""
 
 LIST_AFTER: Final = 8
-"""Failures of a watch in a row after which everything is listed again."""
+"""Consecutive failures of a watch after which all objects are listed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A page of a list: all objects that exist, from the first page to the last.
+    """A page of a list; the pages from the first to the last hold all objects that exist.
 
-    resource_version: of the list as a whole; empty if unknown.
+    resource_version: the version of the whole list; empty if unknown.
     """
 
     items: tuple[Raw, ...]
@@ -69,14 +69,14 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An object was created or changed."""
+    """The event that an object was created or changed."""
 
     obj: Raw
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """An object was deleted; `obj` is its last state."""
+    """The event that an object was deleted; `obj` is its last state."""
 
     obj: Raw
 
@@ -86,7 +86,7 @@ WatchEvent: TypeAlias = Listed | Changed | Deleted
 
 @dataclass(frozen=True, slots=True)
 class FetchPage:
-    """Request a page of the list, after a delay."""
+    """The step to request a page of the list, after a delay."""
 
     token: str
     pause_s: float
@@ -94,14 +94,14 @@ class FetchPage:
 
 @dataclass(frozen=True, slots=True)
 class StartWatch:
-    """Watch from a resource version on, after a delay."""
+    """The step to start a watch at a resource version, after a delay."""
 
     resource_version: str
     pause_s: float
 
 
 class ReflectorState:
-    """The state of one list and watch, and its next step."""
+    """The state of listing and watching one kind, which decides on the next step."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class ReflectorState:
         retries: BackoffSteps = RETRIES,
         absent: tuple[type[KubeError], ...] = (),
     ) -> None:
-        """absent: errors that mean, before any success, that the kind is not installed."""
+        """absent: errors that, before the first success, mean that the kind is not installed."""
         self._backoff = Backoff(retries, chance)
         self._absent = absent
         self._has_worked = False
@@ -120,7 +120,7 @@ class ReflectorState:
         self._was_away = False
 
     def step(self) -> FetchPage | StartWatch:
-        """Return the next request."""
+        """Return the next request to send."""
         pause_s, self._pause_s = self._pause_s, 0.0
         if not self._version:
             return FetchPage(self._token, pause_s)
@@ -128,7 +128,7 @@ class ReflectorState:
         return StartWatch(self._version, pause_s)
 
     def page(self, page: Page) -> Listed:
-        """Handle a page; raises KubeError if no watch can follow it."""
+        """Handle a page of the list; raises KubeError if no watch can start after it."""
         if not page.token and not page.resource_version:
             raise Garbled("a list has no resource version")
         is_first, self._token = not self._token, page.token
@@ -139,7 +139,7 @@ class ReflectorState:
         return Listed(items, is_first, is_last=not page.token, resource_version=version)
 
     def line(self, line: bytes) -> Changed | Deleted | None:
-        """Handle a line of a watch; raises KubeError if it ends the watch."""
+        """Handle a line of a watch; raises KubeError if the line ends the watch."""
         kind, obj = _event(line)
         if kind == "ERROR":
             raise error_from_status(obj)
@@ -154,7 +154,7 @@ class ReflectorState:
         return Deleted(obj) if kind == "DELETED" else Changed(obj)
 
     def closed(self) -> None:
-        """Handle the end of a watch; one without any event counts as failed."""
+        """Handle the end of a watch; a watch without any event counts as failed."""
         if self._is_silent:
             self._pause_s = min(self._backoff.next_delay(), AWAY_S)
 
@@ -165,7 +165,7 @@ class ReflectorState:
         if self._was_away:
             self._pause_s = min(self._pause_s, AWAY_S)
         if isinstance(error, Gone):
-            # The list that follows is a different request.
+            # The next request is a list, which need not wait for the failed watch.
             self._pause_s = min(self._pause_s, RETRIES.first_s)
         if isinstance(error, self._absent) and not self._has_worked:
             self._pause_s = ABSENT_S
@@ -175,7 +175,7 @@ class ReflectorState:
             self._version = self._token = ""
 
     def _is_lost(self, error: KubeError) -> bool:
-        """Whether to list again: the server answers, but the watch keeps failing."""
+        """Return whether to list again: the server answers, but the watch keeps failing."""
         return self._backoff.failures % LIST_AFTER == 0 and isinstance(error, ApiError | Garbled)
 
     def _works(self) -> None:
@@ -206,9 +206,9 @@ async def reflect(
 ) -> AsyncIterator[WatchEvent]:
     """Yield the events of a kind, forever.
 
-    source, kind: where to list and watch which kind.
-    reflection: a new state, or one to continue.
-    sleep: waits for some seconds.
+    source: the client of the API server.
+    reflection: an initial state, or the state of an earlier call to continue.
+    sleep: waits for a number of seconds.
     on_failure: called on every failure; the request is retried.
     """
     while True:
@@ -240,10 +240,10 @@ _FINAL: Final = (Unauthorized, Forbidden, NotFound, Rejected)
 async def watch_object(
     source: Client, ref: Ref, on_failure: Callable[[KubeError], None]
 ) -> AsyncIterator[Raw | None]:
-    """Yield the states of one object as they change, forever; None while it does not exist.
+    """Yield each state of one object, forever; None while the object does not exist.
 
     on_failure: called on temporary errors, such as an unreachable server; the watch is retried.
-    Raises `KubeError` on permanent ones.
+    Raises `KubeError` on permanent errors.
     """
 
     def report_failure(_: Kind, error: KubeError) -> None:

@@ -1,10 +1,10 @@
 """Core/v1 Events: what users read under `kubectl describe`.
 
-There is one event per object and reason. It is written when the reason first holds; while it still
-holds, count and time are updated after 1, 5 and then every 30 minutes. The name of an event is
-derived from its object and reason, so that a restarted scheduler, or another one, continues the
-same event. Its time is that of its note, however late it is written. Events use few concurrent
-requests, so that they do not delay binds; the oldest are dropped when too many wait.
+There is one event per object and reason. It is written when the reason first holds. While the
+reason still holds, count and time are updated after 1, then 5, then every 30 minutes. An event's
+name is derived from its object and reason, so that a restarted scheduler or another replica
+continues the same event. Its time is the time of its note, however late it is written. Events use
+few concurrent requests, so that they do not delay binds. If too many wait, the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ REPEATS_S: Final = (60.0, 300.0, 1800.0)
 MOST_WAITING: Final = 10_000
 REMEMBERED: Final = 50_000
 SWEPT_AT: Final = 1_000
-"""Number of remembered events at which those of deleted objects are forgotten."""
+"""Number of remembered events at which the events of deleted objects are forgotten."""
 
 AT_ONCE: Final = 4
 _NAME: Final = 200
-"""Characters of the object's name in the name of its event, which may have 253."""
+"""Maximum length of the object's name in its event's name, which may have 253 characters."""
 
 _MESSAGE: Final = 1024
-"""The most that the API server accepts (`validateV1EventSeries`, NoteLengthLimit)."""
+"""Length limit of the API server for messages (`validateV1EventSeries`, NoteLengthLimit)."""
 
 
 log = logging.getLogger(__name__)
 
 Key: TypeAlias = tuple[Ref, str, str, str]
-"""Identity of an event: object, UID, reason, code."""
+"""The identity of an event: object, UID, reason and code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something to report about an object.
+    """A report about an object, to be written as an event.
 
     about, uid: the object.
-    reason: a word, shown by `kubectl get events`.
-    code: distinguishes notes of the same reason: another code makes another event.
+    reason: one word, which `kubectl get events` shows.
+    code: distinguishes notes with the same reason; each code has its own event.
     message: one sentence.
-    is_last: whether it is about the end of the object, and so written even if that is deleted.
-    at_ms: when it happened; 0 for now.
+    is_last: whether the note is about the object's end, so that it is written after its deletion.
+    at_ms: when it happened; 0 means the time of the call of `EventRecorder.note`.
     """
 
     about: Ref
@@ -74,12 +74,12 @@ class Note:
 
     @property
     def key(self) -> Key:
-        """Identity: notes with the same key are the same event."""
+        """The event's identity: notes with the same key belong to the same event."""
         return (self.about, self.uid, self.reason, self.code)
 
     @property
     def ref(self) -> Ref:
-        """Its event."""
+        """The Event object of the note."""
         name = self.about.name[:_NAME].rstrip("-.")
         told = "\n".join((self.about.kind.kind, self.uid, self.reason, self.code))
         digest = hashlib.sha256(told.encode()).hexdigest()[:16]
@@ -93,7 +93,7 @@ class _Written:
 
 
 class EventHistory:
-    """When each event was last written, for objects that exist; no I/O, no clock."""
+    """The time and count of each event's last write; without I/O and without a clock."""
 
     def __init__(self, exists: Callable[[Ref, str], bool]) -> None:
         """exists: whether an object with this UID still exists."""
@@ -105,7 +105,7 @@ class EventHistory:
         return len(self._written)
 
     def is_write_due(self, note: Note, now_s: float) -> bool:
-        """Whether a note has to be written now."""
+        """Return whether a note has to be written now."""
         entry = self._written.get(note.key)
         if entry is None:
             return True
@@ -118,7 +118,7 @@ class EventHistory:
         return 0 if entry is None else entry.times
 
     def record_write(self, note: Note, now_s: float, times: int) -> None:
-        """Record a written note, and its count so far."""
+        """Record that a note was written, and its count."""
         self._written[note.key] = _Written(now_s, times)
         if len(self._written) >= self._sweeps_at:
             for key in [key for key in self._written if not self._exists(key[0], key[1])]:
@@ -138,7 +138,7 @@ class _Dated:
 
 
 class EventRecorder:
-    """Writes notes as events while `run` runs."""
+    """Writes notes as Events while `run` runs."""
 
     def __init__(
         self,
@@ -148,9 +148,9 @@ class EventRecorder:
         may_write: Callable[[Note], bool] = lambda _: True,
         exists: Callable[[Ref, str], bool] = lambda _about, _uid: True,
     ) -> None:
-        """may_write: whether the event of a note is still due; checked before each request.
+        """may_write: whether a note may still be written; checked before each request.
 
-        exists: whether an object with this UID exists; events of others are forgotten.
+        exists: whether an object with this UID exists; events of deleted objects are forgotten.
         """
         self._api = api
         self._clock = clock
@@ -168,11 +168,11 @@ class EventRecorder:
 
     @property
     def num_dropped(self) -> int:
-        """Number of events dropped because too many waited."""
+        """The number of events dropped because too many waited."""
         return self._outbox.num_dropped
 
     def note(self, note: Note) -> None:
-        """Have a note written, unless the same one was written recently."""
+        """Queue a note for writing, unless the same note was written recently."""
         if self._book.is_write_due(note, self._clock.monotonic()):
             now_ms, waits = note.at_ms or self._clock.now_ms(), self._outbox.pending_value(note.key)
             first_ms = now_ms if waits is None else waits.first_ms
@@ -183,11 +183,11 @@ class EventRecorder:
         self._outbox.clear()
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write queued events until cancelled."""
         await self._outbox.run()
 
     async def until_idle(self) -> None:
-        """Wait until everything is written."""
+        """Wait until all queued events are written."""
         await self._outbox.until_idle()
 
     async def _write(self, dated: _Dated) -> None:
@@ -198,13 +198,13 @@ class EventRecorder:
         try:
             times = await (self._repeat(dated, times) if times else self._create(dated))
         except AlreadyExists:
-            # An earlier process has written it; the event has the count.
+            # Another process has written this event, so its count continues.
             known = await self._api.read(note.ref)
             times = await self._repeat(dated, known.get("count") or 1)
         except NotFound:
             if not times:
                 raise
-            # API servers delete events after an hour.
+            # API servers delete events after an hour by default.
             times = await self._create(dated)
         self._book.record_write(note, self._clock.monotonic(), times)
 
@@ -214,7 +214,7 @@ class EventRecorder:
         return 1
 
     async def _repeat(self, dated: _Dated, times: int) -> int:
-        """Increase the count of an event; returns the new count."""
+        """Increase the count of an event, and return the increased count."""
         note, last = dated.note, format_time(dated.last_ms)
         body = {"lastTimestamp": last, "message": _cut(note.message), "count": times + 1}
         await self._api.patch(note.ref, body)
@@ -227,7 +227,7 @@ def _cut(message: str) -> str:
 
 
 def build_event(note: Note, first: str, last: str) -> Raw:
-    """Return a new Event object; first, last: when it happened, in the API's time format."""
+    """Return the Event of a note; first, last: times of occurrence in the API's format."""
     about, ref = note.about, note.ref
     involved: dict[str, Any] = {
         "apiVersion": about.kind.api_version,

@@ -1,11 +1,12 @@
 """Leader election on a Lease, as client-go does it.
 
-A leader stops leading, by its own clock, `renew_s` after it began its last successful renewal.
-Others wait `duration_s` after they saw that renewal, so nobody can lead before the old leader has
-stopped, however clocks differ, processes hang or networks break.
+A leader stops leading, by its own clock, `renew_s` after the start of its last successful renewal.
+Other candidates wait `duration_s` after they saw that renewal. So no candidate can lead before the
+old leader has stopped, even if clocks differ, processes hang or networks break.
 
-`kubernetes.aio.leaderelection` is not used: its renewals may hang longer than its deadline, it
-reads the wall clock, writes local times as UTC, fails on a refused connection and never releases.
+`kubernetes.aio.leaderelection` is not used: its renewals may hang longer than its deadline, and it
+never releases a lease. It also reads the wall clock, writes local times as UTC and fails on a
+refused connection.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ if TYPE_CHECKING:
 
 _NEVER: Final = -math.inf
 RELEASE_CONFLICTS: Final = 3
-"""Conflicts after which the release of a lease is given up."""
+"""Maximum number of conflicts in the release of a lease."""
 
 log = logging.getLogger(__name__)
 
 
 class Leadership(Protocol):
-    """Whether this process schedules."""
+    """Whether this process is the leader, and in which term."""
 
     @property
     def is_leading(self) -> bool:
-        """Whether it leads now; checked before every write to the cluster."""
+        """Whether this process leads now; checked before every write to the cluster."""
 
     @property
     def term(self) -> int:
-        """0 while it does not lead; another number each time it becomes the leader."""
+        """A different number each time this process becomes the leader; 0 if it does not lead."""
 
 
 class AlwaysLeading:
-    """Leadership without an election."""
+    """The leadership of a process without an election."""
 
     is_leading = True
     term = 1
@@ -59,9 +60,9 @@ class AlwaysLeading:
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """How long a lease lasts, for how long a leader trusts it, and how often it is renewed.
+    """The duration of a lease, the deadline for its renewal, and the interval of renewals.
 
-    The defaults are Volcano's. ValueError unless they fall in that order.
+    The defaults are Volcano's. Raises ValueError unless each is longer than the next.
     """
 
     duration_s: float = 15.0
@@ -86,7 +87,7 @@ class Election:
 
 
 class Elector:
-    """One candidate; it becomes or stays the leader while `run` runs."""
+    """A candidate, which tries to become and stay the leader while `run` runs."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Elector:
         times: LeaseTimes,
         context: tuple[Clock, Timing],
     ) -> None:
-        """lock: namespace and name of the lease."""
+        """lock: the namespace and the name of the lease."""
         self._api = api
         self._ref = Ref(LEASE, *lock)
         self._identity = identity
@@ -117,7 +118,7 @@ class Elector:
     def term(self) -> int:
         """How often this process has become the leader; 0 while it does not lead.
 
-        A late renewal starts another term: others may have led in between.
+        A late renewal starts another term: other processes may have led in between.
         """
         return self._num_terms if self.is_leading else 0
 
@@ -134,8 +135,8 @@ class Elector:
     ) -> None:
         """Try to lead, and keep leading, until cancelled.
 
-        on_failure: called on the first failure in a row. on_success: called on the first answer
-        after failures. on_lead: called when this process becomes the leader.
+        on_failure: called on the first of several consecutive failures. on_success: called on the
+        first success after failures. on_lead: called when this process becomes the leader.
         """
         has_failed = False
         while True:
@@ -157,7 +158,7 @@ class Elector:
             await self._timing.sleep(max(0.0, began + spread_s - self._clock.monotonic()))
 
     async def step(self) -> None:
-        """Try once to become or stay the leader; raises KubeError if there is no answer."""
+        """Try once to become or stay the leader; raises KubeError if a request fails."""
         began = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._times.renew_s / 2):
@@ -166,7 +167,7 @@ class Elector:
             self._lease = {}
             raise Unreachable(f"{self._ref}: no answer in time") from e
         except KubeError:
-            # The known state of the lease may be old; the next attempt reads it again.
+            # The known state of the lease may be outdated, so the next attempt reads it.
             self._lease = {}
             raise
         if leads and not self.is_leading:
@@ -187,7 +188,7 @@ class Elector:
             try:
                 self._lease = await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
             except Conflict:
-                # The server has taken a renewal that was cancelled before its answer came.
+                # The server executed a renewal that was cancelled before its response arrived.
                 self._lease = {}
                 num_conflicts += 1
                 if num_conflicts > RELEASE_CONFLICTS:
@@ -196,7 +197,7 @@ class Elector:
                 return
 
     async def _acquire_or_renew(self) -> bool:
-        """Take or renew the lease if it is free; returns whether this process holds it."""
+        """Take or renew the lease if possible, and return whether this process holds it."""
         if not (self.is_leading and self._lease):
             try:
                 self._lease = await self._api.read(self._ref)
@@ -218,7 +219,7 @@ class Elector:
         return self._clock.monotonic() - self._seen_at > lasts_s
 
     def _claim(self, spec: Mapping[str, Any]) -> Raw:
-        """Return the spec of a lease held by this process; a change of holder is counted."""
+        """Return the lease's spec with this process as holder; counts a change of holder."""
         now = format_micro_time(self._clock.now_ms())
         claim = {
             "holderIdentity": self._identity,
@@ -247,9 +248,9 @@ class Elector:
 
 
 class ProcessElection:
-    """Leader election of one process; without a lease it always leads.
+    """The leader election of one process; without an election, the process always leads.
 
-    leadership: whether this process leads.
+    leadership: the process's leadership.
     is_contested: whether other processes may lead.
     """
 
@@ -261,7 +262,7 @@ class ProcessElection:
         timing: Timing,
         outage: Outage,
     ) -> None:
-        """election: None where this process is the only one."""
+        """election: None if this process is the only replica."""
         self.is_contested = election is not None
         self._outage = outage
         self._elector: Elector | None = None
@@ -275,7 +276,7 @@ class ProcessElection:
 
         def report_failure(error: KubeError) -> None:
             level = logging.WARNING if self._outage.record_failure(LEASE, error) else logging.INFO
-            log.log(level, "lease neither taken nor renewed: %s", error)
+            log.log(level, "the lease was not acquired or renewed: %s", error)
 
         def report_success() -> None:
             self._outage.record_success(LEASE)
@@ -284,13 +285,13 @@ class ProcessElection:
             await self._elector.run(report_failure, report_success, on_lead)
 
     async def resign(self, most_s: float) -> None:
-        """Release the lease, within some seconds, so that another process leads immediately."""
+        """Release the lease, within `most_s` seconds, so that another process leads immediately."""
         if self._elector is None:
             return
         try:
             await wait_at_most(most_s, self._elector.release())
         except KubeError as e:
-            log.warning("lease not released: %s", e)
+            log.warning("the lease was not released: %s", e)
 
 
 def _spec(lease: Raw) -> Mapping[str, Any]:

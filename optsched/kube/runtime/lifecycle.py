@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def identity(environment: Mapping[str, str] = os.environ) -> str:
-    """Return a name that no other process has.
+    """Return a name for this process in leader election, unique among all processes.
 
-    In a pod it is that of the pod: a restarted container renews its lease immediately.
-    POD_UID has to name the pod, and only one process of a pod may take part in an election.
+    In a pod, POD_UID has to hold the pod's UID. The name then stays the same when a container
+    restarts, which renews its lease immediately. Only one process of a pod may be a candidate.
     """
     uid = environment.get("POD_UID", "")
     return f"{socket.gethostname()}_{uid or uuid.uuid4()}"
@@ -28,8 +28,8 @@ def identity(environment: Mapping[str, str] = os.environ) -> str:
 def freeze_startup_objects() -> None:
     """Exclude all current objects from garbage collection: modules live as long as the process.
 
-    A full collection starts once new objects are a quarter of the tracked ones; without modules
-    that is sooner, and it takes less time.
+    A full collection starts once new objects are a quarter of the tracked objects. Without the
+    modules, it starts sooner and takes less time.
     """
     gc.collect()
     gc.freeze()
@@ -37,7 +37,7 @@ def freeze_startup_objects() -> None:
 
 
 async def wait_at_most(seconds: float, action: Coroutine[None, None, None]) -> None:
-    """Await an action, but not longer than some seconds."""
+    """Await an action, and cancel it after the given seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await action
@@ -45,7 +45,7 @@ async def wait_at_most(seconds: float, action: Coroutine[None, None, None]) -> N
 
 @contextmanager
 def handle_signals(actions: Mapping[signal.Signals, Callable[[], None]]) -> Iterator[None]:
-    """Handle signals by these actions while the context is open."""
+    """Call the action of a signal when it arrives, while the context is open."""
     loop = asyncio.get_running_loop()
     for number, action in actions.items():
         loop.add_signal_handler(number, action)

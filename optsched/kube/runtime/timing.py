@@ -1,4 +1,4 @@
-"""Time, handed in so that tests control it: clock, sleep, random numbers and backoff."""
+"""Clock, sleep, random numbers and backoff, passed as dependencies so that tests control them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Return seconds of a clock that never goes back."""
+        """Return the seconds of a clock that never runs backwards."""
         return time.monotonic()
 
 
@@ -34,7 +34,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class BackoffSteps:
-    """Delays that double.
+    """Delays that double with each failure.
 
     first_s, most_s: the first and the longest delay.
     """
@@ -43,14 +43,14 @@ class BackoffSteps:
     most_s: float
 
     def delay_after(self, failures: int) -> float:
-        """Return the delay after so many failures in a row, at least one."""
+        """Return the delay after a number of consecutive failures, at least one."""
         return float(min(self.most_s, self.first_s * 2 ** min(failures - 1, 30)))
 
 
 class Backoff:
-    """Delays that grow from failure to failure.
+    """Delays that grow with each failure.
 
-    Jitter takes up to half of each, so that clients that fail together do not retry together.
+    Jitter shortens each delay by up to half: clients that fail together do not retry together.
     """
 
     def __init__(self, steps: BackoffSteps, chance: Callable[[], float]) -> None:
@@ -59,7 +59,7 @@ class Backoff:
         self.failures = 0
 
     def next_delay(self) -> float:
-        """Count a failure; returns the delay before the next attempt."""
+        """Count a failure and return the delay before the next attempt."""
         self.failures += 1
         return self._steps.delay_after(self.failures) * (1 - self._chance() / 2)
 

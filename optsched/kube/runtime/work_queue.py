@@ -1,4 +1,4 @@
-"""A work queue as in client-go: each key once, and never handled by two workers."""
+"""A work queue as in client-go: it holds each key once, and no two workers handle the same key."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class WorkQueue(Generic[K]):
         self._work = asyncio.Event()
 
     def __len__(self) -> int:
-        """Return how many keys wait."""
+        """Return the number of waiting keys."""
         return len(self._waiting) + len(self._again)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no key waits or is handled; delayed keys do not count."""
+        """Whether no key waits or is being handled; delayed keys do not count."""
         return not (self._waiting or self._under_way)
 
     def add(self, key: K) -> None:
-        """Add a key."""
+        """Queue a key, after its current handling if it is being handled."""
         if key in self._under_way:
             self._again.add(key)
             return
@@ -46,7 +46,7 @@ class WorkQueue(Generic[K]):
         self._work.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Add a key after a delay, or sooner if that was requested before."""
+        """Add a key after a delay, unless an earlier call already adds it sooner."""
         loop = asyncio.get_running_loop()
         known = self._later.get(key)
         if known is not None:
@@ -56,7 +56,7 @@ class WorkQueue(Generic[K]):
         self._later[key] = loop.call_later(seconds, self._add_delayed, key)
 
     async def next_key(self) -> K:
-        """Return the next key; `mark_done` or `retry_later` has to follow."""
+        """Return the next key; the caller has to call `mark_done` or `retry_later` afterwards."""
         while not self._waiting:
             self._work.clear()
             await self._work.wait()
@@ -71,7 +71,7 @@ class WorkQueue(Generic[K]):
         self._release(key)
 
     def retry_later(self, key: K) -> int:
-        """Queue a key again with backoff; returns how often it has failed in a row."""
+        """Queue a key again with backoff, and return its number of consecutive failures."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self._release(key)
         self.add_after(key, self._retries.delay_after(failures) * (1 - self._chance() / 2))

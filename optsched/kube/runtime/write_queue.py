@@ -1,7 +1,7 @@
-"""Writes in the order of their keys' arrival, only the newest value of each key.
+"""A queue of writes that keeps only the newest value of each key, in order of the keys' arrival.
 
-A failed write is retried with a backoff of its own while others continue: an object that a webhook
-refuses delays no other object. Retries take at most half of the concurrent requests.
+A failed write is retried with its own backoff while others continue: an object that a webhook
+refuses delays no other object. Retries use at most half of the concurrent requests.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ V = TypeVar("V")
 RETRIES: Final = BackoffSteps(first_s=0.5, most_s=15.0)
 
 AWAY_S: Final = 3.0
-"""Longest delay while the server is unreachable."""
+"""The longest delay while the server is unreachable."""
 
 MOST_FAULTS: Final = 10
-"""Server faults (5xx) in a row after which a write is given up: some 80 s after the first.
+"""Consecutive server faults (5xx) after which a write is dropped, about 80 s after the first.
 
-An unreachable or busy server has no such limit: the write itself is not at fault.
+Errors of an unreachable or busy server do not count: they are not the fault of the write.
 """
 
 
 class WriteQueue(Generic[K, V]):
     """Writes values; a value that is replaced while it waits is never written.
 
-    num_dropped: number of values dropped, the oldest first, because too many waited.
+    num_dropped: number of values dropped because too many waited, oldest first.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class WriteQueue(Generic[K, V]):
         return len(self._values) + len(self._paused)
 
     def enqueue(self, key: K, value: V) -> None:
-        """Have a value written; it replaces a waiting value of the same key."""
+        """Queue a value for writing; it replaces a waiting value of the same key."""
         if key in self._paused:
             self._paused[key] = value
             return
@@ -86,14 +86,14 @@ class WriteQueue(Generic[K, V]):
         return self._values.get(key, self._paused.get(key))
 
     def discard(self, key: K) -> None:
-        """Drop a waiting value."""
+        """Drop the waiting value of a key."""
         self._values.pop(key, None)
         self._paused.pop(key, None)
         self._forget(key)
         self._check_idle()
 
     def clear(self) -> None:
-        """Drop everything that waits."""
+        """Drop all waiting values."""
         self._values.clear()
         self._paused.clear()
         self._failures.clear()
@@ -101,17 +101,17 @@ class WriteQueue(Generic[K, V]):
         self._check_idle()
 
     def is_written(self, key: K) -> bool:
-        """Whether no value of a key waits or is being written."""
+        """Return whether no value of a key waits or is being written."""
         return not (key in self._values or key in self._paused or key in self._under_way)
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write queued values until cancelled."""
         async with asyncio.TaskGroup() as workers:
             for _ in range(self._at_once):
                 workers.create_task(self._serve(workers))
 
     async def until_idle(self) -> None:
-        """Wait until everything is written."""
+        """Wait until no value waits or is being written."""
         await self._idle.wait()
 
     async def _serve(self, workers: asyncio.TaskGroup) -> None:
@@ -139,7 +139,7 @@ class WriteQueue(Generic[K, V]):
                 await self._timing.sleep(pause_s)
 
     async def _next_key(self) -> K:
-        """Return the first key that may be written now; no key is written twice at a time."""
+        """Return the first key that may be written; never a key that is being written."""
         most_retries = max(1, self._at_once // 2)
         while True:
             for key in self._values:
@@ -150,7 +150,7 @@ class WriteQueue(Generic[K, V]):
             await self._work.wait()
 
     async def _write_once(self, key: K, value: V, workers: asyncio.TaskGroup) -> KubeError | None:
-        """Write a value, or schedule a retry; returns the error, if there was one."""
+        """Write a value, schedule a retry if it fails, and return the error or None."""
         try:
             await self._write(key, value)
         except (Unreachable, TooMany, ServerFault) as e:

@@ -36,7 +36,7 @@ MISTAKES: Final = {
     "a word": (b"hello", "it has no clusters, contexts and users"),
     "a list": (b"[1]", "it has no clusters, contexts and users"),
     "broken": (b"clusters: [", "line 2, column 1: is not YAML"),
-    "two": (GOOD.encode() + b"---\n" + GOOD.encode(), "it holds 2 documents"),
+    "two": (GOOD.encode() + b"---\n" + GOOD.encode(), "it holds 2 YAML documents"),
     "clusters": (changed("[{name: c, cluster: {" + SERVER + "}}]", "3"), "clusters: has to be a"),
     "entry": (changed("[{name: u, user: {}}]", "[u]"), "users[0]: has no name"),
     "mapping": (changed("user: {}}", "user: 3}"), "users[0]: u: user has to be a mapping"),
@@ -94,7 +94,7 @@ async def test_a_mistake_is_named_in_one_sentence(tmp_path: Path, name: str) -> 
         ("x" * 300, f"{'x' * 300}: can not be read: File name too long"),
         (
             "https://example.org/c",
-            "https://example.org/c: is a URL: download it, and name the file",
+            "https://example.org/c: is a URL: download the kubeconfig and name the file",
         ),
         ("gone:folder", "gone:folder: there is no such file"),
     ],
