@@ -420,7 +420,7 @@ class ClusterCache:
             return pod is not None and uid in ("", pod.reported.uid)
         if ref.kind not in _WITH_UID:
             return True
-        # Events name the newest version of Kubernetes' PodGroup; clusters may serve another version.
+        # Events name the newest version of Kubernetes' PodGroup; clusters may serve another.
         served = kinds.SCHEDULING_POD_GROUPS
         uids = [self._uids.get((k, key)) for k in (served if ref.kind in served else (ref.kind,))]
         return any(known is not None and uid in ("", known) for known in uids)
