@@ -1,5 +1,6 @@
-"""Effects that the objects of users need: `reconcile(obj, world) -> effects`.
+"""Controllers: pure functions that return the writes an object requires.
 
-Every module decides for one kind, as a function of the object and of the other objects; nothing
-here waits, reads a clock or speaks to a server. `optsched.kube.controllers` carries effects out.
+Each module handles one kind. `reconcile(obj, world) -> effects` depends only on the object and on
+the other objects in `world`. The modules never wait, read a clock or contact a server.
+`optsched.kube.controllers` carries out the effects.
 """

@@ -1,7 +1,8 @@
-"""Commands: what users ask of a queue or a job, as objects of `bus.volcano.sh`.
+"""Commands (`bus.volcano.sh`): user requests to change a queue or a job.
 
-Volcano deletes a Command before it carries it out, so that a crash in between loses it. Here it is
-deleted once its effect can be seen; every action may therefore be carried out twice.
+Volcano deletes a Command before it carries out the action, so a crash in between loses the Command.
+optsched deletes a Command only after its effect is visible. Every action may therefore be carried
+out twice.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 UNSEEN_MS: Final = 60_000
-"""How long a Command waits for its target: watches of different kinds run apart."""
+"""How long in ms a Command waits for a target that no watch has delivered yet."""
 
 
 def _list_keys(command: Manifest) -> Iterable[str]:
@@ -45,17 +46,20 @@ def _key(group: str, kind: str, namespace: str, name: str) -> str:
 
 
 COMMANDS_OF: Final = Index(COMMAND, "target", _list_keys)
-"""Commands by their targets; those for a queue may be in any namespace."""
+"""Index of Commands by target. Commands for a queue may be in any namespace."""
 
 
 def commands_for(ref: Ref, world: World) -> Sequence[Manifest]:
-    """The Commands for an object, in the order in which they were given."""
+    """Return the Commands for an object, oldest first."""
     word = _key(ref.kind.group, ref.kind.kind, ref.namespace, ref.name)
     return sorted(world.list_indexed(COMMANDS_OF, word), key=_order)
 
 
 def delete_orphaned_commands(ref: Ref, world: World) -> Effects:
-    """Deletes Commands for an object that is not there, unless it may only not be seen yet."""
+    """Return the deletions of Commands whose target does not exist.
+
+    A Command younger than `UNSEEN_MS` stays, because its target may not be visible yet.
+    """
     commands = commands_for(ref, world)
     old = [c for c in commands if world.now_ms - created_ms(c) >= UNSEEN_MS]
     rest = () if len(old) == len(commands) else (Again(UNSEEN_MS / 1000),)
@@ -68,22 +72,22 @@ def _order(command: Manifest) -> tuple[int, int, str]:
 
 
 def action_of(command: Manifest) -> str:
-    """The action, such as CloseQueue."""
+    """Return the action of a Command, such as CloseQueue."""
     return str(command.get("action") or "")
 
 
 def is_addressed_to(command: Manifest, obj: Manifest) -> bool:
-    """Whether a Command means this very object and not one that had its name before."""
+    """Return whether a Command targets this object rather than an earlier one of the same name."""
     return subobject(command, "target").get("uid") in (None, "", uid_of(obj))
 
 
 def delete_command(command: Manifest) -> Delete:
-    """Deletes a Command that has taken effect."""
+    """Return the deletion of a Command that has taken effect."""
     return Delete(COMMAND, namespace_of(command), name_of(command), uid_of(command))
 
 
 def command_wakes(kind: Kind) -> Wakes:
-    """Wakes what a Command is for, if it is of this kind."""
+    """Return a function that wakes the target of a Command if the target is of this kind."""
 
     def wakes(command: Manifest, _: World) -> Iterable[Ref]:
         target = subobject(command, "target")

@@ -1,4 +1,4 @@
-"""A controller: its kind of objects, what it reads, and the changes on which it reconciles one."""
+"""Controllers: the kind each reconciles, the kinds it reads, and the changes that wake it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A way to find objects of a kind by something else than their names.
+    """An index of the objects of one kind by values other than their names.
 
-    values: under which words an object is found; it has to depend on nothing but the object.
+    values: returns the index values of an object. They must depend on nothing but the object.
     """
 
     kind: Kind
@@ -34,35 +34,36 @@ class Index:
 
 
 class World(Protocol):
-    """Objects as they were last seen; none of them may be changed."""
+    """The last observed state of all objects. Callers must not change the objects."""
 
     @property
     def now_ms(self) -> int:
-        """The time, in milliseconds since 1970."""
+        """The current time in milliseconds since 1970."""
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """An object; namespace: empty outside of namespaces."""
+        """Return an object, or None. The namespace is empty for cluster-scoped kinds."""
 
     def listed(self, kind: Kind, namespace: str | None = None) -> Collection[Manifest]:
-        """The objects of a kind, of one namespace or of all."""
+        """Return the objects of a kind, in one namespace or in all."""
 
     def owned_by(self, kind: Kind, uid: str) -> Collection[Manifest]:
-        """The objects of a kind whose controlling owner has this UID."""
+        """Return the objects of a kind whose controlling owner has this UID."""
 
     def list_indexed(self, index: Index, value: str) -> Collection[Manifest]:
-        """The objects that an index has under a word; the controller has to name the index."""
+        """Return the objects with a value in an index. The controller must declare the index."""
 
     def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """The metadata of an object outside of what is watched, whose name was requested.
+        """Return the metadata of an object that no watch covers.
 
-        It was there when an object of that name was to be created a few seconds ago.
+        Such an object is known for a few seconds after a creation failed because the object has the
+        same name.
         """
 
     def is_answered(self, question: Question) -> bool:
-        """Whether a question has an answer by now."""
+        """Return whether the address of a question has answered."""
 
     def fabric_answer(self, fabric: Fabric) -> FabricAnswer | None:
-        """The last reply of a fabric; None before the first query."""
+        """Return the last reply of a fabric, or None before the first query."""
 
 
 Reconcile: TypeAlias = "Callable[[Manifest, World], Effects]"
@@ -72,10 +73,10 @@ Wakes: TypeAlias = "Callable[[Manifest, World], Iterable[Ref]]"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The watched objects of a kind; others never enter the process.
+    """The objects of a kind that are watched. All other objects are never read.
 
-    namespace, name: those that they have; empty for any.
-    label: a label that they have, with any value; empty for any.
+    namespace, name: those of the watched objects; empty means any.
+    label: a label key that the watched objects have; empty means any object.
     """
 
     namespace: str = ""
@@ -83,7 +84,7 @@ class Scope:
     label: str = ""
 
     def includes(self, obj: Manifest) -> bool:
-        """Whether an object is one of them."""
+        """Return whether an object is in the scope."""
         return (
             self.namespace in ("", namespace_of(obj))
             and self.name in ("", name_of(obj))
@@ -92,24 +93,24 @@ class Scope:
 
 
 WHOLE: Final = Scope()
-"""All objects of a kind."""
+"""The scope of all objects of a kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Controller:
     """One controller.
 
-    name: as in `--controllers`; several may share one.
-    kind: what it looks after.
-    decide: the effects for one of them, whether it exists or not; see `existing`.
-    wakes: by kind, which of its objects have to be reconciled when an object is created, changed
-    (called with the object before and after) or deleted (in its last state). Its own kind wakes
-    itself.
-    indexes: the indexes that it passes to `World.list_indexed`.
-    reads: further kinds that it reads, whose changes trigger nothing.
-    facets: by kind, the fields that matter, where not all do: changes of others trigger nothing.
-    Nodes, for one, say every few seconds that they are alive.
-    scopes: by kind, which objects it reads, where not all of them.
+    name: as in `--controllers`. Several controllers may share a name.
+    kind: the kind that it reconciles.
+    decide: returns the effects for one object, whether or not the object exists; see `existing`.
+    wakes: by kind, a function that returns the objects to reconcile after a change. It is called
+    with the object before and after a change, or with its last state after a deletion. An object of
+    the controller's own kind always wakes itself.
+    indexes: the indexes that the controller passes to `World.list_indexed`.
+    reads: further kinds that the controller reads. Their changes wake nothing.
+    facets: by kind, a function that returns the relevant fields. Changes of other fields wake
+    nothing. For example, every node updates its heartbeat every few seconds.
+    scopes: by kind, the objects that the controller reads. Kinds without a scope are read whole.
     """
 
     name: str
@@ -123,13 +124,13 @@ class Controller:
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        """All kinds that have to be followed for it."""
+        """All kinds that have to be watched for the controller."""
         indexed = (index.kind for index in self.indexes)
         return frozenset((self.kind, *self.wakes, *indexed, *self.reads))
 
 
 def scopes_of(controllers: Iterable[Controller]) -> dict[Kind, tuple[Scope, ...]]:
-    """The scope of each watched kind; a scope of everything makes all others needless."""
+    """Return the scopes of each watched kind. `WHOLE` replaces all other scopes of its kind."""
     found: dict[Kind, dict[Scope, None]] = {}
     for controller in controllers:
         for kind in controller.kinds:
@@ -138,7 +139,7 @@ def scopes_of(controllers: Iterable[Controller]) -> dict[Kind, tuple[Scope, ...]
 
 
 def existing(kind: Kind, reconcile: Reconcile) -> Decide:
-    """Decides by the object itself; nothing is to be done for a missing one."""
+    """Return a `Decide` that reconciles an existing object and does nothing for a missing one."""
 
     def decide(ref: Ref, world: World) -> Effects:
         obj = world.get(kind, ref.namespace, ref.name)
@@ -148,7 +149,7 @@ def existing(kind: Kind, reconcile: Reconcile) -> Decide:
 
 
 def owner_wakes(kind: Kind) -> Wakes:
-    """Wakes the controlling owner of an object, if it is of this kind."""
+    """Return a function that wakes the controlling owner of an object if it is of this kind."""
 
     def wakes(obj: Manifest, _: World) -> Iterable[Ref]:
         owner = controller_of(obj)

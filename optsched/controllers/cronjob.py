@@ -1,11 +1,12 @@
-"""CronJobs: jobs made by a timetable.
+"""CronJobs: jobs that are created on a schedule.
 
-Source of names, events and limits: Volcano's pkg/controllers/cronjob. A job is named after the
-minute for which it is made, so it is made once whoever makes it; that it was made is written to the
-status when the job can be seen.
+Source of names, events and limits: Volcano's pkg/controllers/cronjob. The name of a job contains
+the minute for which it is due, so each job is created only once. The status records the creation
+once the job is visible.
 
-Differences: Terminated jobs count among the failed ones and are deleted with them; with Replace the
-next job is created once the deletion of the last one has been requested.
+Differences from Volcano: Terminated jobs count as failed and are deleted with the failed jobs. With
+the policy Replace, the next job is created as soon as the deletion of the last one has been
+requested.
 """
 
 from __future__ import annotations
@@ -49,23 +50,23 @@ if TYPE_CHECKING:
 
 SCHEDULED_AT: Final = "volcano.sh/cronjob-scheduled-timestamp"
 MANY: Final = 100
-"""Missed times from which on something must be wrong with a clock."""
+"""Number of missed times above which a warning suggests a wrong clock or deadline."""
 
 LATE_S: Final = 0.1
-"""How long after its time a job is made: clocks differ."""
+"""Delay in seconds after a due time, because clocks differ."""
 
 _ENDED: Final = {
     JobPhase.COMPLETED.value: True,
     JobPhase.FAILED.value: False,
     JobPhase.TERMINATED.value: False,
 }
-"""Phases of jobs that have ended, and whether they ended well."""
+"""Phases of jobs that have ended, with True for success."""
 
 FAR_AHEAD_MS: Final = 3_600_000
-"""A last time so far ahead was written while a clock was wrong; it is not waited for."""
+"""A last schedule time further ahead than this, in ms, comes from a wrong clock and is ignored."""
 
 BEHIND_MS: Final = 60_000
-"""How far back to look where the last time is meaningless."""
+"""How far back in ms to search for due times if the last schedule time is ignored."""
 
 _PREFIXES: Final = ("CRON_TZ=", "TZ=")
 
@@ -80,7 +81,7 @@ class _Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One CronJob, its jobs in the order in which they were made, and now."""
+    """One CronJob, its jobs in order of creation, and the current time."""
 
     cron: CronJob
     manifest: Manifest
@@ -93,13 +94,13 @@ class _Case:
         return [job for job in self.jobs if _phase(job) not in _ENDED]
 
     def emit(self, type_: EventType, reason: str, message: str, code: str = "") -> Emit:
-        """An event about the CronJob."""
+        """Return an event about the CronJob."""
         meta = self.cron.meta
         return Emit(CRON_JOB, meta.namespace, meta.name, meta.uid, type_, reason, message, code)
 
 
 class CronJobs:
-    """Decides for CronJobs; zone_of: the time zone of a name, KeyError or ValueError for none."""
+    """Reconciles CronJobs. zone_of: finds a time zone; raises KeyError or ValueError if unknown."""
 
     def __init__(self, zone_of: Callable[[str], tzinfo]) -> None:
         self._zone_of = zone_of
@@ -115,7 +116,7 @@ class CronJobs:
         )
 
     def reconcile(self, manifest: Manifest, world: World) -> Effects:
-        """Create the job that is due, delete those beyond the limits, and update the status."""
+        """Create the due job, delete the jobs beyond the history limits, and update the status."""
         if is_terminating(manifest):
             return ()
         cron, _ = parse_cronjob(manifest)
@@ -133,12 +134,12 @@ class CronJobs:
         )
 
     def _clock(self, case: _Case) -> _Clock | Emit:
-        """The timetable of a CronJob, or its problem."""
+        """Return the timetable of a CronJob, or an event if it is invalid."""
         text, name = _split(case.cron)
         try:
             zone = self._zone_of(name) if name else UTC
         except (KeyError, ValueError, OSError):
-            message = f"spec.timeZone: there is no time zone {name!r}"
+            message = f"spec.timeZone: unknown time zone {name!r}"
             return case.emit(EventType.WARNING, "InvalidTimeZone", message)
         try:
             return _Clock(parse_timetable(text), zone)
@@ -148,7 +149,7 @@ class CronJobs:
 
 
 def _split(cron: CronJob) -> tuple[str, str]:
-    """The timetable without the zone that it may name itself, and the zone."""
+    """Return the schedule without its time zone prefix, and the name of the time zone."""
     for prefix in _PREFIXES:
         if cron.schedule.startswith(prefix):
             zone, _, text = cron.schedule.removeprefix(prefix).partition(" ")
@@ -165,7 +166,7 @@ def _age(job: Manifest) -> tuple[int, str]:
 
 
 def _act(case: _Case, clock: _Clock, world: World) -> Effects:
-    """Create the job that is due, unless it exists."""
+    """Create the job for the last due time unless it exists, and wait for the next due time."""
     cron = case.cron
     due_ms, missed = _last_missed_run(case, clock)
     again = tuple(_recheck_at_next_run(case, clock))
@@ -182,7 +183,7 @@ def _act(case: _Case, clock: _Clock, world: World) -> Effects:
 
 
 def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit, ...]]:
-    """The last time that was missed, if any, and a warning if they were too many."""
+    """Return the last missed due time, if any, and a warning if more than `MANY` were missed."""
     cron, now_ms = case.cron, case.now_ms
     since_ms = cron.meta.creation_ms if cron.last_schedule_ms is None else cron.last_schedule_ms
     if since_ms - now_ms > FAR_AHEAD_MS:
@@ -193,8 +194,8 @@ def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit
     if due_ms is None or not _is_backlog_too_long(clock, since_ms, now_ms):
         return due_ms, ()
     message = (
-        f"more than {MANY} times were missed since {format_time(since_ms)}: only the last is made "
-        "up for; a smaller spec.startingDeadlineSeconds looks back less far"
+        f"more than {MANY} due times were missed since {format_time(since_ms)}: only the job of "
+        "the last due time is created; set a smaller spec.startingDeadlineSeconds"
     )
     return due_ms, (case.emit(EventType.WARNING, "TooManyMissedTimes", message),)
 
@@ -229,15 +230,18 @@ def _is_controlled_by(cron: CronJob, job: Manifest) -> bool:
 def _create_job(
     case: _Case, due_ms: int, clock: _Clock, known: Manifest | None
 ) -> tuple[Effect, ...]:
-    """Create the job that is due, if the concurrency policy allows it; known: that of its name."""
+    """Return the creation of the due job if the concurrency policy allows it.
+
+    known: an existing object with the name of the job.
+    """
     cron = case.cron
     name = _job_name(cron, due_ms)
     if known is not None:
-        message = f"job {name} is there already, and is not of this CronJob"
+        message = f"job {name} exists already and does not belong to this CronJob"
         return (case.emit(EventType.WARNING, "ForeignJob", message, name),)
     active = case.active
     if active and cron.concurrency is ConcurrencyPolicy.FORBID:
-        message = f"job {name} has to wait for {name_of(active[0])} to end"
+        message = f"job {name} waits until job {name_of(active[0])} ends"
         return (case.emit(EventType.WARNING, "ForbidConcurrent", message, name),)
     replaced = active if cron.concurrency is ConcurrencyPolicy.REPLACE else []
     told = case.emit(EventType.NORMAL, "SuccessfulCreate", f"Created job {name}", name)
@@ -274,11 +278,11 @@ def _delete_jobs(case: _Case, jobs: Sequence[Manifest], reason: str) -> Iterator
             yield Then((Delete(JOB, namespace_of(job), name, uid_of(job)), told))
 
 
-# --- the jobs that there are ---------------------------------------------------------------------
+# --- existing jobs -------------------------------------------------------------------------------
 
 
 def _update_status(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, ...]:
-    """The status, and then the deletion of old jobs: their results have to be recorded first."""
+    """Return the status patch, and then the deletions of old jobs, whose results it records."""
     patch = _status(case, last_schedule_ms)
     old = tuple(_delete_jobs(case, _jobs_over_limit(case), "SuccessfulDelete"))
     if patch is None:
@@ -299,7 +303,7 @@ def _jobs_over_limit(case: _Case) -> list[Manifest]:
 
 
 def _completion_events(case: _Case) -> Iterator[Emit]:
-    """Jobs that were under way when the status was written last, and have ended."""
+    """Yield an event for each job that was active in the last status and has ended since."""
     before = {active.uid for active in case.cron.active}
     for job in case.jobs:
         if uid_of(job) in before and _phase(job) in _ENDED:
@@ -308,7 +312,7 @@ def _completion_events(case: _Case) -> Iterator[Emit]:
 
 
 def _status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
-    """The patch that the status needs; None if it says the same already."""
+    """Return the patch that corrects the status; None if the status is right."""
     cron = case.cron
     ends = [
         time_ms(subobject(status_of(job), "state").get("lastTransitionTime"))

@@ -1,7 +1,7 @@
-"""The writes of a controller, as values; the executor decides when.
+"""The writes that a controller requests, as values. The executor carries them out.
 
-Effects of one answer are independent of each other unless `Then` puts them in order. All of them
-may be repeated: what exists already, or is deleted by now, counts as done.
+The effects of one decision are independent of each other; `Then` puts steps in order. Every effect
+may be repeated: the creation of an existing object and the deletion of a missing one count as done.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from optsched.api.meta import EventType
 
 Manifest: TypeAlias = "Mapping[str, Any]"
-"""An object as JSON has it; never changed in place."""
+"""An object as parsed JSON. It is never changed in place."""
 
 
 class Propagation(StrEnum):
-    """The fate of the objects that a deleted one owns (metav1.DeletionPropagation)."""
+    """What happens to the objects that a deleted object owns (metav1.DeletionPropagation)."""
 
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
@@ -32,21 +32,21 @@ class Propagation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an object; its name has to follow from its purpose, so that it is created once."""
+    """Create an object. Its name must be derived from its purpose, so that it exists only once."""
 
     kind: Kind
     manifest: Manifest
 
     @property
     def ref(self) -> Ref:
-        """The object."""
+        """The reference to the object."""
         meta = self.manifest["metadata"]
         return Ref(self.kind, meta.get("namespace", ""), meta["name"])
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """An effect on the object of a name."""
+    """An effect on the object with this name."""
 
     kind: Kind
     namespace: str
@@ -54,16 +54,16 @@ class _Named:
 
     @property
     def ref(self) -> Ref:
-        """The object."""
+        """The reference to the object."""
         return Ref(self.kind, self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Patch(_Named):
-    """Merge into an object (RFC 7386), unless it is another one or has changed by now.
+    """Merge a body into an object (RFC 7386), if its UID and resource version match.
 
-    uid, resource_version: a condition on the object; empty for any object of the name. With a
-    resource version the patch is refused if anybody has written in between, and decided on again.
+    uid, resource_version: preconditions on the object; empty for none. With a resource version, a
+    concurrent write makes the API server refuse the patch. The object is then reconciled again.
     """
 
     body: Manifest
@@ -73,13 +73,14 @@ class Patch(_Named):
 
 @dataclass(frozen=True, slots=True)
 class PatchStatus(Patch):
-    """Merge into an object's status; body: `{"status": ...}`.
+    """Merge a body of the form `{"status": ...}` into an object's status.
 
-    It goes to the subresource where the kind has one, else to the object itself.
+    The patch goes to the status subresource if the kind has one, and otherwise to the object
+    itself.
 
-    may_wait_s: how long the patch may wait, in seconds. Nothing depends on this change, such as
-    numbers of pods, and more changes are likely to follow: the patch is deferred by that long,
-    longer if the object has been written shortly before, and decided again.
+    may_wait_s: how long the patch may be deferred, in seconds. It is positive for changes that
+    nothing depends on and that are likely to be followed by more, such as numbers of pods. The
+    object is reconciled again at the end of this time, or later if it was written shortly before.
     """
 
     may_wait_s: float = 0.0
@@ -87,10 +88,10 @@ class PatchStatus(Patch):
 
 @dataclass(frozen=True, slots=True)
 class Delete(_Named):
-    """Delete an object, if it is that very one.
+    """Delete an object, if its UID matches.
 
-    uid: empty for any object of the name.
-    grace_s: seconds that a pod has to end; None for the pod's own setting.
+    uid: empty for any object with the name.
+    grace_s: the grace period of a pod in seconds; None for the period in the pod's spec.
     """
 
     uid: str = ""
@@ -100,11 +101,11 @@ class Delete(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Emit(_Named):
-    """An Event on an object; the same text on the same object is one event.
+    """An Event about an object. The same text about the same object is one Event.
 
-    reason: a word for `kubectl get events`.
+    reason: one word, which `kubectl get events` shows.
     message: one sentence.
-    code: distinguishes events of the same reason.
+    code: distinguishes Events with the same reason.
     """
 
     uid: str
@@ -116,7 +117,7 @@ class Emit(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Reconcile again after so many seconds; key: of which object, None for the same one."""
+    """Reconcile again after some seconds. key: the object; None for the one being reconciled."""
 
     after_s: float
     key: Ref | None = None
@@ -124,11 +125,11 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Whether something answers at an address.
+    """A probe of whether a server answers at an address.
 
-    path: asked for over HTTP, where any answer below 400 will do; empty where an open port is
-    enough.
-    header: name and value; empty without one.
+    path: the HTTP path to request, where any status below 400 counts as an answer. An empty path
+    checks only that the port is open.
+    header: name and value of an HTTP header; empty for none.
     """
 
     host: str
@@ -139,17 +140,17 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class AskQuestion:
-    """A question; `World.is_answered` then says whether there was an answer."""
+    """Send a probe. `World.is_answered` then returns whether the server answered."""
 
     question: Question
 
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """An NVIDIA UFM that knows a network.
+    """An NVIDIA UFM server, which knows the topology of a network fabric.
 
-    secret: namespace and name of the Secret with `username` and `password`, and perhaps `ca.crt`.
-    verifies: whether its certificate has to be trusted.
+    secret: namespace and name of the Secret with `username`, `password` and optionally `ca.crt`.
+    verifies: whether the TLS certificate of the server is verified.
     """
 
     url: str
@@ -159,7 +160,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class FabricAnswer:
-    """The reply of a fabric: hosts and the switches of their ports, or the error."""
+    """The reply of a fabric: links of hosts to leaf switches, or the problem."""
 
     at_ms: int
     links: tuple[tuple[str, str], ...] = ()
@@ -168,14 +169,14 @@ class FabricAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AskFabric:
-    """Query a fabric for its topology; `World.heard` then holds the reply."""
+    """Query a fabric for its topology. `World.fabric_answer` then returns the reply."""
 
     fabric: Fabric
 
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """One effect after the other; after a failure none of the rest."""
+    """Effects that are carried out in order. The first failure skips the rest."""
 
     steps: tuple[Create | Patch | PatchStatus | Delete | Emit, ...]
 

@@ -1,12 +1,12 @@
-"""HyperNodes: discovered from labels of nodes or a fabric, with their numbers of nodes.
+"""Discovery of HyperNodes from node labels or a network fabric, and their node counts.
 
-Their sources are in the ConfigMap of Volcano's controllers (`networkTopologyDiscovery`, sources
-`label` and `ufm`, the second in `ufm.py`); its format and the names are those of
-pkg/controllers/hypernode. A name ends in a digest of the label instead of a random part, so that a
-HyperNode is created once; those of Volcano keep their names.
+The ConfigMap of Volcano's controllers configures the sources (`networkTopologyDiscovery`): `label`,
+and `ufm`, which `ufm.py` implements. Format and names follow Volcano's pkg/controllers/hypernode. A
+new name ends in a digest of the label instead of a random suffix, so that each HyperNode is created
+only once. HyperNodes that Volcano created keep their names.
 
-`status.nodeCount` counts nodes of all levels whenever they change; Volcano counts direct members,
-when a HyperNode changes.
+`status.nodeCount` counts the nodes of all tiers below and is updated on every change. Volcano
+counts direct members, and only when the HyperNode changes.
 """
 
 from __future__ import annotations
@@ -58,35 +58,35 @@ CONFIG_FILE: Final = "volcano-controller.conf"
 SOURCE: Final = "volcano.sh/network-topology-source"
 BY_LABEL: Final = "label"
 MAX_TYPE: Final = 20
-"""Characters of the name of a type."""
+"""Maximum length of the name of a topology type, in characters."""
 
 HOUR_MS: Final = 3_600_000
-"""How often a fabric is asked unless the ConfigMap says so; Volcano's."""
+"""Default time between queries of a fabric, in ms, as in Volcano."""
 
 RETRY_MS: Final = 60_000
-"""How soon one is asked again that gave no answer."""
+"""Maximum time between queries after a failed query, in ms."""
 
 LEAST_MS: Final = 10_000
-"""No fabric is asked more often."""
+"""Minimum configurable time between queries, in ms."""
 
 _ALL_HYPERNODES: Final = Ref(HYPER_NODE, "", "")
-"""All HyperNodes together; no object has no name."""
+"""Stands for all HyperNodes together. No object has an empty name."""
 
 
 class ConfigError(Exception):
-    """A configuration in the ConfigMap that can not be read."""
+    """The configuration in the ConfigMap is invalid."""
 
 
-# --- query ----------------------------------------------------------------------------------------
+# --- configuration --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """From what HyperNodes are made.
+    """The configured sources of HyperNodes.
 
-    types: labels by type, those of the lowest tier first; None without a configuration.
-    fabric: the service of the network fabric to query; None where HyperNodes do not come from one.
-    interval_ms: how often.
+    types: node labels by topology type, lowest tier first; None without the source `label`.
+    fabric: the fabric to query; None without the source `ufm`.
+    interval_ms: time between queries of the fabric, in ms.
     """
 
     types: Mapping[str, tuple[str, ...]] | None = None
@@ -95,9 +95,9 @@ class Sources:
 
 
 def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
-    """The query; namespace: of Secrets without one.
+    """Parse the configuration. namespace: the only one from which Secrets are read.
 
-    Raises ConfigError for what has no reading.
+    Raises ConfigError if the configuration is invalid.
     """
     found = Sources()
     for source in _enabled(text):
@@ -117,7 +117,7 @@ def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
 
 
 def _enabled(text: str) -> list[Mapping[str, Any]]:
-    """The sources that are switched on."""
+    """Return the enabled sources."""
     documents = list(read_yaml(text))
     if not documents:
         return []
@@ -131,7 +131,7 @@ def _enabled(text: str) -> list[Mapping[str, Any]]:
 def _fabric(source: Mapping[str, Any], config: Mapping[str, Any], namespace: str) -> Fabric:
     where = config.get("endpoint")
     if not isinstance(where, str) or not where.strip():
-        raise ConfigError("ufm: config.endpoint is missing: write https:// and where UFM answers")
+        raise ConfigError("ufm: config.endpoint is missing: set it to the URL of UFM, https://...")
     url = where.strip().rstrip("/")
     scheme, has_scheme, _ = url.partition("://")
     if has_scheme and scheme not in ("http", "https"):
@@ -145,8 +145,8 @@ def _fabric(source: Mapping[str, Any], config: Mapping[str, Any], namespace: str
     place = secret.get("namespace") or namespace
     if place != namespace:
         raise ConfigError(
-            f"ufm: credentials.secretRef.namespace is {place!r}: controllers read Secrets of "
-            f"{namespace} alone; put it there"
+            f"ufm: credentials.secretRef.namespace is {place!r}: controllers read only Secrets of "
+            f"{namespace}; create the Secret there"
         )
     verifies = config.get("insecureSkipVerify") is not True
     return Fabric(url if has_scheme else f"https://{url}", (namespace, name), verifies)
@@ -178,12 +178,12 @@ def _labels(name: str, levels: object) -> tuple[str, ...]:
     return tuple(str(label) for label in reversed(found) if label != HOSTNAME)
 
 
-# --- what there should be ------------------------------------------------------------------------
+# --- desired HyperNodes --------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Group:
-    """Nodes, or HyperNodes of the tier below, that share the value of a label."""
+    """Nodes, or HyperNodes of the tier below, that have the same value of a label."""
 
     type: str
     tier: int
@@ -193,7 +193,7 @@ class _Group:
 
 
 def _name(group: _Group, known: Mapping[tuple[str, str], Sequence[str]]) -> str:
-    """The name that a HyperNode of the group has already, or the one that it gets."""
+    """Return the name of the group's existing HyperNode, or else the name of its new one."""
     start = f"hypernode-{re.sub('[^a-z0-9.-]', '-', group.type.lower())}-tier{group.tier}"
     for name in known.get((group.label, group.value), ()):
         if name.startswith(start):
@@ -205,7 +205,7 @@ def _name(group: _Group, known: Mapping[tuple[str, str], Sequence[str]]) -> str:
 def hypernodes_by_labels(
     types: Mapping[str, Sequence[str]], nodes: Iterable[Manifest], known: Iterable[Manifest]
 ) -> dict[str, dict[str, Any]]:
-    """The HyperNodes that the labels of nodes make, by name; known: those that there are."""
+    """Return the HyperNodes for the labels of nodes, by name. known: existing HyperNodes."""
     names: dict[tuple[str, str], list[str]] = {}
     for each in known:
         for label, value in labels_of(each).items():
@@ -225,7 +225,7 @@ def _add_to_groups(
     groups: dict[str, _Group],
     names: Mapping[tuple[str, str], Sequence[str]],
 ) -> None:
-    """Put a node into its groups, from the lowest tier up to the first label that it lacks."""
+    """Add a node to its groups, from the lowest tier up to the first label that it lacks."""
     member = name_of(node)
     for tier, label in enumerate(labels, start=1):
         value = labels_of(node).get(label)
@@ -255,7 +255,7 @@ def _hypernode(name: str, group: _Group) -> dict[str, Any]:
 
 
 class Discovery:
-    """Makes HyperNodes; config: the ConfigMap that says of what."""
+    """Creates HyperNodes. config: namespace and name of the ConfigMap with the sources."""
 
     def __init__(self, config: tuple[str, str] = CONFIG) -> None:
         self._ref = Ref(CONFIG_MAP, *config)
@@ -273,7 +273,7 @@ class Discovery:
         )
 
     def decide(self, ref: Ref, world: World) -> Effects:
-        """Make, change and delete HyperNodes, if the ConfigMap asks for it."""
+        """Return the creations, changes and deletions of HyperNodes that the ConfigMap requires."""
         config = world.get(CONFIG_MAP, ref.namespace, ref.name) if ref == self._ref else None
         if config is None:
             return ()
@@ -288,7 +288,7 @@ class Discovery:
         )
 
     def _by_fabric(self, config: Manifest, sources: Sources, world: World) -> Iterator[Effect]:
-        """Ask when it is time, and make what was heard last."""
+        """Query the fabric when a query is due, and apply its last reply."""
         fabric = sources.fabric
         if fabric is None:
             return
@@ -310,14 +310,14 @@ class Discovery:
         taken = sorted(wanted.keys() & others)
         problem = fabric_answer.problem
         if not problem and not wanted:
-            problem = f"{fabric.url} names no host with a port at a switch"
+            problem = f"{fabric.url} lists no host with a port connected to a switch"
         if not problem and taken:
-            problem = f"there is a HyperNode {taken[0]} already that UFM did not make: rename it"
+            problem = f"HyperNode {taken[0]} exists but was not created from UFM: rename it"
         if problem:
             yield self._warn(config, "TopologyNotDiscovered", problem)
             return
         if strange := strange_hosts(fabric_answer.links):
-            message = f"{fabric.url}: {len(strange)} hosts, such as {strange[0]!r}, can be no nodes"
+            message = f"{fabric.url}: {len(strange)} invalid host names, such as {strange[0]!r}"
             yield self._warn(config, "HostsPassedOver", message)
         yield from _changes(wanted, known)
 
@@ -351,7 +351,7 @@ def _hypernodes_from(source: str, world: World) -> list[Manifest]:
 
 
 def _user_editable_fields(hypernode: Manifest) -> object:
-    """Fields of a HyperNode that are restored when others change them."""
+    """Return the fields of a HyperNode that are restored after a change by other writers."""
     return labels_of(hypernode), spec_of(hypernode)
 
 
@@ -368,11 +368,11 @@ def _changes(wanted: Mapping[str, Manifest], known: Iterable[Manifest]) -> Itera
             yield Delete(HYPER_NODE, "", name, uid_of(there[name]))
 
 
-# --- how many nodes ------------------------------------------------------------------------------
+# --- node counts ---------------------------------------------------------------------------------
 
 
 def count_nodes(ref: Ref, world: World) -> Effects:
-    """Say of each HyperNode how many nodes it has."""
+    """Return the patches that correct the node count of each HyperNode."""
     if ref != _ALL_HYPERNODES:
         return ()
     index = TopologyIndex()

@@ -1,9 +1,9 @@
-"""JobFlows: jobs that follow one another, made of JobTemplates.
+"""JobFlows: graphs of jobs, each created from a JobTemplate.
 
 Source of names, phases and labels: Volcano's pkg/controllers/jobflow and jobtemplate, and
-docs/design/jobflow. `dependsOn.probe` and `patch`, which Volcano's controller does not read, follow
-that design: a job may begin before its dependencies have ended, once the tasks that its probes name
-are ready; and a patch changes the template field by field, entries of lists by their names.
+docs/design/jobflow. `dependsOn.probe` and `patch`, which Volcano's controller ignores, follow that
+design. With probes, a job may start before its dependencies end, once the probed tasks are ready. A
+patch changes a template field by field, and matches the entries of lists by name.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ _KEYS: Final = ("name", "mountPath")
 
 
 def job_name(flow: str, template: str) -> str:
-    """The job that a flow makes of a template."""
+    """Return the name of the job that a flow creates from a template."""
     return f"{flow}-{template}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A flow and its jobs by the names of their templates.
+    """A flow, and its jobs by the names of their templates.
 
-    foreign: names of jobs that others have. gone: templates whose jobs were completed, and have
-    been deleted since, because they were old, say.
+    foreign: names of the flow's jobs that objects of other owners have.
+    deleted_jobs: templates whose jobs completed and were deleted later, for example by their TTL.
     """
 
     flow: JobFlow
@@ -90,13 +90,13 @@ class _Case:
     deleted_jobs: frozenset[str]
 
     def is_completed_before(self, template: str) -> bool:
-        """Whether the job of a template is completed, or was."""
+        """Return whether the job of a template has completed, even if it was deleted later."""
         job = self.jobs.get(template)
         is_completed = job is not None and _phase_of(job) == JobPhase.COMPLETED
         return is_completed or template in self.deleted_jobs
 
     def emit(self, type_: EventType, reason: str, message: str) -> Emit:
-        """An event about the flow."""
+        """Return an event about the flow."""
         meta = self.flow.meta
         return Emit(
             JOB_FLOW, meta.namespace, meta.name, meta.uid, type_, reason, message, code=message
@@ -104,7 +104,7 @@ class _Case:
 
 
 def reconcile(manifest: Manifest, world: World) -> Effects:
-    """Create the jobs whose dependencies are met, and report the progress of the flow."""
+    """Return the jobs to create or delete, and the status of the flow."""
     flow, _ = parse_jobflow(manifest)
     if flow is None or is_terminating(manifest):
         return ()
@@ -131,7 +131,7 @@ def reconcile(manifest: Manifest, world: World) -> Effects:
 
 
 def _delete_jobs(flow: JobFlow, world: World) -> Iterator[Delete]:
-    """The jobs of a flow that has succeeded and does not keep them."""
+    """Yield the deletions of the jobs of a flow that succeeded and does not retain its jobs."""
     if flow.status.phase is FlowPhase.SUCCEED and flow.retain is RetainPolicy.DELETE:
         for job in world.owned_by(JOB, flow.meta.uid):
             if not is_terminating(job):
@@ -155,12 +155,12 @@ def _phase(case: _Case) -> FlowPhase:
     return FlowPhase.PENDING
 
 
-# --- whose turn it is ----------------------------------------------------------------------------
+# --- dependencies --------------------------------------------------------------------------------
 
 
 def _advance(case: _Case, world: World) -> Iterator[Effect]:
     for name in case.foreign:
-        message = f"job {name} is there already, and is not of this flow"
+        message = f"job {name} exists already and does not belong to this JobFlow"
         yield case.emit(EventType.WARNING, "ForeignJob", message)
     begun: set[str] = set()
     for flow in case.flow.flows:
@@ -177,7 +177,7 @@ def _advance(case: _Case, world: World) -> Iterator[Effect]:
 
 
 def _wait(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
-    """The probes of a job that has to wait; None for one that may start."""
+    """Return the effects with which a job waits; None for a job that may start."""
     targets = [target for target in flow.targets if not case.is_completed_before(target)]
     waited = [case.jobs[target] for target in targets if target in case.jobs]
     if not targets:
@@ -194,7 +194,7 @@ def _has_probes(probes: Probes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """Whether probes hold, and the open probes if not."""
+    """Whether the probes of a job hold. effects: the probes to send if not."""
 
     holds: bool
     effects: tuple[Effect, ...] = ()
@@ -215,7 +215,7 @@ def _probe(probes: Probes, targets: Sequence[Manifest], world: World) -> _Verdic
 
 
 def _of_task(pods: Iterable[Manifest], task: str) -> list[Manifest]:
-    """The pods of a task; all of them where none is named."""
+    """Return the pods of a task, or all pods if the task is empty."""
     return [p for p in pods if not task or _task_of(p) == task]
 
 
@@ -224,7 +224,7 @@ def _task_of(pod: Manifest) -> str:
 
 
 def _all_reached(pods: Sequence[Manifest], phase: str) -> bool:
-    """Whether there are pods, and all are ready; one that has succeeded was ready before."""
+    """Return whether there are pods and each has reached a phase; Succeeded comes after Running."""
     reached = {
         "Running": ("Running", "Succeeded"),
         "Completed": ("Succeeded",),
@@ -234,7 +234,7 @@ def _all_reached(pods: Sequence[Manifest], phase: str) -> bool:
 
 
 def _questions(probes: Probes, pods: Sequence[Manifest]) -> Iterator[Question | None]:
-    """The probe for each pod; None for no probe, or a pod that can not be probed yet."""
+    """Yield the question for each probed pod; None for a missing pod or one without an address."""
     asked = [
         *((probe.task, probe.port, probe.path or "/", probe.header) for probe in probes.http),
         *((probe.task, probe.port, "", ("", "")) for probe in probes.tcp),
@@ -255,7 +255,7 @@ def _begin(case: _Case, flow: Flow, world: World) -> Iterator[Effect]:
     meta = case.flow.meta
     template = world.get(JOB_TEMPLATE, meta.namespace, flow.name)
     if template is None:
-        message = f"there is no JobTemplate {flow.name} in namespace {meta.namespace}"
+        message = f"JobTemplate {flow.name} does not exist in namespace {meta.namespace}"
         yield case.emit(EventType.WARNING, "JobTemplateNotFound", message)
         return
     name = job_name(meta.name, flow.name)
@@ -280,7 +280,10 @@ def _begin(case: _Case, flow: Flow, world: World) -> Iterator[Effect]:
 
 
 def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
-    """A value with a patch: mappings field by field, lists of named things by their names."""
+    """Return a value with a patch merged field by field; lists are merged by their key field.
+
+    None in a patch removes the field. A list without a key field is replaced.
+    """
     if isinstance(before, dict) and isinstance(patch, dict):
         changed = {name: patched(before.get(name), value) for name, value in patch.items()}
         return {name: v for name, v in {**before, **changed}.items() if v is not None}
@@ -293,7 +296,7 @@ def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
 
 
 def _key_of(before: Any, patch: Any) -> str:  # noqa: ANN401
-    """The field that identifies the entries of two lists; empty where there is none."""
+    """Return the field that identifies the entries of both lists; empty if there is none."""
     if not (isinstance(before, list) and isinstance(patch, list) and before and patch):
         return ""
     every = [*before, *patch]
@@ -383,7 +386,7 @@ def _condition(job: Manifest) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-# --- what wakes it -------------------------------------------------------------------------------
+# --- wakes ---------------------------------------------------------------------------------------
 
 
 def _flows_of_template(flow: Manifest) -> Iterator[str]:
@@ -409,7 +412,7 @@ def _template_wakes(template: Manifest, world: World) -> Iterator[Ref]:
 
 
 def _pod_wakes(pod: Manifest, world: World) -> Iterator[Ref]:
-    """Pods matter to flows that wait for the states of tasks."""
+    """Wake the flow of a pod's job if flows in the namespace have probes."""
     if not world.list_indexed(_PROBING, namespace_of(pod)):
         return
     owner = controller_of(pod)
@@ -437,7 +440,7 @@ _JOBS_OF: Final = Index(
 
 
 def reconcile_template(template: Manifest, world: World) -> Effects:
-    """Say which jobs were made of a template."""
+    """Return the patch of the list of jobs that were created from a template."""
     word = f"{namespace_of(template)}.{name_of(template)}"
     jobs = sorted(name_of(job) for job in world.list_indexed(_JOBS_OF, word))
     if is_terminating(template) or (status_of(template).get("jobDependsOnList") or []) == jobs:

@@ -1,4 +1,4 @@
-"""Read objects in JSON with any fields missing."""
+"""Access to fields of objects in JSON, any of which may be missing."""
 
 from __future__ import annotations
 
@@ -18,67 +18,67 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def subobject(obj: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object inside of an object; empty where there is none."""
+    """Return a nested object; empty if the field is missing or not an object."""
     found = obj.get(name)
     return found if isinstance(found, dict) else _NOTHING
 
 
 def records(obj: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """A list of objects inside of an object; what of it is none is left out."""
+    """Return the objects in a list field, without entries of other types."""
     found = obj.get(name)
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def meta_of(obj: Manifest) -> Mapping[str, Any]:
-    """`metadata`."""
+    """Return the `metadata` of an object."""
     return subobject(obj, "metadata")
 
 
 def spec_of(obj: Manifest) -> Mapping[str, Any]:
-    """`spec`."""
+    """Return the `spec` of an object."""
     return subobject(obj, "spec")
 
 
 def status_of(obj: Manifest) -> Mapping[str, Any]:
-    """`status`."""
+    """Return the `status` of an object."""
     return subobject(obj, "status")
 
 
 def name_of(obj: Manifest) -> str:
-    """`metadata.name`."""
+    """Return the `metadata.name` of an object."""
     return str(meta_of(obj).get("name") or "")
 
 
 def namespace_of(obj: Manifest) -> str:
-    """`metadata.namespace`; empty outside of namespaces."""
+    """Return the `metadata.namespace` of an object; empty for cluster-scoped objects."""
     return str(meta_of(obj).get("namespace") or "")
 
 
 def uid_of(obj: Manifest) -> str:
-    """`metadata.uid`."""
+    """Return the `metadata.uid` of an object."""
     return str(meta_of(obj).get("uid") or "")
 
 
 def version_of(obj: Manifest) -> str:
-    """`metadata.resourceVersion`."""
+    """Return the `metadata.resourceVersion` of an object."""
     return str(meta_of(obj).get("resourceVersion") or "")
 
 
 def labels_of(obj: Manifest) -> Mapping[str, str]:
-    """`metadata.labels`."""
+    """Return the `metadata.labels` of an object."""
     return subobject(meta_of(obj), "labels")
 
 
 def annotations_of(obj: Manifest) -> Mapping[str, str]:
-    """`metadata.annotations`."""
+    """Return the `metadata.annotations` of an object."""
     return subobject(meta_of(obj), "annotations")
 
 
 def acting_for(*manifests: Manifest) -> dict[str, str]:
-    """The annotation that names on whose behalf an object is created from others.
+    """Return the annotation that records the submitters of an object created from others.
 
-    Admission has recorded it on them. Empty where one of them has no record, so that the object
-    counts as submitted by an unknown user.
+    Admission has recorded the submitters on each of these source objects. If a source object has no
+    record, the result is empty, and the created object counts as submitted by an unknown user.
     """
     found = [parse_submitters(annotations_of(each).get(SUBMITTER)) for each in manifests]
     if not all(found):
@@ -87,22 +87,22 @@ def acting_for(*manifests: Manifest) -> dict[str, str]:
 
 
 def without_record(annotations: Mapping[str, str]) -> dict[str, str]:
-    """The annotations of a template, but for a record that its author has written there."""
+    """Return the annotations of a template without a submitter record, which a user could forge."""
     return {name: text for name, text in annotations.items() if name != SUBMITTER}
 
 
 def is_terminating(obj: Manifest) -> bool:
-    """Whether the deletion of the object was requested."""
+    """Return whether the deletion of the object was requested."""
     return bool(meta_of(obj).get("deletionTimestamp"))
 
 
 def created_ms(obj: Manifest) -> int:
-    """When the object was created; 0 where it does not say."""
+    """Return the creation time of an object in ms since 1970; 0 if it is missing."""
     return time_ms(meta_of(obj).get("creationTimestamp")) or 0
 
 
 def time_ms(text: object) -> int | None:
-    """A time of the API, in milliseconds since 1970; None where there is none."""
+    """Parse a time of the API to milliseconds since 1970; None if missing or invalid."""
     if not isinstance(text, str) or not text:
         return None
     try:
@@ -112,12 +112,12 @@ def time_ms(text: object) -> int | None:
 
 
 def ref_of(kind: Kind, obj: Manifest) -> Ref:
-    """Where the API server keeps the object."""
+    """Return the reference to an object."""
     return Ref(kind, namespace_of(obj), name_of(obj))
 
 
 def controller_of(obj: Manifest) -> Mapping[str, Any] | None:
-    """The reference to the owner that manages the object, if one does."""
+    """Return the controlling owner reference of an object, or None."""
     owners = meta_of(obj).get("ownerReferences")
     if not isinstance(owners, list):
         return None
@@ -125,7 +125,7 @@ def controller_of(obj: Manifest) -> Mapping[str, Any] | None:
 
 
 def owner_reference(kind: Kind, obj: Manifest) -> dict[str, Any]:
-    """A reference that makes the object the controlling owner of another one."""
+    """Return a reference that makes the object the controlling owner of another one."""
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
@@ -137,5 +137,5 @@ def owner_reference(kind: Kind, obj: Manifest) -> dict[str, Any]:
 
 
 def group_of(api_version: str) -> str:
-    """The group in an `apiVersion`; empty for the core group."""
+    """Return the group in an `apiVersion`; empty for the core group."""
     return api_version.rpartition("/")[0]

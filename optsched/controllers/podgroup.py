@@ -1,11 +1,11 @@
-"""PodGroups for pods that come without one: of Deployments, StatefulSets, Jobs, or alone.
+"""PodGroups for pods of Deployments, StatefulSets and Jobs, and for bare pods.
 
-All pods of one owner share `podgroup-<uid of the owner>`; a pod without an owner has a PodGroup of
-its own. Source of names, annotations and defaults: Volcano's pkg/controllers/podgroup.
+All pods of one owner share the PodGroup `podgroup-<uid of the owner>`. A pod without an owner has a
+PodGroup of its own. Source of names, annotations and defaults: Volcano's pkg/controllers/podgroup.
 
-Differences: pods that wait because their queue does not exist or takes no work get an event; fields
-are only added to a PodGroup, so that the scheduler's notes on it stay; pods that have ended are
-ignored.
+Differences from Volcano: Pods get an event while their queue does not exist or is not open. The
+controller never removes annotations or labels from a PodGroup, so those of the scheduler stay. Pods
+that have ended are ignored.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ OWNERS: Final[Mapping[tuple[str, str], Kind]] = {
     (kind.api_version, kind.kind): kind
     for kind in (REPLICA_SET, STATEFUL_SET, DAEMON_SET, KUBERNETES_JOB)
 }
-"""Owners whose annotations count, by apiVersion and kind."""
+"""Kinds of owners whose annotations a PodGroup inherits, by apiVersion and kind."""
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _MOST: Final = 2**31 - 1
@@ -84,10 +84,10 @@ _MOST: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Whose pods get PodGroups, and what the PodGroups inherit from the owners of the pods.
+    """The pods that get PodGroups, and what a PodGroup inherits.
 
-    inherits: beginnings of annotations that a PodGroup has from the owner of its pods; none with
-    `--inherit-owner-annotations=false`, and then the owner does not say the minimum either.
+    inherits: prefixes of the annotations and labels that a PodGroup copies. The tuple is empty with
+    `--inherit-owner-annotations=false`; then the owner does not set minMember either.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
@@ -96,13 +96,13 @@ class Options:
 
 
 def group_name_of(pod: Manifest) -> str:
-    """The name of the PodGroup that is made for a pod."""
+    """Return the name of the PodGroup that is created for a pod."""
     owner = controller_of(pod)
     return MADE_GROUP_PREFIX + str(owner.get("uid") if owner else uid_of(pod))
 
 
 class PodGroups:
-    """Decides on the PodGroup of one owner; `controller` is what a shell runs."""
+    """Reconciles the PodGroups of pods that come without one."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -125,7 +125,7 @@ class PodGroups:
         )
 
     def decide(self, ref: Ref, world: World) -> Effects:
-        """The effects for the PodGroup of that name, which may not be there yet."""
+        """Return the effects for the PodGroup of this name, which may not exist yet."""
         if not ref.name.startswith(MADE_GROUP_PREFIX):
             return ()
         group = world.get(POD_GROUP, ref.namespace, ref.name)
@@ -134,7 +134,7 @@ class PodGroups:
         pods = sorted(world.list_indexed(self._members_of, f"{ref.namespace}/{ref.name}"), key=_age)
         followed = _find_followed_pod(pods, group)
         owner = _owner(followed or group, world)
-        # Without replicas the remaining pods terminate.
+        # All remaining pods of an owner with 0 replicas are going to terminate.
         if owner is not None and spec_of(owner).get("replicas") == 0:
             return () if group is None else (_delete(group),)
         if followed is None:
@@ -149,10 +149,10 @@ class PodGroups:
             return tuple(_waits(pod, obstacle) for pod in pods if not spec_of(pod).get("nodeName"))
         return (*_sync(group, wanted), *_annotate(ref.name, pods))
 
-    # --- who belongs to what ---------------------------------------------------------------------
+    # --- membership ------------------------------------------------------------------------------
 
     def _groups(self, pod: Manifest) -> Iterator[str]:
-        """The PodGroup made for a pod, unless the pod has ended or names another one."""
+        """Yield the key of a pod's created PodGroup, unless the pod ended or names another one."""
         named = first_annotation(annotations_of(pod), GROUP_NAME_ANNOTATIONS)
         if named and not named.startswith(MADE_GROUP_PREFIX):
             return
@@ -170,7 +170,7 @@ class PodGroups:
             yield f"{namespace_of(pod)}/{made}"
 
     def _queues(self, pod: Manifest) -> Iterator[str]:
-        """The queue that a pod names itself, while it has no PodGroup."""
+        """Yield the queue that a pod's own annotation names, while the pod has no PodGroup."""
         queue = annotations_of(pod).get(QUEUE_NAME)
         if queue and not _is_annotated(pod):
             for _ in self._groups(pod):
@@ -182,7 +182,7 @@ class PodGroups:
             yield Ref(POD_GROUP, namespace, name)
 
     def _queue_wakes(self, queue: Manifest, world: World) -> Iterator[Ref]:
-        """Pods that wait for the queue, those whose namespace names it included."""
+        """Wake the PodGroups of pods that wait for the queue that they or their namespace name."""
         name = name_of(queue)
         for pod in world.list_indexed(self._pods_of_queue, name):
             yield from self._pod_wakes(pod, world)
@@ -192,12 +192,12 @@ class PodGroups:
                     if not _is_annotated(pod):
                         yield from self._pod_wakes(pod, world)
 
-    # --- what a PodGroup should be ---------------------------------------------------------------
+    # --- desired PodGroup ------------------------------------------------------------------------
 
     def _desired_group(
         self, ref: Ref, pod: Manifest, owner: Manifest | None, world: World
     ) -> dict[str, Any]:
-        """The PodGroup as it should be; pod: the one that it follows."""
+        """Return the desired PodGroup. pod: the pod from which it takes its settings."""
         above = {} if owner is None or not self._options.inherits else annotations_of(owner)
         text = above.get(GROUP_MIN_MEMBER, "")
         is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST))
@@ -248,9 +248,9 @@ def _age(pod: Manifest) -> tuple[int, str]:
 def _find_followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Manifest | None:
     """Return the newest pod of the users that the PodGroup, or else the oldest pod, belongs to.
 
-    `pods` are in the order of their age. A user writes the owner of a pod freely. So a pod of
-    another user must not change the queue of the PodGroup, its owner, or its submitter. Without
-    pods of these users, the newest pod is followed.
+    `pods` are sorted by age. Users may write any owner into a pod. Therefore a pod of another user
+    must not change the queue, the owner or the submitter of the PodGroup. If no pod belongs to
+    these users, the result is the newest pod.
     """
     if not pods:
         return None
@@ -263,7 +263,7 @@ def _users_of(obj: Manifest) -> frozenset[str]:
 
 
 def _min_resources(pod: Manifest, min_member: int) -> dict[str, str] | None:
-    """What the smallest part that may run requests of nodes and quotas; None for nothing."""
+    """Return the usage of `min_member` such pods on nodes and in quotas; None if it is empty."""
     errors: list[FieldError] = []
     fields = Fields(pod, POD_SCHEMA, "", errors)
     spec = fields.record("spec")
@@ -286,14 +286,14 @@ def _topology(annotations: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _owners(pod: Manifest) -> list[Any]:
-    """The owners of the pod where one of them manages it, else the pod itself."""
+    """Return the owners of the pod if one of them controls it, and otherwise the pod itself."""
     if controller_of(pod) is None:
         return [owner_reference(POD, pod)]
     return list(meta_of(pod)["ownerReferences"])
 
 
 def _owner(obj: Manifest | None, world: World) -> Manifest | None:
-    """The owner of pods, by one of them or by their PodGroup, if its annotations count."""
+    """Return the existing controlling owner of an object, if its kind is in `OWNERS`."""
     reference = None if obj is None else controller_of(obj)
     if obj is None or reference is None:
         return None
@@ -312,7 +312,7 @@ def _delete(group: Manifest) -> Delete:
 
 
 def _sync(group: Manifest, wanted: Mapping[str, Any]) -> Iterator[Patch]:
-    """The patch that corrects a PodGroup; fields of others stay."""
+    """Yield the patch that corrects a PodGroup; fields of other writers stay."""
     body: dict[str, Any] = {}
     spec, known = wanted["spec"], spec_of(group)
     fields = ("minMember", "queue", "minResources", "priorityClassName", "networkTopology")
@@ -329,7 +329,7 @@ def _sync(group: Manifest, wanted: Mapping[str, Any]) -> Iterator[Patch]:
 
 
 def _replaced(before: object, after: Any) -> Any:  # noqa: ANN401  a value of JSON
-    """A merge patch that leaves nothing of a mapping that was there before."""
+    """Return a merge patch that removes all previous keys of a mapping that `after` lacks."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         return after
     return {**dict.fromkeys(before.keys() - after.keys()), **after}
@@ -353,7 +353,7 @@ class _Obstacle:
 
 
 def _obstacle(name: str, world: World) -> _Obstacle | None:
-    """Why no PodGroup may be made in a queue."""
+    """Return why no PodGroup may be created in a queue, or None."""
     queue = world.get(QUEUE, "", name)
     if queue is None:
         message = f"queue {name} does not exist"
@@ -372,7 +372,7 @@ def _open_queues(world: World) -> str:
 
 
 def _waits(pod: Manifest, obstacle: _Obstacle) -> Emit:
-    """In the scheduler's words for waiting pods, so that both write one event."""
+    """Return the event of a waiting pod, in the scheduler's words, so that both are one event."""
     code = obstacle.code.value
     return Emit(
         POD,

@@ -1,12 +1,14 @@
-"""Queues: Open, Closing, Closed and Unknown, and the Commands that ask for it.
+"""Queue states (Open, Closing, Closed, Unknown) and the Commands that change them.
 
 Source of states, actions and annotations: Volcano's pkg/controllers/queue. This controller writes
-`status.state`, `spec.parent` where it is missing, and the annotation `volcano.sh/closed-by-parent`;
-counts and amounts in the status are the scheduler's.
+`status.state`, a missing `spec.parent`, and the annotation `volcano.sh/closed-by-parent`. The
+scheduler writes the counts and amounts in the status.
 
-Differences: a parent is Closed only once all below it are; a PodGroup that has completed keeps
-nobody Closing; an unknown state becomes Open or, under a closed parent, Closed; a queue that was
-closed by a Command of its own stays closed when its parent opens.
+Differences from Volcano:
+A parent queue is Closed only when all its child queues are Closed.
+A completed PodGroup does not keep its queue Closing.
+An unknown state becomes Open, or Closed under a closed parent.
+A queue that a Command closed stays closed when its parent opens.
 """
 
 from __future__ import annotations
@@ -57,12 +59,12 @@ _TRUE: Final = "true"
 
 
 def queue_of_group(group: Manifest) -> str:
-    """The queue that a PodGroup is in."""
+    """Return the name of the queue of a PodGroup."""
     return str(spec_of(group).get("queue") or DEFAULT_QUEUE)
 
 
 def parent_of(queue: Manifest) -> str:
-    """The queue above; empty for the root."""
+    """Return the name of the parent queue; empty for the root."""
     if name_of(queue) == ROOT_QUEUE:
         return ""
     return str(spec_of(queue).get("parent") or ROOT_QUEUE)
@@ -74,7 +76,7 @@ CHILDREN_OF: Final = Index(QUEUE, "parent", lambda queue: (parent_of(queue),))
 
 @dataclass(frozen=True, slots=True)
 class _DesiredState:
-    """The wanted state of a queue: open or not, and if not, whether only because of its parent."""
+    """The desired state of a queue. by_parent: it is closed only because its parent is."""
 
     is_open: bool
     by_parent: bool = False
@@ -82,18 +84,18 @@ class _DesiredState:
 
 @dataclass(frozen=True, slots=True)
 class _CommandOutcome:
-    """The requested state after Commands, and the messages to their authors."""
+    """The desired state after Commands. answers: events about refused Commands."""
 
     desired: _DesiredState
     answers: tuple[Emit, ...] = ()
 
 
 def reconcile(queue: Manifest, world: World) -> Effects:
-    """Bring a queue to the state that its Commands, its parent and its PodGroups ask for.
+    """Return the writes that bring a queue to its desired state.
 
-    What is written decides what is written next, in an order that survives a crash: the mark of a
-    queue that its parent closes comes before the state, and is removed after it. A Command goes
-    last.
+    Commands, the parent queue and the PodGroups of the queue determine the desired state. The order
+    of the writes survives a crash. `volcano.sh/closed-by-parent` is set before the state becomes
+    Closing or Closed, and removed after the state becomes Open. Commands are deleted last.
     """
     if is_terminating(queue):
         return ()
@@ -117,12 +119,12 @@ def reconcile(queue: Manifest, world: World) -> Effects:
 
 
 def decide(ref: Ref, world: World) -> Effects:
-    """The effects for a queue; Commands for one that is not there are cleared away."""
+    """Return the effects for a queue. If the queue does not exist, its Commands are deleted."""
     queue = world.get(QUEUE, "", ref.name)
     return delete_orphaned_commands(ref, world) if queue is None else reconcile(queue, world)
 
 
-# --- wish -----------------------------------------------------------------------------------------
+# --- desired state --------------------------------------------------------------------------------
 
 
 def _desired_state(queue: Manifest) -> _DesiredState:
@@ -142,9 +144,9 @@ def _apply_command(
 
 
 def _refusal(action: str, queue: Manifest, world: World) -> str:
-    """Why a Command is not carried out; empty if it is."""
+    """Return why a Command is refused; empty if it is carried out."""
     if action not in _ACTIONS:
-        return f"{action or 'no action'} is not known for queues: use {', '.join(_ACTIONS)}"
+        return f"{action or 'an empty action'} is not valid for queues: use {', '.join(_ACTIONS)}"
     if action == CLOSE_QUEUE and name_of(queue) == ROOT_QUEUE:
         return f"queue {ROOT_QUEUE} can not be closed: every other queue is below it"
     if action == OPEN_QUEUE and _is_shut(parent := parent_of(queue), world):
@@ -158,7 +160,7 @@ def _is_shut(name: str, world: World) -> bool:
 
 
 def _under_parent(desired: _DesiredState, queue: Manifest, world: World) -> _DesiredState:
-    """The wish as the parent of a queue lets it be."""
+    """Return the desired state, adjusted to the state of the parent queue."""
     if _is_shut(parent_of(queue), world):
         return _DesiredState(is_open=False, by_parent=True) if desired.is_open else desired
     return _DesiredState(is_open=True) if desired.by_parent else desired
@@ -175,7 +177,10 @@ def _state(queue: Manifest, desired: _DesiredState, world: World) -> QueueState:
 
 
 def _open_dependents(name: str, world: World) -> Iterator[bool]:
-    """True for each PodGroup of a queue that has not completed, and each child not yet Closed."""
+    """Yield one value for each PodGroup and child queue: whether it keeps the queue Closing.
+
+    PodGroups that have not completed and child queues that are not Closed yield True.
+    """
     for group in world.list_indexed(GROUPS_OF, name):
         yield status_of(group).get("phase") != PodGroupPhase.COMPLETED
     for child in world.list_indexed(CHILDREN_OF, name):
@@ -183,7 +188,7 @@ def _open_dependents(name: str, world: World) -> Iterator[bool]:
 
 
 def _marks(queue: Manifest, desired: _DesiredState) -> dict[str, object]:
-    """The patch of what a queue records of its parent; empty if all is right."""
+    """Return the patch of the annotation and of `spec.parent`; empty if both are right."""
     patch: dict[str, object] = {}
     if (annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE) != desired.by_parent:
         value = _TRUE if desired.by_parent else None
@@ -208,11 +213,11 @@ def _emit(queue: Manifest, reason: str, message: str, type_: EventType = EventTy
     return Emit(QUEUE, "", name_of(queue), uid_of(queue), type_, name, message, code=message)
 
 
-# --- what wakes it -------------------------------------------------------------------------------
+# --- wakes ---------------------------------------------------------------------------------------
 
 
 def _group_wakes(group: Manifest, world: World) -> Iterable[Ref]:
-    """A PodGroup matters to a queue that waits for its end, or that has taken it by mistake."""
+    """Wake the queue of a PodGroup if the queue is Closing or Closed."""
     name = queue_of_group(group)
     return (Ref(QUEUE, "", name),) if _is_shut(name, world) else ()
 
@@ -235,7 +240,7 @@ QUEUES: Final = Controller(
 
 
 def groups_by_phase(world: World) -> dict[PodGroupPhase, dict[str, int]]:
-    """PodGroups of each queue in each phase; queues without any have 0."""
+    """Return the number of PodGroups by phase and by queue, 0 for a queue without any."""
     found = Counter(
         (queue_of_group(group), str(status_of(group).get("phase") or PodGroupPhase.PENDING))
         for group in world.listed(POD_GROUP)

@@ -1,4 +1,4 @@
-"""All controllers there are, and those of them that a user asks for."""
+"""The list of all controllers, and the selection by `--controllers`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from optsched.controllers.job.reconcile import Options as JobOptions
 
 EVERY = "*"
-"""Stands for all controllers in `--controllers`."""
+"""Selects all controllers in `--controllers`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The arguments of controllers; config: namespace and name of their ConfigMap."""
+    """Options of the controllers. config: namespace and name of their ConfigMap."""
 
     jobs: JobOptions
     podgroups: PodGroupOptions = field(default_factory=PodGroupOptions)
@@ -34,7 +34,7 @@ class Options:
 
 
 def all_controllers(options: Options) -> tuple[Controller, ...]:
-    """Every controller."""
+    """Return every controller."""
     return (
         QUEUES,
         job_controller(options.jobs),
@@ -48,10 +48,11 @@ def all_controllers(options: Options) -> tuple[Controller, ...]:
 
 
 def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Controller, ...]:
-    """The controllers that words name, as in Volcano: `*` for all, `-name` for all but that one.
+    """Return the controllers that `--controllers` selects, as in Volcano.
 
-    Volcano's names, such as queue-controller, are understood, too. ValueError for an unknown one,
-    and if none is left; to exclude an unknown one is no mistake.
+    `*` selects all controllers, and `-name` excludes one. Volcano's names, such as
+    queue-controller, are accepted. Raises ValueError if a selected controller is unknown or none
+    remains. An excluded controller may be unknown.
     """
     every = tuple(controllers)
     known = {controller.name for controller in every}

@@ -1,9 +1,10 @@
-"""HyperNodes of an InfiniBand fabric, as NVIDIA UFM knows it.
+"""HyperNodes of an InfiniBand fabric, discovered through NVIDIA UFM.
 
-UFM lists the ports of a fabric; those of hosts say at which leaf switch they end. Connected hosts
-are one HyperNode of tier 1, and all of them one of tier 2. Format, groups and names are those of
-Volcano (pkg/controllers/hypernode/discovery/ufm), which numbers leaves in their present order; here
-a leaf keeps the name that most of its nodes know it by.
+UFM lists the ports of a fabric. A port of a host names the leaf switch at its other end. Hosts that
+are connected through leaf switches form one HyperNode of tier 1. One HyperNode of tier 2 holds all
+of them. Format, groups and names follow Volcano (pkg/controllers/hypernode/discovery/ufm). Volcano
+numbers leaves by their current order. Here a HyperNode keeps the name that most of its hosts
+already have in the cluster.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ LEAF: Final = "leaf-hn-"
 SPINE: Final = "spine-hn"
 _LONGEST: Final = 253
 _HOST_PORT: Final = "Computer"
-"""Stands in the description of ports of hosts."""
+"""Marker in the description of host ports."""
 
 Link: TypeAlias = tuple[str, str]
-"""A host and the leaf switch that one of its ports ends at."""
+"""A host, and a leaf switch that one of its ports is connected to."""
 
 
 class UfmError(ValueError):
-    """A reply of UFM that can not be read."""
+    """A reply of UFM cannot be parsed."""
 
 
 def read_links(body: bytes) -> tuple[Link, ...]:
-    """The links of hosts in an answer of UFM, each once; raises UfmError.
+    """Return the distinct links of hosts in a reply of UFM; raises UfmError.
 
-    Ports of switches are skipped, and hosts without a name or a switch.
+    Ports of switches are skipped, and so are hosts without a name or a switch.
     """
     try:
         ports = json.loads(body)
@@ -67,7 +68,7 @@ def _is_of_host(port: dict[str, Any]) -> bool:
 
 
 def leaf_groups(links: Iterable[Link]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The hosts that hang together, by the first of their switches; both in order of names."""
+    """Return groups of connected hosts, each with its first switch; both sorted by name."""
     hosts_of: defaultdict[str, set[str]] = defaultdict(set)
     switches_of: defaultdict[str, set[str]] = defaultdict(set)
     for host, switch in links:
@@ -90,7 +91,7 @@ def leaf_groups(links: Iterable[Link]) -> tuple[tuple[str, tuple[str, ...]], ...
 
 
 def strange_hosts(links: Iterable[Link]) -> tuple[str, ...]:
-    """Hosts with names that no node can have, in order."""
+    """Return the sorted host names that are not valid node names."""
     names = sorted({host for host, _ in links})
     return tuple(name for name in names if not _is_name(name))
 
@@ -102,7 +103,7 @@ def _is_name(text: str) -> bool:
 def fabric_hypernodes(
     links: Sequence[Link], known: Iterable[Manifest]
 ) -> dict[str, dict[str, Any]]:
-    """The HyperNodes that links make, by name; known: those that links have made before."""
+    """Return the HyperNodes for a set of links, by name. known: HyperNodes made from UFM before."""
     strange = set(strange_hosts(links))
     groups = leaf_groups(link for link in links if link[0] not in strange)
     before = {name_of(each): _nodes(each) for each in known if name_of(each).startswith(LEAF)}
@@ -117,7 +118,7 @@ def fabric_hypernodes(
 def _named(
     groups: Sequence[tuple[str, tuple[str, ...]]], before: dict[str, set[str]]
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Groups with the names that most of their hosts know them by, each name once."""
+    """Name each group after the HyperNode that shares most of its hosts; names are unique."""
     pairs = (
         (-len(nodes & set(hosts)), name, i)
         for i, (_, hosts) in enumerate(groups)

@@ -152,7 +152,7 @@ def test_where_nobody_asks_nothing_is_touched(text: str) -> None:
         (("leaf", "spine"), "names a label twice"),
         (("nodeLabel: leaf", "label: leaf"), "list a nodeLabel for each tier"),
         (("source: label", "source: roce"), "source 'roce' is not known: use label or ufm"),
-        (("source: label", "source: ufm"), "ufm: config.endpoint is missing: write https://"),
+        (("source: label", "source: ufm"), "ufm: config.endpoint is missing: set it to the URL"),
         (("enabled: true", "enabled: true\n  x: ["), "is not one YAML document"),
     ],
 )

@@ -174,7 +174,7 @@ def test_a_word_that_is_no_action_is_told() -> None:
     settle(world)
     [event] = world.events
     assert event.message == (
-        "AbortJob is not known for queues: use OpenQueue, CloseQueue, SyncQueue"
+        "AbortJob is not valid for queues: use OpenQueue, CloseQueue, SyncQueue"
     )
     assert world.listed(COMMAND) == []
 

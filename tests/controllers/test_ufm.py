@@ -168,7 +168,7 @@ def test_the_configuration_is_volcano_s() -> None:
     [
         (("endpoint: https://ufm-server:8080/", "endpoint: "), "config.endpoint is missing"),
         (("https://", "ftp://"), "is neither https nor http"),
-        (("namespace: volcano-system", "namespace: other"), "read Secrets of volcano-system alone"),
+        (("namespace: volcano-system", "namespace: other"), "read only Secrets of volcano-system"),
         (("name: ufm-credentials", "key: x"), "credentials.secretRef.name is missing"),
         (("10m", "soon"), "interval"),
         (("10m", "1s"), "is shorter than 10 seconds"),
@@ -235,7 +235,7 @@ def test_hypernodes_follow_the_fabric() -> None:
     ("links", "problem", "words"),
     [
         ((), "https://ufm-server:8080: it answers 503", "it answers 503"),
-        ((), "", "names no host with a port at a switch"),
+        ((), "", "lists no host with a port connected to a switch"),
     ],
 )
 def test_without_an_answer_all_stays_and_it_is_asked_again_soon(
@@ -257,7 +257,7 @@ def test_a_hypernode_of_somebody_else_is_not_touched() -> None:
     world.put(HYPER_NODE, {"metadata": {"name": "spine-hn"}, "spec": spec})
     hear(world, *LINKS)
     assert settle(world) == ["spine-hn"]
-    assert "a HyperNode spine-hn already" in world.events[-1].message
+    assert "HyperNode spine-hn exists but" in world.events[-1].message
 
 
 def test_hosts_that_are_passed_over_are_told() -> None:
@@ -265,4 +265,4 @@ def test_hosts_that_are_passed_over_are_told() -> None:
     hear(world, *LINKS, ("MT 1", "s1"))
     assert settle(world) == ["leaf-hn-", "leaf-hn-", "spine-hn"]
     assert [e.reason for e in world.events][-1] == "HostsPassedOver"
-    assert "1 hosts, such as 'MT 1', can be no nodes" in world.events[-1].message
+    assert "1 invalid host names, such as 'MT 1'" in world.events[-1].message

@@ -507,7 +507,7 @@ def test_jobs_have_their_volumes_or_wait_for_them(room: Room) -> None:
     room.await_(lambda: room.events("wet", "PVCError"), "it waits for a claim")
     state = one.await_phase("Pending")["state"]
     assert state["reason"] == "PVCError"
-    assert state["message"] == "pvc results is not found, the job waits until it is there"
+    assert state["message"] == "pvc results is not found, the job waits until it exists"
     assert one.pods() == {}
     [claim] = one.owned("persistentvolumeclaims")
     room.make(kinds.PERSISTENT_VOLUME_CLAIM, {"metadata": {"name": "results"}, "spec": CLAIM})

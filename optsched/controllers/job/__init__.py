@@ -1,1 +1,1 @@
-"""Jobs of batch.volcano.sh: `reconcile` decides what one of them needs to happen."""
+"""Jobs of batch.volcano.sh. `reconcile` returns the effects that a job requires."""

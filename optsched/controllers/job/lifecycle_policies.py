@@ -1,8 +1,8 @@
-"""Events of a job, and what its policies say about them.
+"""Events of a job, and the actions that its lifecycle policies choose for them.
 
-Nothing is remembered between two calls: an event lasts as long as its cause, such as a failed pod,
-and ends when an action has given that pod up. Source: Volcano,
-pkg/controllers/job/job_controller_handler.go and `applyPolicies` of job_controller_util.go.
+No state is kept between calls. An event lasts as long as its cause, such as a failed pod, and ends
+when an action discards that pod. Source: Volcano, pkg/controllers/job/job_controller_handler.go and
+`applyPolicies` of job_controller_util.go.
 """
 
 from __future__ import annotations
@@ -44,17 +44,18 @@ _ORDINARY: Final = frozenset(
         JobEvent.COMMAND_ISSUED,
     }
 )
-"""Events of every job's life: `*` does not mean them."""
+"""Events that every job has; a policy for `*` does not match them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedEvent:
-    """Something that has happened.
+    """An event that has happened to a job.
 
-    task, index: where the event occurred: None and -1 where it is the job as a whole, -1 where it
-    is a task.
-    since_ms: the time; None where it is unknown, which counts as long ago.
-    is_disruption: whether the cluster has deleted the pod, and not a user.
+    task, index: the location of the event. An event of the whole job has None and -1; an event of a
+    whole task has index -1.
+    since_ms: the time of the event in ms since 1970. None means that it is unknown, and any timeout
+    counts as expired.
+    is_disruption: whether the cluster rather than a user deleted the pod.
     """
 
     event: JobEvent
@@ -68,7 +69,7 @@ class ObservedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a policy says: an action, because of an event."""
+    """The action that a policy chooses, and the event that causes it."""
 
     action: JobAction
     because: ObservedEvent
@@ -76,14 +77,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class PolicyDecision:
-    """What the policies say by now. wait_ms: until when the next one's timeout is over, or None."""
+    """The verdict of the policies. wait_ms: time until the next policy timeout expires, or None."""
 
     verdict: Verdict | None = None
     wait_ms: int | None = None
 
 
 def apply_policies(observed: ObservedJob) -> PolicyDecision:
-    """The action for all events of a job; the first one that applies decides.
+    """Return the action for the first event of a job that has a policy whose timeout has expired.
 
     Completed tasks come first, then failed pods and deleted pods.
     """
@@ -92,7 +93,7 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
         policy = policy_for(observed.job, happening)
         action = None if policy is None else policy.action
         if policy is None or action is None or action is JobAction.RESUME_JOB:
-            continue  # there is nothing to resume while a job lives
+            continue  # a living job can not be resumed
         wait_ms = _wait_ms(policy, happening, observed.now_ms)
         if wait_ms > 0:
             waits.append(wait_ms)
@@ -102,7 +103,7 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
 
 
 def events_with_policy(job: Job) -> frozenset[JobEvent]:
-    """Events to which some policy of a job may answer."""
+    """Return the events that some policy of a job may match."""
     policies = [*job.spec.policies, *(each for task in job.spec.tasks for each in task.policies)]
     found = {event for policy in policies for event in policy.events}
     if any(policy.exit_code is not None for policy in policies):
@@ -111,7 +112,7 @@ def events_with_policy(job: Job) -> frozenset[JobEvent]:
 
 
 def policy_for(job: Job, happening: ObservedEvent) -> LifecyclePolicy | None:
-    """The policy that answers: the first of the task's, else the first of the job's."""
+    """Return the first matching policy of the event's task, or else of the job."""
     task = happening.task
     policies = (*(() if task is None else task.policies), *job.spec.policies)
     return next((policy for policy in policies if _answers(policy, happening)), None)
@@ -119,7 +120,7 @@ def policy_for(job: Job, happening: ObservedEvent) -> LifecyclePolicy | None:
 
 def _answers(policy: LifecyclePolicy, happening: ObservedEvent) -> bool:
     if happening.event is JobEvent.POD_PENDING and policy.timeout_ms is None:
-        return False  # every pod is pending at first
+        return False  # every pod is pending at first, so this policy needs a timeout
     if happening.event in policy.events:
         return True
     if JobEvent.ANY in policy.events and happening.event not in _ORDINARY:
@@ -133,11 +134,11 @@ def _wait_ms(policy: LifecyclePolicy, happening: ObservedEvent, now_ms: int) -> 
     return happening.since_ms + policy.timeout_ms - now_ms
 
 
-# --- what has happened ---------------------------------------------------------------------------
+# --- observed events -----------------------------------------------------------------------------
 
 
 def observed_events(observed: ObservedJob, events: Container[JobEvent]) -> Iterator[ObservedEvent]:
-    """All that has happened to a job and still lasts, of some events."""
+    """Yield the lasting events of a job that are of the given types."""
     for event, observe_job in _EVENT_SOURCES:
         if event in events:
             yield from observe_job(observed)
@@ -168,9 +169,9 @@ def _failed(observed: ObservedJob) -> Iterator[ObservedEvent]:
 
 
 def _evicted(observed: ObservedJob) -> Iterator[ObservedEvent]:
-    """Pods that are being deleted, and deleted pods; those deleted by the cluster come first.
+    """Yield an event for each terminating or deleted pod; deletions by the cluster come last.
 
-    A deleted pod is noticed by the number of pods that the status has counted.
+    A deleted pod is detected from the number of pods that the status has counted.
     """
     found = [*_terminating_pods(observed), *_absent_pods(observed)]
     yield from sorted(found, key=lambda happening: happening.is_disruption)
@@ -205,10 +206,10 @@ def _absent_pods(observed: ObservedJob) -> Iterator[ObservedEvent]:
         for index in (ours + others)[:num_gone]:
             yield ObservedEvent(
                 JobEvent.POD_EVICTED,
-                f"pod {names[index]} is gone",
+                f"pod {names[index]} was deleted",
                 task,
                 index,
-                since_ms=observed.now_ms,  # it ends with the pod that takes its place
+                since_ms=observed.now_ms,  # the event ends when the replacement pod exists
                 is_disruption=index in ours,
             )
 
@@ -220,14 +221,14 @@ def _restarted_too_often(observed: ObservedJob) -> Iterator[ObservedEvent]:
         pods = [p for p in observed.pods_of(task) if p.is_active and not p.has_ended]
         num_restarts = sum(restarts(pod.manifest) for pod in pods)
         if num_restarts >= task.max_retry:
-            what = f"containers of task {task.name} were started again {num_restarts} times"
+            what = f"containers of task {task.name} restarted {num_restarts} times"
             since = _latest(_started_again_ms(pod.manifest) for pod in pods)
             yield ObservedEvent(JobEvent.TASK_FAILED, what, task, since_ms=since)
 
 
 def _unknown(observed: ObservedJob) -> Iterator[ObservedEvent]:
     if observed.group is not None and status_of(observed.group).get("phase") == "Unknown":
-        what = "some pods run although others of the minimum cannot"
+        what = "some pods run, but the scheduler can not place all pods of the minimum"
         conditions = records(status_of(observed.group), "conditions")
         since = _latest(time_ms(each.get("lastTransitionTime")) for each in conditions)
         yield ObservedEvent(
@@ -236,7 +237,7 @@ def _unknown(observed: ObservedJob) -> Iterator[ObservedEvent]:
 
 
 def _is_torn(observed: ObservedJob) -> bool:
-    """Whether a gang is broken because the cluster has taken pods of it away."""
+    """Return whether a gang is incomplete because the cluster removed some of its pods."""
     working = {
         pod.name for pod in observed.all_pods if pod.phase == "Running" and not pod.is_terminating
     }
@@ -282,7 +283,7 @@ def _succeeded(pod: PodView) -> bool:
     return pod.phase == "Succeeded"
 
 
-# --- since when ----------------------------------------------------------------------------------
+# --- times of events -----------------------------------------------------------------------------
 
 
 def _ended_ms(pod: Manifest) -> int | None:

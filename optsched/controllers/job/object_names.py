@@ -1,4 +1,4 @@
-"""Names of the objects of a job; each follows from the job, so that nothing is created twice.
+"""Names of a job's objects. Each name is derived from the job, so each object exists only once.
 
 Source: Volcano, pkg/controllers/job/helpers/helpers.go and job_controller_actions.go.
 """
@@ -17,44 +17,47 @@ if TYPE_CHECKING:
 
 
 def pod_name(job: str, task: str, index: int) -> str:
-    """`<job>-<task>-<index>`."""
+    """Return the name of a pod: `<job>-<task>-<index>`."""
     return f"{job}-{task}-{index}"
 
 
 def group_name(job: Job) -> str:
-    """The job's PodGroup: `<job>-<uid>`."""
+    """Return the name of the job's PodGroup: `<job>-<uid>`."""
     return f"{job.meta.name}-{job.meta.uid}"
 
 
 def claim_name(job: Job, position: int) -> str:
-    """The claim that is made for the volume at a position: `<job>-pvc-<12 letters>`."""
+    """Return the name of the claim created for a volume: `<job>-pvc-<12 hexadecimal digits>`."""
     letters = sha256(f"{job.meta.uid}/{position}".encode()).hexdigest()[:12]
     return f"{job.meta.name}-pvc-{letters}"
 
 
 def variable_of(task: str) -> str:
-    """A task's name within names of variables: MY_TASK for my-task."""
+    """Return a task's name as part of an environment variable: MY_TASK for my-task."""
     return task.replace("-", "_").upper()
 
 
 def host(job: str, task: TaskSpec, index: int) -> tuple[str, str]:
-    """The host name of a pod of the task, and the name by which other pods reach it."""
+    """Return the host name of a pod of the task, and the name by which other pods reach the pod."""
     spec = template_spec(task)
     hostname = spec.get("hostname") or pod_name(job, task.name, index)
     return hostname, f"{hostname}.{spec.get('subdomain') or job}"
 
 
 def hosts(job: str, task: TaskSpec) -> list[tuple[str, str]]:
-    """As `host`, of all pods of the task; a name of the template occurs only once."""
+    """Return the result of `host` for all pods of the task.
+
+    If the template sets a host name, all pods share it, and the list has at most one entry.
+    """
     num_hosts = min(1, task.replicas) if template_spec(task).get("hostname") else task.replicas
     return [host(job, task, index) for index in range(num_hosts)]
 
 
 def addresses(job: str, task: TaskSpec) -> list[str]:
-    """The names by which other pods reach the pods of the task."""
+    """Return the names by which other pods reach the pods of the task."""
     return [address for _, address in hosts(job, task)]
 
 
 def template_spec(task: TaskSpec) -> Mapping[str, Any]:
-    """The spec of the task's template; empty where it has none."""
+    """Return the pod spec of the task's template; empty if the template has none."""
     return subobject(task.template, "spec")

@@ -1,9 +1,9 @@
-"""What a job's controller reads: its pods, its PodGroup, and what its status remembers of them.
+"""The objects of a job that its controller reads: pods, PodGroup and status.
 
-Pods carry the version of the job that they were made for. Pods of an older version than the one
-since which their part of the job counts are *outdated*: they were given up, and only have to be
-deleted. `status.restarted` remembers that version by part, so that a controller that starts in
-between knows what was decided.
+Each pod records the version of the job for which it was created. A restart of the job, or of a part
+of the job, sets a minimum version for that part. Pods of an older version are *outdated*: they are
+no longer part of the job and only have to be deleted. `status.restarted` stores the minimum version
+by part, so that a restarted controller knows the decision.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from optsched.controllers.effects import Manifest
 
 LEFT_OVER_MS: Final = 5_000
-"""How long a pod without a period of grace may take to go."""
+"""Time in ms after which a pod that terminates without grace period is deleted again."""
 
 WHOLE: Final = "job"
-"""The part of a job that is all of it."""
+"""The part that comprises the whole job."""
 
 _COUNTED: Final = {
     "Pending": "pending",
@@ -54,22 +54,22 @@ _DISRUPTION: Final = "DisruptionTarget"
 
 
 def task_part(task: str) -> str:
-    """A task, as a part of its job."""
+    """Return the name of a task as a part of its job."""
     return f"task/{task}"
 
 
 def partition_part(task: str, partition: int) -> str:
-    """A partition of a task, as a part of its job."""
+    """Return the name of a partition of a task as a part of its job."""
     return f"partition/{task}/{partition}"
 
 
 def pod_part(task: str, index: int) -> str:
-    """A pod, as a part of its job."""
+    """Return the name of a pod as a part of its job."""
     return f"pod/{task}/{index}"
 
 
 def parts_of_pod(task: TaskSpec, index: int) -> tuple[str, ...]:
-    """All parts of its job that a pod belongs to."""
+    """Return the names of all parts of its job that a pod belongs to."""
     found = (WHOLE, task_part(task.name), pod_part(task.name, index))
     if task.partition is None:
         return found
@@ -78,7 +78,7 @@ def parts_of_pod(task: TaskSpec, index: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of the job. task: None for one that the job does not name any more."""
+    """A pod of the job. task: None if the job's spec no longer contains the pod."""
 
     manifest: Manifest
     name: str
@@ -90,17 +90,17 @@ class PodView:
 
     @property
     def uid(self) -> str:
-        """Its UID."""
+        """The UID of the pod."""
         return uid_of(self.manifest)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it succeeded or failed."""
+        """Whether the pod succeeded or failed."""
         return self.phase in _ENDED
 
     @property
     def is_active(self) -> bool:
-        """Whether it does the job's work, or has done it."""
+        """Whether the pod counts for the job: not terminating, not outdated, and in its spec."""
         return not (self.is_terminating or self.is_outdated or self.task is None)
 
 
@@ -108,11 +108,11 @@ class PodView:
 class ObservedJob:
     """A job with its objects.
 
-    pods: by task and index, those that the job names.
-    strays: pods of the job that it does not name any more: it was made smaller.
-    group: its PodGroup; None until it exists.
-    generation: which version of its spec the job has.
-    evicted: UIDs of pods that the scheduler evicts, by name, as its mark on the PodGroup says.
+    pods: the pods that the job's spec contains, by task and index.
+    strays: pods of the job that its spec no longer contains, because it was scaled down.
+    group: the job's PodGroup; None until it exists.
+    generation: `metadata.generation` of the job.
+    evicted: UIDs by name of the pods that the scheduler evicts, from an annotation of the PodGroup.
     """
 
     job: Job
@@ -129,7 +129,7 @@ class ObservedJob:
         return (*self.pods.values(), *self.strays)
 
     def pods_of(self, task: TaskSpec) -> Iterator[PodView]:
-        """The existing pods of a task, in order."""
+        """Yield the existing pods of a task by ascending index."""
         for index in range(task.replicas):
             pod = self.pods.get((task.name, index))
             if pod is not None:
@@ -137,7 +137,7 @@ class ObservedJob:
 
 
 def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
-    """The objects of a job."""
+    """Return a job with its observed objects."""
     group = world.get(POD_GROUP, job.meta.namespace, group_name(job))
     views = [_view(job, pod) for pod in world.owned_by(POD, job.meta.uid)]
     views.sort(key=lambda view: (view.index, view.name))
@@ -154,7 +154,7 @@ def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
 
 
 def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
-    """The same observation for a job whose status has changed."""
+    """Return the same observation for the job with a changed status."""
     views = [_view(job, pod.manifest) for pod in observed.all_pods]
     named = {(view.task.name, view.index): view for view in views if view.task is not None}
     strays = tuple(view for view in views if view.task is None)
@@ -162,9 +162,9 @@ def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
 
 
 def pods_to_delete(observed: ObservedJob) -> list[PodView]:
-    """The pods to delete in the present stage of the job.
+    """Return the pods to delete in the current phase of the job.
 
-    Pods that have ended stay where nothing follows: they have the logs.
+    Ended pods of a job that does not continue stay, because they hold the logs.
     """
     status = observed.job.status
     retries = Retries(status.retry_count, observed.job.spec.max_retry)
@@ -182,9 +182,10 @@ def pods_to_delete(observed: ObservedJob) -> list[PodView]:
 
 
 def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
-    """When a pod that should be deleted without grace has to be deleted again; None for all others.
+    """Return the time in ms until a pod has to be deleted again; None if it does not.
 
-    A server that is cut off within a deletion leaves a pod without a period of grace behind.
+    Only pods that terminate with a grace period of 0 are deleted again. If an API server stops
+    during a deletion, it may leave such a pod behind.
     """
     meta = meta_of(pod.manifest)
     asked_ms = time_ms(meta.get("deletionTimestamp"))
@@ -194,7 +195,7 @@ def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
 
 
 def count_pods(pods: Iterable[PodView], going: Iterable[PodView] = ()) -> Counts:
-    """Pods by state; going: those that are deleted in this moment."""
+    """Count pods by state. going: pods that are being deleted with this decision."""
     gone = {id(pod) for pod in going}
     found: dict[str, int] = {}
     by_task: dict[str, dict[str, int]] = {}
@@ -230,7 +231,7 @@ def _view(job: Job, pod: Manifest) -> PodView:
 def _locate_pod(
     job: Job, pod: Manifest, annotations: Mapping[str, str], name: str
 ) -> tuple[TaskSpec | None, int]:
-    """Which of the job's pods this is; no task where the job has no place for it."""
+    """Return the task and index of a pod; the task is None if the job has no such pod."""
     spec_name = annotations.get(wellknown.TASK_SPEC) or labels_of(pod).get(wellknown.TASK_SPEC)
     task = next((each for each in job.spec.tasks if each.name == spec_name), None)
     index = _number(annotations.get(wellknown.TASK_INDEX) or name.rpartition("-")[2])
@@ -243,30 +244,30 @@ def _number(text: object) -> int:
     return int(text) if isinstance(text, str) and text.isdecimal() else 0
 
 
-# --- what a pod tells ----------------------------------------------------------------------------
+# --- pod status ----------------------------------------------------------------------------------
 
 
 def container_statuses(pod: Manifest) -> Iterator[Mapping[str, Any]]:
-    """The states of all containers, init containers included."""
+    """Yield the statuses of all containers of a pod, init containers first."""
     status = status_of(pod)
     for name in ("initContainerStatuses", "containerStatuses"):
         yield from records(status, name)
 
 
 def exit_codes(pod: Manifest) -> frozenset[int]:
-    """Codes other than 0 with which containers of a pod have ended."""
+    """Return the non-zero exit codes of terminated containers of a pod."""
     ends = (subobject(subobject(each, "state"), "terminated") for each in container_statuses(pod))
     return frozenset(code for end in ends if isinstance(code := end.get("exitCode"), int) and code)
 
 
 def restarts(pod: Manifest) -> int:
-    """How often containers of a pod were started again."""
+    """Return the number of restarts of all containers of a pod."""
     counts = (each.get("restartCount") for each in container_statuses(pod))
     return sum(number for number in counts if isinstance(number, int))
 
 
 def is_disrupted(pod: Manifest) -> bool:
-    """Whether a pod goes by the eviction API, a taint, another scheduler or the loss of its node.
+    """Return whether the eviction API, a taint, a scheduler or a lost node disrupts a pod.
 
     Source: Kubernetes, KEP-3329 (condition DisruptionTarget).
     """
@@ -277,5 +278,5 @@ def is_disrupted(pod: Manifest) -> bool:
 
 
 def are_containers_ready(pod: Manifest) -> bool:
-    """Whether a running pod's containers all say that they are ready."""
+    """Return whether all containers of a running pod are ready."""
     return all(each.get("ready") is True for each in records(status_of(pod), "containerStatuses"))

@@ -1,7 +1,8 @@
-"""The objects that a job needs beside its pods: those of its plugins, and its claims.
+"""The objects of a job other than its pods: those of its plugins, and its volume claims.
 
 Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createJobIOIfNotExist`). One
-difference: names of claims follow from the job instead of chance, so that none is made twice.
+difference: names of claims are derived from the job instead of random, so that no claim is created
+twice.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def desired_claims(job: Job, manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """The claims that are made for a job."""
+    """Yield the manifests of the claims that are created for a job."""
     for position, volume in enumerate(job.spec.volumes):
         if volume.claim is not None and not volume.claim_name:
             yield {
@@ -43,14 +44,14 @@ def desired_claims(job: Job, manifest: Manifest) -> Iterator[dict[str, Any]]:
 
 
 def missing_claims(job: Job, world: World) -> list[str]:
-    """Claims that the job names and that are not there."""
+    """Return the names of claims that the job refers to and that do not exist."""
     names = (volume.claim_name for volume in job.spec.volumes if volume.claim_name)
     namespace = job.meta.namespace
     return [n for n in names if world.get(PERSISTENT_VOLUME_CLAIM, namespace, n) is None]
 
 
 def claims_of(job: Job) -> list[str]:
-    """The claim of each volume, in order; empty for a volume that lives with its pod."""
+    """Return the claim name of each volume, in order; empty for an emptyDir volume."""
     return [
         volume.claim_name or (claim_name(job, position) if volume.claim is not None else "")
         for position, volume in enumerate(job.spec.volumes)
@@ -58,9 +59,9 @@ def claims_of(job: Job) -> list[str]:
 
 
 def pod_volumes(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The volumes that pods of a job have, and the mounts that their containers have.
+    """Return the volumes of the job's pods, and the mounts of their containers.
 
-    A claim that is named twice is one volume with two mounts.
+    A claim that two volumes name becomes one volume with two mounts.
     """
     volumes: dict[str, dict[str, Any]] = {}
     mounts = []
@@ -76,18 +77,18 @@ def pod_volumes(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 LEFT_OVER_S: Final = 1.0
-"""How soon to check again for objects of an earlier job of the name, which others delete."""
+"""Seconds until the next check for objects of an earlier job of the same name, which terminate."""
 
 TAKEN_S: Final = 10.0
-"""How soon to check again for a name that another object has; no event says when it is free."""
+"""Seconds until the next check for a name that an object of another owner has."""
 
 
 def extra_effects(
     job: Job, manifest: Manifest, world: World, new_keys: Callable[[], KeyPair] | None
 ) -> Iterator[Effect]:
-    """Make what is not there, and put right what no longer fits.
+    """Create missing objects of a job, and correct those that differ.
 
-    new_keys: makes the keys for ssh; None where controllers have nothing to do with Secrets.
+    new_keys: generates an SSH key pair; None if the controllers have no access to Secrets.
     """
     for plugin, flags in plugins_of(job):
         for extra in plugin.extras(job, flags):
@@ -102,7 +103,7 @@ def extra_effects(
 
 
 def _disabled(job: Job, plugin: str) -> Emit:
-    message = f"plugin {plugin} is off: controllers and webhook run with --no-{plugin}"
+    message = f"plugin {plugin} is disabled: controllers and webhook run with --no-{plugin}"
     meta = job.meta
     return Emit(
         JOB, meta.namespace, meta.name, meta.uid, EventType.WARNING, "PluginDisabled", message
@@ -110,7 +111,7 @@ def _disabled(job: Job, plugin: str) -> Emit:
 
 
 def controlled(job: Job) -> dict[str, str]:
-    """Objects that a job's status lists as created for it (`status.controlledResources`)."""
+    """Return the content of `status.controlledResources`: plugins and claims of a job."""
     plugins = {f"plugin-{plugin.name}": plugin.name for plugin, _ in plugins_of(job)}
     return {**plugins, **{f"volume-pvc-{name}": name for name in claims_of(job) if name}}
 
@@ -138,12 +139,12 @@ def _effects(
 
 
 def _left_alone(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
-    """Objects of an earlier job of that name go by themselves; others are used unchanged."""
+    """Wait for objects of an earlier job of this name to terminate; use other objects unchanged."""
     if is_of_job(controller_of(found), job):
         yield Again(LEFT_OVER_S)
         return
     what = f"{extra.kind.kind} {job.meta.namespace}/{extra.name}"
-    message = f"{what} was not made for this job: it is used as it is, and nothing is written to it"
+    message = f"{what} was not created for this job: the job uses the object but does not change it"
     yield Emit(
         JOB,
         job.meta.namespace,
@@ -158,7 +159,7 @@ def _left_alone(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
 
 
 def _changes(extra: Extra, known: Manifest) -> dict[str, Any]:
-    """What is put right."""
+    """Return the patch of the fields that differ from the extra object."""
     return {
         name: merged
         for name, fields in extra.kept.items()
@@ -167,7 +168,7 @@ def _changes(extra: Extra, known: Manifest) -> dict[str, Any]:
 
 
 def _adopted(extra: Extra, job: Job) -> dict[str, Any]:
-    """The label of watched objects of a job; Volcano's have no label."""
+    """Return the patch that adds the label of watched objects, which Volcano's objects lack."""
     return {"metadata": {"labels": _labels(job)}, **extra.kept}
 
 
@@ -200,4 +201,4 @@ def _difference(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str,
 
 
 _SECRETS: Final = frozenset({"id_rsa", "id_rsa.pub", "authorized_keys"})
-"""Keys of a Secret that are made once."""
+"""Keys of a Secret that are generated only once."""

@@ -1,8 +1,8 @@
 """The PodGroup of a job: how many of its pods start together, and their requests.
 
 Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createOrUpdatePodGroup`,
-`calcPGMinResources`). One difference: tasks that wait for others are no part of the minimum, for
-their pods are not there when it is asked for.
+`calcPGMinResources`). One difference: tasks that depend on other tasks do not count towards the
+minimum, because their pods do not exist when the gang is scheduled.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ if TYPE_CHECKING:
     from optsched.controllers.effects import Manifest
 
 GetClass: TypeAlias = "Callable[[str], Manifest | None]"
-"""Returns the PriorityClass of a name: more important tasks come first in the minimum."""
+"""Returns the PriorityClass of a name. Tasks of higher priority fill the minimum first."""
 
 GENERATION: Final = "optsched.io/job-generation"
-"""On a PodGroup: the version of the job's spec for which it was made."""
+"""Annotation of a PodGroup: the generation of the job for which the PodGroup was written."""
 
 
 _NO_PODS: Final = "NotEnoughTasks"
 
 
 def is_current(group: Manifest, manifest: Manifest) -> bool:
-    """Whether a PodGroup was made or changed for the spec that the job has.
+    """Return whether a PodGroup was written for the current generation of the job.
 
-    Then the requests of its pods are not added up again; users may still have changed the rest.
+    The requests of its pods are then not summed again. Users may still have changed other fields.
     """
     seen = annotations_of(group).get(GENERATION)
     return seen is not None and seen == str(subobject(manifest, "metadata").get("generation"))
 
 
 def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str, Any]:
-    """The PodGroup that a job should have; manifest: the job as JSON has it."""
+    """Return the PodGroup that a job should have. manifest: the job in JSON."""
     meta = job.meta
     own = {key: text for key, text in meta.annotations.items() if not wellknown.is_mark(key)}
     generation = manifest["metadata"].get("generation")
     mark = {GENERATION: str(generation)} if generation else {}
     if job.spec.scheduler_name not in (*SCHEDULER_NAMES, OTHER_SCHEDULER):
-        # Before it has pods, only this names its scheduler. Kubernetes' own knows no
-        # PodGroups: ours lets its jobs in, and that one places their pods.
+        # Before the job has pods, only this annotation names its scheduler. kube-scheduler ignores
+        # these PodGroups: optsched admits its gangs, and kube-scheduler places their pods.
         mark[wellknown.GROUP_SCHEDULER] = job.spec.scheduler_name
     return {
         "apiVersion": POD_GROUP.api_version,
@@ -77,7 +77,7 @@ def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str
 
 
 def group_spec(job: Job, get_class: GetClass) -> dict[str, Any]:
-    """The spec of the PodGroup of a job."""
+    """Return the spec of the PodGroup of a job."""
     spec = job.spec
     wanted: dict[str, Any] = {
         **minimums(job),
@@ -95,7 +95,7 @@ def group_spec(job: Job, get_class: GetClass) -> dict[str, Any]:
 
 
 def minimums(job: Job) -> dict[str, Any]:
-    """How many pods of a job start together, as a whole and of each task."""
+    """Return the fields that say how many pods start together, in all and by task."""
     spec = job.spec
     first = _first_tasks(job)
     minimum = spec.min_available
@@ -108,7 +108,7 @@ def minimums(job: Job) -> dict[str, Any]:
 
 
 def min_resources(job: Job, get_class: GetClass) -> dict[str, str]:
-    """The requests of the pods that start together, and what ResourceQuotas count of them."""
+    """Return the requests and quota usage of the pods that start together."""
     ordered = sorted(_first_tasks(job), key=lambda task: -_priority(task, get_class))
     total: dict[str, int] = {}
     for task, num_pods in _pods_of_minimum(ordered, minimums(job)["minMember"]):
@@ -121,9 +121,9 @@ def min_resources(job: Job, get_class: GetClass) -> dict[str, str]:
 def group_changes(
     group: Manifest, job: Job, manifest: Manifest, get_class: GetClass
 ) -> dict[str, Any]:
-    """The patch that corrects a PodGroup; empty where it is right.
+    """Return the patch that corrects a PodGroup; empty if nothing differs.
 
-    The queue stays: a user may have moved the gang, and a job's own queue does not change.
+    The queue stays: a user may have moved the gang, and the queue of a job does not change.
     """
     wanted: dict[str, Any] = {
         **minimums(job),
@@ -151,14 +151,14 @@ def _spec_changes(group: Manifest, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_admitted(group: Manifest | None) -> bool:
-    """Whether the scheduler has let the gang in, so that its pods may be made."""
+    """Return whether the scheduler has admitted the gang, so that its pods may be created."""
     return group is not None and str(status_of(group).get("phase") or "") not in ("", "Pending")
 
 
 def why_waiting(group: Manifest | None) -> tuple[str, str]:
-    """Reason and message of a gang that cannot be placed; empty without one.
+    """Return reason and message of the PodGroup's Unschedulable condition; empty if there is none.
 
-    Missing pods are no reason: the caller is about to create them.
+    Missing pods are ignored, because the caller is about to create them.
     """
     for each in records(status_of(group or {}), "conditions"):
         is_true = each.get("type") == "Unschedulable" and each.get("status", "True") == "True"
@@ -168,17 +168,17 @@ def why_waiting(group: Manifest | None) -> tuple[str, str]:
 
 
 def _first_tasks(job: Job) -> list[TaskSpec]:
-    """Tasks that depend on no others."""
+    """Return the tasks that depend on no other task."""
     return [task for task in job.spec.tasks if not waits(task)]
 
 
 def waits(task: TaskSpec) -> bool:
-    """Whether its pods are made only when others run."""
+    """Return whether the pods of a task are created only after other tasks have started."""
     return task.depends_on is not None and bool(task.depends_on.names)
 
 
 def _pods_of_minimum(tasks: list[TaskSpec], minimum: int) -> Iterator[tuple[TaskSpec, int]]:
-    """How many pods of which tasks make up a minimum."""
+    """Yield tasks with numbers of pods that add up to the minimum; a task may occur twice."""
     left = minimum
     for task in tasks:
         num_pods = min(task.min_available, left)
@@ -198,10 +198,10 @@ def _priority(task: TaskSpec, get_class: GetClass) -> int:
 
 
 def _usage(task: TaskSpec) -> dict[str, int]:
-    """The requests of a pod by name, and what ResourceQuotas count of it.
+    """Return the requests and quota usage of one pod of a task, by resource.
 
-    Limits alone are no requests, as in Volcano: the resource is named with 0. A quota on
-    `requests.…` counts them, since the API server makes them the requests of the pod.
+    As in Volcano, a limit without a request counts as a request of 0. Quotas on `requests.…` do
+    count the limit, because the API server copies it to the request of the pod.
     """
     template = template_spec(task)
     named = dict(template)

@@ -1,4 +1,4 @@
-"""The pods of a job's tasks, as they are created.
+"""Manifests of the pods of a job's tasks.
 
 Source: Volcano, pkg/controllers/job/job_controller_util.go (`createJobPod`).
 """
@@ -32,9 +32,9 @@ _BUDGETS: Final = (wellknown.MIN_AVAILABLE, wellknown.MAX_UNAVAILABLE)
 
 @dataclass(frozen=True, slots=True)
 class PodMaker:
-    """Makes the pods of one job; what they have in common is worked out once.
+    """Creates the pod manifests of one job from data that all its pods share.
 
-    is_forwarded: whether the job's queue reaches over to other clusters.
+    is_forwarded: whether the job's queue extends to other clusters.
     """
 
     job: Job
@@ -44,7 +44,7 @@ class PodMaker:
     is_forwarded: bool
 
     def pod(self, task: TaskSpec, index: int) -> dict[str, Any]:
-        """The pod of a task at an index."""
+        """Return the manifest of the task's pod with this index."""
         job, name = self.job, pod_name(self.job.meta.name, task.name, index)
         draft = draft_of(job, task, index, name)
         _inherit(draft)
@@ -73,13 +73,13 @@ class PodMaker:
 
 
 def pod_maker(job: Job, manifest: Manifest, *, is_forwarded: bool = False) -> PodMaker:
-    """Creates the pods of a job; manifest: the job in JSON."""
+    """Return the `PodMaker` of a job. manifest: the job in JSON."""
     owner = owner_reference(JOB, manifest)
     return PodMaker(job, owner, plugins_of(job), pod_volumes(job), is_forwarded)
 
 
 def _inherit(draft: Draft) -> None:
-    """Settings of the job for pods whose template does not set them."""
+    """Set fields that the template leaves empty, and labels and annotations, from the job."""
     meta, job = draft.job.meta, draft.job.spec
     if not draft.spec.get("schedulerName"):
         draft.spec["schedulerName"] = job.scheduler_name
@@ -93,7 +93,7 @@ def _inherit(draft: Draft) -> None:
 
 
 def _mark(draft: Draft) -> None:
-    """How a pod's job, task and place in it are found again."""
+    """Set the labels and annotations that identify a pod's job, task and index."""
     job, task = draft.job, draft.task
     place = {
         wellknown.JOB_NAME: job.meta.name,

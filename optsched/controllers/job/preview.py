@@ -1,4 +1,4 @@
-"""Volcano's Jobs in manifests as the PodGroup and the pods that the controller would make."""
+"""Preview of Jobs: the PodGroup and the pods that the controller would create for a manifest."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A job as its PodGroup and its pods.
+    """The PodGroup and the pods of a job.
 
-    pods: those that are created as soon as the gang is let in.
-    later: tasks whose pods are created when others run; they have none yet.
+    pods: the pods that are created as soon as the gang is admitted.
+    later: tasks whose pods are created only after other tasks have started.
     """
 
     group: dict[str, Any]
@@ -37,7 +37,7 @@ class Expanded:
 def expand_job(
     manifest: Manifest, classes: Mapping[str, Manifest]
 ) -> tuple[Expanded | None, tuple[FieldError, ...]]:
-    """Return the objects of a job, and its problems; None where it could not be created.
+    """Return the objects of a job, and its problems; None if the job could not be created.
 
     manifest: the job, with a name, a namespace and a UID. classes: PriorityClasses by name.
     """
@@ -58,20 +58,20 @@ _ENDED: Final = frozenset({"Completed", "Failed", "Terminated", "Aborted"})
 def preview_jobs(
     objects: Iterable[tuple[Raw, str]],
 ) -> Iterator[tuple[Raw, str, tuple[FieldError, ...]]]:
-    """Replace each Job that waits by its PodGroup, which has the Job's name, and its pods.
+    """Yield all objects, with each waiting Job replaced by its PodGroup and its pods.
 
-    A Job whose PodGroup or pods are among the objects stays unchanged, and so does one that has
-    ended: nothing would be created for it.
+    The PodGroup has the Job's name. A Job that has ended stays unchanged, and so does a Job whose
+    PodGroup or pods are among the objects.
 
     Parameters
     ----------
     objects
-        Objects with the place of each.
+        Objects with the location of each.
 
     Yields
     ------
     tuple
-        An object, its place, and its problem if it is a Job that could not be read.
+        An object, its location, and its problems if it is a Job that could not be read.
 
     """
     known = [(obj, where) for obj, where in objects]
@@ -107,7 +107,7 @@ def _preview(obj: Raw, classes: Mapping[str, Raw]) -> Iterator[tuple[Raw, tuple[
 
 
 def _created(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:
-    """Metadata with the creation time of the job, without owners that are not there."""
+    """Return metadata with the creation time of the job and without owners, which do not exist."""
     found = {k: v for k, v in meta.items() if k != "ownerReferences"}
     if of_job.get("creationTimestamp") is not None:
         found["creationTimestamp"] = of_job["creationTimestamp"]
@@ -137,7 +137,7 @@ def _phase(obj: Raw) -> object:
 
 
 def _owners(obj: object) -> Iterator[tuple[str, str]]:
-    """Jobs that own a PodGroup or a pod, or that a pod names."""
+    """Yield namespace and name of the Jobs that own a PodGroup or pod, or that a pod names."""
     if not isinstance(obj, dict):
         return
     if find_kind(str(obj.get("apiVersion")), str(obj.get("kind"))) not in (POD, POD_GROUP):

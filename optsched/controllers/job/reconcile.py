@@ -1,7 +1,7 @@
-"""Effects that one job needs.
+"""Reconciliation of one job.
 
-A job's status decides: first the intention is written, and then it is carried out, until the
-objects match it. So a controller that stops anywhere in between continues there.
+The controller first writes its decision to the job's status, and then carries it out until the
+objects match. A controller that restarts in between continues from the status.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
 
 
 CLAIM_AGAIN_S: Final = 2.0
-"""How soon to check again for a missing claim; no event says when it exists."""
+"""Seconds until the next check for a missing claim, because no event says when it exists."""
 
 _PLUGIN_ERROR: Final = "PluginError"
 _CLAIM_ERROR: Final = "PVCError"
@@ -118,9 +118,9 @@ class Cost(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An action to take, and why.
+    """An action to take, and its cause.
 
-    happening: the event of a policy; None for a Command.
+    happening: the event that a policy matched; None for a Command.
     command: UID of the Command; empty for a policy.
     cost: how a restart counts towards maxRetry.
     """
@@ -135,10 +135,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The settings of the controller of jobs.
+    """Options of the job controller.
 
-    new_keys: creates a key for ssh, for jobs with that plugin; None where the plugin is off.
-    evictions_are_retries: whether all evictions count towards maxRetry, as in Volcano.
+    new_keys: generates an SSH key pair for jobs with the plugin ssh; None if the plugin is
+    disabled.
+    evictions_are_retries: whether every eviction counts towards maxRetry, as in Volcano.
     """
 
     new_keys: Callable[[], KeyPair] | None
@@ -147,12 +148,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class JobReconciler:
-    """Decides for jobs."""
+    """Reconciles jobs."""
 
     options: Options
 
     def __call__(self, manifest: Manifest, world: World) -> Effects:
-        """What to do now for the job in a manifest."""
+        """Return the effects for the job in a manifest."""
         if is_terminating(manifest):
             return ()
         job, errors = parse_job(manifest)
@@ -185,7 +186,7 @@ class JobReconciler:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """All that a decision about a job is made from."""
+    """The inputs of a decision about a job."""
 
     job: Job
     manifest: Manifest
@@ -202,7 +203,7 @@ class _Case:
 
 @dataclass(frozen=True, slots=True)
 class _CommandOutcome:
-    """The Command to carry out, if any, and what is done with others."""
+    """The Command to carry out, if any, and the effects for the Commands before it."""
 
     effects: tuple[Effect, ...] = ()
     order: Order | None = None
@@ -210,7 +211,7 @@ class _CommandOutcome:
 
 
 def _next_command(case: _Case) -> _CommandOutcome:
-    """Requests of users: one Command at a time, in order; those that do not apply are deleted."""
+    """Return the first applicable Command, and the deletions of Commands that do not apply."""
     job = case.job
     effects: list[Effect] = []
     for command in commands_for(Ref(JOB, job.meta.namespace, job.meta.name), case.world):
@@ -232,18 +233,18 @@ def _next_command(case: _Case) -> _CommandOutcome:
 
 def _ignored(case: _Case, command: Manifest) -> Emit:
     phase = case.job.status.phase.value
-    message = f"{action_of(command) or 'a Command without an action'} has no effect: it is {phase}"
+    message = f"{action_of(command) or 'a Command without action'} has no effect on a {phase} job"
     return _emit(case.manifest, EventType.NORMAL, "CommandIgnored", message)
 
 
 def _order_from(command: Manifest, action: JobAction) -> Order:
     reason = str(command.get("reason") or "CommandIssued")
-    message = str(command.get("message") or f"{action.value} was asked for by a Command")
+    message = str(command.get("message") or f"a Command requests {action.value}")
     return Order(action, reason, message, command=uid_of(command))
 
 
 def _cost_of(happening: ObservedEvent, options: Options) -> Cost:
-    """Deletions by others are no failures of the job: they never make it fail."""
+    """Return the cost of a restart. Deletions by others never make a job fail."""
     if options.evictions_are_retries:
         return Cost.RETRY
     if happening.is_disruption:
@@ -251,11 +252,11 @@ def _cost_of(happening: ObservedEvent, options: Options) -> Cost:
     return Cost.ALL_BUT_THE_LAST if happening.event is JobEvent.POD_EVICTED else Cost.RETRY
 
 
-# --- an action is taken --------------------------------------------------------------------------
+# --- actions -------------------------------------------------------------------------------------
 
 
 def _start_action(case: _Case, order: Order, command: Manifest | None = None) -> Effects:
-    """Write that an action is taken; that done, the stage it leads to says what follows."""
+    """Write an action to the status; the phase that it leads to determines the next effects."""
     job, observed = case.job, case.observed
     phase = after_action(job.status.phase, order.action)
     if isinstance(phase, Answer):
@@ -283,7 +284,7 @@ def _start_action(case: _Case, order: Order, command: Manifest | None = None) ->
 
 
 def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobStatus:
-    """The status of a job that starts again: which of its pods count no more, and what it costs."""
+    """Return the status after a restart: the versions of restarted parts, and the retries."""
     target, version = _target(order), status.version
     restarted = {WHOLE: version} if target == WHOLE else {**status.restarted, target: version}
     status = replace(status, restarted=restarted)
@@ -297,7 +298,7 @@ def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobSta
 
 
 def _target(order: Order) -> str:
-    """The part of the job that restarts: the intended one, or the next larger one."""
+    """Return the part of the job to restart: the intended part, or the next larger one."""
     happening, action = order.happening, order.action
     task = None if happening is None else happening.task
     if happening is None or task is None:
@@ -310,11 +311,11 @@ def _target(order: Order) -> str:
     return WHOLE if action is JobAction.RESTART_JOB else task_part(task.name)
 
 
-# --- pods go -------------------------------------------------------------------------------------
+# --- deletion of pods ----------------------------------------------------------------------------
 
 
 def _remove_pods(case: _Case) -> Effects:
-    """Delete what the job's stage does not need, and continue once it is deleted."""
+    """Delete the objects that the job's phase does not need, and update the status."""
     job, observed = case.job, case.observed
     going = pods_to_delete(observed)
     counts = count_pods(observed.all_pods, going)
@@ -327,7 +328,7 @@ def _remove_pods(case: _Case) -> Effects:
     status = with_pod_counts(with_phase(job, phase, observed.now_ms), counts)
     if phase is JobPhase.FAILED is not job.status.phase:
         times = f"failed {retries.retry_count} times, maxRetry is {retries.max_retry}"
-        message = f"{times}; last time: {status.message}" if status.message else times
+        message = f"{times}; last failure: {status.message}" if status.message else times
         status = replace(status, reason="MaxRetryReached", message=message)
     return (
         *map(_deleted, going),
@@ -349,7 +350,7 @@ def _group_deleted(group: Manifest) -> Iterator[Delete]:
 
 
 def _recheck_terminating(case: _Case) -> Iterator[Again]:
-    """Check pods again that should have been deleted without grace."""
+    """Reconcile again when pods that terminate without grace period have to be deleted again."""
     waits = [recheck_delay_ms(pod, case.observed.now_ms) for pod in case.observed.all_pods]
     left_ms = min((wait for wait in waits if wait is not None), default=None)
     if left_ms is not None:
@@ -357,7 +358,7 @@ def _recheck_terminating(case: _Case) -> Iterator[Again]:
 
 
 def _delete_after_ttl(case: _Case) -> Iterator[Effect]:
-    """A finished job goes some time after its end, if it says so."""
+    """Delete a finished job when its `ttlSecondsAfterFinished` expires."""
     job, ttl_s = case.job, case.job.spec.ttl_s
     if ttl_s is None or job.status.phase not in FINISHED or job.status.transition_ms is None:
         return
@@ -369,11 +370,11 @@ def _delete_after_ttl(case: _Case) -> Iterator[Effect]:
     yield Delete(JOB, meta.namespace, meta.name, meta.uid, Propagation.FOREGROUND)
 
 
-# --- pods come -----------------------------------------------------------------------------------
+# --- creation of pods ----------------------------------------------------------------------------
 
 
 def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
-    """Create what a living job lacks, delete its surplus, and update its status."""
+    """Create missing objects of a living job, delete surplus pods, and update the status."""
     job, observed, manifest = case.job, case.observed, case.manifest
     effects: list[Effect] = [*extra_effects(job, manifest, case.world, new_keys)]
     if observed.group is None:
@@ -409,11 +410,11 @@ def _new_pods(case: _Case) -> Iterator[Effect]:
         if case.world.get(POD, job.meta.namespace, name) is None:
             yield Create(POD, maker.pod(task, index))
         else:
-            yield Again(LEFT_OVER_S)  # the name belongs to another job, or to none
+            yield Again(LEFT_OVER_S)  # a pod of another job, or of no job, has the name
 
 
 def _may_start(task: TaskSpec, observed: ObservedJob) -> bool:
-    """Whether the tasks that this one waits for run, or have ended well."""
+    """Return whether the tasks that this one depends on have started or succeeded."""
     waits = task.depends_on
     if waits is None:
         return True
@@ -433,7 +434,7 @@ def _has_started(task: TaskSpec, observed: ObservedJob) -> bool:
 
 
 def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
-    """Write how a living job is, if that has changed."""
+    """Return the status patch of a living job, and events about a new problem."""
     job, observed = case.job, case.observed
     counts = count_pods(observed.all_pods, pods_to_delete(observed))
     phase = job.status.phase
@@ -455,7 +456,7 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
 
 
 def _state_reason(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:
-    """Reason and message of a job's state: why it waits, or what was done last."""
+    """Return reason and message of a job's state: why it waits, or else the last action."""
     if status.phase is JobPhase.FAILED:
         num_pods = case.job.spec.num_pods
         return "NotEnoughSucceeded", f"{status.succeeded} of {num_pods} pods have succeeded"
@@ -466,7 +467,7 @@ def _state_reason(case: _Case, status: JobStatus, absent: Sequence[str]) -> tupl
         return _PLUGIN_ERROR, "; ".join(problems)
     if absent:
         names = ", ".join(absent)
-        return _CLAIM_ERROR, f"pvc {names} is not found, the job waits until it is there"
+        return _CLAIM_ERROR, f"pvc {names} is not found, the job waits until it exists"
     reason, message = why_waiting(case.observed.group)
     if message or reason:
         return reason, message
@@ -504,11 +505,11 @@ _OWNED = (
 SCOPES: Final = dict.fromkeys(
     (CONFIG_MAP, SECRET, SERVICE, NETWORK_POLICY), Scope(label=wellknown.JOB_NAME)
 )
-"""Objects of plugins have this label; controllers of jobs ignore all others of these kinds."""
+"""Scopes of the kinds that plugins create: the controller reads only objects with this label."""
 
 
 def job_controller(options: Options) -> Controller:
-    """The controller of jobs; without the plugin ssh it follows no Secrets."""
+    """Return the job controller. Without the plugin ssh, it watches no Secrets."""
     has_keys = options.new_keys is not None
     owned = tuple(kind for kind in _OWNED if has_keys or kind != SECRET)
     return Controller(

@@ -203,8 +203,8 @@ def test_what_somebody_else_has_made_is_used_as_it_is_and_told() -> None:
     assert isinstance(told, Emit)
     assert (told.reason, told.message) == (
         "NameTaken",
-        "ConfigMap default/j-svc was not made for this job: it is used as it is, and nothing is"
-        " written to it",
+        "ConfigMap default/j-svc was not created for this job: the job uses the object but does"
+        " not change it",
     )
     assert again == Again(10.0)
 
@@ -456,7 +456,7 @@ def test_a_plugin_that_nobody_has_is_told() -> None:
     found, _ = parse_job(job(task("a"), plugins={"x": [], "mpi": ["--port=no"]}))
     assert found is not None
     assert plugin_problems(found) == (
-        f"unable to find job plugin: x; there are {', '.join(PLUGINS)}",
+        f"unable to find job plugin: x; known plugins are {', '.join(PLUGINS)}",
         "plugin mpi: argument '--port=no': 'no' is not a whole number",
     )
     play = Play(job(task("a"), plugins={"x": []}))

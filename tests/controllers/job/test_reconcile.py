@@ -487,8 +487,8 @@ def test_commands_that_mean_nothing_go_with_a_word() -> None:
     assert play.phase == "Running"
     assert play.world.listed(COMMAND) == []
     assert [e.message for e in play.world.events] == [
-        "ResumeJob has no effect: it is Running",
-        "Dance has no effect: it is Running",
+        "ResumeJob has no effect on a Running job",
+        "Dance has no effect on a Running job",
     ]
 
 

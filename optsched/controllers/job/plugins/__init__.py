@@ -1,4 +1,4 @@
-"""Plugins of jobs: what each adds to pods, and which further objects it needs.
+"""Plugins of jobs: each changes the pods of a job and may create further objects.
 
 Source of names, arguments and formats: Volcano, pkg/controllers/job/plugins.
 """

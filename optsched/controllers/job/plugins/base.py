@@ -1,4 +1,4 @@
-"""The parts of a plugin of jobs: its arguments, and the pod that it adds to."""
+"""The interface of job plugins: their arguments, and the pods and objects that they define."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Values of a plugin's flags. problems: arguments that cannot be read, with what can."""
+    """Values of a plugin's flags. problems: invalid arguments, each with what is accepted."""
 
     values: Mapping[str, Value]
     problems: tuple[str, ...] = ()
 
     def text(self, name: str) -> str:
-        """A flag that takes a text."""
+        """Return the value of a text flag."""
         return str(self.values[name])
 
     def number(self, name: str) -> int:
-        """A flag that takes a number."""
+        """Return the value of a numeric flag."""
         return int(self.values[name])
 
     def boolean(self, name: str) -> bool:
-        """A flag that is true or false."""
+        """Return the value of a boolean flag."""
         return bool(self.values[name])
 
 
 @lru_cache(maxsize=1024)
 def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
-    """The flags in arguments such as `--port=22` or `-port 22`.
+    """Parse arguments such as `--port=22` or `-port 22`.
 
-    defaults: every flag with its value; the value's type is the flag's. As in Go, reading ends
-    with the first argument that cannot be read.
+    defaults: every flag with its default value; the type of a flag is the type of this value. As in
+    Go, parsing ends at the first invalid argument.
     """
     values = dict(defaults)
     left = list(arguments)
@@ -71,7 +71,7 @@ def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
 
 
 _MAX_DIGITS: Final = 20
-"""Characters of a whole number; Go reads 64 bits."""
+"""Maximum length of a whole number in characters; Go parses 64-bit numbers."""
 
 
 def _value(text: str, like: Value) -> Value | None:
@@ -89,10 +89,10 @@ _LISTS = ("env", "volumeMounts", "ports")
 
 @dataclass(slots=True)
 class Draft:
-    """A pod of a job, to be added to.
+    """A pod of a job that plugins change.
 
-    Parts of the template that are not listed here are shared with it, and must not be changed in
-    place.
+    Only the fields of this class are copies. Nested parts of `spec` are shared with the template of
+    the task and must not be changed in place.
     """
 
     job: Job
@@ -107,16 +107,16 @@ class Draft:
 
     @property
     def all_containers(self) -> list[Container]:
-        """Init containers, and then the others."""
+        """All containers, init containers first."""
         return [*self.init_containers, *self.containers]
 
     def add_volume(self, volume: dict[str, Any]) -> None:
-        """Give the pod a volume."""
+        """Add a volume to the pod."""
         self.spec["volumes"] = [*records(self.spec, "volumes"), volume]
 
 
 def draft_of(job: Job, task: TaskSpec, index: int, name: str) -> Draft:
-    """The pod as its task's template has it."""
+    """Return a draft of a pod from the template of its task."""
     meta, spec = subobject(task.template, "metadata"), dict(template_spec(task))
     return Draft(
         job=job,
@@ -132,7 +132,7 @@ def draft_of(job: Job, task: TaskSpec, index: int, name: str) -> Draft:
 
 
 def finished_spec(draft: Draft) -> dict[str, Any]:
-    """The spec of a pod to which everything has been added."""
+    """Return the spec of a pod after all plugins have changed its draft."""
     spec = draft.spec
     spec["containers"] = [_closed(each) for each in draft.containers]
     if draft.init_containers:
@@ -141,13 +141,13 @@ def finished_spec(draft: Draft) -> dict[str, Any]:
 
 
 def add_env(containers: Iterable[Container], *variables: dict[str, Any]) -> None:
-    """Add variables to containers, behind those that they have."""
+    """Append environment variables to those of the containers."""
     for container in containers:
         container["env"] += variables
 
 
 def add_port(containers: Iterable[Container], name: str, port: int) -> None:
-    """Open a port of containers, unless they name it already."""
+    """Add a port to the containers that do not have it yet."""
     for container in containers:
         if all(known.get("containerPort") != port for known in container["ports"]):
             container["ports"].append({"name": name, "containerPort": port, "protocol": "TCP"})
@@ -169,7 +169,7 @@ def _closed(container: Container) -> Container:
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A key for ssh. private: in PEM. public: a line as in authorized_keys."""
+    """An SSH key pair. private: in PEM. public: a line of an authorized_keys file."""
 
     private: str
     public: str
@@ -179,9 +179,9 @@ class KeyPair:
 class Extra:
     """An object that a plugin needs in addition to the pods.
 
-    manifest: as it is created, but for owner and namespace.
-    kept: fields by name that are corrected when they differ; all others belong to other writers.
-    with_keys: the manifest with keys that are made when it is created; None where it needs none.
+    manifest: the object to create, without owner and namespace.
+    kept: the fields that are corrected when they differ. All other fields belong to other writers.
+    with_keys: returns the manifest with keys that are generated on creation; None without keys.
     """
 
     kind: Kind
@@ -199,10 +199,10 @@ def _no_extras(job: Job, flags: Flags) -> tuple[Extra, ...]:
 class Plugin:
     """A plugin of jobs.
 
-    flags: its arguments with their defaults.
-    dress: adds to a pod what the plugin gives it.
-    extras: the objects that it needs in addition to the pods.
-    needs: plugins that it does not work without.
+    flags: its arguments with their default values.
+    dress: changes the draft of a pod.
+    extras: returns the objects that the plugin needs in addition to the pods.
+    needs: plugins that this one requires.
     """
 
     name: str
@@ -213,23 +213,23 @@ class Plugin:
 
 
 def variable(name: str, value: object) -> dict[str, Any]:
-    """A variable of a container's environment."""
+    """Return an environment variable of a container."""
     return {"name": name, "value": str(value)}
 
 
 def task_named(job: Job, name: str) -> TaskSpec | None:
-    """The task of that name, if the job has it."""
+    """Return the task with this name, or None."""
     return next((task for task in job.spec.tasks if task.name == name), None)
 
 
 def replicas_of(job: Job, name: str) -> int:
-    """How many pods the task of that name has; 0 without such a task."""
+    """Return the number of pods of the task with this name; 0 without such a task."""
     task = task_named(job, name)
     return 0 if task is None else task.replicas
 
 
 def is_of_job(owner: Mapping[str, Any] | None, job: Job) -> bool:
-    """Whether a reference names a job of this name, be it this one or one that was there before."""
+    """Return whether a reference names this job or an earlier one of the same name."""
     return (
         owner is not None
         and owner.get("apiVersion") == JOB.api_version

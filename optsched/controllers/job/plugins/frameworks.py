@@ -1,7 +1,8 @@
-"""Plugins for frameworks: each gives the pods of a job the addresses of the others.
+"""Plugins for frameworks: each gives the pods of a job the addresses of the other pods.
 
-mpi opens ssh and names the workers to the master, tensorflow writes TF_CONFIG, pytorch names the
-master and the ranks, ray starts a Ray cluster, and hcclrank writes the rank that NPUs look for.
+mpi opens the SSH port and gives the workers' hosts to the master. tensorflow sets TF_CONFIG.
+pytorch sets the address of the master and the rank of each pod. ray starts a Ray cluster. hcclrank
+sets the rank annotation that NPUs require.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def dress_mpi(draft: Draft, flags: Flags) -> None:
-    """Open the port, and give the master the hosts of its workers."""
+    """Open the port, and give the hosts of the workers to the master."""
     add_port(draft.all_containers, "mpijob-port", flags.number("port"))
     worker = task_named(draft.job, flags.text("worker"))
     if draft.task.name == flags.text("master") and worker is not None:
@@ -49,7 +50,7 @@ _ROLES: Final = ("ps", "worker", "chief", "evaluator")
 
 
 def dress_tensorflow(draft: Draft, flags: Flags) -> None:
-    """Add the variable, unless the pod is the whole job."""
+    """Set TF_CONFIG, unless the job has only one pod."""
     job = draft.job
     if len(job.spec.tasks) == 1 and draft.task.replicas == 1:
         return
@@ -74,9 +75,9 @@ TENSORFLOW = Plugin(
 
 
 def dress_pytorch(draft: Draft, flags: Flags) -> None:
-    """Add the variables and the port; nothing without a master.
+    """Set the variables and open the port, if the job has a master task.
 
-    Ranks continue from the masters to the workers, so that each exists once.
+    The ranks of workers follow those of masters, so that each rank is unique.
     """
     job, name = draft.job, draft.task.name
     master, worker = flags.text("master"), flags.text("worker")
@@ -97,7 +98,7 @@ def dress_pytorch(draft: Draft, flags: Flags) -> None:
 
 
 def _waiting(address: str, flags: Flags) -> dict[str, Any]:
-    """A container that lets the others start once the master listens, or fails."""
+    """Return an init container that waits until the master listens, and fails after a timeout."""
     port, seconds = flags.number("port"), flags.number("wait-master-timeout")
     script = (
         f"end=$(($(date +%s)+{seconds})); "
@@ -140,7 +141,7 @@ _PORTS: Final = (("gcs", "port"), ("dashboard", "dashboardPort"), ("client-serve
 
 
 def dress_ray(draft: Draft, flags: Flags) -> None:
-    """Replace the commands of the head's container and of the workers'."""
+    """Replace the commands of the head container and the worker containers."""
     head = task_named(draft.job, flags.text("head"))
     if head is None:
         return
@@ -161,7 +162,7 @@ def dress_ray(draft: Draft, flags: Flags) -> None:
 
 
 def extras_ray(job: Job, flags: Flags) -> tuple[Extra, ...]:
-    """The Service by which the head is reached."""
+    """Return the Service of the head."""
     selector = {**pods_of(job), wellknown.TASK_SPEC: flags.text("head")}
     ports: list[dict[str, Any]] = [
         {"name": name, "port": flags.number(flag), "targetPort": name, "protocol": "TCP"}
@@ -196,7 +197,7 @@ RANK_INDEX: Final = "hccl/rankIndex"
 
 
 def dress_hcclrank(draft: Draft, flags: Flags) -> None:
-    """Add the annotation, unless the user has: the variable RANK, else masters before workers."""
+    """Set the rank annotation unless the user has: from the variable RANK, or by counting."""
     if draft.annotations.get(RANK_INDEX):
         return
     rank = _given_rank(draft) or _count_rank(draft, flags)

@@ -1,4 +1,4 @@
-"""The plugins that a job can name."""
+"""The registry of job plugins."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 PLUGINS: Final = {
     plugin.name: plugin for plugin in (ENV, SVC, SSH, TENSORFLOW, PYTORCH, MPI, RAY, HCCLRANK)
 }
-"""By name, in the order in which they see a pod: hcclrank reads what pytorch writes."""
+"""Plugins by name, in the order in which they change a pod: hcclrank reads what pytorch sets."""
 
 
 def plugins_of(job: Job) -> tuple[tuple[Plugin, Flags], ...]:
-    """The plugins of a job with their arguments, and those that they do not work without."""
+    """Return the plugins of a job and the plugins that these require, with their arguments."""
     given = job.spec.plugins
     needed = {need for name in given if name in PLUGINS for need in PLUGINS[name].needs}
     return tuple(
@@ -31,10 +31,10 @@ def plugins_of(job: Job) -> tuple[tuple[Plugin, Flags], ...]:
 
 
 def plugin_problems(job: Job) -> tuple[str, ...]:
-    """Unknown plugins of a job, and arguments that cannot be read."""
+    """Return a message for each unknown plugin and each invalid argument of a job."""
     known = ", ".join(PLUGINS)
     strangers = (
-        f"unable to find job plugin: {name}; there are {known}"
+        f"unable to find job plugin: {name}; known plugins are {known}"
         for name in job.spec.plugins
         if name not in PLUGINS
     )

@@ -1,4 +1,4 @@
-"""ssh: pods of a job log in to each other with one key, made for the job."""
+"""The plugin ssh: the pods of a job log in to each other with one key pair per job."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _STANDARD_PORT: Final = 22
 
 
 def secret_name(job: Job) -> str:
-    """The Secret of a job's key."""
+    """Return the name of the Secret with the key pair of a job."""
     return f"{job.meta.name}-ssh"
 
 
 def ssh_config(job: Job, port: int = _STANDARD_PORT) -> str:
-    """Where each host of a job is reached by its short name; hosts are not known beforehand."""
+    """Return the SSH config: the address of each host, without verification of host keys."""
     lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
     for task in job.spec.tasks:
         for name, address in hosts(job.meta.name, task):
@@ -43,7 +43,7 @@ def ssh_config(job: Job, port: int = _STANDARD_PORT) -> str:
 
 
 def dress_ssh(draft: Draft, flags: Flags) -> None:
-    """Mount the key where ssh looks for it."""
+    """Mount the key pair at the path where ssh searches for it."""
     name, path = secret_name(draft.job), flags.text(_PATH)
     items = [{"key": key, "path": f"{_FOLDER}/{key}"} for key in _KEYS]
     mode = 0o600 if path == HOME else 0o644
@@ -54,7 +54,7 @@ def dress_ssh(draft: Draft, flags: Flags) -> None:
 
 
 def extras_ssh(job: Job, flags: Flags) -> tuple[Extra, ...]:
-    """The Secret: a key that is made once, or the user's own, and a list of hosts."""
+    """Return the Secret with the user's or a generated key pair, and the SSH config."""
     config = {"data": {"config": _encoded(ssh_config(job, flags.number(_PORT)))}}
     make = partial(_secret, config["data"])
     given = KeyPair(flags.text(_PRIVATE), flags.text(_PUBLIC))

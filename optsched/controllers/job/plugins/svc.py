@@ -1,7 +1,8 @@
-"""Plugins for every job: env numbers the pods of a task, svc lets pods find each other by name.
+"""The plugins env, which numbers the pods of a task, and svc, which gives pods host names.
 
-A headless Service gives every pod a name, a ConfigMap lists the names of each task, as files below
-/etc/volcano and as variables, and a NetworkPolicy keeps other pods out.
+svc creates a headless Service, through which every pod has a host name. A ConfigMap lists the host
+names of each task, as files below /etc/volcano and as environment variables. A NetworkPolicy blocks
+traffic from other pods.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def dress_env(draft: Draft, flags: Flags) -> None:
-    """Add the variables; the two numbers of pods are ours, for guides promise them."""
+    """Set the index of the pod, and the number of pods of its task.
+
+    Volcano does not set the two variables for the number, although guides document them.
+    """
     add_env(
         draft.all_containers,
         variable("VK_TASK_INDEX", draft.index),
@@ -39,12 +43,12 @@ _INJECT: Final = "inject-hosts-env"
 
 
 def config_name(job: Job) -> str:
-    """The ConfigMap of a job's hosts."""
+    """Return the name of the ConfigMap with the hosts of a job."""
     return f"{job.meta.name}-svc"
 
 
 def hosts_data(job: Job) -> dict[str, str]:
-    """The content of the ConfigMap: for each task a file of hosts, their list and their number."""
+    """Return the content of the ConfigMap: a file of hosts, their list and their number by task."""
     data = {}
     for task in job.spec.tasks:
         found, key = addresses(job.meta.name, task), variable_of(task.name)
@@ -55,9 +59,9 @@ def hosts_data(job: Job) -> dict[str, str]:
 
 
 def dress_svc(draft: Draft, flags: Flags) -> None:
-    """Name the pod, and tell its containers the hosts.
+    """Set host name and subdomain of the pod, and pass the hosts of all tasks to its containers.
 
-    `VC_<TASK>_HOST`, the first host of a task, is ours: a guide promises it.
+    Volcano does not set `VC_<TASK>_HOST`, the first host of a task, although a guide documents it.
     """
     job = draft.job
     draft.spec["hostname"] = draft.spec.get("hostname") or draft.name
@@ -84,7 +88,7 @@ def _firsts(job: Job) -> list[dict[str, Any]]:
 
 
 def extras_svc(job: Job, flags: Flags) -> tuple[Extra, ...]:
-    """The ConfigMap, the Service and, unless it is switched off, the NetworkPolicy."""
+    """Return the ConfigMap, the Service and, unless disabled, the NetworkPolicy."""
     data, name = hosts_data(job), job.meta.name
     config = Extra(CONFIG_MAP, config_name(job), {"data": data}, {"data": data})
     service = {
@@ -109,7 +113,7 @@ def extras_svc(job: Job, flags: Flags) -> tuple[Extra, ...]:
 
 
 def pods_of(job: Job) -> dict[str, str]:
-    """Labels that all pods of a job have, and no others."""
+    """Return the labels that all pods of a job, and no other pods, have."""
     meta = job.meta
     return {wellknown.JOB_NAME: meta.name, wellknown.JOB_NAMESPACE: meta.namespace}
 
