@@ -252,7 +252,7 @@ def test_a_job_that_is_there_is_refused(live: FakeCluster) -> None:
     live.put({**running, "metadata": where, "spec": spec})
     result = what_if("-f", "-", input=manifest())
     assert result.exit_code == 4
-    assert f"Pod {CONTEXT}/new-w-0: there is one already" in result.stderr
+    assert f"Pod {CONTEXT}/new-w-0: already in the cluster" in result.stderr
 
 
 def test_tasks_that_come_later_are_told(live: FakeCluster) -> None:

@@ -82,8 +82,8 @@ def test_every_term_by_hand() -> None:
         ([1, 0, 0], ["machine 1 has 10 of resource 0; 22 are used"]),
         ([0, 0, 0], ["2 processes of service 0 share machine 0"]),
         ([0, 1, 2], ["service 1 lacks service 0 in neighbourhood 1"]),
-        ([0, 1], ["2 processes have machines, 0 of them unknown ones"]),
-        ([0, 1, 3], ["3 processes have machines, 1 of them unknown ones"]),
+        ([0, 1], ["2 processes are assigned, 0 to unknown machines"]),
+        ([0, 1, 3], ["3 processes are assigned, 1 to unknown machines"]),
     ],
 )
 def test_rules(machine_of: list[int], wrong: list[str]) -> None:
@@ -131,7 +131,7 @@ def test_assignments_are_looked_at(tmp_path: Path) -> None:
     with pytest.raises(InstanceError, match=r"assignment_x\.txt:1: machine of process 2: 3 is too"):
         read_reassignment(model)
     (tmp_path / "assignment_x.txt").write_text("0 0 0")
-    with pytest.raises(InstanceError, match="this is not allowed: 2 processes of service 0 share"):
+    with pytest.raises(InstanceError, match="it is infeasible: 2 processes of service 0 share"):
         read_reassignment(model)
     (tmp_path / "other.txt").write_text(START)
     assert read_reassignment(model, tmp_path / "other.txt").initial == (0, 1, 0)

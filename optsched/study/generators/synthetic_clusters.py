@@ -1,7 +1,7 @@
 """Synthetic clusters, reproducible from a seed.
 
-GPU clusters have nodes partly filled and gangs that wait. Mixed clusters have several kinds of
-nodes, partly used GPUs, taints and a tree of queues.
+GPU clusters have partly filled nodes and waiting gangs. Mixed clusters have several node classes,
+partly allocated GPUs, taints and a tree of queues.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _CPU, _MEM, _PER_NODE = 96, 768 * GIB, 8
 
 @dataclass(frozen=True)
 class GpuCluster:
-    """Randomly filled nodes, gangs of several sizes.
+    """A cluster of randomly filled nodes and waiting gangs of several sizes.
 
-    Every node has 96 CPU, 768 GiB and 8 GPU. Tasks ask for 1, 2, 4 or 8 GPU with 80 GiB and c CPU
-    for each, c drawn from the first `num_ratios` of 4, 6, 8, 10, 12 (from 10 alone when it is 1).
+    Every node has 96 CPU, 768 GiB and 8 GPU. Tasks request 1, 2, 4 or 8 GPU, and 80 GiB and c CPU
+    per GPU. c is drawn from the first `num_ratios` of 4, 6, 8, 10, 12, or is 10 for one ratio.
     """
 
     num_nodes: int = 200
@@ -93,9 +93,9 @@ class GpuCluster:
 
 @dataclass(frozen=True)
 class EqualGangs:
-    """Empty nodes as above, gangs of one size, of many task classes.
+    """Empty nodes as in `GpuCluster`, and waiting gangs of one size and many task classes.
 
-    Class i asks for 1, 2, 4 or 8 GPU in turn, with CPU for each that grows with i.
+    Class i requests 1, 2, 4 or 8 GPU, cyclically, and CPU per GPU that grows with i.
     """
 
     num_nodes: int = 10_000
@@ -166,7 +166,7 @@ def _gpu_shape(gpus: int, cpu_m: int) -> TaskShape:
 
 MODEL = "gpu-type"
 _KINDS = ((48, 192, 0, ""), (64, 512, 4, "t4"), (96, 768, 8, "a100"), (128, 1024, 8, "h100"))
-"""CPUs, GiB, GPUs and model of each node kind."""
+"""CPUs, GiB, GPUs and GPU model of each node class."""
 
 _KIND_PARTS = (0.35, 0.2, 0.25, 0.2)
 _PRIORITIES = (0, 10, 100)
@@ -175,15 +175,15 @@ _GIB_PER_CPU = (2, 4, 6, 8)
 _CPU_PER_GPU = (2, 4, 6, 8, 12)
 _SIZES = (1, 2, 3, 4, 8, 16)
 _RUNNING_PART = 0.6
-"""Part of the running pods that belong to gangs of queues; pods outside every gang are the rest."""
+"""Fraction of the running pods that belong to gangs in queues; the other pods have no gang."""
 
 
 @dataclass(frozen=True)
 class MixedCluster:
-    """Four node classes, nearly full, and many different waiting gangs.
+    """A nearly full cluster of four node classes, and many different waiting gangs.
 
-    Every second node with GPUs is tainted; pods that ask for GPUs tolerate the taint, some of the
-    others do. Queues form a tree of two levels. Requests are drawn from `num_shapes` shapes.
+    About half of the GPU nodes are tainted. All pods with GPUs and some other pods tolerate the
+    taint. Queues form a tree of two levels. Requests are drawn from `num_shapes` task classes.
     """
 
     num_nodes: int = 100
@@ -191,7 +191,7 @@ class MixedCluster:
     num_shapes: int = 60
     num_departments: int = 3
     num_teams: int = 3
-    fill: float = 0.9  # part of the dominant resource that running pods hold on average
+    fill: float = 0.9  # mean fraction of a node's dominant resource that running pods hold
     seed: int = 0
 
     def snapshot(self) -> Snapshot:

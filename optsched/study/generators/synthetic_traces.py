@@ -1,4 +1,4 @@
-"""Synthetic traces: jobs that arrive by chance on a GPU cluster. Reproducible from a seed."""
+"""Synthetic traces of jobs that arrive at random on a GPU cluster, reproducible from a seed."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ _LONG_PART: Final = 0.2
 
 @dataclass(frozen=True)
 class GavelTrace:
-    """Gangs of one GPU a task on equal nodes, with the marginals of Gavel's generator.
+    """Gangs with one GPU per task on equal nodes, with the marginals of Gavel's generator.
 
-    A gang has 1, 2, 4 or 8 tasks (0.7, 0.1, 0.15, 0.05) and runs 10^u minutes, u uniform in
-    [1.5, 3] for eight in ten gangs, in [3, 4] for the others (stanford-futuredata/gavel,
-    `scheduler/utils.py`; Narayanan et al., OSDI 2020). They arrive as a Poisson process. A node has
-    8 GPU, 96 CPU and 768 GiB, a task takes 1 GPU, 8 CPU and 80 GiB.
+    A gang has 1, 2, 4 or 8 tasks with probability 0.7, 0.1, 0.15 and 0.05. It runs 10^u minutes; u
+    is uniform in [1.5, 3] for 80 % of the gangs and in [3, 4] for the others
+    (stanford-futuredata/gavel, `scheduler/utils.py`; Narayanan et al., OSDI 2020). Gangs arrive as
+    a Poisson process. A node has 8 GPU, 96 CPU and 768 GiB; a task requests 1 GPU, 8 CPU and
+    80 GiB.
     """
 
     num_jobs: int = 1_000
     num_nodes: int = 100
-    load: float = 0.9  # arriving work in GPU-time, as a part of the cluster's capacity
+    load: float = 0.9  # arriving GPU time as a fraction of the cluster's capacity
     num_queues: int = 4
     num_priorities: int = 1
-    estimated: float = 0.0  # part of the gangs of which users say how long they run, rightly
+    estimated: float = 0.0  # fraction of the gangs with a user's runtime estimate, which is exact
     seed: int = 0
 
     @property
     def jobs_per_hour(self) -> float:
-        """How many gangs arrive in an hour on average."""
+        """Mean number of gangs that arrive per hour."""
         short, long = ((10**b - 10**a) / ((b - a) * float(np.log(10))) for a, b in (_SHORT, _LONG))
         gpu_minutes = float(np.dot(_SIZES, _SIZE_PARTS)) * (
             (1 - _LONG_PART) * short + _LONG_PART * long
@@ -54,7 +55,7 @@ class GavelTrace:
         return self.load * 8 * self.num_nodes / gpu_minutes * 60
 
     def trace(self) -> Trace:
-        """The trace, always the same for the same numbers."""
+        """Return the trace, which depends on the parameters alone."""
         rng = np.random.default_rng(self.seed)
         n = self.num_jobs
         gaps = rng.exponential(60 * _MINUTE_MS / self.jobs_per_hour, n)
@@ -79,7 +80,7 @@ class GavelTrace:
 
 
 class SyntheticError(Exception):
-    """A text that describes no synthetic trace; says what would."""
+    """A text that does not describe a synthetic trace; the message says what is accepted."""
 
 
 _PARTS: Final[Mapping[str, tuple[str, type[int] | type[float]]]] = {
@@ -94,9 +95,9 @@ _PARTS: Final[Mapping[str, tuple[str, type[int] | type[float]]]] = {
 
 
 def synthetic(text: str) -> Trace:
-    """The trace that a text such as `gavel:jobs=1000,nodes=100,seed=3` describes.
+    """Return the trace described by a text such as `gavel:jobs=1000,nodes=100,seed=3`.
 
-    SyntheticError for unknown or repeated names, and for values that are no numbers in range.
+    Raises SyntheticError: a name is unknown or repeated, or a value is not a number in range.
     """
     values: dict[str, float] = {}
     for part in filter(None, text.removeprefix("gavel:").split(",")):
@@ -115,7 +116,7 @@ def synthetic(text: str) -> Trace:
             raise SyntheticError(f"{text}: {name}: {value!r} is not {number}: {accepted}") from e
         if not least <= values[field] <= _LARGEST:
             raise SyntheticError(f"{text}: {name}: {value} is out of range: {accepted}")
-    return GavelTrace(**values).trace()  # type: ignore[arg-type]  # each has been made its own kind
+    return GavelTrace(**values).trace()  # type: ignore[arg-type]  # each value has been converted to its type
 
 
 _LARGEST: Final = 10_000_000

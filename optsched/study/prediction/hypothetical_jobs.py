@@ -1,6 +1,6 @@
-"""Predictions for jobs that do not exist: the session itself, on a cluster that has them.
+"""Predict when hypothetical jobs would start, by running a session on the cluster with them.
 
-The same cluster without them is decided as well, to show which other gangs are affected.
+A second session runs on the cluster without the jobs, to find which other gangs they affect.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
 
 class Start(StrEnum):
-    """When a gang would start: soon, once pods have left, later, or not while nodes are these."""
+    """When a gang would start.
+
+    NOW: in this session. SOON: once terminating pods and victims have left. LATER: in a later
+    session. NEVER: not on the present nodes.
+    """
 
     NOW = "now"
     SOON = "soon"
@@ -41,7 +45,7 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod that would leave; gang: that of the pod, empty for none."""
+    """A pod that would be evicted; `gang` is empty for a pod without a gang."""
 
     pod: str
     node: str
@@ -55,23 +59,22 @@ class Answer:
 
     gang: str
     start: Start
-    num_pods: int  # how many pods it has
-    places: Mapping[str, str]  # node by pod: of those that would be bound or nominated
-    victims: tuple[Victim, ...] = ()  # pods that would leave for it
-    reason: Reason | None = None  # why it waits, or its rest; None where nothing waits
-    # When it could start if it waits, as far as running pods say when they end; None where that is
-    # not known
+    num_pods: int  # pods of the gang
+    places: Mapping[str, str]  # node by pod, for pods that would be bound or nominated
+    victims: tuple[Victim, ...] = ()  # pods that would be evicted for the gang
+    reason: Reason | None = None  # why the gang or the rest of it waits; None if nothing waits
+    # When a waiting gang could start, from the known end times of running pods; None if unknown
     expected: CapacityReservation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers for all objects asked about, and for other gangs that they affect."""
+    """The predictions for the added gangs, and the other gangs whose start they affect."""
 
-    taken_ms: int  # when the cluster was as it is taken to be
+    taken_ms: int  # time of the snapshot
     added: tuple[Answer, ...]
-    # starts_no_more, starts_too: other gangs that would start now only without, or only with, the
-    # added objects
+    # starts_no_more: other gangs that start now only without the added objects; starts_too: other
+    # gangs that start now only with them
     starts_no_more: tuple[str, ...]
     starts_too: tuple[str, ...]
     certificate: Certificate
@@ -80,35 +83,35 @@ class Answers:
 
 @dataclass(frozen=True)
 class Added:
-    """What is not there."""
+    """The hypothetical objects that are added to the cluster."""
 
-    # Pods and PodGroups are new; any other object may replace one of the cluster
+    # Pods and PodGroups must be new; an object of another kind may replace one of the cluster
     objects: Sequence[Manifest]
-    # Pods that a controller creates once a PodGroup among the objects is let in, by its key
+    # Pods that a controller creates once an added PodGroup is enqueued, by the key of the PodGroup
     pods_of: Mapping[str, Sequence[Manifest]] = field(default_factory=dict)
 
 
 class Clash(Exception):
-    """Pods or PodGroups to be added that exist already."""
+    """Pods or PodGroups to be added already exist in the cluster."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        super().__init__(f"{', '.join(names)}: there is one already")
+        super().__init__(f"{', '.join(names)}: already in the cluster; choose another name")
         self.names = tuple(names)
 
 
 def predict(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
-    """A cluster with further objects, or with others of the same names.
+    """Return predictions for a cluster to which objects are added, or in which some are replaced.
 
     `objects`: the cluster, as `kube.capture` or a file has it. `added`: the objects to add.
-    `means`: the policy, and the dependencies of a session. Raises Clash: pods or PodGroups of these
-    names exist.
+    `means`: the policy, and the dependencies of a session. Raises Clash: pods or PodGroups with
+    these names exist.
     """
     before = assemble(objects, means.options).snapshot
     return _Study(objects, added, means, before.taken_ms).answers(before)
 
 
 class _Study:
-    """One question, and the cluster with its objects."""
+    """One prediction: the cluster merged with the added objects, and the sessions run on it."""
 
     def __init__(
         self, objects: Sequence[Manifest], added: Added, means: Means, now_ms: int
@@ -124,7 +127,7 @@ class _Study:
 
     def answers(self, before: Snapshot) -> Answers:
         base = run_session(before, self._means.policy, self._means.context).plan
-        # Why gangs whose pods are created only then are not let in, by key.
+        # Gangs that are not enqueued, so that their controller creates no pods; with the reasons.
         outside: dict[str, Reason | None] = {}
         if self._pods_of:
             unmade = {key_of(pod) for pod in self._all_pods}
@@ -133,7 +136,6 @@ class _Study:
             outside = {key: plan.pending.get(key) for key in self._pods_of if key not in let_in}
         read, plan = self._decided(self._with_pods(outside.keys()))
         after = read.snapshot
-        # The gangs of what was added.
         keys = {(str(obj["kind"]), key_of(obj)) for obj in self._added}
         added = [
             gang
@@ -162,7 +164,7 @@ class _Study:
     # --- what controllers would do ---------------------------------------------------------------
 
     def _with_pods(self, outside: Collection[str] = ()) -> Iterator[Manifest]:
-        """The cluster once gangs have pods, but for those that are not let in."""
+        """Yield the cluster after controllers have created pods, except for gangs `outside`."""
         unmade = {key_of(pod) for key in outside for pod in self._pods_of[key]}
         for obj in self._merged:
             key = key_of(obj)
@@ -193,7 +195,7 @@ class _Study:
         )
 
     def _with_times(self, found: Sequence[Answer], plan: Plan) -> Iterator[Answer]:
-        """The answers, with the time at which waiting gangs could start once others are placed."""
+        """Yield the answers with the expected start of waiting gangs after the plan is executed."""
         waiting = {answer.gang for answer in found if answer.start is Start.LATER}
         if not waiting:
             yield from found
@@ -209,8 +211,9 @@ class _Study:
     def _check_empty_cluster(self, answer: Answer) -> Answer:
         """Return the answer, or `NEVER` if the gang does not start on the empty cluster either.
 
-        Pods of other schedulers stay at first. If the gang starts only without them it waits, and
-        the reason names them. Pods of DaemonSets and static pods stay always: nodes run them again.
+        Pods of other schedulers stay at first. If the gang starts only without them, it waits, and
+        the reason names them. Pods of DaemonSets and static pods always stay, because nodes run
+        them again.
         """
         if answer.start is not Start.LATER or answer.expected is not None:
             return answer
@@ -243,7 +246,7 @@ class _Study:
 
 
 def _is_foreign(obj: Manifest, tasks: Collection[str]) -> bool:
-    """Whether an object is a pod of another scheduler that may leave its node for good."""
+    """Return whether an object is a foreign pod that its node does not run again after it ends."""
     if obj.get("kind") != POD.kind or key_of(obj) in tasks:
         return False
     owners = (obj.get("metadata") or {}).get("ownerReferences") or ()
@@ -261,7 +264,7 @@ def _blame_foreign(reason: Reason | None, foreign: Sequence[str]) -> Reason | No
 
 
 def _dated(obj: Manifest, now_ms: int) -> Manifest:
-    """An object that is created now, despite its timestamp."""
+    """Return the object with `now_ms` as its creation timestamp."""
     return {**obj, "metadata": {**obj["metadata"], "creationTimestamp": time_text(now_ms)}}
 
 
@@ -287,13 +290,13 @@ def _places(plan: Plan, gang: Gang, kind: type[Allocate | Nominate]) -> dict[str
 
 
 def _started(snapshot: Snapshot, plan: Plan) -> set[str]:
-    """Keys of the gangs that start now."""
+    """Return the keys of the gangs that start now."""
     bound = {action.gang for action in plan.actions if isinstance(action, Allocate)}
     return {gang.key for gang in snapshot.gangs if gang.key in bound}
 
 
 def _carried_out(objects: Iterable[Manifest], plan: Plan) -> Iterator[Manifest]:
-    """The cluster once all placed pods run, and all victims have left."""
+    """Yield the cluster after the plan is executed: placed pods run, and victims have left."""
     node_of = {a.task: a.node for a in plan.actions if isinstance(a, Allocate | Nominate)}
     evicted = {a.task: a.to for a in plan.actions if isinstance(a, Evict)}
     for obj in objects:

@@ -1,4 +1,4 @@
-"""Gangs that wait: their places in the lines of their queues, and when they could start."""
+"""The positions of waiting gangs in their queues, and when the gangs could start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Means:
-    """The policy, the dependencies of a session, and whose pods are counted."""
+    """The policy, the dependencies of a session, and the options by which objects are decoded."""
 
     policy: Policy
     context: SessionContext
@@ -32,12 +32,12 @@ class Means:
 
 
 def name_of(obj: Manifest) -> tuple[str, str]:
-    """The identity of an object: kind and key."""
+    """Return the identity of an object: API version with kind, and key."""
     return f"{obj.get('apiVersion')} {obj.get('kind')}", key_of(obj)
 
 
 def key_of(obj: Manifest) -> str:
-    """`namespace/name`, or the name alone outside of namespaces."""
+    """Return `namespace/name`, or the name alone for cluster-scoped objects."""
     kind = find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
     meta = obj.get("metadata") or {}
     name = str(meta.get("name", ""))
@@ -47,24 +47,24 @@ def key_of(obj: Manifest) -> str:
 
 
 def is_pod_of(obj: Manifest, keys: Collection[str]) -> bool:
-    """Whether an object is a pod with one of these keys."""
+    """Return whether an object is a pod with one of these keys."""
     return obj.get("kind") == POD.kind and key_of(obj) in keys
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a gang stands in the line of its queue."""
+    """The position of a waiting gang in its queue."""
 
     gang: str
     queue: str
-    position: int  # 1 for the first one in the next session
-    num_waiting: int  # how many gangs of the queue wait, this one included
-    ahead: tuple[str, ...]  # keys of those before it, the first first
+    position: int  # 1 for the gang that the next session considers first
+    num_waiting: int  # number of waiting gangs of the queue, including this gang
+    ahead: tuple[str, ...]  # keys of the gangs before this gang, in order
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A gang of a cluster. standing: None where nothing of it waits to start."""
+    """The state of a gang; `standing` is None if no pod of the gang waits to start."""
 
     since_ms: int
     now_ms: int
@@ -73,17 +73,17 @@ class Waiting:
 
 
 def standings(objects: Sequence[Manifest], means: Means) -> dict[str, Standing]:
-    """Where all gangs stand that wait, by key."""
+    """Return the queue position of every waiting gang, by its key."""
     return _queue_positions(assemble(objects, means.options).snapshot, means.policy)
 
 
 def waiting(
     objects: Sequence[Manifest], key: str, pods: Sequence[Manifest], means: Means
 ) -> Waiting | None:
-    """Where a gang stands, and when it could start; None for one that is not there.
+    """Return the position of a gang and when it could start; None if the gang does not exist.
 
-    `objects`: the cluster. `key`: of the gang. `pods`: pods that are created once it is let in:
-    they say what room it needs. `means`: the policy, and whose pods are decided.
+    `objects`: the cluster. `key`: key of the gang. `pods`: pods that a controller creates once the
+    gang is enqueued, which define its demand. `means`: the policy and the decode options.
     """
     snapshot = assemble(objects, means.options).snapshot
     gang = next((gang for gang in snapshot.gangs if gang.key == key), None)
@@ -110,7 +110,7 @@ def _queue_positions(snapshot: Snapshot, policy: Policy) -> dict[str, Standing]:
 def _with_pods(
     objects: Sequence[Manifest], key: str, pods: Sequence[Manifest]
 ) -> Iterator[Manifest]:
-    """The cluster once a gang has all of its pods."""
+    """Yield the cluster after all pods of a gang have been created."""
     names = {key_of(pod) for pod in pods}
     there = {key_of(obj) for obj in objects if is_pod_of(obj, names)}
     for obj in objects:

@@ -1,1 +1,1 @@
-"""Machine reassignment: annealed shifts and swaps, neighbourhoods solved whole, a proved bound."""
+"""Machine reassignment by simulated annealing and CP-SAT neighbourhoods, with a proved bound."""

@@ -1,7 +1,8 @@
-"""Simulated annealing with whole neighbourhoods: each step draws the best of many noisy moves.
+"""Simulated annealing in which each step takes the best of many moves with random noise.
 
-A process goes to a machine with the probability of the heat bath, exp(−delta / temperature) among
-all machines: the least of delta plus Gumbel noise has just that distribution.
+A process moves to a machine with the heat-bath probability, proportional to
+exp(−delta / temperature). The minimum of delta minus temperature times Gumbel noise has exactly
+this distribution.
 """
 
 from __future__ import annotations
@@ -24,31 +25,34 @@ _SHIFTED: Final = 32
 _NOISE: Final = 1 << 20
 _SAMPLE: Final = 100
 _LIKELY: Final = 8
-"""Of all processes that a process might be exchanged for, so many are checked for room."""
+"""Number of the best swap partners of a process that are checked for capacity."""
 
 _HOT: Final = 3.0
 _COLD: Final = 0.01
 _WARM: Final = 0.1
 _FROZEN: Final = 0.002
-"""Temperatures, for one of the mean cost of a shift: where cooling begins and ends, and warming."""
+"""Temperatures as multiples of the mean cost of a shift.
+
+Cooling goes from `_HOT` to `_COLD`, annealing after reheating from `_WARM` to `_FROZEN`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The part of the costs that an annealing considers; none is the best for all."""
+    """How many moves a step considers; no style is best for all instances."""
 
-    large: float  # part of the considered processes that are drawn by their demand
-    # swapped, against: processes that may change places, and those with which
+    large: float  # fraction of the considered processes that are drawn by their demand
+    # swapped, against: number of processes to swap, and number of possible partners
     swapped: int
     against: int
 
 
 STYLES: Final = (Style(0.5, 12, 256), Style(0.8, 20, 160))
-"""The second one is better where few processes demand most of a resource."""
+"""The second style is better if few processes make up most of the demand for a resource."""
 
 
 class Annealing:
-    """Moves of a state at a temperature; the best state is kept."""
+    """Moves a state at given temperatures, and keeps the best assignment."""
 
     def __init__(self, state: AssignmentState, style: Style, random: np.random.Generator) -> None:
         self.state = state
@@ -64,7 +68,7 @@ class Annealing:
         self._until = np.cumsum(size / size.sum())
 
     def step(self, temperature: float) -> None:
-        """Try some thousand shifts and some thousand swaps."""
+        """Evaluate thousands of shifts and swaps, and apply the chosen ones."""
         state, processes = self.state, self._draw_processes(_SHIFTED)
         delta = state.shifts(processes)
         delta -= temperature * self._noise_for(delta)
@@ -101,7 +105,7 @@ class Annealing:
                 touched |= both
 
     def _draw_processes(self, number: int) -> I64:
-        """Some processes, a part of them the likelier the larger they are."""
+        """Draw processes; the fraction `Style.large` is drawn in proportion to size."""
         drawn = self._random.random(int(number * self._style.large))
         large = np.searchsorted(self._until[:-1], drawn)
         more = number - len(drawn)
@@ -117,16 +121,16 @@ class Annealing:
 
 
 def cooling(instance: Instance) -> Callable[[float], float]:
-    """Temperatures for shares of the time, from hot to cold."""
+    """Return the temperature as a function of the share of time spent, from hot to cold."""
     usual = _usual_cost(instance)
     return lambda share: _interpolate(usual * _HOT, usual * _COLD, share)
 
 
 def warming(instance: Instance) -> Callable[[float], float]:
-    """Temperatures for shares of the time, from lukewarm down.
+    """Return the temperature as a function of the share of time spent, from warm to frozen.
 
-    Where few processes demand most of a resource, much is found while it is warm: large ones still
-    change places, and what fills the machines around them follows.
+    If few processes make up most of the demand for a resource, warm temperatures save much cost:
+    large processes can still swap, and the small processes around them follow.
     """
     usual = _usual_cost(instance)
     return lambda share: _interpolate(usual * _WARM, usual * _FROZEN, share)
@@ -137,7 +141,7 @@ def _interpolate(high: float, low: float, share: float) -> float:
 
 
 def _usual_cost(instance: Instance) -> float:
-    """The average cost or gain of a shift at first."""
+    """Return the mean absolute change of cost by a shift of the initial assignment."""
     sample = np.arange(0, instance.num_processes, max(instance.num_processes // _SAMPLE, 1))
     delta = np.abs(AssignmentState(instance, instance.initial).shifts(sample))
     some = delta[np.isfinite(delta) & (delta > 0)]

@@ -1,10 +1,10 @@
-"""An instance of machine reassignment as arrays, and where its processes run during a search.
+"""An instance of machine reassignment as arrays, and the state of an assignment during a search.
 
-Axes: P processes, M machines, R resources, C terms of cost, S services, L locations, N
-neighbourhoods. Whole numbers are kept as float64, which is exact below 2**53.
+Axes: P processes, M machines, R resources, C cost terms, S services, L locations, N neighbourhoods.
+Integers are stored as float64, which is exact below 2**53.
 
-All that a move changes is kept up to date. Moves are tried in batches: some processes on all
-machines, or some processes for some others.
+A move updates the state incrementally. Moves are evaluated in batches: shifts of some processes to
+all machines, or swaps of some processes with some others.
 """
 
 from __future__ import annotations
@@ -25,51 +25,51 @@ if TYPE_CHECKING:
 
 
 EXACT: Final = float(2**53)
-"""Whole numbers below are exact."""
+"""Integers below this limit are exact in float64."""
 
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """See the module.
+    """An instance as arrays.
 
-    A term of cost c is worth `weight[c] · max(0, Σ demand[c, processes there] − spare[c, m])` on
-    each machine m: the load of a resource is one, with the safety capacity to spare, and so is a
-    balance, whose demand may be below zero.
+    Term c costs `weight[c] · max(0, Σ demand[c, processes on m] − spare[c, m])` on each machine m.
+    The load of a resource is a term whose spare amount is the safety capacity. A balance is a term
+    whose demand may be negative.
     """
 
-    # request, lasting: (R, P) what a process requests, and the same without transient resources
+    # request, lasting: (R, P) requests of a process, and the same without transient resources
     request: F64
     lasting: F64
-    # (R, M) capacity without the transient requests of those that run there at first: these stay,
-    # whichever process moves
+    # (R, M) capacity less the transient requests of the processes that run there initially, which
+    # remain occupied if the processes move
     room: F64
-    # demand, spare, weight: (C, P), (C, M), (C,), see above
+    # demand, spare, weight: (C, P), (C, M), (C,) of the cost terms above
     demand: F64
     spare: F64
     weight: F64
-    move_cost: F64  # (P, M) of a process that ends on a machine, but for the cost of services
-    # service, initial: (P,)
+    move_cost: F64  # (P, M) cost of moving a process to a machine, without the service move cost
+    # service, initial: (P,) service and initial machine of each process
     service: I64
     initial: I64
-    # location, neighbourhood: (M,), numbered from 0 on
+    # location, neighbourhood: (M,) group indices from 0
     location: I64
     neighbourhood: I64
-    min_locations: I64  # (S,)
-    # depends_on, needed_by: by service: others, sorted
+    min_locations: I64  # (S,) minimum number of locations
+    # depends_on, needed_by: by service: sorted services on which it depends, which depend on it
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
-    service_weight: float  # cost of each process that the service with most moved ones moves
+    service_weight: float  # cost per moved process of the service with the most moved processes
 
     def __post_init__(self) -> None:
-        """Keep the assignment unchanged."""
+        """Make the arrays read-only."""
         frozen(*(getattr(self, name) for name in self.__dataclass_fields__))
 
     @classmethod
     def from_problem(cls, problem: Reassignment) -> Instance:
-        """Arrays of an instance.
+        """Return the arrays of an instance.
 
-        Raises ValueError: its numbers are so large that sums of them may not be exact, or it is
-        empty.
+        Raises ValueError: the instance has no process, machine or resource, or its costs may exceed
+        the range in which float64 is exact.
         """
         if not (problem.processes and problem.machines and problem.resources):
             raise ValueError("there is no process, no machine or no resource")
@@ -107,23 +107,23 @@ class Instance:
 
     @cached_property
     def is_bound(self) -> Bool:
-        """(S,) services whose processes depend on others, are needed, or need locations."""
+        """Whether each service (S,) has dependencies, dependents or a minimum of locations."""
         pairs = zip(self.depends_on, self.needed_by, strict=True)
         return np.array([len(d) + len(n) > 0 for d, n in pairs]) | (self.min_locations > 1)
 
     @property
     def num_processes(self) -> int:
-        """P."""
+        """Number of processes, P."""
         return int(self.request.shape[1])
 
     @property
     def num_machines(self) -> int:
-        """M."""
+        """Number of machines, M."""
         return int(self.room.shape[1])
 
 
 def _terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
-    """Demand, spare and weight of the terms whose weight is not 0, at least one."""
+    """Return demand, spare and weight of the terms of positive weight, or of one if all are 0."""
     safety = np.array([m.safety for m in problem.machines], np.float64).T
     capacity = np.array([m.capacity for m in problem.machines], np.float64).T
     demand, spare = list(request), list(safety)
@@ -151,7 +151,7 @@ def _numbered(names: Sequence[int]) -> I64:
 
 
 def _pairs(problem: Reassignment) -> list[tuple[int, int]]:
-    """Services and those they depend on, without themselves."""
+    """Return pairs of a service and another service on which it depends."""
     return [
         (s, d) for s, service in enumerate(problem.services) for d in service.depends_on if d != s
     ]
@@ -165,14 +165,14 @@ def _dependencies(pairs: Sequence[tuple[int, int]], number: int) -> tuple[I64, .
 
 
 class _MovedProcesses:
-    """How many processes of each service are moved: `number` (S,), and the `most` of any."""
+    """The number of moved processes of each service, `number` (S,), and its maximum, `most`."""
 
     def __init__(self, number: I64, num_processes: int) -> None:
         self.number, self.most = number, int(number.max(initial=0))
         self._services_with = np.bincount(number, minlength=num_processes + 2)
 
     def change(self, service: int, by: int) -> None:
-        """Count one process more (1) or less (−1)."""
+        """Count one moved process more (1) or less (−1)."""
         now = int(self.number[service]) + by
         self._services_with[now - by] -= 1
         self._services_with[now] += 1
@@ -181,7 +181,7 @@ class _MovedProcesses:
             self.most = now
 
     def max_of_others(self, moved: I64) -> I64:
-        """The most that another service moves, by how many the own one does."""
+        """Return the maximum over the other services, for services with `moved` (K,) processes."""
         if self._services_with[self.most] > 1 or self.most == 0:
             return np.full(len(moved), self.most)
         second = int(np.flatnonzero(self._services_with[: self.most]).max(initial=0))
@@ -189,11 +189,10 @@ class _MovedProcesses:
 
 
 class AssignmentState:
-    """An allowed assignment of an instance, its cost, and the cost of each move.
+    """A feasible assignment of an instance, its cost, and the cost of each move.
 
-    `machine_of`: (P,). `cost`: of all terms. `excess`, `slack`: (C, M) by how much demand exceeds
-    the spare amount, negative where it does not; (R, M) idle amounts. `term_cost`: (M,) cost of the
-    terms on each machine.
+    `machine_of`: (P,) machine of each process. `cost`: total cost. `excess`: (C, M) demand less
+    spare amount. `slack`: (R, M) idle amounts. `term_cost`: (M,) cost of the terms on each machine.
     """
 
     def __init__(self, instance: Instance, machine_of: I64) -> None:
@@ -224,9 +223,9 @@ class AssignmentState:
     # --- shifts ----------------------------------------------------------------------------------
 
     def shifts(self, processes: I64) -> F64:
-        """The cost of moving each of some processes to each machine, (K, M).
+        """Return the change of cost if a process moves to a machine, (K, M).
 
-        Zero where it is, infinite where it must not be.
+        The change is 0 for the current machine and infinite for an infeasible move.
         """
         instance, rows = self.instance, np.arange(len(processes))
         here, demand = self.machine_of[processes], instance.demand[:, processes]
@@ -239,7 +238,7 @@ class AssignmentState:
         away -= self.term_cost[here] + move_cost[rows, here]
         delta += away[:, None]
         delta += move_cost
-        # Costs of the service of which most processes are moved.
+        # A shift may also change the cost of the service with the most moved processes.
         initial, moved = (
             instance.initial[processes],
             self._moved.number[instance.service[processes]],
@@ -277,9 +276,9 @@ class AssignmentState:
     # --- swaps -----------------------------------------------------------------------------------
 
     def swaps(self, processes: I64, others: I64) -> F64:
-        """The cost of exchanging each of some processes for each other, (K, Q).
+        """Return the change of cost if a process of `processes` swaps with one of `others`, (K, Q).
 
-        Of no meaning for two on one machine. The cost of services is not in.
+        The value is meaningless if both are on one machine. The service move cost is not included.
         """
         instance = self.instance
         here, there = self.machine_of[processes], self.machine_of[others]
@@ -298,9 +297,9 @@ class AssignmentState:
         return cost.reshape(excess.shape[1:])
 
     def may_swap(self, processes: I64, others: I64) -> Bool:
-        """Whether each process could be exchanged for the other of the same index.
+        """Return whether each process may swap with the process in `others` at the same index.
 
-        There is room, and the service is not there yet; only `swap` knows the other constraints.
+        Only capacity and shared machines are checked; `swap` checks the other constraints.
         """
         here, there = self.machine_of[processes], self.machine_of[others]
         found = _all_resources(self._released_load(processes) >= self._added_load(others, here))
@@ -321,7 +320,10 @@ class AssignmentState:
     # --- changes ---------------------------------------------------------------------------------
 
     def shift(self, p: int, machine: int) -> bool:
-        """Run a process where there is room; False, without any change, if services forbid it."""
+        """Move a process to a machine where it fits.
+
+        Returns False, without any change, if a constraint on services forbids the move.
+        """
         service, here = int(self.instance.service[p]), int(self.machine_of[p])
         if self._on[service, machine]:
             return False
@@ -332,7 +334,10 @@ class AssignmentState:
         return False
 
     def swap(self, p: int, q: int) -> bool:
-        """Exchange two processes; False, without any change, where services forbid it."""
+        """Swap two processes that `may_swap`.
+
+        Returns False, without any change, if a constraint on services forbids the swap.
+        """
         here, there = int(self.machine_of[p]), int(self.machine_of[q])
         self.move(p, there)
         self.move(q, here)
@@ -352,7 +357,7 @@ class AssignmentState:
         return not np.where(here, self._lacking[service], self._needed[service]).any()
 
     def move(self, p: int, machine: int) -> None:
-        """Run a process elsewhere, whether it may or not."""
+        """Move a process to a machine without checking constraints."""
         instance, here = self.instance, int(self.machine_of[p])
         if machine == here:
             return
@@ -400,14 +405,14 @@ class AssignmentState:
 
 
 def _sum_by_machine(machine_of: I64, amounts: F64, num_machines: int) -> F64:
-    """Sums by machine of amounts (*, P)."""
+    """Return the sums by machine (*, M) of amounts (*, P)."""
     if not len(amounts):
         return np.zeros((0, num_machines))
     return np.array([np.bincount(machine_of, row, num_machines) for row in amounts])
 
 
 def _all_resources(true: Bool) -> Bool:
-    """Along the first axis."""
+    """Return whether all values along the first axis are true."""
     found: Bool = np.logical_and.reduce(true, axis=0)
     return found
 

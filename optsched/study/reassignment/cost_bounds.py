@@ -1,12 +1,14 @@
-"""A bound that no assignment falls below: prices of demand and of room.
+"""Lower bounds on the cost of every assignment, from prices of demand and of capacity.
 
-Let a process pay move_cost[p, m] + Σ_c a[c, m]·demand[c, p] + Σ_r b[r, m]·takes[r, p, m] where it
-runs. With 0 ≤ a[c, m] ≤ weight[c] and b ≥ 0, every allowed assignment costs at least what all
-processes pay on the machines that are cheapest for each, less Σ a·spare and Σ b·room. This is the
-Lagrangian dual (Geoffrion, 1974) of "cost at least weight times excess" and "no more than there is
-room for"; a = weight or 0 for a resource everywhere is the bound of the challenge.
+Let process p on machine m pay move_cost[p, m] + Σ_c a[c, m]·demand[c, p] + Σ_r b[r, m]·takes[r, p,
+m]. Let 0 ≤ a[c, m] ≤ weight[c] and b ≥ 0. The cost of every feasible assignment is then at least
+the payments of all processes on their cheapest machines, less Σ a·spare and Σ b·room.
 
-Prices are whole multiples of a power of two so small that float64 sums them exactly.
+This is the Lagrangian dual (Geoffrion, 1974) of the constraints "cost at least weight times excess"
+and "use at most the capacity". The challenge's bound is the case b = 0, with a equal to weight or
+to 0 on all machines for each resource.
+
+Prices are integer multiples of a power of two so small that float64 sums them exactly.
 """
 
 from __future__ import annotations
@@ -25,28 +27,28 @@ if TYPE_CHECKING:
     from optsched.study.reassignment.assignment_state import Instance
 
 _LARGEST: Final = 4
-"""Prices of room go up to so much times the largest weight."""
+"""Maximum price of capacity, as a multiple of the largest weight."""
 
 _PATIENCE: Final = 20
 
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Of demand (C, M), and of room (R, M)."""
+    """Prices of demand (C, M) and of capacity (R, M)."""
 
     demand: F64
     room: F64
 
 
 def usual_prices(instance: Instance) -> Prices:
-    """What all units above the total spare cost, each term by itself: the challenge's bound."""
+    """Return the prices of the challenge's bound, which charges demand above the total spare."""
     is_short = instance.demand.sum(axis=1) > instance.spare.sum(axis=1)
     demand = np.where(is_short, instance.weight, 0)[:, None] * np.ones(instance.num_machines)
     return Prices(demand, np.zeros_like(instance.room))
 
 
 def bound_of(instance: Instance, prices: Prices) -> int:
-    """The least whole cost that prices allow; of any prices, however they were found."""
+    """Return the lower bound that prices prove, rounded up; any prices give a valid bound."""
     amounts = np.abs(instance.demand).sum() + np.abs(instance.request).sum()
     amounts += np.abs(instance.spare).sum() + np.abs(instance.room).sum()
     most = float(amounts * (_top(instance) + 1) + instance.move_cost.sum() + 1)
@@ -60,7 +62,7 @@ def bound_of(instance: Instance, prices: Prices) -> int:
 def better_prices(
     instance: Instance, cost: float, prices: Prices, goes_on: Callable[[], bool]
 ) -> Prices:
-    """Prices with a higher bound, by subgradients with Polyak's steps towards a known cost."""
+    """Return prices with a higher bound, by subgradient steps of Polyak's length towards `cost`."""
     possible, best, best_value = _possible(instance), prices, -np.inf
     pace, since, top = 1.0, 0, _top(instance)
     demand, room = prices.demand.copy(), prices.room.copy()
@@ -76,7 +78,7 @@ def better_prices(
         takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
         short = _sums(machine_of, instance.demand, instance.num_machines) - instance.spare
         full = _sums(machine_of, takes, instance.num_machines) - instance.room
-        # Nothing is gained where a price is at its end already.
+        # A price at its limit can not move further in this direction.
         short[
             ((demand <= 0) & (short < 0)) | ((demand >= instance.weight[:, None]) & (short > 0))
         ] = 0
@@ -95,7 +97,7 @@ def _top(instance: Instance) -> float:
 
 
 def _possible(instance: Instance) -> Bool:
-    """Whether a process alone fits on a machine, (P, M)."""
+    """Return whether each process alone fits on each machine, (P, M)."""
     is_within = instance.request[:, :, None] <= instance.room[:, None, :]
     fits: Bool = np.logical_and.reduce(is_within, axis=0)
     fits[np.arange(instance.num_processes), instance.initial] = True
@@ -103,7 +105,7 @@ def _possible(instance: Instance) -> Bool:
 
 
 def _dual(instance: Instance, prices: Prices, possible: Bool) -> tuple[float, I64]:
-    """The bound, and the cheapest machine of each process."""
+    """Return the bound, and the cheapest machine of each process."""
     pays = instance.move_cost + instance.demand.T @ prices.demand
     pays += instance.request.T @ prices.room
     rows, home = np.arange(instance.num_processes), instance.initial

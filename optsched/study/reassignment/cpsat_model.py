@@ -1,4 +1,4 @@
-"""Some processes on some machines, reassigned as well as can be while all others stay."""
+"""CP-SAT model that reassigns some processes among some machines while all others are fixed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Literals: TypeAlias = "dict[int, list[cp_model.IntVar]]"
 
 @dataclass(frozen=True)
 class Spending:
-    """The limits of a solve: seconds, deterministic time where no clock may decide, and a seed."""
+    """The limits of a solve: seconds (None for no clock), deterministic time, and a seed."""
 
     seconds: float | None
     effort: float
@@ -27,7 +27,7 @@ class Spending:
 
 @dataclass(frozen=True, eq=False)
 class Reassigned:
-    """Machines (P,) of all processes, whether none are better, and the deterministic time."""
+    """Machines (P,) of all processes, whether they are optimal, and the deterministic time."""
 
     machine_of: I64
     is_best: bool
@@ -37,10 +37,10 @@ class Reassigned:
 def reassigned(
     instance: Instance, machine_of: I64, free: I64, machines: I64, spending: Spending
 ) -> Reassigned | None:
-    """The best assignment in which only some processes move, and only among some machines.
+    """Return the best assignment in which the processes `free` move among `machines`.
 
-    `machine_of`: (P,) an allowed assignment. `free`, `machines`: the processes that may move, all
-    of them on these machines. None where nothing was found in time.
+    `machine_of`: (P,) a feasible assignment, in which all processes of `free` are on `machines`.
+    Returns None if no solution is found in time.
     """
     model = _Model(instance, machine_of, free, machines)
     solver = cp_model.CpSolver()
@@ -63,7 +63,7 @@ def reassigned(
 
 
 class _Model:
-    """Literals `runs[p, m]`, and all rules for what may move."""
+    """The literals `runs[p, m]` of the processes that may move, and their constraints."""
 
     def __init__(self, instance: Instance, machine_of: I64, free: I64, machines: I64) -> None:
         self.model = cp_model.CpModel()
@@ -145,7 +145,10 @@ class _Model:
         return found
 
     def _groups(self, service: int, group_of: I64) -> tuple[set[int], _Literals]:
-        """Groups of machines where a service stays, and literals that bring it into others."""
+        """Return the groups with a fixed process of a service, and the literals that add others.
+
+        A group is a location or a neighbourhood, as `group_of` says.
+        """
         instance = self._instance
         fixed = self._stays[instance.service[self._stays] == service]
         there = set(group_of[self._machine_of[fixed]].tolist())

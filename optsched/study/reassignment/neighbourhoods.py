@@ -1,4 +1,4 @@
-"""Some processes and machines, placed again by CP-SAT while everything else stays."""
+"""Large neighbourhood search: CP-SAT reassigns some processes while all others are fixed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from optsched.study.reassignment.assignment_state import Instance
 
     Chosen: TypeAlias = "tuple[I64, I64] | None"
-    """Machines, and processes on them."""
+    """Machines of a neighbourhood, and the processes that may move."""
 
 _WIDER: Final = 1.01
 _NARROWER: Final = 0.9
@@ -23,25 +23,25 @@ _EFFORT: Final = 0.5
 """CP-SAT's deterministic time for one neighbourhood, about seconds."""
 
 _QUICK: Final = 0.3
-"""Of the effort: a neighbourhood solved in less was a small one."""
+"""Share of `_EFFORT` below which a solved neighbourhood counts as easy."""
 
 _DEAR: Final = 12
-"""Processes that are considered of a costly machine."""
+"""Maximum number of processes of a costly machine that may move."""
 
 _ANYONE: Final = 0.3
-"""How likely a machine is that has nothing to spare, for one of the usual that has."""
+"""Weight of a machine without spare capacity, relative to the mean spare capacity."""
 
 _ANYWAY: Final = 0.15
-"""Part of the neighbourhoods of a kind that does not depend on earlier gains."""
+"""Minimum probability of each kind of neighbourhood, independent of earlier gains."""
 
 _MODEL: Final = 0.05
-"""The cost of making a model, in CP-SAT's time."""
+"""Cost of building a model, in CP-SAT's deterministic time."""
 
 
 class _Kind:
-    """A way to choose a neighbourhood, of as many machines as can be decided in its time.
+    """A kind of neighbourhood, whose width adapts to what CP-SAT solves in the time limit.
 
-    `saved`, `effort`: cost that came off so far, and the deterministic time that it took.
+    `saved`, `effort`: cost saved so far, and the deterministic time spent on it.
     """
 
     def __init__(
@@ -53,25 +53,26 @@ class _Kind:
 
     @property
     def width(self) -> int:
-        """How many machines the next one has."""
+        """Number of machines of the next neighbourhood."""
         return int(self._width)
 
     def adapt(self, *, was_easy: bool) -> None:
-        """Wider after what was easy, narrower after the rest."""
+        """Widen the next neighbourhood after an easy one, narrow it otherwise."""
         width = self._width * (_WIDER if was_easy else _NARROWER)
         self._width = min(max(width, self._least), self._most)
 
 
 class Neighbourhoods:
-    """Solves neighbourhoods of three kinds, more often of those kinds that have gained more.
+    """Solves neighbourhoods of three kinds; kinds that saved more cost are chosen more often.
 
-    Any machines, with all processes on them. Machines of which one is overloaded and others have
-    spare capacity, with all their processes. One that costs much, with others and the processes
-    that moved there, which may return: transient resources keep large processes in place as long as
-    small ones occupy the little room elsewhere.
+    1. Random machines, with all their processes.
+    2. An overloaded machine and machines with spare capacity, with all their processes.
+    3. A costly machine with its largest processes, other machines, and the processes that moved to
+       these. The latter may return home: with transient resources, large processes can not move
+       while small ones occupy the little idle capacity elsewhere.
 
-    `machine_of`: (P,) the best assignment, an allowed one at first. `is_best`: whether everything
-    was decided at once: none is better.
+    `machine_of`: (P,) the best assignment, initially a feasible one. `is_best`: whether one
+    neighbourhood of all processes proved the assignment optimal.
     """
 
     def __init__(self, instance: Instance, machine_of: I64, random: np.random.Generator) -> None:
@@ -87,11 +88,11 @@ class Neighbourhoods:
         self.is_best = False
 
     def step(self, seconds: float | None) -> bool:
-        """Solve a neighbourhood; whether something better was found.
+        """Solve a neighbourhood; return whether a better assignment was found.
 
-        `seconds`: at most, None where no clock may decide.
+        `seconds`: time limit; None if the result must not depend on a clock.
         """
-        # Of the kinds: some for each, the rest by what they save in the same time.
+        # Each kind has a minimum probability; the rest goes by savings per time.
         worth = np.array([kind.saved / kind.effort for kind in self._kinds])
         parts = worth / worth.sum() if worth.any() else np.full(len(worth), 1 / len(worth))
         shares: F64 = _ANYWAY + (1 - len(parts) * _ANYWAY) * parts
@@ -129,7 +130,7 @@ class Neighbourhoods:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
     def _wasteful(self, width: int) -> Chosen:
-        """One that costs much for a term, and others by their spare capacity for it."""
+        """Choose a machine that is costly in one term, and machines with spare capacity for it."""
         excess = self._state.excess
         over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
         waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))
@@ -144,7 +145,7 @@ class Neighbourhoods:
         return machines, self._processes_on(machines)
 
     def _dear(self, width: int) -> Chosen:
-        """One by its cost, any others, and the first machines of processes that moved to them."""
+        """Choose a machine by its cost, random others, and the homes of processes moved to them."""
         instance, costs = self._instance, self._state.term_cost
         if not costs.any():
             return None

@@ -1,8 +1,8 @@
-"""Machine reassignment: processes that run somewhere, and where they would run better.
+"""Machine reassignment: move running processes to machines where they cost less.
 
 The problem of the ROADEF/EURO challenge 2012, set by Google: Afsar et al., "Machine reassignment
 problem: the ROADEF/EURO challenge 2012", Annals of Operations Research 242, 2016. Amounts are the
-plain whole numbers of its instances.
+integers of the challenge's instances, without units.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Assignment: TypeAlias = "Sequence[int]"
 class Resource:
     """A resource of machines."""
 
-    is_transient: bool  # whether a process that moves needs it on both machines
+    is_transient: bool  # whether a moving process occupies it on both machines
     load_weight: int  # cost of each unit above the safety capacity of a machine
 
 
@@ -30,21 +30,21 @@ class Resource:
 class Machine:
     """A machine."""
 
-    # neighbourhood, location: numbers of the groups it belongs to
+    # neighbourhood, location: indices of the groups that the machine belongs to
     neighbourhood: int
     location: int
-    # capacity, safety: by resource: the hard capacity, and the safe capacity above which use costs
+    # capacity, safety: by resource; use above the safety capacity has a cost
     capacity: tuple[int, ...]
     safety: tuple[int, ...]
-    move_cost: tuple[int, ...]  # by machine: the cost of a process that comes from here
+    move_cost: tuple[int, ...]  # by target machine: cost of moving a process from this machine
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Processes that never share a machine."""
+    """A set of processes of which no two may share a machine."""
 
-    min_locations: int  # in how many locations they run at least
-    # Services of which a process runs in each neighbourhood where one of this service does
+    min_locations: int  # minimum number of locations in which its processes run
+    # Services that must have a process in each neighbourhood where this service has one
     depends_on: tuple[int, ...]
 
 
@@ -59,7 +59,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """For each unit free of one resource, so many of another should be free, too."""
+    """`target` units of resource `against` should be free per free unit of resource `of`."""
 
     of: int
     against: int
@@ -69,15 +69,15 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """An instance."""
+    """An instance of machine reassignment."""
 
     resources: tuple[Resource, ...]
     machines: tuple[Machine, ...]
     services: tuple[Service, ...]
     processes: tuple[Process, ...]
     balances: tuple[Balance, ...]
-    initial: tuple[int, ...]  # where the processes run
-    # process_weight, service_weight, machine_weight: of the three costs of moving
+    initial: tuple[int, ...]  # machine on which each process runs
+    # process_weight, service_weight, machine_weight: weights of the three move costs
     process_weight: int
     service_weight: int
     machine_weight: int
@@ -85,7 +85,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentCost:
-    """The five terms, weighted; a solution is worth their sum."""
+    """The five weighted cost terms of an assignment."""
 
     load: int
     balance: int
@@ -95,13 +95,13 @@ class ReassignmentCost:
 
     @property
     def total(self) -> int:
-        """The figure by which the challenge ranks."""
+        """Sum of the terms, by which the challenge ranks solutions."""
         moves = self.process_moves + self.service_moves + self.machine_moves
         return self.load + self.balance + moves
 
 
 def cost_of(problem: Reassignment, machine_of: Assignment) -> ReassignmentCost:
-    """The cost of an assignment, whether it is allowed or not."""
+    """Return the cost of an assignment, whether it is feasible or not."""
     used = _used_capacity(problem, machine_of)
     moved = [p for p, m in enumerate(machine_of) if m != problem.initial[p]]
     of_service = Counter(problem.processes[p].service for p in moved)
@@ -123,7 +123,7 @@ def cost_of(problem: Reassignment, machine_of: Assignment) -> ReassignmentCost:
 
 
 def _used_capacity(problem: Reassignment, machine_of: Assignment) -> list[list[int]]:
-    """By machine and resource."""
+    """Return the used amounts by machine and resource."""
     used = [[0] * len(problem.resources) for _ in problem.machines]
     for process, machine in zip(problem.processes, machine_of, strict=True):
         row = used[machine]
@@ -133,15 +133,18 @@ def _used_capacity(problem: Reassignment, machine_of: Assignment) -> list[list[i
 
 
 def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
-    """Every rule that an assignment breaks, one sentence each; none where it is allowed."""
+    """Return a message for each constraint that an assignment violates; empty if it is feasible."""
     strange = [p for p, m in enumerate(machine_of) if not 0 <= m < len(problem.machines)]
     if len(machine_of) != len(problem.processes) or strange:
-        return [f"{len(machine_of)} processes have machines, {len(strange)} of them unknown ones"]
+        return [f"{len(machine_of)} processes are assigned, {len(strange)} to unknown machines"]
     return [*_overfull(problem, machine_of), *_misplaced(problem, machine_of)]
 
 
 def _overfull(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
-    """Capacity; of transient resources what leaves counts, too."""
+    """Yield a message for each exceeded capacity.
+
+    A moved process still counts on its initial machine for transient resources.
+    """
     used = _used_capacity(problem, machine_of)
     for p, machine in enumerate(problem.initial):
         if machine_of[p] != machine:
@@ -154,7 +157,10 @@ def _overfull(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
 
 
 def _misplaced(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
-    """Services that share a machine, run in too few locations, or lack what they depend on."""
+    """Yield a message for each violated constraint on services.
+
+    The constraints are: no shared machine, minimum number of locations, dependencies.
+    """
     services = [process.service for process in problem.processes]
     for (service, machine), number in Counter(zip(services, machine_of, strict=True)).items():
         if number > 1:

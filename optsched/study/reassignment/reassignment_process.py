@@ -1,4 +1,4 @@
-"""Reassignment in processes of its own: seeds side by side, each stage from the best so far."""
+"""Reassignment in worker processes: several seeds run in parallel, stage by stage."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from optsched.study.reassignment.solve_reassignment import Stage
 
 _OTHER_LOTS: Final = 2**32
-"""Even: the seed says what an annealing looks at, too."""
+"""Seed offset between stages; even, because odd and even seeds select different `STYLES`."""
 
-NOT_READY: Final = "the solver process did not come up"
+NOT_READY: Final = "the solver process did not start"
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentWork:
-    """A part of a search on its way to a worker."""
+    """One stage of a search, which is sent to a worker process."""
 
     problem: Reassignment
-    effort: Effort  # its clock is a function of the standard library
+    effort: Effort  # its clock must be a function of the standard library
     stage: Stage
-    start: tuple[int, ...]  # an allowed assignment
+    start: tuple[int, ...]  # a feasible assignment
 
     def run(self, report: Callable[[object], None]) -> str:
         """See `Work`."""
@@ -53,11 +53,12 @@ class ReassignmentWork:
 def reassignments(
     workers: Sequence[WorkerProcess], problem: Reassignment, effort: Effort
 ) -> Iterator[ReassignmentResult]:
-    """Better and better assignments, each checked here; the last one says why no better one came.
+    """Yield ever better assignments, each verified here; the last one has the reason of the end.
 
-    `workers`: each draws other random numbers; each stage continues from the best result of all.
-    With a number of steps the result depends on their number. `effort`: of each; its clock is a
-    function of the standard library. Raises ValueError: as `quick_reassignment`.
+    `workers`: each worker has its own seed, and each stage starts from the best result of all
+    workers. If `effort` limits steps, the result depends on the number of workers. `effort`: the
+    effort of each worker; its clock must be a function of the standard library. Raises ValueError:
+    as `quick_reassignment`.
     """
     race = _Race(problem, effort, quick_reassignment(problem))
     yield race.best
@@ -75,7 +76,7 @@ def reassignments(
 
 
 class _Race:
-    """The results of several workers."""
+    """The best result of several workers."""
 
     def __init__(self, problem: Reassignment, effort: Effort, best: ReassignmentResult) -> None:
         self._problem, self._effort, self.best = problem, effort, best
@@ -84,16 +85,16 @@ class _Race:
         self._stopped, self._running = OUT_OF_TIME, 0
 
     def is_optimal(self) -> bool:
-        """Whether no better result is possible."""
+        """Return whether the best result is proved optimal."""
         return self.best.is_proved
 
     def result(self, stopped: str) -> ReassignmentResult:
-        """The best result, and why it is the last one: as decided, or as a worker said."""
+        """Return the best result with the reason of the end: `stopped`, or a worker's reason."""
         said = BOUND_MET if self.best.is_proved else stopped or self._stopped
         return replace(self.best, stopped=said, history=tuple(self._history))
 
     def run(self, workers: Sequence[WorkerProcess], turn: int) -> Iterator[ReassignmentResult]:
-        """One stage of all workers; each draws other lots than before."""
+        """Run one stage on all workers, with seeds that differ between stages and workers."""
         stage, share = SCHEDULE[turn]
         effort, start = self._share_of_effort(share), self.best.machine_of
         seed = len(workers) * effort.seed + turn * _OTHER_LOTS
@@ -115,7 +116,7 @@ class _Race:
                 elif self._is_better(answer):
                     yield replace(self.best, history=tuple(self._history))
         finally:
-            # The listeners end with the processes that they listen to.
+            # The listener threads end when their worker processes end.
             for worker in workers if self._running else ():
                 if worker.pid is not None:
                     os.kill(worker.pid, signal.SIGKILL)
@@ -134,7 +135,7 @@ class _Race:
             return False
         best, cost = self.best, cost_of(self._problem, new.machine_of).total
         bound = max(best.bound, new.bound)
-        # Of equal ones the first in order, in any order of arrival.
+        # Ties go to the smaller assignment, so that the order of arrival does not matter.
         if (cost, new.machine_of) < (best.cost, best.machine_of):
             self._history.append((round(self._effort.clock() - self._began, 3), cost))
             self.best = replace(best, machine_of=new.machine_of, cost=cost, found_by=new.found_by)
@@ -144,7 +145,7 @@ class _Race:
 
 
 def _listen(worker: WorkerProcess, work: ReassignmentWork, queue: SimpleQueue[Any]) -> None:
-    """Everything that a worker says, and at last why it ended."""
+    """Put a worker's results into the queue, and last the reason why it ended."""
     effort = work.effort
     is_timed = effort.steps is None and effort.clock is time.monotonic
     answers = worker.work(work, effort.seconds if is_timed else None)

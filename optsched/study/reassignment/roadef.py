@@ -1,8 +1,8 @@
 """Instances of the ROADEF/EURO challenge 2012: `model_*.txt` and `assignment_*.txt`.
 
-The challenge's subject, section "Input and output file formats": resources, machines, services,
-processes, balance costs and weights one after the other; an assignment lists the machine of each
-process.
+The challenge's subject, section "Input and output file formats", defines the files. A model lists
+resources, machines, services, processes, balance costs and weights in this order; an assignment
+lists the machine of each process.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ SUFFIX: Final = ".txt"
 
 
 def is_model(path: str) -> bool:
-    """Whether a path names a model of the challenge rather than a cluster."""
+    """Return whether a path names a model of the challenge rather than a cluster."""
     return path.endswith(SUFFIX)
 
 
 def reassignment_document(
     model: Path, machine_of: Sequence[int], result: Mapping[str, Any], made: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One assignment.
+    """Return the document of one assignment.
 
-    `model`: the file it is for. `machine_of`: of each process. `result`: the costs, their quality,
-    and their source. `made`: everything to reproduce it.
+    `model`: file of the instance. `machine_of`: machine of each process. `result`: the costs, their
+    quality and their source. `made`: what is needed to reproduce the assignment.
     """
     return {
         "apiVersion": API_VERSION,
@@ -59,34 +59,34 @@ def reassignment_document(
 
 
 def write_assignment(machine_of: Sequence[int]) -> str:
-    """As the challenge writes it: the machine of each process on one line."""
+    """Return an assignment in the challenge's format: the machine of each process on one line."""
     return " ".join(map(str, machine_of)) + "\n"
 
 
 def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignment:
-    """An instance and where its processes run.
+    """Return an instance with its initial assignment.
 
-    `model`: a file `model_*.txt`. `assignment`: None for `assignment_*.txt` beside it. Raises
-    InstanceError: a file can not be read; the message has file, line, the text there and what would
-    be accepted. Or the processes can not run where they do.
+    `model`: a file `model_*.txt`. `assignment`: None for `assignment_*.txt` in the same folder.
+    Raises InstanceError: the assignment is infeasible, or a file can not be read; the message then
+    names file, line, the invalid text and what is accepted.
     """
     initial = assignment or initial_file(model)
     found = parse_reassignment(text_of(model), text_of(initial), model.name, initial.name)
     wrong = wrong_with(found, found.initial)
     if wrong:
-        raise InstanceError(f"{initial}: this is not allowed: {wrong[0]} (1 of {len(wrong)})")
+        raise InstanceError(f"{initial}: it is infeasible: {wrong[0]} (1 of {len(wrong)})")
     return found
 
 
 def initial_file(model: Path) -> Path:
-    """The file `assignment_*.txt` that belongs to a file `model_*.txt`."""
+    """Return the file `assignment_*.txt` that belongs to a file `model_*.txt`."""
     return model.with_name(model.name.replace("model", "assignment", 1))
 
 
 def parse_reassignment(
     model: str, assignment: str, name: str = "model", initial_name: str = "assignment"
 ) -> Reassignment:
-    """The same of texts, whatever the costs of the assignment.
+    """Return the instance of two texts, without checking that the assignment is feasible.
 
     Raises InstanceError: as `read_reassignment`.
     """

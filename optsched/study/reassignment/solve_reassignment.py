@@ -1,7 +1,7 @@
-"""Machine reassignment: prices for a bound, annealing, then neighbourhoods solved whole.
+"""Solve machine reassignment: dual prices for a bound, annealing, then CP-SAT neighbourhoods.
 
-Simulated annealing of shifts and swaps improves an assignment most, and again after reheating;
-CP-SAT then decides the processes of a few machines together, with all others fixed.
+Simulated annealing of shifts and swaps improves an assignment most, and again after reheating.
+CP-SAT then assigns the processes of a few machines together while all other processes are fixed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ CP_SAT: Final = "cp-sat"
 
 
 class Stage(Enum):
-    """Parts of a search.
+    """Stages of a search.
 
-    COOL: a bound, then annealing from the first assignment on. WARM: the best one is made lukewarm
-    and annealed again. IMPROVE: neighbourhoods of it are solved whole.
+    COOL: find a bound, then anneal the initial assignment. WARM: reheat the best assignment
+    moderately and anneal it again. IMPROVE: solve neighbourhoods of the best assignment by CP-SAT.
     """
 
     COOL = "cool"
@@ -51,21 +51,21 @@ SCHEDULE: Final = (
     (Stage.IMPROVE, 0.19),
     (Stage.IMPROVE, 0.19),
 )
-"""With the shares of the effort that they get."""
+"""The stages in order, each with its share of the effort."""
 
 _BOUND_SHARE: Final = 0.1
-"""Of the first stage."""
+"""Share of the first stage that the bound gets."""
 
 Report: TypeAlias = "Callable[[ReassignmentResult], None]"
 
 _BOUND_STEPS: Final = 20
-"""Steps of prices for one of annealing, where steps are counted."""
+"""Price updates that count as one annealing step, if the effort is counted in steps."""
 
 _OFTEN: Final = 0.01
-"""Part of the effort after which annealing reports its best result."""
+"""Share of the effort between two reports of annealing."""
 
 _NEIGHBOURHOOD_STEPS: Final = 20
-"""Steps of annealing that a neighbourhood counts for."""
+"""Annealing steps that one neighbourhood counts for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,41 +73,40 @@ class Effort:
     """The limits of a search."""
 
     clock: Callable[[], float]
-    seconds: float = 300.0  # by `clock`; ignored where `steps` is given
-    # For all random numbers; with odd ones large processes are tried more often than with even ones
+    seconds: float = 300.0  # by `clock`; ignored if `steps` is given
+    # Seed of all random numbers; odd seeds draw large processes more often than even seeds
     seed: int = 0
-    # Steps of annealing, and of other kinds in proportion. The same input gives the same
-    # assignment: no clock is read.
+    # Annealing steps, and work of other kinds in proportion. No clock is read then, so the same
+    # input gives the same assignment.
     steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentResult:
-    """An assignment and how good it is."""
+    """An assignment, its cost, and a lower bound."""
 
     machine_of: tuple[int, ...]  # checked by `wrong_with`
-    # cost, bound: of it, and of any
-    cost: int
-    bound: int
-    stopped: str  # why it ended; empty while it runs
+    cost: int  # cost of the assignment
+    bound: int  # lower bound on the cost of every assignment
+    stopped: str  # why the search ended; empty while it runs
     found_by: str = START  # `start`, `annealing` or `cp-sat`
-    history: tuple[tuple[float, int], ...] = ()  # seconds and cost of each report before
+    history: tuple[tuple[float, int], ...] = ()  # seconds and cost of each improvement
 
     @property
     def is_proved(self) -> bool:
-        """Whether none costs less."""
+        """Whether the assignment is proved optimal."""
         return self.cost <= self.bound
 
     @property
     def gap(self) -> float:
-        """How much less there might be, of the cost."""
+        """Distance between cost and bound, as a fraction of the cost."""
         return (self.cost - self.bound) / self.cost if self.cost > self.bound else 0.0
 
 
 def quick_reassignment(problem: Reassignment) -> ReassignmentResult:
-    """The assignment from which it starts, with the bound of sums.
+    """Return the initial assignment with the challenge's bound, without any search.
 
-    Raises ValueError: it is not allowed, or sums may not be exact.
+    Raises ValueError: the assignment is infeasible, or costs are too large for exact sums.
     """
     instance = Instance.from_problem(problem)
     found = _checked(problem, problem.initial, bound_of(instance, usual_prices(instance)))
@@ -117,10 +116,10 @@ def quick_reassignment(problem: Reassignment) -> ReassignmentResult:
 def solve_reassignment(
     problem: Reassignment, effort: Effort, report: Report = lambda result: None
 ) -> ReassignmentResult:
-    """The cheapest allowed assignment that is found with an effort, never worse than the first.
+    """Return the cheapest feasible assignment found, never worse than the initial one.
 
-    `problem`: its first assignment is allowed. `report`: called with each better assignment or
-    bound. Raises ValueError: as `quick_reassignment`.
+    `problem`: an instance whose initial assignment is feasible. `report`: called with each better
+    assignment or bound. Raises ValueError: as `quick_reassignment`.
     """
     search = _Search(problem, effort, report, problem.initial)
     until = 0.0
@@ -137,7 +136,7 @@ def search_reassignment(
     start: tuple[int, ...],
     report: Report = lambda result: None,
 ) -> ReassignmentResult:
-    """The same by one stage that has all of the effort, from an allowed assignment on."""
+    """Return the result of one stage that spends all of the effort, from a feasible assignment."""
     search = _Search(problem, effort, report, start)
     search.run(stage, 1.0)
     return search.result()
@@ -146,13 +145,13 @@ def search_reassignment(
 def _checked(problem: Reassignment, machine_of: tuple[int, ...], bound: int) -> ReassignmentResult:
     wrong = wrong_with(problem, machine_of)
     if wrong:
-        raise ValueError(f"this assignment is not allowed: {wrong[0]}")
+        raise ValueError(f"this assignment is infeasible: {wrong[0]}")
     return ReassignmentResult(machine_of, cost_of(problem, machine_of).total, bound, "")
 
 
 @dataclass
 class _Spent:
-    """How much of an effort is spent, from 0 to 1."""
+    """The share of an effort that is spent, from 0 to 1."""
 
     effort: Effort
     steps: float = 0.0
@@ -173,7 +172,7 @@ class _Spent:
 
 
 class _Search:
-    """The knowledge of one instance."""
+    """The search on one instance: its best assignment and bound so far."""
 
     def __init__(
         self, problem: Reassignment, effort: Effort, report: Report, start: tuple[int, ...]
@@ -187,14 +186,14 @@ class _Search:
         self._history = [(0.0, self.best.cost)]
 
     def result(self) -> ReassignmentResult:
-        """The best so far, at the end."""
+        """Return the best result with the reason of the end."""
         return self._build_result(BOUND_MET if self.best.is_proved else OUT_OF_TIME)
 
     def _build_result(self, stopped: str) -> ReassignmentResult:
         return replace(self.best, stopped=stopped, history=tuple(self._history))
 
     def _offer(self, machine_of: I64, found_by: str) -> None:
-        """Take a better assignment, after an independent check."""
+        """Accept an assignment if it is better, after an independent check."""
         found = _checked(self._problem, tuple(machine_of.tolist()), self.best.bound)
         if found.cost < self.best.cost:
             self.best = replace(found, found_by=found_by)
@@ -205,7 +204,7 @@ class _Search:
         return not self.best.is_proved and self._spent.share < until
 
     def run(self, stage: Stage, until: float) -> None:
-        """Go through a stage until a share of the effort is spent."""
+        """Run a stage until the share `until` of the effort is spent."""
         instance, style = self._instance, STYLES[self._effort.seed % len(STYLES)]
         if stage is Stage.COOL:
             self._bound(until * _BOUND_SHARE)
@@ -213,7 +212,6 @@ class _Search:
         elif stage is Stage.WARM:
             self._anneal(np.array(self.best.machine_of), style, warming(instance), until)
         else:
-            # Solve neighbourhoods until a share of the effort is spent.
             start = np.array(self.best.machine_of, np.int64)
             neighbourhoods = Neighbourhoods(self._instance, start, self._random)
             while self._has_time(until):
@@ -226,14 +224,14 @@ class _Search:
                     self._report(self._build_result(""))
 
     def _bound(self, until: float) -> None:
-        """Look for a bound until a share of the effort is spent."""
+        """Improve the bound until the share `until` of the effort is spent."""
 
         def has_time() -> bool:
             self._spent.steps += 1 / _BOUND_STEPS
             return self._spent.share < until
 
         instance = self._instance
-        # Prices aim at a cost that may be reached; any that is not too high serves.
+        # The target cost of the price steps: any value serves that is not far above the optimum.
         aim = self.best.bound + 0.5 * (self.best.cost - self.best.bound)
         prices = better_prices(instance, aim, usual_prices(instance), has_time)
         bound = bound_of(instance, prices)
@@ -244,7 +242,7 @@ class _Search:
     def _anneal(
         self, start: I64, style: Style, temperature: Callable[[float], float], until: float
     ) -> None:
-        """Anneal from an assignment on until a share of the effort is spent."""
+        """Anneal from an assignment until the share `until` of the effort is spent."""
         annealing = Annealing(AssignmentState(self._instance, start), style, self._random)
         begins = reported = self._spent.share
         while self._has_time(until):
