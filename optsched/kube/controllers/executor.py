@@ -1,4 +1,4 @@
-"""Carries out the effects of controllers: many writes together, each safe to repeat."""
+"""Execute the effects of controllers: many concurrent writes, each safe to repeat."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from optsched.kube.runtime.events import EventRecorder
 
 AT_ONCE: Final = 64
-"""Concurrent requests; more would make none of them faster."""
+"""Maximum of concurrent requests; more would only slow each request down."""
 
 _Write: TypeAlias = Create | Patch | PatchStatus | Delete
 _LEAVING: Final = "because it is being terminated"
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 class Stale(Exception):
-    """The decision is based on an old state, or another process leads: reconcile again."""
+    """Raised if a decision used an outdated state or another process may lead: reconcile again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ExecutorContext:
 
 
 class Executor:
-    """Carries out effects, and stores the objects that the server returns."""
+    """Executes effects, and stores the objects that the server returns."""
 
     def __init__(self, api: Client, store: Store, context: ExecutorContext) -> None:
         self._api = api
@@ -80,9 +80,9 @@ class Executor:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def carry_out(self, effects: Effects) -> tuple[Again, ...]:
-        """Carry out all effects; returns the delayed requeues among them.
+        """Execute all effects, and return the delayed requeues among them.
 
-        Raises the worst error, Stale or KubeError, after all effects were tried.
+        Raises the worst error, such as Stale or KubeError, after all effects were attempted.
         """
         agains = tuple(effect for effect in effects if isinstance(effect, Again))
         rest = [effect for effect in effects if not isinstance(effect, Again)]
@@ -147,23 +147,23 @@ class Executor:
         )
         meta = found.get("metadata", {})
         is_object = found.get("kind") == effect.kind.kind and "resourceVersion" in meta
-        # The server returns an object that waits for its deletion, or the last state of one.
+        # The server returns a terminating object, or the last state of a deleted object.
         if is_object and "deletionTimestamp" in meta:
             self._store.record_written(effect.kind, found)
         else:
             self._store.record_deleted(effect.ref, effect.uid)
 
     async def _read_stranger(self, ref: Ref) -> None:
-        """Read the object that has a wanted name, if no watch covers it."""
+        """Read the object that has the name of a failed create, if no watch may cover it."""
         if not self._store.is_narrow(ref.kind):
             return
         with suppress(NotFound):
             self._store.record_stranger(ref, await self._api.read_metadata(ref))
 
     def _handle_refusal(self, effect: _Write, error: KubeError) -> None:
-        """Handle a refused write; raises unless nothing is left to do."""
+        """Handle a refused write; raises an error unless the write is no longer needed."""
         if isinstance(effect, Delete) and isinstance(error, NotFound | Conflict):
-            # It was deleted, or another object has the name.
+            # The object was deleted, or another object has its name.
             self._store.record_deleted(effect.ref, effect.uid)
             return
         if isinstance(error, NotFound) or (isinstance(error, Forbidden) and _LEAVING in str(error)):
@@ -188,7 +188,7 @@ class Executor:
         raise error
 
     def _report_failed_create(self, effect: Create, error: ApiError) -> None:
-        """Write an event on the owner of an object that could not be created."""
+        """Write an event on the owner of an object whose creation failed."""
         owner = controller_of(effect.manifest)
         kind = owner and find_kind(str(owner.get("apiVersion")), str(owner.get("kind")))
         if not owner or not kind:
@@ -202,13 +202,13 @@ class Executor:
 
 
 def _is_other_uid(effect: _Write, error: KubeError) -> bool:
-    """Whether a patch was refused because the object has another UID."""
+    """Return whether a patch was refused because the object has another UID."""
     has_uid = isinstance(effect, Patch) and effect.uid != ""
     return has_uid and isinstance(error, Rejected) and _OTHER_UID in error.message
 
 
 def _guarded(effect: Patch) -> dict[str, Any]:
-    """Return the body with its preconditions."""
+    """Return the body of a patch with its UID and resource version as preconditions."""
     guards = {"uid": effect.uid, "resourceVersion": effect.resource_version}
     held = {name: value for name, value in guards.items() if value}
     if not held:
@@ -217,6 +217,6 @@ def _guarded(effect: Patch) -> dict[str, Any]:
 
 
 def _severity(error: BaseException) -> int:
-    """Rank errors: stale decisions below refusals, and those below programming errors."""
+    """Return an error's rank: stale decisions rank below refusals, these below other errors."""
     kinds = (Stale, KubeError, Exception)
     return next((i for i, kind in enumerate(kinds) if isinstance(error, kind)), len(kinds))

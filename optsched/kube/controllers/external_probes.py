@@ -1,4 +1,4 @@
-"""Answers from outside of the API server: of pods on a port, and of NVIDIA UFM about its fabric."""
+"""Probes outside the API server: a pod's port, and the fabric that NVIDIA UFM describes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 ANSWER_S: Final = 1.0
-"""How long a pod may take: a kubelet's probes wait as long (core/v1, Probe.timeoutSeconds)."""
+"""Seconds a pod may take to answer, as for a kubelet's probe (core/v1, Probe.timeoutSeconds)."""
 
 _REFUSALS: Final = 400
 
 
 async def is_answered(question: Question) -> bool:
-    """Whether the port accepts a connection, or the path answers without an error."""
+    """Return whether the port accepts a connection, or the path answers without an error."""
     try:
         async with asyncio.timeout(ANSWER_S):
             return await (_probe_http(question) if question.path else _probe_tcp(question))
@@ -59,10 +59,10 @@ async def _probe_http(question: Question) -> bool:
 
 
 FABRIC_ANSWER_S: Final = 30.0
-"""Timeout, as in Volcano."""
+"""Timeout of a UFM request in seconds, as in Volcano."""
 
 MOST_BYTES: Final = 100 * 2**20
-"""Limit of a response, as in Volcano."""
+"""Maximum size of a UFM response in bytes, as in Volcano."""
 
 _OK: Final = 200
 
@@ -75,18 +75,18 @@ class _Credentials:
 
     @property
     def basic(self) -> str:
-        """As a header has them (RFC 7617)."""
+        """The value of an Authorization header (RFC 7617)."""
         pair = f"{self.username}:{self.password}".encode()
         return f"Basic {b64encode(pair).decode()}"
 
 
 class _NoAnswer(Exception):
-    """Why there is no answer; the message contains no credentials."""
+    """Raised when UFM gives no usable answer; the message contains no credentials."""
 
 
 @dataclass(frozen=True, slots=True)
 class UfmClient:
-    """Reads fabrics; an error becomes part of the answer."""
+    """Reads fabrics from UFM; an error becomes part of the answer."""
 
     api: Client
     clock: Clock
@@ -95,7 +95,7 @@ class UfmClient:
         """Return the links of a fabric, or why they can not be read."""
         try:
             body = await _fetch(fabric, await self._credentials(fabric))
-            # Parsing fabrics of thousands of hosts takes a second.
+            # A fabric of thousands of hosts takes a second to parse.
             links = await asyncio.to_thread(read_links, body)
         except (_NoAnswer, UfmError, KubeError) as e:
             return FabricAnswer(self.clock.now_ms(), problem=f"{fabric.url}: {e}")
@@ -107,7 +107,7 @@ class UfmClient:
         try:
             texts = {key: b64decode(data.get(key) or "").decode() for key in _KEYS}
         except ValueError as e:
-            raise _NoAnswer(f"{ref} can not be read: it is no text") from e
+            raise _NoAnswer(f"{ref} can not be read: a value is not UTF-8 text") from e
         lacking = [key for key in ("username", "password") if not texts[key]]
         if lacking:
             raise _NoAnswer(f"{ref} has no {' and no '.join(lacking)}")
@@ -145,7 +145,7 @@ async def _fetch(fabric: Fabric, credentials: _Credentials) -> bytes:
 
 
 def _tls_context(fabric: Fabric, credentials: _Credentials) -> ssl.SSLContext | bool:
-    """Return the trusted authorities: those of the system and of the Secret."""
+    """Return a context that trusts the system's authorities and the Secret's; False for any."""
     if not fabric.verifies:
         return False
     context = ssl.create_default_context()

@@ -1,8 +1,8 @@
-"""Runs controllers: watches, a work queue, and the executor of their effects.
+"""Run controllers with watches, a work queue and the executor of their effects.
 
-A change, by a watch or a write of this process, queues keys. One worker at a time reconciles a key,
-from the current state, and its effects are carried out before it is reconciled again. The process
-may end at any moment: the next one reconciles every object once.
+A change from a watch or a write of this process queues keys. One worker at a time reconciles a key
+from the current state, and its effects are executed before the key is reconciled again. The process
+may end at any moment: the next leader reconciles every object once.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 WORKERS: Final = 64
-"""Keys that are reconciled together; they mostly wait for the server."""
+"""Maximum of keys reconciled concurrently; most of the time they wait for the server."""
 
 LOOK_S: Final = 0.2
-"""How often leadership is checked."""
+"""Seconds between two checks of leadership."""
 
 NUMBERS_EVERY_S: Final = 2.0
-"""Interval of writes of a status that may wait."""
+"""Least seconds between two writes of a status that may be deferred."""
 
 TELL_AFTER: Final = 5
-"""Failures in a row of one key after which they are logged again."""
+"""Consecutive failures of a key after which they are logged a second time."""
 
 _REMEMBERED: Final = 256
-"""Number of objects whose last status write is remembered."""
+"""Number of objects whose last status write is remembered; older writes are dropped above it."""
 
 Key: TypeAlias = "tuple[int, Ref]"
-"""Index of a controller, and one of its objects."""
+"""The index of a controller, and an object that it reconciles."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerDependencies:
-    """What a manager works with; the caller runs each of them.
+    """The dependencies of a manager; the caller runs those that have a `run`.
 
     reads_again: whether every kind is listed again when this process becomes the leader.
     """
@@ -116,12 +116,12 @@ class Manager:
         self._leads = False
         self._written_s: dict[Ref, float] = {}
         self._late_s: dict[Ref, float] = {}
-        """Objects with a deferred status, and since when."""
+        """When the status of an object was first deferred, for objects with a deferred status."""
         self._stopping = asyncio.Event()
         self._watch_log = WatchLog(dependencies.outage)
         self._absent: set[tuple[Kind, Scope]] = set()
         self._stale: set[tuple[Kind, Scope]] = set()
-        """Watches that have to list again before a new leader works."""
+        """The watches that must list again before this process, as a new leader, reconciles."""
         self._follows: dict[tuple[Kind, Scope], asyncio.Task[None]] = {}
         dependencies.metrics.depth.set_function(lambda: len(self._queue))
         dependencies.metrics.watch_groups(self._groups)
@@ -129,25 +129,25 @@ class Manager:
     # --- public ----------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop after the current effects."""
+        """Make `run` return."""
         self._stopping.set()
 
     def trouble(self) -> str:
-        """See `server.Probes`: the loop that answers is the loop that works."""
+        """See `Probes`; no trouble, because the event loop that answers also reconciles."""
         return ""
 
     def unready(self) -> str:
-        """See `server.Probes`: a standby is ready, too."""
+        """See `Probes`; a standby is ready, too."""
         missing = self.store.unsynced()
         return f"not listed yet: {', '.join(missing)}" if missing else ""
 
     def may_report(self, note: Note) -> bool:
-        """Whether this process leads and the object of a note exists."""
+        """Return whether this process leads and the object of a note exists."""
         leads = self._leads and self._deps.leadership.is_leading
         return leads and self.exists(note.about, note.uid)
 
     def exists(self, about: Ref, uid: str) -> bool:
-        """Whether an object exists; objects of kinds that are not watched whole always do."""
+        """Return whether an object exists; always true for kinds not watched completely."""
         if about.kind not in self.store.kinds or self.store.is_narrow(about.kind):
             return True
         known = self.store.get(about.kind, about.namespace, about.name)
@@ -155,11 +155,11 @@ class Manager:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no key is queued or reconciled."""
+        """Whether no key is queued or being reconciled."""
         return self._queue.is_idle
 
     def _groups(self) -> Mapping[PodGroupPhase, Mapping[str, int]]:
-        """Return PodGroups by phase and queue; empty if another process reports them."""
+        """Count PodGroups by phase and queue; empty if another process reports them."""
         is_known = self._leads and {QUEUE, POD_GROUP} <= set(self.store.kinds)
         return groups_by_phase(self.store) if is_known else {}
 
@@ -182,17 +182,17 @@ class Manager:
         while True:
             term = self._deps.leadership.term
             if term != known_term and self._leads:
-                # Even if it leads again by now: writes in between were dropped.
+                # Even if this process leads again: writes between the terms were dropped.
                 self._leads = False
                 self._deps.metrics.leading.set(False)
                 # An outage of the server has been reported already.
                 level = logging.INFO if self._deps.outage.is_active else logging.WARNING
-                log.log(level, "another process may work from now on")
+                log.log(level, "leadership lost: another process may reconcile")
                 self._deps.outage.retain(lambda about: about == LEASE or about in self._follows)
                 self._queue.clear()
                 self._late_s.clear()
             if term not in (0, known_term) and self.store.is_synced and self._deps.reads_again:
-                # A watch may have been silent during the term of another leader.
+                # A watch may have missed events during another leader's term.
                 self._stale = self._follows.keys() - self._absent
                 for kind, scope in self._stale:
                     self._follows[kind, scope].cancel()
@@ -208,7 +208,7 @@ class Manager:
 
     def _enqueue_all(self) -> None:
         log.info(
-            "this process works: %s", ", ".join(dict.fromkeys(c.name for c in self._controllers))
+            "leading: reconciling %s", ", ".join(dict.fromkeys(c.name for c in self._controllers))
         )
         for kind in self.store.kinds:
             for obj in self.store.listed(kind):
@@ -236,8 +236,8 @@ class Manager:
         self._deps.metrics.watch_failures.labels(kind.plural).inc()
         is_reported = self._watch_log.record_failure((kind, scope), kind, error)
         if is_reported and isinstance(error, NotFound) and kind.plural in self.store.unsynced():
-            # A kind that is not installed counts as empty; its list is retried. A kind that was
-            # installed before is only missing on a server that is starting.
+            # A kind that is not installed counts as empty, and its list is retried. A kind that was
+            # listed before is missing only while a server starts.
             self._absent.add((kind, scope))
             self.store.apply(kind, Listed(()), scope)
 
@@ -246,7 +246,7 @@ class Manager:
             self._wake(kind, [obj for obj in (before, after) if obj is not None])
 
     def _wake(self, kind: Kind, objs: Sequence[Raw]) -> None:
-        """Queue the keys that a change affects; objs: an object, or its states before and after."""
+        """Queue the keys that a change affects; objs: the object's states before and after it."""
         for number in self._interested[kind]:
             controller = self._controllers[number]
             facet = controller.facets.get(kind)
@@ -257,7 +257,7 @@ class Manager:
                     self._queue.add((number, ref))
 
     def _find_woken(self, controller: Controller, kind: Kind, obj: Raw) -> list[Ref]:
-        """Return the keys that an object wakes; an error there must not end the process."""
+        """Return the keys that an object wakes; an error of the controller is only logged."""
         found = [ref_of(kind, obj)] if kind == controller.kind else []
         wakes = controller.wakes.get(kind)
         if wakes is None:
@@ -265,7 +265,7 @@ class Manager:
         try:
             return [*found, *wakes(obj, self.store)]
         except Exception:
-            log.exception("%s: what %s wakes is not known", controller.name, ref_of(kind, obj))
+            log.exception("%s: can not find what %s wakes", controller.name, ref_of(kind, obj))
             self._deps.metrics.reconciled(controller.name, "error")
             return found
 
@@ -278,7 +278,7 @@ class Manager:
                 self._queue.mark_done(key)
                 continue
             await self._reconcile(key)
-            # Without any write no other task has run meanwhile.
+            # A reconciliation without writes has not let other tasks run.
             await asyncio.sleep(0)
 
     async def _reconcile(self, key: Key) -> None:
@@ -289,7 +289,7 @@ class Manager:
             if not any(isinstance(effect, PatchStatus) for effect in effects):
                 self._late_s.pop(ref, None)
             effects = tuple(self._delay_status(effect, began_s) for effect in effects)
-            log.debug("%s %s: %d things to do", controller.name, ref, len(effects))
+            log.debug("%s %s: %d effects", controller.name, ref, len(effects))
             agains = await self._executor.carry_out(effects)
         except Stale as e:
             log.debug("%s %s: %s", controller.name, ref, e)
@@ -299,7 +299,7 @@ class Manager:
             self._report(key, e)
             return
         except Exception:
-            # An error with one object must not stop the others.
+            # An error with one object must not stop the reconciliation of others.
             log.exception("%s %s: failed", controller.name, ref)
             self._requeue(key, "error")
             return
@@ -332,7 +332,7 @@ class Manager:
             return
         if failures in (1, TELL_AFTER) or failures % 100 == 0:
             name = self._controllers[key[0]].name
-            log.warning("%s %s: not done yet, tried %d times: %s", name, key[1], failures, error)
+            log.warning("%s %s: failed %d times, will retry: %s", name, key[1], failures, error)
 
     def _requeue(self, key: Key, result: str) -> int:
         self._deps.metrics.reconciled(self._controllers[key[0]].name, result)

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the controllers: Volcano's names where it has one, else `optsched_`."""
+"""Prometheus metrics of the controllers, with Volcano's names or the prefix `optsched_`."""
 
 from __future__ import annotations
 
@@ -33,46 +33,46 @@ class _Groups:
 
 
 class ControllerMetrics(ProcessMetrics):
-    """Counters and gauges of one process.
+    """The metrics of one controller process.
 
-    leading: 1 while this process works.
-    writes: by verb and resource.
-    watch_failures: by resource.
-    depth: how many objects wait.
+    leading: 1 while this process leads.
+    writes: writes by verb and resource.
+    watch_failures: failed lists and watches by resource.
+    depth: the number of objects that wait.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._groups = _Groups()
         self.registry.register(self._groups)
-        self.leading = self.gauge("optsched_controllers_leading", "Whether this process works")
+        self.leading = self.gauge("optsched_controllers_leading", "Whether this process leads")
         name = "optsched_controller"
         self._looks = self.counter(
             f"{name}_looks",
-            "Objects that were looked at, by what came of it",
+            "Reconciliations of objects, by their result",
             "controller",
             "result",
         )
         self._seconds = self.histogram(
             f"{name}_look_seconds",
-            "From deciding on an object until all of it was written",
+            "Seconds from the decision on an object until all its writes are done",
             _SECONDS,
             "controller",
         )
         self.writes = self.counter(
-            f"{name}_writes", "Writes that the API server has taken", "verb", "resource"
+            f"{name}_writes", "Writes that the API server accepted", "verb", "resource"
         )
         self.watch_failures = self.counter(
             f"{name}_watch_failures", "Lists and watches that failed", "resource"
         )
-        self.depth = self.gauge(f"{name}_waiting", "Objects that wait to be looked at")
+        self.depth = self.gauge(f"{name}_waiting", "Objects that wait to be reconciled")
 
     def watch_groups(self, count: Callable[[], Mapping[PodGroupPhase, Mapping[str, int]]]) -> None:
-        """Count PodGroups by phase and queue whenever metrics are read."""
+        """Set the function that counts PodGroups by phase and queue when metrics are read."""
         self._groups.count = count
 
     def reconciled(self, controller: str, result: str, seconds: float | None = None) -> None:
-        """Record a reconciliation; result: done, stale, refused or error."""
+        """Record a reconciliation; result: `done`, `stale`, `refused` or `error`."""
         self._looks.labels(controller, result).inc()
         if seconds is not None:
             self._seconds.labels(controller).observe(seconds)

@@ -41,16 +41,16 @@ log = logging.getLogger(__name__)
 
 
 SHUTDOWN_S: Final = 2.0
-"""How long the remaining events, and the release of the lease, may take at shutdown."""
+"""Seconds that the remaining events, and then the release of the lease, may take at shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of a controller process.
 
-    election: None where this process is the only one.
-    listen: where health is served, and metrics unless `metrics` names another address.
-    metrics: where metrics are served over TLS; None for plain HTTP.
+    election: None if this process is the only replica.
+    listen: the addresses of health, and of metrics unless `metrics` is given.
+    metrics: the settings of metrics over TLS; None for plain HTTP at `listen`.
     """
 
     controllers: Sequence[Controller]
@@ -63,7 +63,7 @@ class Settings:
 async def run(settings: Settings) -> None:
     """Run controllers until SIGTERM or SIGINT.
 
-    Raises ConfigError where no cluster is configured, and OSError for an address that is taken.
+    Raises ConfigError if no cluster is configured, and OSError if an address is in use.
     """
     async with connect(settings.kubeconfig) as client:
         process = ControllerProcess(settings, client)
@@ -83,7 +83,7 @@ class ControllerProcess:
         self.metrics = ControllerMetrics()
         clock, timing, outage = SystemClock(), Timing(), Outage()
         self._election = ProcessElection(client, settings.election, clock, timing, outage)
-        # The manager is made below: it needs the recorder.
+        # The lambdas read the manager late, because the manager needs the recorder first.
         self._events = EventRecorder(
             client,
             clock,
@@ -104,7 +104,7 @@ class ControllerProcess:
         self.manager = Manager(settings.controllers, dependencies)
 
     async def run(self) -> None:
-        """Run until told to stop."""
+        """Run until SIGTERM or SIGINT."""
         stop = self.manager.stop
         async with asyncio.TaskGroup() as group:
             with handle_signals({signal.SIGTERM: stop, signal.SIGINT: stop}):
@@ -123,7 +123,7 @@ _EXPONENT: Final = 65537
 
 
 def generate_rsa_keys() -> KeyPair:
-    """Return a new RSA key of 2048 bits, as `ssh-keygen -m PEM` writes it; takes some 50 ms."""
+    """Return an RSA key of 2048 bits in the format of `ssh-keygen -m PEM`; takes about 50 ms."""
     key = rsa.generate_private_key(_EXPONENT, _BITS)
     private = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

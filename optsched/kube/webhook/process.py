@@ -43,29 +43,29 @@ log = logging.getLogger(__name__)
 
 
 LOOK_S: Final = 5.0
-"""How often certificates and webhook configurations are checked."""
+"""Seconds between two checks of certificates and webhook configurations."""
 
 CONFIG_LOOK_S: Final = 5.0
-"""How often the file of resource groups is read."""
+"""Seconds between two reads of the resource groups file."""
 
 RETRY_S: Final = 1.0
 ENDING_S: Final = 5.0
-"""How long open requests may take at shutdown."""
+"""Seconds that open requests may take at shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of a webhook process.
 
-    place: where API servers send reviews.
-    listen: where health is served, and metrics unless `metrics` names another address.
-    metrics: where metrics are served over TLS; None for plain HTTP.
-    files: credentials that are renewed elsewhere; None if the server signs its own.
-    secret, names: the Secret of its own credentials, and their DNS names and IP addresses.
-    service_name: the Service in front of it, after which webhook configurations are named.
-    url: where it is reached, instead of that Service.
-    config: the file of resource groups, reloaded when it changes; None for none.
-    grace_s: how long it still answers after a signal, while clients move to other replicas.
+    place: the address for reviews.
+    listen: the addresses of health, and of metrics unless `metrics` is given.
+    metrics: the settings of metrics over TLS; None for plain HTTP at `listen`.
+    files: credentials that another program renews; None if the server signs its own.
+    secret, names: the Secret of self-signed credentials, and their DNS names and IP addresses.
+    service_name: the Service of the webhook, after which its configurations are named.
+    url: the address for API servers, instead of that Service.
+    config: the resource groups file, reloaded when it changes, or None.
+    grace_s: seconds to keep answering after a signal, while clients move to other replicas.
     """
 
     services: Sequence[Service]
@@ -84,10 +84,10 @@ class Settings:
 
 
 async def run(settings: Settings) -> None:
-    """Review until SIGTERM or SIGINT.
+    """Answer reviews until SIGTERM or SIGINT.
 
-    Raises ConfigError where no cluster is configured, and OSError for an address that is taken or
-    a file that can not be read.
+    Raises ConfigError if no cluster is configured, and OSError if an address is in use or a file
+    can not be read.
     """
     async with connect(settings.kubeconfig) as client:
         process = WebhookProcess(settings, client)
@@ -99,7 +99,7 @@ async def run(settings: Settings) -> None:
 
 
 class WebhookProcess:
-    """The parts of one process, and its probes."""
+    """The parts of a webhook process, and its probes."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
         self._settings = settings
@@ -138,7 +138,7 @@ class WebhookProcess:
     def unready(self) -> str:
         """See `Probes`."""
         if self._stopping.is_set():
-            return "told to stop"
+            return "this process is stopping"
         unsynced = self._world.unsynced()
         if unsynced:
             return f"not listed yet: {', '.join(unsynced)}"
@@ -147,7 +147,7 @@ class WebhookProcess:
     # --- running ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run until told to stop."""
+        """Run until SIGTERM or SIGINT."""
         stop, services = self._stopping.set, self._settings.services
         files = self._settings.files
         if files is not None:
@@ -189,20 +189,20 @@ class WebhookProcess:
                 await self._timing.sleep(RETRY_S)
 
     async def _follow_config(self) -> None:
-        """Poll the file of resource groups, if there is one."""
+        """Poll the resource groups file, if there is one."""
         while self._config is not None:
             await self._timing.sleep(CONFIG_LOOK_S)
             self._config.poll()
 
     async def _keep_trust(self) -> None:
-        """Keep the certificate fresh, and API servers trusting it."""
+        """Renew the certificate when due, and keep its authority in the webhook configurations."""
         while True:
             pause_s = LOOK_S
             try:
                 await self._renew_trust()
             except (KubeError, OSError, ValueError) as e:
                 # The certificate in use is valid for weeks.
-                log.warning("certificate or configurations: %s", e)
+                log.warning("certificate or webhook configurations not renewed: %s", e)
                 pause_s = RETRY_S
             await self._timing.sleep(pause_s if self._is_trusted else RETRY_S)
 
@@ -220,14 +220,14 @@ class WebhookProcess:
         self._is_trusted = True
 
     def _present(self, credentials: Credentials) -> None:
-        """Use credentials for new connections; ValueError or OSError for those that are none."""
+        """Use credentials for new connections; raises ValueError or OSError if invalid."""
         self.metrics.expiry.set(self._certificate.present(credentials).timestamp())
 
 
 class ResourceGroupsFile:
     """Settings with the resource groups of a file.
 
-    `on_verdict` is called with the problem of each new content; empty if it is valid.
+    `on_verdict` is called for each changed content with its problem; empty if it is valid.
     """
 
     def __init__(self, path: Path, settings: Rules, on_verdict: Callable[[str], None]) -> None:
@@ -259,12 +259,12 @@ class ResourceGroupsFile:
             return
         self._seen = content
         self._settings = replace(self._settings, resource_groups=groups)
-        log.info("%s read again: %d resource groups", self._path, len(groups))
+        log.info("%s reloaded: %d resource groups", self._path, len(groups))
         self._on_verdict("")
 
     def _reject(self, seen: str, problem: str) -> None:
         if seen == self._seen:
             return
         self._seen = seen
-        log.error("%s not read again, what was good last stays: %s", self._path, problem)
+        log.error("%s not reloaded, the last valid content stays in use: %s", self._path, problem)
         self._on_verdict(problem)

@@ -1,8 +1,9 @@
 """Admission reviews over HTTPS; every error fails closed.
 
-A body that is no AdmissionReview gets 400, one that does not arrive 408, one that is too large 413,
-one that is no JSON 415, and an internal error is a denial. Before all kinds are listed the answer
-is 503, which an API server treats as a denial: the failure policy of the webhooks is Fail.
+The status is 400 for a body that is no AdmissionReview, 408 for a body that does not arrive, 413
+for a body that is too large and 415 for a body that is not JSON. An internal error is a denial.
+Until all kinds are listed, the status is 503, which an API server treats as a denial: the failure
+policy of the webhooks is Fail.
 """
 
 from __future__ import annotations
@@ -53,26 +54,29 @@ log = logging.getLogger(__name__)
 
 
 MAX_BODY: Final = 8 * 2**20
-"""A review of a change holds the old object, of which etcd takes 1.5 MiB, and the new one, of which
-an API server reads 3 MiB, both written with escapes. With Volcano's limit of 3 MiB the largest
-objects could be made, but not changed."""
+"""Maximum size of a review in bytes.
+
+A review of an update holds the old object, for which etcd accepts 1.5 MiB, and the new object, for
+which an API server accepts 3 MiB, both with escapes. With Volcano's limit of 3 MiB the largest
+objects could be created, but not updated.
+"""
 
 KEEPALIVE_S: Final = 120.0
-"""How long a connection may be idle: longer than API servers keep one, which is 90 s."""
+"""Seconds that a connection may be idle: longer than the 90 s for which API servers keep it."""
 
 LINGERING_S: Final = 1.0
-"""How long the rest of a body is read after an early answer."""
+"""Seconds for which the rest of a body is read after an early answer."""
 MAX_ROUNDS: Final = 4
-"""Reviews of one request: an answer may raise the next question."""
+"""Maximum number of reviews of one request: an answer may lead to further questions."""
 
 MAX_QUESTIONS: Final = 64
-"""Questions, apart from those of pod templates, that one request may raise together."""
+"""Maximum number of questions of one review, without those about pod templates."""
 
 ANSWERS_S: Final = 0.8 * TIMEOUT_S
-"""How long the API server may take to answer all questions of one request.
+"""Seconds that the API server may take to answer all questions of one request.
 
-The API server that asks for the review gives up after `TIMEOUT_S`: the user shall see a denial that
-says why, rather than a timeout.
+The API server that sent the review times out after `TIMEOUT_S`. This shorter limit lets the user
+see a denial with a reason instead of a timeout.
 """
 
 _JSON: Final = "application/json"
@@ -81,16 +85,16 @@ _Lookup: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion
 
 
 SMALL: Final = 64 * 2**10
-"""Largest size of a small body in bytes: most jobs have a tenth of that."""
+"""Largest size of a small body in bytes; most jobs have a tenth of this size."""
 MOST_BYTES: Final = 24 * 2**20
-"""Bytes of large bodies that are read or reviewed at the same time."""
+"""Maximum total bytes of large bodies that are read or reviewed concurrently."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 class MemoryBudget:
-    """An amount that is reserved in parts, first come, first served."""
+    """A total amount from which callers reserve parts, first come, first served."""
 
     def __init__(self, total: int) -> None:
         self._left = total
@@ -98,7 +102,7 @@ class MemoryBudget:
 
     @asynccontextmanager
     async def reserve(self, amount: int) -> AsyncIterator[None]:
-        """Reserve a part while the context is open; waits until it is available."""
+        """Reserve an amount while the context is open; waits until it is available."""
         if self._waiters or amount > self._left:
             place = (amount, asyncio.get_running_loop().create_future())
             self._waiters.append(place)
@@ -128,7 +132,7 @@ class MemoryBudget:
 
 
 class ReviewThreads:
-    """Threads in which reviews run."""
+    """The thread pools in which reviews run."""
 
     def __init__(self) -> None:
         self._small = ThreadPoolExecutor(2, "review")
@@ -137,7 +141,7 @@ class ReviewThreads:
 
     @asynccontextmanager
     async def reserve_memory(self, num_bytes: int) -> AsyncIterator[None]:
-        """Reserve memory for a large body; small ones need none."""
+        """Reserve memory for a large body; small bodies need no reservation."""
         if num_bytes <= SMALL:
             yield
             return
@@ -155,9 +159,9 @@ class ReviewThreads:
 
 @dataclass(frozen=True, slots=True)
 class Reviewer:
-    """Reviews requests on the watched state, and denials again on the current one.
+    """Reviews requests by the watched state, and denied requests again by the current state.
 
-    settings: returns those in force; their file may change.
+    settings: returns the current settings, as their file may change.
     """
 
     api: Client
@@ -171,7 +175,7 @@ class Reviewer:
     async def _answer_questions(
         self, service: Service, request: Request, response: Response, num_bytes: int
     ) -> Response:
-        """Return the response that follows once the API server has answered its questions.
+        """Return the final response, after the API server has answered the response's questions.
 
         A denied review still validates its pod templates, so that users see all mistakes together.
         """
@@ -185,14 +189,14 @@ class Reviewer:
                 return response
             if len(others) > MAX_QUESTIONS:
                 return Response(
-                    (f"more than {MAX_QUESTIONS} questions of access: use fewer queues",)
+                    (f"more than {MAX_QUESTIONS} access reviews are needed: use fewer queues",)
                 )
             try:
                 verdicts, *answers = await asyncio.gather(
                     self.templates.validate(templates), *map(self._answer_question, others)
                 )
             except KubeError as e:
-                log.warning("%s: questions to the API server: %s", service.path, e)
+                log.warning("%s: the API server did not answer: %s", service.path, e)
                 unanswered = f"the API server did not say whether this is allowed: {e}"
                 return replace(response, problems=(*response.problems, unanswered), questions=())
             known |= {**verdicts, **dict(zip(others, answers, strict=True))}
@@ -202,7 +206,7 @@ class Reviewer:
             response = await self.lanes.run(num_bytes, self._review, service, request)
         if response.allowed or response.problems:
             return response
-        return Response((f"questions are open after {MAX_ROUNDS} reviews: use fewer queues",))
+        return Response((f"not decided after {MAX_ROUNDS} rounds of reviews: use fewer queues",))
 
     async def _answer_question(self, question: _Lookup) -> Any:  # noqa: ANN401  what the question says
         match question:
@@ -217,9 +221,9 @@ class Reviewer:
                 return await list_podgroup_members(self.api, question.namespace)
 
     async def respond(self, service: Service, body: bytes) -> tuple[web.Response, str]:
-        """Return the answer to a body, and its result for metrics."""
+        """Return the HTTP response to a body, and its result for metrics."""
         if self.world.unsynced():
-            return _plain(503, "not ready: the cluster has not been looked at yet"), "unready"
+            return _plain(503, "not ready: the cluster has not been listed yet"), "unready"
         read = await self.lanes.run(len(body), self._read, service, body)
         if isinstance(read, _Unread):
             return _plain(read.status, read.text), "malformed"
@@ -248,7 +252,7 @@ class Reviewer:
             return _Unread(413, f"the review {e}")
         except MalformedReview as e:
             return _Unread(400, f"not an AdmissionReview: {e}")
-        # A template that was accepted before raises no question.
+        # A template that was accepted before needs no dry run.
         request = replace(request, answers=self.templates.accepted)
         return request, self._review(service, request)
 
@@ -265,7 +269,7 @@ class Reviewer:
     ) -> Response:
         """Review a denied request again if the objects on which the denial depends have changed.
 
-        A client may submit a job right after it created a queue, before the watch delivers that.
+        A client may submit a job right after its queue, before the watch delivers the queue.
         """
         self.metrics.second_looks.labels(service.path).inc()
         if not await self.world.refresh_objects(self.api, response.rests_on):
@@ -276,7 +280,7 @@ class Reviewer:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """The answer to a body that is no review."""
+    """The HTTP status and text for a body that is not an AdmissionReview."""
 
     status: int
     text: str
@@ -288,7 +292,7 @@ _BROKEN: Final = Response(("this object can not be reviewed: see the log of the 
 def application(
     services: Sequence[Service], reviewer: Reviewer, body_s: float = TIMEOUT_S
 ) -> web.Application:
-    """Return an application with the paths of services; body_s: timeout of a body."""
+    """Return an application that serves the paths of services; body_s: timeout of a body."""
     app = web.Application(client_max_size=MAX_BODY)
     for service in services:
         app.router.add_post(service.path, _handler(service, reviewer, body_s))
@@ -305,7 +309,8 @@ async def serve_reviews(
 ) -> AsyncIterator[Address]:
     """Serve over TLS while the context is open; yields the bound address.
 
-    ending_s: how long open requests may take at shutdown. OSError if the address can not be bound.
+    ending_s: seconds that open requests may take at shutdown. Raises OSError if the address can
+    not be bound.
     """
     runner = web.AppRunner(
         app,
@@ -347,10 +352,10 @@ def _handler(
                 said, result = await reviewer.respond(service, body)
         except TimeoutError:
             if result == "busy":
-                return _plain(503, "too much is under review: try again")
-            return _plain(408, f"the body did not come within {body_s:g} s")
+                return _plain(503, "too many reviews are in progress: try again")
+            return _plain(408, f"the body did not arrive within {body_s:g} s")
         except (OSError, web.RequestPayloadError):
-            return _plain(400, "the body is not whole: its sender has gone")
+            return _plain(400, "the body is incomplete: the client closed the connection")
         finally:
             seconds = reviewer.clock.monotonic() - began
             reviewer.metrics.reviewed(service.path, result, seconds)
@@ -360,12 +365,12 @@ def _handler(
 
 
 def _unreadable(http: web.Request) -> str:
-    """Return why a body is not read; empty where it is."""
+    """Return why a body is refused by its headers; empty if it is not."""
     if http.content_type != _JSON:
-        return f"{http.content_type} is not read here: send {_JSON}"
+        return f"{http.content_type} is not supported: send {_JSON}"
     encoding = http.headers.get("Content-Encoding", "identity").strip().lower()
-    # A few kilobytes can stand for gigabytes.
-    return "" if encoding == "identity" else f"{encoding[:60]} is not read here: send plain {_JSON}"
+    # A few compressed kilobytes can expand to gigabytes.
+    return "" if encoding == "identity" else f"{encoding[:60]} is not supported: send plain {_JSON}"
 
 
 def _plain(status: int, text: str) -> web.Response:

@@ -1,4 +1,4 @@
-"""Validates pod templates by dry runs, and remembers which ones the API server has accepted."""
+"""Validate pod templates by dry runs, and remember those that the API server accepted."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 MAX_CACHED: Final = 4096
-"""Accepted templates that are remembered, by digest."""
+"""Number of accepted templates to remember, by digest."""
 
 CACHED_S: Final = 600.0
-"""How long an accepted template is remembered: the API server may be upgraded meanwhile."""
+"""Seconds to remember an accepted template, as an upgraded API server may refuse it."""
 
 MAX_DRY_RUNS: Final = 32
-"""Dry runs at one time, of all reviews."""
+"""Concurrent dry runs of all reviews."""
 
 MAX_DRY_RUNS_OF_REVIEW: Final = 8
 """Concurrent dry runs of one review, so that a job of many templates does not block others."""
 
 
 class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
-    """Verdicts on templates that the API server has accepted; read by reviews in any thread."""
+    """Verdicts on templates that the API server accepted; any thread may read them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -46,14 +46,14 @@ class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
         return verdict
 
     def __iter__(self) -> Iterator[Question]:
-        """Iterate over nothing: a template is known by its digest alone."""
+        """Yield nothing: only the digests of templates are kept, not the questions."""
         return iter(())
 
     def __len__(self) -> int:
         return len(self._verdicts)
 
     def add(self, question: TemplateQuestion, verdict: TemplateVerdict) -> None:
-        """Remember a verdict for `CACHED_S`; the oldest one is forgotten beyond `MAX_CACHED`."""
+        """Remember a verdict for `CACHED_S`; beyond `MAX_CACHED` the oldest is dropped."""
         self._verdicts[question.digest] = (self._clock.monotonic() + CACHED_S, verdict)
         self._verdicts.move_to_end(question.digest)
         if len(self._verdicts) > MAX_CACHED:
@@ -63,10 +63,10 @@ class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
 class TemplateValidator:
     """Validates pod templates by dry runs on the API server.
 
-    Nothing is stored: each request is a dry run that creates a PodTemplate. Webhooks of this
-    project do not review that kind, so no review waits for another one.
+    Each request is a dry run that creates a PodTemplate, so that no object is stored. Webhooks of
+    this project do not review PodTemplates, so no review waits for another.
 
-    namespace: in which PodTemplates may be created. Validation does not depend on it.
+    namespace: where this process may create PodTemplates. Validation does not depend on it.
     """
 
     def __init__(self, api: Client, namespace: str, clock: Clock) -> None:
@@ -78,7 +78,7 @@ class TemplateValidator:
     async def validate(
         self, questions: Iterable[TemplateQuestion]
     ) -> dict[TemplateQuestion, TemplateVerdict]:
-        """Return a verdict for each template; raises KubeError where the server gives none."""
+        """Return a verdict for each template; raises KubeError if the server gives no verdict."""
         verdicts: dict[TemplateQuestion, TemplateVerdict] = {}
         waiting = iter(questions)
 

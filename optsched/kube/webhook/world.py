@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 
 class LiveWorld:
-    """A `World` that is up to date while its `watches` run.
+    """A `World` that is kept up to date while its `watches` run.
 
-    It may be read in any thread; each call sees one state of one kind.
+    Any thread may read it; each call sees a consistent state of one kind.
     """
 
     def __init__(self, clock: Clock, on_failure: Callable[[Kind], None]) -> None:
@@ -79,11 +79,11 @@ class LiveWorld:
         return self._store.unsynced()
 
     def watches(self, source: Client, timing: Timing) -> Iterator[Coroutine[None, None, None]]:
-        """Return the coroutines that keep it up to date."""
+        """Return the coroutines that keep this world up to date."""
         return (self._follow(kind, source, timing) for kind in KINDS)
 
     async def refresh_objects(self, api: Client, refs: Iterable[Ref]) -> bool:
-        """Read some objects again; returns whether any has changed."""
+        """Read objects again from the API server, and return whether any has changed."""
         found = [await self._read(api, ref) for ref in refs]
         return any(found)
 
@@ -94,7 +94,7 @@ class LiveWorld:
         except NotFound:
             self._store.record_deleted(ref, "")
         except KubeError as error:
-            # The known state decides: a denial stays.
+            # The known state stays, so that a denial based on it stands.
             log.warning("%s: can not be read: %s", ref, error)
         return self._store.get(ref.kind, ref.namespace, ref.name) is not before
 
@@ -112,7 +112,7 @@ class LiveWorld:
         self._on_failure(kind)
         is_reported = self._watch_log.record_failure(kind, kind, error)
         if is_reported and isinstance(error, NotFound) and kind.plural in self._store.unsynced():
-            # A kind that is not installed counts as empty; its list is retried.
+            # A kind that is not installed counts as empty, and its list is retried.
             self._store.apply(kind, Listed(()))
 
     def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
@@ -120,7 +120,7 @@ class LiveWorld:
             return
         old = self._queues.get(before["metadata"]["name"]) if before else None
         queue = parse_queue(after)[0] if after else None
-        # Reviews read in other threads: a queue that stays must never be missing in between.
+        # Reviews read in other threads: a queue that still exists must never be missing.
         if queue is not None:
             self._queues[queue.name] = queue
             self._children.setdefault(queue.parent, {})[queue.name] = queue

@@ -116,7 +116,7 @@ async def test_nothing_is_let_in_before_the_cluster_has_been_looked_at() -> None
     hook = Hook()
     async with hook.client:
         status, text = await hook.post(review())
-    assert (status, text) == (503, "not ready: the cluster has not been looked at yet")
+    assert (status, text) == (503, "not ready: the cluster has not been listed yet")
 
 
 async def test_what_is_known_decides() -> None:
@@ -192,7 +192,7 @@ async def test_what_is_no_review_is_refused(body: object, status: int, start: st
 async def test_what_is_not_said_to_be_json_is_not_read(content: str) -> None:
     async with following(Hook()) as hook:
         found = await hook.post(review(), content=content)
-    assert found == (415, f"{content} is not read here: send application/json")
+    assert found == (415, f"{content} is not supported: send application/json")
 
 
 async def test_large_bodies_wait_for_room() -> None:
@@ -228,7 +228,7 @@ async def test_a_body_without_room_is_sent_away() -> None:
         large = review(job(task(template=template(container(args=["x" * MOST_SMALL])))))
         async with hook.lanes.reserve_memory(MOST_BYTES):
             found = await hook.post(large)
-            assert found == (503, "too much is under review: try again")
+            assert found == (503, "too many reviews are in progress: try again")
             assert (await hook.post(review()))[1]["allowed"]
         assert (await hook.post(large))[1]["allowed"]
     assert b'path="/jobs/validate",result="busy"} 1.0' in hook.metrics.exposition()
