@@ -1,5 +1,5 @@
-"""A snapshot as read-only arrays and classes: what the engines compute on.
+"""A snapshot as read-only arrays and classes, on which the engines compute.
 
-Axes, named once: T pending tasks, C task classes, N nodes, S gang shapes, E entries of gang shapes,
+Array axes: T pending tasks, C task classes, N nodes, S gang shapes, E entries of gang shapes,
 G gangs, Q queues, R resources, D domains of a node label. Amounts are int64 in base units.
 """

@@ -1,4 +1,4 @@
-"""Array types and the few operations on rows that everything here shares."""
+"""Array types and the row operations that the modules of this package share."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ UNPLACED = -1
 """Node index of a task without a node."""
 
 UNLIMITED = np.int64(2**62)
-"""An amount that nothing reaches; two of them may be compared, never added."""
+"""An amount that stands for no limit; it may be compared, but adding two of them overflows."""
 
 
 LARGEST = np.int64(2**56)
-"""More than any cluster has of anything. Larger amounts are taken for so much: sums stay exact."""
+"""More than any cluster has of a resource. Larger amounts are capped here, so sums stay exact."""
 
 
 _MOST = int(LARGEST)
@@ -36,7 +36,7 @@ def frozen(*values: object) -> None:
 
 
 def table(rows: Sequence[Sequence[int]], width: int) -> I64:
-    """(len(rows), width) amounts, none above LARGEST."""
+    """Return the amounts as an array (len(rows), width), capped at LARGEST."""
     try:
         found = np.array(rows, np.int64).reshape(len(rows), width)
     except OverflowError:
@@ -46,10 +46,10 @@ def table(rows: Sequence[Sequence[int]], width: int) -> I64:
 
 
 def sparse_table(rows: Iterable[Iterable[tuple[str, int]]], columns: Mapping[str, int]) -> I64:
-    """(rows, columns) amounts by name, none above LARGEST, 0 where a row does not name a column.
+    """Return named amounts as an array (rows, columns), capped at LARGEST.
 
-    `columns` numbers the names; other names are skipped. Cost follows what rows name, not how
-    many columns there are.
+    An entry is 0 if its row does not name the column. `columns` numbers the names; other names are
+    skipped. The run time depends on the number of named amounts, not on the number of columns.
     """
     at: list[int] = []
     number: list[int] = []
@@ -69,32 +69,32 @@ def sparse_table(rows: Iterable[Iterable[tuple[str, int]]], columns: Mapping[str
 
 
 def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
-    """Group equal rows of several columns.
+    """Return the groups of equal rows of several columns.
 
     Parameters
     ----------
     columns
-        Arrays of one length n, compared exactly; at least one.
+        At least one array; all have the same length n. Values are compared exactly.
 
     Returns
     -------
     tuple
-        `group_of` (n,) with numbers from 0 in ascending order of the columns, and `first` with the
-        index of the first row of each group.
+        `group_of` (n,), the group of each row, numbered from 0 in ascending order of the columns;
+        and `first`, the index of the first row of each group.
 
     """
     code = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, inverse = np.unique(column, return_inverse=True)
         code = code * len(values) + inverse
-        # Renumbering after every column keeps the code below n · len(values), far from overflow.
+        # Renumbering after every column keeps the code below n · len(values): no overflow.
         _, code = np.unique(code, return_inverse=True)
     _, first = np.unique(code, return_index=True)
     return code.astype(np.int64), first.astype(np.int64)
 
 
 def ranges(starts: I64, lengths: I64) -> I64:
-    """Concatenate the ranges [start, start + length) without a loop."""
+    """Return the concatenated ranges [start, start + length), computed without a loop."""
     if not lengths.sum():
         return np.empty(0, np.int64)
     ends = np.cumsum(lengths)

@@ -1,4 +1,4 @@
-"""Labels and taints of nodes as columns of codes: a question is asked once a value."""
+"""Node labels and taints as columns of codes, so that a requirement is tested once a value."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ NODE_NAME = "metadata.name"
 
 
 class NodeColumns:
-    """Columns of node labels and other marks, built when first read and kept.
+    """Columns of node labels and taints, computed when first read and cached.
 
-    Everything returned has the nodes' axis (N,).
+    All returned arrays have the axis of nodes (N,).
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -29,7 +29,10 @@ class NodeColumns:
         self._taints: tuple[I64, list[tuple[Taint, ...]]] | None = None
 
     def codes(self, key: str) -> tuple[I64, list[str | None]]:
-        """The column of a label: `codes` (N,) into the list of its values, None when absent."""
+        """Return the column of a label: codes (N,) into the list of its values.
+
+        The value None stands for an absent label.
+        """
         if key not in self._columns:
             number: dict[str | None, int] = {}
             codes = [number.setdefault(n.labels.get(key), len(number)) for n in self._nodes]
@@ -37,7 +40,10 @@ class NodeColumns:
         return self._columns[key]
 
     def domains(self, key: str) -> tuple[I64, int]:
-        """Domain of each node by the value of a label, -1 without it, and their number."""
+        """Return the domain of each node (N,) by the value of a label, and the number of domains.
+
+        The domain is -1 for a node without the label.
+        """
         codes, values = self.codes(key)
         if None not in values:
             return codes, len(values)
@@ -47,7 +53,7 @@ class NodeColumns:
         return domain, len(values) - 1
 
     def accepts(self, requirement: Requirement) -> Bool:
-        """Return the nodes whose label meets a requirement."""
+        """Return the mask (N,) of the nodes whose label meets a requirement."""
         if requirement not in self._accepted:
             codes, values = self.codes(requirement.key)
             answer = np.array([requirement.accepts(v) for v in values], np.bool_)
@@ -55,14 +61,14 @@ class NodeColumns:
         return self._accepted[requirement]
 
     def selects(self, selector: NodeSelector) -> Bool:
-        """Return the nodes that any term of a selector selects."""
+        """Return the mask (N,) of the nodes that any term of a selector selects."""
         chosen = np.zeros(len(self._nodes), np.bool_)
         for term in selector.terms:
             chosen |= self.matches(term)
         return chosen
 
     def matches(self, term: NodeTerm) -> Bool:
-        """Return the nodes that meet all requirements of a term; none for an empty term."""
+        """Return the mask (N,) of the nodes that a term selects; an empty term selects none."""
         if not term.labels and not term.names:
             return np.zeros(len(self._nodes), np.bool_)
         chosen = np.ones(len(self._nodes), np.bool_)
@@ -73,7 +79,10 @@ class NodeColumns:
         return chosen
 
     def taints(self) -> tuple[I64, list[tuple[Taint, ...]]]:
-        """Codes (N,) into the distinct sets of taints; being cordoned counts as a taint."""
+        """Return codes (N,) into a list of the distinct taint sets, with the list.
+
+        A cordoned node has the unschedulable taint.
+        """
         if self._taints is None:
             number: dict[tuple[Taint, ...], int] = {}
             codes = [number.setdefault(n.marks, len(number)) for n in self._nodes]
@@ -81,7 +90,7 @@ class NodeColumns:
         return self._taints
 
     def carry_over(self, nodes: Sequence[Node]) -> NodeColumns:
-        """Return the same columns for nodes with equal names and marks."""
+        """Return these columns for other nodes with equal names, labels and taints."""
         kept = NodeColumns(nodes)
         kept._columns, kept._accepted, kept._taints = self._columns, self._accepted, self._taints
         return kept

@@ -1,4 +1,4 @@
-"""Snapshot → Problem; what did not change since the previous problem is taken over from it."""
+"""Compiles snapshots to problems; parts that did not change are reused from the previous one."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 
 
 _ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str, tuple[int, ...]]"
-"""Shape, relation, queue, label and bookings of a class, see `TaskClasses`."""
+"""Shape, relation, queue, label and reservations of a class, see `TaskClasses`."""
 
 
 FEW_RESOURCES: Final = 32
-"""Resources of a problem that are never too many."""
+"""Up to this number of resources, a problem never has too many."""
 
 
 def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:
-    """Compile a snapshot to arrays.
+    """Return the problem of a snapshot.
 
     Parameters
     ----------
     snapshot
         The cluster.
     previous
-        The problem of an earlier snapshot that shares parts with this one. The result is the same
-        with and without it, except that unused resources keep their place; the cost
-        is in proportion to the changes.
+        The problem of an earlier snapshot that shares parts with this one. It makes the run time
+        proportional to the changes. The result is the same without it, except that unused resources
+        of `previous` keep their columns.
 
     """
     if previous is not None and previous.snapshot is snapshot:
@@ -142,7 +142,7 @@ def _pending_shapes(rows: Iterable[GangRow]) -> list[TaskShape]:
 
 
 def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[GangRow, ...]:
-    """Distinguish the tasks of a gang that terms of other pods distinguish."""
+    """Return the rows in which tasks differ if terms of other pods select only some of them."""
     if not terms:
         return plain
     matcher = TermMatcher(terms)
@@ -173,10 +173,10 @@ def _mentioned_resources(snapshot: Snapshot, rows: Iterable[GangRow]) -> set[str
 
 
 def has_many_unused_resources(problem: Problem) -> bool:
-    """Return whether most columns of a problem are of resources that nothing in it mentions.
+    """Return whether no gang or queue of a problem mentions most of its resources.
 
-    A problem takes over the columns of the previous one, also of resources that pods requested
-    which are deleted. Each costs memory for every node, queue and task class.
+    A problem takes over the columns of the previous problem, including resources that only deleted
+    pods requested. Each column takes memory for every node, queue and task class.
     """
     if len(problem.resources) <= FEW_RESOURCES:
         return False
@@ -243,7 +243,10 @@ def _queue_of(snapshot: Snapshot) -> I64:
 def _blocked(
     gangs: Sequence[Gang], rows: Sequence[GangRow], queue_of: I64, queues: QueueArrays
 ) -> dict[int, Reason]:
-    """Return why gangs can not be decided on, by index: the queue's fault before the gang's own."""
+    """Return why gangs can not be decided on, by index.
+
+    A flaw of the gang's object comes first, then one of its queue, then other reasons of the gang.
+    """
     found: dict[int, Reason] = {}
     suspects = {i for i, row in enumerate(rows) if row.blocked is not None}
     shut = (queue_of < 0) | np.isin(queue_of, list(queues.closed))
@@ -298,7 +301,7 @@ def _class_arrays(
 
 
 def _requests(shapes: Sequence[TaskShape], resources: Sequence[str]) -> I64:
-    """(len(shapes), R) what one task of each shape takes, itself counted as a pod."""
+    """Return the request of one task of each shape (len(shapes), R), including one pod."""
     rows = ({PODS: 1, **dict(shape.request)}.items() for shape in shapes)
     return sparse_table(rows, _numbered(resources))
 
@@ -320,7 +323,7 @@ def _queues(
     known = queue_of >= 0
     shape, columns = (len(snapshot.queues), len(resources)), _numbered(resources)
 
-    # Gangs of few kinds make up most of a queue.
+    # Most gangs of a queue have one of a few distinct stakes.
     numbers = Counter(zip(queue_of.tolist(), (r.stake for r in rows), strict=True))
 
     def by_queue(part_of: Callable[[Stake], Amounts]) -> I64:

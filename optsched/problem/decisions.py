@@ -1,4 +1,4 @@
-"""The answer of an engine: arrays over the axes of a problem."""
+"""The decisions of an engine, as arrays over the axes of a problem."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """One answer to a problem.
+    """The decisions about all tasks and gangs of a problem.
 
     Attributes
     ----------
     node_of
-        (T,) node to bind each task to, UNPLACED where it stays pending.
+        (T,) node to which each task is bound; UNPLACED if it stays pending.
     nominated
-        (T,) node a task waits for until resources there are released, UNPLACED otherwise; never
-        set where `node_of` is.
+        (T,) node on which a task waits for terminating pods, UNPLACED otherwise. A task with a
+        node in `node_of` has none here.
     enqueued
-        (G,) pending gangs whose pods may be created.
+        (G,) whether the pods of a pending gang may be created.
     refused
-        (G,) pending gangs that could not take part because the action enqueue refused them.
+        (G,) whether the action enqueue refused a pending gang, so that it could not take part.
     evictions
-        Running tasks that leave, in order.
+        Running tasks to evict, in order.
 
     """
 
@@ -46,13 +46,13 @@ class Decisions:
 
     @classmethod
     def nothing(cls, problem: Problem) -> Decisions:
-        """Leave everything as it is."""
+        """Return decisions that change nothing."""
         empty = np.full(len(problem.tasks), UNPLACED, np.int64)
         no_gang = np.zeros(problem.num_gangs, np.bool_)
         return cls(empty, empty.copy(), no_gang, no_gang.copy())
 
     def equals(self, other: Decisions) -> bool:
-        """Return whether other decisions about the same problem are equal."""
+        """Return whether other decisions about the same problem are equal to these."""
         pairs = (
             (self.node_of, other.node_of),
             (self.nominated, other.nominated),

@@ -1,18 +1,19 @@
 """The aggregated model of a session: how many gangs of each class start, and with which tasks.
 
-This is the part of the formulation that never sees a node. Rules add their rows to it; an engine
-joins it to nodes through the supply rows, one a task class, either node by node or by
-configurations of node classes.
+This part of the formulation is independent of nodes. Plugins add rows to it. An engine connects it
+to nodes through the supply rows, one for each task class, either node by node or by configurations
+of node classes.
 
-Alike gangs (shape, queue and tier) are one gang class h with a multiplicity. Variables:
+Equal gangs (by shape, queue and tier) form one gang class h with multiplicity m[h]. Variables:
 
-- y[h] ∈ [0, m[h]]: gangs of the class that start;
-- x[f] ∈ [0, m[h]·count[f]]: tasks of entry f = (h, role, task class) that are placed. Where a gang
-  starts whole or not at all, x[f] is count[f]·y[h] and has no variable of its own.
+- y[h] ∈ [0, m[h]]: the number of gangs of the class that start;
+- x[f] ∈ [0, m[h]·count[f]]: the number of placed tasks of entry f = (h, role, task class). If a
+  gang starts whole or not at all, x[f] is count[f]·y[h] and has no variable of its own.
 
-A solution in these totals can always be dealt out to single gangs: give the tasks of the entries in
-turn to the admitted gangs, so that two gangs never differ by more than one task in any run of
-entries; every minimum over a run then holds for each gang because it holds on average.
+A solution in these totals can always be split into single gangs. Distribute the tasks of the
+entries over the admitted gangs round robin. Two gangs then differ by at most one task in any run of
+consecutive entries. A minimum over a run therefore holds for each gang, because it holds on
+average.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class GangClasses:
-    """Axis H of gang classes and axis F of their entries.
+    """The gang classes (axis H) and their entries (axis F).
 
     Attributes
     ----------
     shape_of, queue_of, tier_of, multiplicity
         (H,) gang shape, queue, tier (0 is the most important) and number of gangs.
     start
-        (H+1,) entries of a class.
+        (H+1,) class h has the entries start[h] to start[h+1]-1.
     members, member_start
         Gangs of each class, oldest first: class h has members[member_start[h]:member_start[h+1]].
     class_of, per_gang
-        (F,) task class of an entry and its tasks in one gang.
+        (F,) task class of an entry, and its number of tasks in one gang.
     entry_of
         (F,) the entry on axis E of the problem.
     gang_class_of
@@ -77,18 +78,18 @@ class GangClasses:
 def gang_classes(
     problem: Problem, tiers: Tiers, apart: Bool | None = None, kinds: Sequence[I64] = ()
 ) -> GangClasses:
-    """Group the gangs that can be decided on.
+    """Return the classes of the gangs that can be decided on.
 
     Parameters
     ----------
     problem
         The problem.
     tiers
-        Gangs of different tiers or marks are not alike.
+        Gangs with different tiers or marks are in different classes.
     apart
-        (G,) gangs that stay classes of their own; None when there are none.
+        (G,) whether a gang forms a class of its own; None if no gang does.
     kinds
-        (G,) each; gangs that differ in any are not alike.
+        Arrays (G,); gangs that differ in any of them are in different classes.
 
     """
     gangs = problem.open_gangs
@@ -98,7 +99,7 @@ def gang_classes(
         alone = np.where(apart[gangs], gangs + 1, 0)
     apart_by = (kind[gangs] for kind in kinds)
     group, first = row_groups((*keys, tiers.mark[gangs], alone, *apart_by))
-    names = np.arange(len(gangs))  # gangs are in key order, so the index ends the order
+    names = np.arange(len(gangs))  # gangs are in key order, so the index breaks ties by name
     oldest = np.lexsort((names, problem.created_ms[gangs], group))
     multiplicity = np.bincount(group, minlength=len(first)).astype(np.int64)
     shape_of = keys[2][first]
@@ -124,18 +125,18 @@ def _offsets(lengths: I64) -> I64:
 
 
 class Victims(NamedTuple):
-    """Axis K of running tasks of one kind that may be evicted.
+    """Classes (axis K) of running tasks that may be evicted.
 
     Attributes
     ----------
     variables
-        (K,) variable that counts the evicted tasks.
+        (K,) variable that counts the evicted tasks of the class.
     number
-        (K,) the most it can be.
+        (K,) upper bound of the variable.
     queue_of
-        (K,) queue that holds them.
+        (K,) queue of the tasks.
     request
-        (K, R) what one of them holds.
+        (K, R) resources of one task.
 
     """
 
@@ -151,21 +152,21 @@ class Formulation:
     Attributes
     ----------
     problem, gangs
-        What it is about.
+        The problem, and its gang classes.
     model
         Variables and rows so far.
     start
-        (H,) variable y of each gang class, -1 for gangs that already run.
+        (H,) variable y of each gang class; -1 for gangs that already run.
     placed_variable, placed_factor
-        (F,) the tasks placed of an entry are factor · variable.
+        (F,) the number of placed tasks of an entry is factor · variable.
     supply
-        (C,) row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds what nodes supply.
+        (C,) row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds the supply of nodes.
     choices
-        Domains of the network to which rules tie gangs.
+        The choices of network domains for gangs.
     gang_nodes
-        Tasks of single gangs on single nodes; None where no rule reads them.
+        Variables for tasks of single gangs on single nodes; None if no plugin reads them.
     victims
-        Running tasks whose eviction lowers what queues hold; None where nothing is evicted.
+        Running tasks whose eviction lowers what queues hold; None without evictions.
 
     """
 
@@ -195,20 +196,20 @@ class Formulation:
         )
 
     def placed(self, weight: I64, entries: Bool | None = None) -> Expression:
-        """Σ weight · tasks placed, over all entries or over some of them (masks over F)."""
+        """Return Σ weight · placed tasks over all entries, or over the entries of a mask (F,)."""
         chosen = slice(None) if entries is None else entries
         return Expression.of(self.placed_variable[chosen], (self.placed_factor * weight)[chosen])
 
     def add_usage_rows(self, member: Bool, limit: I64) -> None:
-        """Keep what queues hold of resources below limits.
+        """Add rows that limit what sets of queues hold of each resource.
 
         Parameters
         ----------
         member
-            (K, Q) the queues that a limit counts together.
+            (K, Q) the queues that each limit counts together.
         limit
-            (K, R) base units that may still be placed under them; UNLIMITED where there is none.
-            A limit binds only tasks that ask for the resource, and never below zero.
+            (K, R) base units that may still be placed in these queues; UNLIMITED for no limit. A
+            limit affects only tasks that request the resource. A negative limit counts as 0.
 
         """
         request = self.problem.classes.request[self.gangs.class_of]
@@ -232,7 +233,7 @@ class Formulation:
             self.model.add_room(comes, goes.get(each, ()), free, most)
 
     def evicted(self, resource: int, member: Bool) -> Expression:
-        """Σ request · evicted of a resource, over the victims of some queues (Q,)."""
+        """Return Σ request · evicted of a resource over the victims of the queues `member` (Q,)."""
         if self.victims is None:
             return Expression.of([], [])
         chosen = np.append(member, False)[self.victims.queue_of]
@@ -244,9 +245,10 @@ _ENOUGH = 2**61
 
 
 def _match_limits(counted: Bool, request: I64, is_limited: Bool) -> tuple[I64, I64, I64]:
-    """Return limit, number and amount of each amount (m, R) that counts towards a limit (K, R).
+    """Return (limit, m, amount) for each request (m, R) that counts towards a limit (K, R).
 
-    `counted` is (K, m). Limits are numbered as in the flat array; the result is in their order.
+    `counted` (K, m) says which rows count. Limits are numbered as in the flattened array, and the
+    result is in the order of limits.
     """
     k, m = np.nonzero(counted & np.any(is_limited, axis=1)[:, None])
     pair, resource = np.nonzero((request[m] > 0) & is_limited[k])
@@ -256,7 +258,7 @@ def _match_limits(counted: Bool, request: I64, is_limited: Bool) -> tuple[I64, I
 
 
 def _group_terms(number: I64, variable: I64, factor: I64) -> dict[int, list[tuple[int, int]]]:
-    """Return (variable, factor) of each row, given by numbers in ascending order."""
+    """Return the (variable, factor) terms of each row; row numbers are in ascending order."""
     found: dict[int, list[tuple[int, int]]] = {}
     for row, *term in zip(number.tolist(), variable.tolist(), factor.tolist(), strict=True):
         found.setdefault(row, []).append((term[0], term[1]))
@@ -291,18 +293,18 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """Tasks of one entry that lie in domains: factor · variable each.
+    """The number of tasks of one entry in each domain of a choice: factor · variable.
 
     Attributes
     ----------
     entry
         The entry on axis F.
     choice
-        The choice that they follow.
+        The choice of domains.
     variables
         (k,) in the order of the choice's domains.
     factor
-        Tasks for each of what the variables count.
+        Number of tasks for each unit of a variable.
 
     """
 
@@ -313,34 +315,34 @@ class Demand:
 
 
 class Choices:
-    """The domains of the network that gangs are placed in, as rows of the aggregated model.
+    """Rows of the aggregated model that place gangs in domains of the network.
 
-    For a gang class h, or a part of it, v[h, d] counts the gangs of the class whose tasks all lie
-    in domain d. Domains of one forest are nested or apart, so that tasks which must lie in domains
-    fit nodes exactly if for every domain e (Hall, 1935)
+    For a gang class h, or a subgroup of its gangs, v[h, d] counts the gangs of the class whose
+    tasks all lie in domain d. Domains of one forest are nested or disjoint. By Hall's theorem
+    (1935), the tasks then fit on nodes of their domains if and only if for every domain e
 
-        Σ_{d ⊆ e} tasks bound to d  ≤  what the nodes of e supply
+        Σ_{d ⊆ e} tasks bound to d  ≤  supply of the nodes of e
 
     Tasks that are bound to different forests are in different task classes.
     """
 
     def __init__(self, form: Formulation) -> None:
-        # The model keeps its choices: otherwise a cycle of references would keep it and its
-        # problem.
+        # The formulation refers to its choices. A strong reference back would be a cycle, which
+        # keeps the formulation and its problem alive.
         self._form_ref = ref(form)
         self.all: list[Choice] = []
         self.demands: list[Demand] = []
 
     @property
     def form(self) -> Formulation:
-        """The model that has these choices."""
+        """The formulation that these choices belong to."""
         form = self._form_ref()
         if form is None:
-            raise ReferenceError("choices are read after their model was freed")
+            raise ReferenceError("the formulation of these choices has been freed")
         return form
 
     def add_class(self, h: int, whole: Choice | None, parts: list[Choice | None]) -> None:
-        """Let the tasks of a gang class follow its choices, and parts stay within the whole."""
+        """Add rows that put the tasks of a gang class in its domains, and parts in the whole's."""
         form = self.form
         shape = form.problem.shapes.shapes[int(form.gangs.shape_of[h])]
         for part in (part for part in parts if part is not None):
@@ -356,7 +358,7 @@ class Choices:
             self._require_minimum_in_domains(h, whole)
 
     def choose(self, h: int, part: int, bound: Bound, domains: I64) -> Choice:
-        """Return which of some domains (k,) gangs of a class, or a part of them, go to."""
+        """Return a choice among domains (k,) for the gangs of a class, or for a part of each."""
         model, gangs = self.form.model, self.form.gangs
         most = int(gangs.multiplicity[h])
         variables = model.add_variables(0, np.full(len(domains), most, np.int64))
@@ -364,7 +366,7 @@ class Choices:
         self.all.append(choice)
         ones, start = np.ones(len(domains), np.int64), int(self.form.start[h])
         if part != NO_PART and not self._is_rigid(h):
-            model.add_rows(0, variables, ones, upper=most)  # it may stay out
+            model.add_rows(0, variables, ones, upper=most)  # the part of a gang may stay unplaced
         elif start >= 0:
             model.add_rows(0, np.append(variables, start), np.append(ones, -1), lower=0, upper=0)
         elif len(domains):
@@ -375,7 +377,7 @@ class Choices:
         return self.form.problem.shapes.shapes[int(self.form.gangs.shape_of[h])].is_rigid
 
     def _nest(self, h: int, whole: Choice, part: Choice) -> None:
-        """The part of a gang lies within the domain of the gang."""
+        """Add rows that keep a part of a gang within the domain of the gang."""
         forest = self.form.problem.topology.forest(whole.bound)
         model = self.form.model
         if self._is_rigid(h):
@@ -391,7 +393,7 @@ class Choices:
             model.add_rows(0, np.append(variable, whole.variables[above]), factors, upper=0)
 
     def _follow(self, f: int, choice: Choice) -> None:
-        """Tasks of an entry lie in the domains of a choice."""
+        """Add rows that keep the tasks of an entry in the domains of a choice."""
         form = self.form
         per_gang, many = int(form.gangs.per_gang[f]), len(choice.domains)
         if not form.is_flexible[f]:
@@ -411,7 +413,7 @@ class Choices:
         self.demands.append(Demand(f, choice, placed, 1))
 
     def _require_minimum_in_domains(self, h: int, whole: Choice) -> None:
-        """The gangs in each domain have their minimum there: Σ_f x[f, d] ≥ need·v[d]."""
+        """Add rows that keep the minimum of gangs in their domain: Σ_f x[f, d] ≥ need·v[d]."""
         shape = self.form.problem.shapes.shapes[int(self.form.gangs.shape_of[h])]
         mine = [d for d in self.demands if d.choice is whole]
         roles = [shape.entries[d.entry - int(self.form.gangs.start[h])].role for d in mine]
@@ -430,9 +432,9 @@ class Choices:
     # --- supply ----------------------------------------------------------------------------------
 
     def by_class(self) -> Iterator[tuple[int, Forest, I64, I64, I64]]:
-        """Task class, its forest, and (k,) domain, variable and factor of what is bound of it.
+        """Yield (task class, forest, domains, variables, factors) for tasks bound to domains.
 
-        Tasks that may go anywhere are left out.
+        The last three are arrays (k,). Tasks that may run in the whole cluster are left out.
         """
         form = self.form
         found: dict[int, list[Demand]] = {}
@@ -452,7 +454,7 @@ class Choices:
                 yield task_class, forest, pairs[0][bound], pairs[1][bound], factors[bound]
 
     def add_supply_rows(self, supplied: I64) -> None:
-        """Hall's rows, with what nodes supply as variables (C, N), -1 where there is none."""
+        """Add Hall's rows, given the supply variables (C, N); -1 stands for no variable."""
         for task_class, forest, domain, variable, factor in self.by_class():
             for e in np.unique(domain).tolist():
                 inner = find_within_domain(forest, e, domain)
@@ -467,12 +469,12 @@ class Choices:
 
 
 def find_within_domain(forest: Forest, domain: int, others: I64) -> I64:
-    """Places in `others` (k,) of domains that are in a domain."""
+    """Return the indices in `others` (k,) of the domains that lie in a domain."""
     return np.flatnonzero((others >= domain) & (others < forest.end[domain]))
 
 
 def candidates(forest: Forest, bound: Bound) -> I64:
-    """Return the domains that a bound allows and that hold what runs already."""
+    """Return the domains that a bound allows and that contain all running tasks."""
     allowed = bound.allowed.copy()
     if bound.held >= 0:
         numbers = np.arange(len(forest))
@@ -481,7 +483,7 @@ def candidates(forest: Forest, bound: Bound) -> I64:
 
 
 def widest(forest: Forest, domains: I64) -> I64:
-    """Return the domains of some that lie in no other of them."""
+    """Return those of some domains that lie in no other of them."""
     chosen = np.zeros(len(forest) + 1, np.bool_)
     chosen[domains] = True
     return domains[~chosen[forest.parent[domains]]]
@@ -490,30 +492,30 @@ def widest(forest: Forest, domains: I64) -> I64:
 class GangNodes:
     """Variables for the tasks of single gangs on single nodes.
 
-    For an entry f of a gang that stands alone in its gang class, w[f, n] counts its tasks on n:
+    For an entry f of a gang that is alone in its gang class, w[f, n] counts its tasks on node n:
 
         Σ_n w[f, n] = x[f]            Σ_{f ∈ F(c)} w[f, n] ≤ u[c, n]
 
-    Without w a solution holds only the number of tasks of a class on a node, not their gangs.
+    Without w, a solution contains only the number of tasks of a class on a node, not their gangs.
 
     Attributes
     ----------
     gang_of
-        (F,) gang of an entry, -1 for entries without variables of their own.
+        (F,) gang of an entry; -1 for entries without variables w.
     variables
-        (F, N) tasks of an entry on a node; -1 where there are none.
+        (F, N) variable w of an entry and node; -1 without one.
 
     """
 
     def __init__(self, form: Formulation, supplied: I64) -> None:
-        """`supplied` is (C, N), the variables for the tasks of a class on a node."""
+        """supplied: (C, N) variables that count the tasks of a class on a node, -1 without one."""
         self._form, self._supplied = form, supplied
         shape = (len(form.gangs.class_of), supplied.shape[1])
         self.gang_of: I64 = np.full(shape[0], -1, np.int64)
         self.variables: I64 = np.full(shape, -1, np.int64)
 
     def add(self, gangs: Bool) -> None:
-        """Add the variables of some gangs (G,) that do not have them yet.
+        """Add the variables for some gangs (G,), unless they exist.
 
         Raises `ValueError` for a gang that shares its gang class with others.
         """
@@ -540,7 +542,7 @@ class GangNodes:
         )
 
     def add_supply_rows(self) -> None:
-        """Keep the entries of a class within its supply by nodes; call it after every `add`."""
+        """Add rows that keep entries within the supply of their class; call this after all adds."""
         entry, node = np.nonzero(self.variables >= 0)
         supply = self._supplied[self._form.gangs.class_of[entry], node]
         pairs, at = np.unique(supply, return_inverse=True)
@@ -552,12 +554,12 @@ class GangNodes:
         )
 
     def of_gang(self, gang: int) -> I64:
-        """Return the variables of a gang by entry and node, -1 where there is none."""
+        """Return the variables of a gang by entry and node; -1 stands for no variable."""
         found: I64 = self.variables[self.gang_of == gang]
         return found
 
     def values(self, node_of: I64) -> tuple[I64, I64]:
-        """Variables (m,) and their values when tasks stand on nodes (T,)."""
+        """Return the variables (m,) and their values if tasks are placed on nodes (T,)."""
         problem, classes = self._form.problem, self._form.gangs
         value = np.zeros(self.variables.shape, np.int64)
         for f in np.flatnonzero(self.gang_of >= 0).tolist():
@@ -568,9 +570,9 @@ class GangNodes:
         return self.variables[there], value[there]
 
     def add_domain_rows(self, choices: Choices) -> None:
-        """Keep entries with nodes of their own in the domains of the network that gangs choose.
+        """Add rows that keep the tasks of single gangs in the domains that the gangs choose.
 
-        Other tasks that are bound to domains share the rest of their class there.
+        Other tasks of a class that are bound to domains share the remaining supply there.
         """
         model, class_of = self._form.model, self._form.gangs.class_of
         for demand in choices.demands:

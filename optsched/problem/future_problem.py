@@ -1,4 +1,4 @@
-"""The same problem at other times, for tasks that depend on the pods near them."""
+"""Variants of a problem after residents leave, for tasks whose nodes depend on other pods."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 
 
 def without_terminating(problem: Problem) -> Problem:
-    """Return the problem in which terminating residents block no task; made once."""
+    """Return the problem in which terminating residents block no task; computed once."""
     return problem.derived(_without_terminating)
 
 
 def without_gangs(problem: Problem) -> Problem:
-    """The problem in which residents that terminate or may be evicted block no task; made once."""
+    """Return the problem in which no terminating resident and no running task blocks a task.
+
+    Running tasks are those of gangs. The problem is computed once.
+    """
     return problem.derived(_without_gangs)
 
 
 def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
-    """Return the problem in which residents that are leaving, and some more by key, have left."""
+    """Return the problem after terminating residents and the residents `gone`, by key, left."""
     nodes = problem.snapshot.nodes
 
     def stays(task: Task) -> bool:
@@ -62,7 +65,7 @@ def _without_gangs(problem: Problem) -> Problem:
 
 
 def _minding(problem: Problem, minds: Callable[[Task], bool]) -> Problem:
-    """Return the problem with the relations to some residents only."""
+    """Return the problem whose relations count only some residents."""
     relations, nodes = problem.relations, problem.snapshot.nodes
     if not (relations.terms or relations.ports):
         return problem

@@ -1,4 +1,4 @@
-"""An integer linear model as arrays: what rules write and solvers read. Knows no solver."""
+"""An integer linear model as arrays, which plugins write and solvers read."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ def _ints(values: ArrayLike) -> I64:
 
 
 def _aligned(*parts: ArrayLike) -> list[I64]:
-    """Parts of one length; a part of length 1 is repeated. Far cheaper than `broadcast_arrays`."""
+    """Return arrays of equal length; those of length 1 are repeated.
+
+    This is much faster than `np.broadcast_arrays`.
+    """
     arrays = [_ints(part) for part in parts]
     lengths = {len(array) for array in arrays} - {1}
     if not lengths:
         return arrays
     if len(lengths) > 1:
-        raise ValueError(f"parts of lengths {sorted(lengths)} do not go together")
+        raise ValueError(f"arrays of lengths {sorted(lengths)} can not be aligned")
     (length,) = lengths
     return [array if len(array) == length else array.repeat(length) for array in arrays]
 
@@ -41,7 +44,7 @@ class Expression:
     Attributes
     ----------
     variables, coefficients
-        (k,) parallel.
+        (k,) variables and their coefficients.
 
     """
 
@@ -51,13 +54,13 @@ class Expression:
 
     @classmethod
     def of(cls, variables: ArrayLike, coefficients: ArrayLike, constant: int = 0) -> Self:
-        """Build one from anything array-like, leaving out zero coefficients."""
+        """Return an expression from array-like values, without zero coefficients."""
         numbers, factors = _aligned(variables, coefficients)
         used = factors != 0
         return cls(numbers[used].copy(), factors[used].copy(), constant)
 
     def value(self, solution: I64) -> int:
-        """Its value at a solution (one value a variable)."""
+        """Return the value of the expression at a solution, which has a value for each variable."""
         return self.constant + int(solution[self.variables] @ self.coefficients)
 
 
@@ -70,7 +73,7 @@ class Rows:
     row, variable, coefficient
         (nnz,) entries, in row order.
     lower, upper
-        (rows,) bounds; ±UNLIMITED where there is none.
+        (rows,) bounds; ±UNLIMITED for no bound.
 
     """
 
@@ -81,7 +84,7 @@ class Rows:
     upper: I64
 
     def with_lower_bounds(self, held: Sequence[tuple[Expression, int]]) -> Rows:
-        """Return these rows and expression ≥ value for each held expression."""
+        """Return these rows and a row expression ≥ value for each (expression, value)."""
         first = len(self.lower)
         at = [np.full(len(goal.variables), first + i) for i, (goal, _) in enumerate(held)]
         lower = [value - goal.constant for goal, value in held]
@@ -95,7 +98,7 @@ class Rows:
 
 
 class LinearModel:
-    """Variables with bounds, and rows over them. Only ever grows."""
+    """Variables with bounds, and rows over them; none is ever removed."""
 
     def __init__(self) -> None:
         self._lower: list[I64] = []
@@ -131,9 +134,9 @@ class LinearModel:
         Parameters
         ----------
         row, variable, coefficient
-            Entries; `row` counts from 0 within this call. Those with coefficient 0 are left out.
+            Entries; `row` counts from 0 within this call. Entries with coefficient 0 are dropped.
         lower, upper
-            Bounds, one a row or one for all; at least one of them has the number of rows.
+            Bounds, one for each row or one for all rows; at least one of the two has one for each.
 
         Returns
         -------
@@ -161,12 +164,12 @@ class LinearModel:
         lower: int = -int(UNLIMITED),
         upper: int = int(UNLIMITED),
     ) -> None:
-        """Add one row; where there are many of a few variables each, this is the fast way."""
+        """Add one row; for many rows with few variables, this is the fastest way."""
         self._few.append((self.num_rows, variables, coefficients, lower, upper))
         self.num_rows += 1
 
     def _flush(self) -> None:
-        """Write out the rows that came one by one."""
+        """Append the rows of `add_row` calls to the arrays."""
         few, self._few = self._few, []
         if not few:
             return
@@ -181,9 +184,9 @@ class LinearModel:
         self._row_upper.append(_ints(upper))
 
     def add_indicator(self, variables: Sequence[int], most: int) -> int:
-        """Return a new 0-1 variable that is 1 where any of some variables is above zero.
+        """Return an added 0-1 variable that is 1 if any of some variables is above zero.
 
-        `most` is what each of them can be.
+        most: an upper bound of each of the variables.
         """
         (flag,) = self.add_variables(0, 1).tolist()
         self.add_row([*variables, flag], [*[1] * len(variables), -most * len(variables)], upper=0)
@@ -196,10 +199,10 @@ class LinearModel:
         free: int,
         most: int,
     ) -> None:
-        """Keep Σ of what starts below what is free and Σ of what leaves.
+        """Add rows for Σ amount·comes ≤ free + Σ amount·goes.
 
-        Nothing starts where that is negative. Both are (variable, amount of each); the variables of
-        starting tasks can be `most` each.
+        If the right side is negative, no variable of `comes` may be positive. Both lists contain
+        (variable, amount of each); `most` is an upper bound of each variable of `comes`.
         """
         comes = [(v, amount) for v, amount in comes if amount]
         if not comes:
@@ -226,7 +229,7 @@ class LinearModel:
 
     @property
     def rows(self) -> Rows:
-        """All rows so far, entries in row order."""
+        """All rows so far, with entries in row order."""
         self._flush()
         row = _joined(self._row)
         order = np.argsort(row, kind="stable")

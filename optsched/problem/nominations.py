@@ -1,4 +1,4 @@
-"""Nominations: where the tasks of a gang will go, to room reserved for them."""
+"""Nominations: nodes on which capacity is reserved for pending tasks of gangs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 Seats: TypeAlias = tuple[tuple[int, int, int], ...]
-"""(entry of the gang's shape, node, tasks), in order of entry and node."""
+"""(entry of the gang's shape, node, number of tasks), in order of entry and node."""
 
 
 def nominated_seats(problem: Problem) -> dict[int, Seats]:
-    """Return the seats of gangs whose pending tasks are nominated to nodes, by gang, oldest first.
+    """Return the nominations of pending tasks by gang, oldest gang first.
 
-    A nomination is `status.nominatedNodeName` of a pod; one for a node that does not exist any more
-    is void.
+    A nomination is `status.nominatedNodeName` of a pod. Nominations to nodes that do not exist or
+    are not ready are ignored.
     """
     named = [(i, t.nominated_node) for i, t in enumerate(problem.tasks) if t.nominated_node]
     if not named:

@@ -1,4 +1,4 @@
-"""The arrays of one session, all read-only."""
+"""The arrays of one session; all are read-only."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ Derived = TypeVar("Derived")
 
 @dataclass(frozen=True, eq=False)
 class TaskClasses:
-    """Axis C: tasks that no rule can tell apart.
+    """Task classes (axis C): all plugins treat the tasks of one class equally.
 
     Attributes
     ----------
     shapes
-        (C,) the task shape of each class.
+        (C,) task shape of each class.
     relations
         (C,) numbers of the terms of other pods that select the class.
     queues
-        (C,) queue of a class whose queue narrows the choice of nodes; empty for the others.
+        (C,) queue of the class, if the queue restricts the choice of nodes; else empty.
     labels
-        (C,) node label that their gangs ask to be bound by instead of HyperNodes; mostly empty.
+        (C,) node label that the gangs of the class use instead of HyperNodes; usually empty.
     bound
-        (C,) numbers of the reservations of the snapshot that a class has to respect.
+        (C,) indices of the snapshot's reservations that the class must respect.
     request
-        (C, R) base units, one pod included.
+        (C, R) base units, including one pod.
     num_pending
-        (C,) pending tasks in all.
+        (C,) number of pending tasks.
 
     """
 
@@ -61,22 +61,22 @@ class TaskClasses:
 
 @dataclass(frozen=True, eq=False)
 class GangShapes:
-    """Axis S of gang shapes with their entries, axis E: shape s has entries [start[s], start[s+1]).
+    """Gang shapes (axis S) and their entries (axis E): shape s has entries [start[s], start[s+1]).
 
     Attributes
     ----------
     shapes
-        (S,) the shapes themselves.
+        (S,) the gang shapes.
     start
         (S+1,) first entry of each shape.
     class_of, count
-        (E,) task class of an entry and its tasks.
+        (E,) task class of an entry, and its number of tasks.
     need
-        (S,) tasks that must start together; 0 once the gang runs.
+        (S,) number of tasks that must start together; 0 once the gang runs.
     is_started
         (S,) whether the minimum already runs.
     least
-        (S, R) what must be free in the cluster before the gang starts.
+        (S, R) amounts that must be free in the cluster before the gang starts.
 
     """
 
@@ -90,12 +90,12 @@ class GangShapes:
 
     @property
     def shape_of_entry(self) -> I64:
-        """(E,) the shape an entry belongs to."""
+        """(E,) shape of each entry."""
         return np.repeat(np.arange(len(self.shapes), dtype=np.int64), np.diff(self.start))
 
     @cached_property
     def offset(self) -> I64:
-        """(E,) first task of an entry, counted from the first task of its gang."""
+        """(E,) index of the first task of each entry within its gang."""
         before = np.cumsum(self.count) - self.count
         offset: I64 = before - np.append(before, 0)[self.start[self.shape_of_entry]]
         frozen(offset)
@@ -103,56 +103,56 @@ class GangShapes:
 
     @property
     def num_tasks(self) -> I64:
-        """(S,) pending tasks of each shape."""
+        """(S,) number of pending tasks of each shape."""
         ends = np.concatenate([[0], np.cumsum(self.count)])
         tasks: I64 = ends[self.start[1:]] - ends[self.start[:-1]]
         return tasks
 
 
 _ITSELF: Final = object()
-"""Stands for the problem among the arguments of its derived values."""
+"""Stands for the problem itself among its derived values."""
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A snapshot as arrays. Axes and units: see the package.
+    """A snapshot as arrays. The package docstring describes axes and units.
 
     Attributes
     ----------
     snapshot
-        Where the names are; index i of axis N or G is entry i there.
+        The source of the arrays; index i of axis N or G is node or gang i of the snapshot.
     resources
         (R,) resource names.
     allocatable, used, releasing
-        (N, R) what a node offers, what its residents hold, and the part of it that terminates.
-        A node that is not ready offers nothing.
+        (N, R) allocatable amounts, amounts that residents hold, and the terminating part of these.
+        The allocatable amounts of a node that is not ready are 0.
     foreign
         (N, R) the part of `used` that pods outside every gang hold.
     ready
-        (N,) nodes that are ready.
+        (N,) whether a node is ready.
     kept
-        (R,) what has to stay free besides, for gangs that are decided already.
+        (R,) additional amounts that must stay free for gangs that are already decided.
     settled
-        (G,) of gangs that are decided already whether they get anything, as 0 or 1; -1 otherwise.
+        (G,) for gangs that are already decided, 1 if they get tasks placed, else 0; -1 for others.
     classes, shapes, queues, relations, columns, topology
         See their types.
     shape_of
-        (G,) gang shape, -1 where nothing of the gang can be decided now.
+        (G,) gang shape; -1 if nothing can be decided about the gang now.
     queue_of
-        (G,) queue, -1 where it does not exist.
+        (G,) queue; -1 if it does not exist.
     priority, created_ms, waiting_since_ms, min_member, num_ready
         (G,) from the gang and its row.
     task_start
-        (G+1,) first task of each gang on axis T; its tasks follow entry by entry.
+        (G+1,) first task of each gang on axis T; the tasks of a gang are ordered by entry.
     tasks
         (T,) pending tasks.
     task_class, gang_of
         (T,) class and gang of each task.
     blocked
-        Why nothing of a gang can be decided, by gang index.
-    rows
-        (G,) the rows the arrays were made from; `plain_rows` the same before relations distinguish
-        tasks.
+        By gang index, why nothing can be decided about the gang.
+    rows, plain_rows
+        (G,) the gang rows that the arrays were compiled from. In `plain_rows`, relations to other
+        pods do not yet distinguish tasks.
 
     """
 
@@ -203,12 +203,12 @@ class Problem:
 
     @property
     def total(self) -> I64:
-        """(R,) what all nodes offer together. Read only."""
+        """(R,) allocatable amounts of all nodes together; read-only."""
         return self.derived(_total)
 
     @property
     def idle(self) -> I64:
-        """(N, R) free now; never below zero. Read only."""
+        """(N, R) idle amounts, at least 0; read-only."""
         return self.derived(_idle)
 
     @property
@@ -217,22 +217,22 @@ class Problem:
         return np.flatnonzero(self.shape_of >= 0)
 
     def derived(self, compute: Callable[[Problem], Derived]) -> Derived:
-        """The result of a function of this problem, computed once; the function must be pure."""
+        """Return the result of a pure function of this problem, computed once."""
         if compute not in self._derived:
             found = compute(self)
-            # A problem that held itself would be freed by a full garbage collection only.
+            # A problem that refers to itself would be freed only by a full garbage collection.
             self._derived[compute] = _ITSELF if found is self else found
         known = self._derived[compute]
         return cast("Derived", self if known is _ITSELF else known)
 
     def inherit_derived(self, other: Problem, *functions: Callable[[Problem], object]) -> Problem:
-        """Return the problem with the derived values of an equal one."""
+        """Take over derived values from an equal problem; returns this problem."""
         for compute in functions:
             self._derived[compute] = other.derived(compute)
         return self
 
     def index(self, resource: str) -> int:
-        """Position of a resource on axis R; -1 when it is unused."""
+        """Return the index of a resource on axis R; -1 if no array has the resource."""
         return self.derived(_resource_index).get(resource, -1)
 
 

@@ -1,4 +1,4 @@
-"""Queues as arrays over a tree: what each may take, holds and is asked for."""
+"""Queues as arrays over the queue tree: limits, use and requests."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
 
 
 NEVER_MS = np.int64(2**62)
-"""Later than every instant."""
+"""A time that is later than every other time."""
 
 
 @dataclass(frozen=True, eq=False)
 class QueueArrays:
-    """Axis Q in name order.
+    """The queues as arrays; axis Q is in name order.
 
     Attributes
     ----------
     names
         (Q,) names.
     parent_of
-        (Q,) index of the parent, -1 at the top and below a parent that does not exist.
+        (Q,) index of the parent; -1 at the top and for a parent that does not exist.
     subtree
-        (Q, Q) whether queue j is queue i or stands below it.
+        (Q, Q) whether queue j is queue i or a descendant of it.
     weight, priority, created_ms
-        (Q,) from the specification.
+        (Q,) from the Queue objects.
     capability
-        (Q, R) hard ceiling of the queue with all below it, UNLIMITED where none is set.
+        (Q, R) hard limit of the queue with its descendants; UNLIMITED if it is not set.
     deserved
-        (Q, R) fair part, 0 where none is set.
+        (Q, R) deserved share; 0 if it is not set.
     guarantee
-        (Q, R) reserved floor, 0 where none is set.
+        (Q, R) guaranteed amount; 0 if it is not set.
     allocated, claimed, requested
-        (Q, R) held by the queue's own running tasks; the same with the victims of this session;
-        the same with its pending tasks. Those under a closed queue and of a gang with a fault
-        request nothing.
+        (Q, R) amounts of the queue itself, without descendants: those of running tasks; of running
+        tasks and this session's victims; and of both with pending tasks. Pending tasks in a closed
+        queue, or of a gang with a problem, do not count.
     oldest_ms
-        (Q,) creation of the oldest gang of the queue itself that has pending tasks; NEVER_MS where
-        none requests anything.
+        (Q,) creation of the oldest gang of the queue itself with pending tasks; NEVER_MS if no
+        gang requests anything.
     has_gangs
-        (Q,) whether any gang that holds or asks for something belongs to the queue itself.
+        (Q,) whether a gang of the queue itself holds or requests anything.
     closed
-        Why nothing new may be placed under a queue, by index; open queues are missing.
+        By index, why no task may be placed in a queue; open queues are missing.
 
     """
 
@@ -79,13 +79,13 @@ class QueueArrays:
 
     @cached_property
     def _tiers(self) -> list[I64]:
-        """Queues with a parent by how deep they stand, the deepest first."""
+        """Queues with a parent, grouped by depth, the deepest first."""
         depth = self.subtree.sum(axis=0)
         tiers = [np.flatnonzero(depth == d) for d in range(int(depth.max(initial=0)), 1, -1)]
         return [tier[self.parent_of[tier] >= 0] for tier in tiers]
 
     def summed_up(self, amounts: I64) -> I64:
-        """(Q, R) sums over each queue and all queues below it of amounts (Q, R) of each queue."""
+        """Return (Q, R) sums of amounts (Q, R) over each queue and its descendants."""
         total = amounts.copy()
         for tier in self._tiers:
             np.add.at(total, self.parent_of[tier], total[tier])
@@ -93,13 +93,13 @@ class QueueArrays:
 
     @property
     def is_flat(self) -> bool:
-        """Whether no queue stands below another one than the root."""
+        """Whether no queue other than root has child queues."""
         below = self.parent_of[self.parent_of >= 0]
         return all(self.names[i] == ROOT_QUEUE for i in below.tolist())
 
 
 def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
-    """Names of the queues that narrow the choice of nodes, by themselves or through an ancestor."""
+    """Return the names of queues that restrict the choice of nodes, or whose ancestors do."""
     by_name = {q.name: q for q in queues}
     narrow = {q.name for q in queues if q.node_groups != NO_GROUPS}
     if not narrow:
@@ -118,9 +118,9 @@ def _line(name: str, by_name: Mapping[str, Queue]) -> set[str]:
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """The use and the requests of the gangs of each queue; see `QueueArrays` for the parts.
+    """The use and the requests of the gangs of each queue; `QueueArrays` explains the fields.
 
-    Closed queues count as if they were open.
+    A closed queue counts as if it were open.
     """
 
     allocated: I64
@@ -131,16 +131,16 @@ class Demand:
 
 
 def queue_arrays(queues: Sequence[Queue], resources: Sequence[str], demand: Demand) -> QueueArrays:
-    """Lay the queues out as arrays.
+    """Return the queues as arrays.
 
     Parameters
     ----------
     queues
-        In name order.
+        Queues in name order.
     resources
-        The resource axis.
+        Resource names of axis R.
     demand
-        The use and the requests of their gangs.
+        Use and requests of the gangs of each queue.
 
     """
     parent_of, cyclic = _parents(queues)
@@ -177,7 +177,7 @@ def _vector(have: Amounts, resources: Sequence[str], missing: int) -> list[int]:
 
 
 def _parents(queues: Sequence[Queue]) -> tuple[I64, frozenset[int]]:
-    """Parent indices with cycles cut, and the queues that stand on a cycle."""
+    """Return the parent indices (Q,) with cycles cut, and the queues that are on a cycle."""
     index = {q.name: i for i, q in enumerate(queues)}
     parent = [-1 if q.name == ROOT_QUEUE else index.get(q.parent, -1) for q in queues]
     cyclic = {i for i in range(len(queues)) if _returns(i, parent)}
@@ -210,7 +210,7 @@ def _subtrees(parent_of: I64) -> Bool:
 def _closed(
     queues: Sequence[Queue], parent_of: I64, cyclic: frozenset[int]
 ) -> Mapping[int, Reason]:
-    """Return why queues take nothing: their own state first, then the nearest ancestor's."""
+    """Return why queues are closed, by index: their own reason, or the nearest ancestor's."""
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     own = {
         i: reason
@@ -230,7 +230,7 @@ def _closed(
 
 
 def queue_faults(queues: Sequence[Queue]) -> Mapping[str, Reason]:
-    """Queues that take no work because of a fault, by name; closed queues are not among them."""
+    """Return why queues are unusable because of a flaw, by name; closed queues do not count."""
     _, cyclic = _parents(queues)
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     found = ((q, _own_problem(q, i in cyclic, q.parent in names)) for i, q in enumerate(queues))

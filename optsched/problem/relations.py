@@ -1,4 +1,4 @@
-"""What pods require of other pods: terms, the pods that they select, and where these are."""
+"""Relations between pods: terms (affinity, anti-affinity, spread) and the pods that they select."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RelatedClasses(Protocol):
-    """Task classes as relations see them."""
+    """The part of task classes that matters for relations."""
 
     @property
     def shapes(self) -> Sequence[TaskShape]:
@@ -30,11 +30,11 @@ class RelatedClasses(Protocol):
 
     @property
     def relations(self) -> Sequence[Relation]:
-        """The relations of each class to others."""
+        """The numbers of the terms that select each class."""
 
 
 class TermKind(Enum):
-    """The request of a term."""
+    """What a term requires."""
 
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
@@ -46,15 +46,15 @@ TermKey: TypeAlias = tuple[TermKind, tuple[PodTerm | SpreadTerm, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One distinct term of the snapshot, with the namespaces it looks into resolved.
+    """One distinct term of the snapshot, with resolved namespaces.
 
     Attributes
     ----------
     sources
-        The term itself, then the other affinity terms of the same pod: only pods that meet all of
+        The term itself, then the other affinity terms of the same pod: only pods that match all of
         them count (upstream `podMatchesAllAffinityTerms`).
     namespaces
-        Parallel to `sources`; None for every namespace.
+        Namespaces for each of `sources`; None for all namespaces.
 
     """
 
@@ -64,12 +64,12 @@ class Term:
 
     @property
     def key(self) -> TermKey:
-        """Distinguishes it from other terms."""
+        """A key that distinguishes the term from other terms."""
         return self.kind, self.sources
 
     @property
     def source(self) -> PodTerm | SpreadTerm:
-        """The term as the pod states it."""
+        """The term as the pod specifies it."""
         return self.sources[0]
 
     def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
@@ -84,7 +84,7 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Coming:
-    """Additions of tasks that were decided before to `Relations`, by its axes."""
+    """What already decided tasks add to the arrays of `Relations`."""
 
     selected: I64
     carried: I64
@@ -93,27 +93,28 @@ class Coming:
 
 @dataclass(frozen=True, eq=False)
 class Relations:
-    """All terms that matter to pending tasks, and the residents they are about.
+    """All terms that matter for pending tasks, and the residents that match them.
+
+    A pod carries a term if the term is part of its specification.
 
     Attributes
     ----------
     terms
-        Distinct terms (M of them): every one that a pending task carries, and the anti-affinity
-        terms that residents carry.
+        The M distinct terms: all terms of pending tasks, and anti-affinity terms of residents.
     domain_of
-        (M, N) domain of each node, -1 where the node lacks the label.
+        (M, N) domain of each node; -1 if the node lacks the label.
     num_domains
-        (M,) domains of each term.
+        (M,) number of domains of each term.
     selected
-        (M, N) residents of the node that the term selects.
+        (M, N) number of residents of the node that the term selects.
     carried
-        (M, N) residents of the node that carry the term; anti-affinity only.
+        (M, N) number of residents of the node that carry the term; anti-affinity only.
     ports
-        Distinct host ports of pending tasks (P of them).
+        The P distinct host ports of pending tasks.
     port_taken
-        (P, N) whether a resident of the node holds a port that collides.
+        (P, N) whether a resident of the node binds a colliding port.
     coming
-        What these arrays count beyond residents; None for nothing.
+        What these arrays count in addition to residents; None if nothing.
 
     """
 
@@ -127,7 +128,7 @@ class Relations:
     coming: Coming | None = None
 
     def carried_by(self, shape: TaskShape) -> tuple[int, ...]:
-        """Numbers of the terms that tasks of a shape carry."""
+        """Return the numbers of the terms that tasks of a shape carry."""
         if not self.terms or not (shape.pod_affinity or shape.pod_anti_affinity or shape.spread):
             return ()
         known = self._carried_by
@@ -145,14 +146,14 @@ class Relations:
         return {}
 
     def ports_of(self, shape: TaskShape) -> tuple[int, ...]:
-        """Numbers of the host ports that tasks of a shape bind."""
+        """Return the numbers of the host ports that tasks of a shape bind."""
         if not shape.host_ports:
             return ()
         return tuple(p for p, port in enumerate(self.ports) if port in shape.host_ports)
 
 
 class TermMatcher:
-    """Says which terms select a pod, looking at each distinct combination of labels once."""
+    """Finds the terms that select a pod; evaluates each distinct combination of labels once."""
 
     def __init__(self, terms: Sequence[Term]) -> None:
         self._terms = terms
@@ -161,7 +162,7 @@ class TermMatcher:
         self._known: dict[tuple[str | None, ...], Relation] = {}
 
     def selecting(self, task: Task) -> Relation:
-        """Numbers of the terms that select the task."""
+        """Return the numbers of the terms that select a task."""
         seen = (task.namespace, *(task.labels.get(k) for k in self._keys))
         if seen not in self._known:
             self._known[seen] = tuple(
@@ -171,7 +172,7 @@ class TermMatcher:
 
 
 def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, ...]:
-    """Return the terms that matter: of pending shapes all, of residents' shapes anti-affinity."""
+    """Return the distinct terms: all of pending shapes, and anti-affinity terms of residents."""
     found: dict[TermKey, None] = {}
     for shape in pending:
         found.update(dict.fromkeys(_keys(shape)))
@@ -187,7 +188,7 @@ def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, 
 def term_of(
     kind: TermKind, source: PodTerm | SpreadTerm, labels_of: Mapping[str, Mapping[str, str]]
 ) -> Term:
-    """One term by itself; labels_of: labels by namespace."""
+    """Return a single term with resolved namespaces; labels_of: labels by namespace."""
     return Term(kind, (source,), (_namespaces(source, labels_of),))
 
 
@@ -225,7 +226,7 @@ def build_relations(
     ports: tuple[HostPort, ...],
     coming: Coming | None = None,
 ) -> Relations:
-    """Count, node by node, the residents and starting tasks that match the terms and ports."""
+    """Return the relations of the residents and decided tasks on nodes to terms and ports."""
     matcher = TermMatcher(terms)
     selected = np.zeros((len(terms), len(nodes)), np.int64)
     carried = np.zeros((len(terms), len(nodes)), np.int64)
@@ -234,7 +235,7 @@ def build_relations(
     for n, node in enumerate(nodes) if terms or ports else ():
         for task in node.residents:
             for m in matcher.selecting(task):
-                # Spreading looks past pods that are about to leave, as upstream does.
+                # Spread constraints ignore terminating pods, as upstream does.
                 leaves = task.status is TaskStatus.RELEASING
                 selected[m, n] += not (leaves and terms[m].kind is TermKind.SPREAD)
             for key in _anti_keys(task.shape):
@@ -262,15 +263,15 @@ def build_relations(
 def count_coming(
     relations: Relations, classes: RelatedClasses, tasks: tuple[I64, I64], promised: tuple[I64, I64]
 ) -> Relations:
-    """Return the relations with decided tasks at their nodes.
+    """Return the relations that also count decided tasks on their nodes.
 
     Parameters
     ----------
     relations, classes
-        Of the problem.
+        Relations and task classes of the problem.
     tasks, promised
-        Task class and node of each task that is placed, and of each that waits for room. Waiting
-        tasks keep others away and hold their ports; nothing is near them yet.
+        (task class, node) arrays of placed tasks, and of nominated tasks. Nominated tasks count
+        for anti-affinity and host ports, but not yet for affinity and spread.
 
     """
     if not (relations.terms or relations.ports):
@@ -301,12 +302,12 @@ def count_coming(
 def _count_class(
     relations: Relations, into: Coming, who: tuple[TaskShape, Relation], at: I64, stands: bool
 ) -> None:
-    """Count tasks of one class on nodes; `stands` is False for nominated ones."""
+    """Count tasks of one class on nodes; `stands` is False for nominated tasks."""
     shape, selecting = who
     carried = relations.carried_by(shape)
     for m in selecting:
         kind = relations.terms[m].kind
-        # Spreading counts only those tasks of a plan that ask for it.
+        # A spread constraint counts only those tasks of a plan that carry it.
         counts = stands and (kind is not TermKind.SPREAD or m in carried)
         if counts or kind is TermKind.ANTI_AFFINITY:
             np.add.at(into.selected[m], at, 1)

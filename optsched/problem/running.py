@@ -1,6 +1,6 @@
-"""The running tasks as arrays: candidates for eviction.
+"""Running tasks as arrays (axis V), the candidates for eviction.
 
-Axis V. They are built when an engine first needs them: most sessions evict nothing.
+The arrays are built when an engine first reads them, because most sessions evict nothing.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Running:
-    """Bound and running tasks of gangs, on ready nodes, in order of gang and task.
+    """Bound and running tasks of gangs on ready nodes, in order of gang and task.
 
     Attributes
     ----------
     tasks
         (V,) the tasks.
     gang_of, node_of, queue_of
-        (V,) where they belong; the queue is -1 where it does not exist.
+        (V,) gang, node and queue of each task; -1 for a queue that does not exist.
     request
-        (V, R) their use, one pod included.
+        (V, R) resources of each task, including one pod.
 
     """
 
@@ -53,12 +53,12 @@ class Running:
 
 
 def running_tasks(problem: Problem) -> Running:
-    """Return the tasks that run in a problem, made once."""
+    """Return the running tasks of a problem, computed once."""
     return problem.derived(_running_tasks)
 
 
 def selected_tasks(problem: Problem) -> list[I64]:
-    """By term of the relations, the running tasks that it selects; made once."""
+    """Return for each term of the relations the running tasks that it selects; computed once."""
     return problem.derived(_selected_tasks)
 
 
@@ -73,7 +73,10 @@ def _selected_tasks(problem: Problem) -> list[I64]:
 
 
 def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
-    """(V,) which of some terms select a running task, as one number; -1 for none of them."""
+    """Return (V,) a number for the subset of terms that select each running task; -1 for none.
+
+    Returns None if `terms` is empty.
+    """
     if not terms:
         return None
     chosen = np.zeros((len(terms), len(running_tasks(problem))), np.bool_)
@@ -84,7 +87,7 @@ def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
 
 
 def number_keys(keys: Iterable[tuple[Hashable, ...]]) -> I64:
-    """Return one number for each distinct key; -1 for keys that are empty."""
+    """Return a number for each key, equal for equal keys; -1 for empty keys."""
     known: dict[tuple[Hashable, ...], int] = {}
     return np.array([known.setdefault(k, len(known)) if k else -1 for k in keys], np.int64)
 
@@ -116,7 +119,7 @@ def _standing_tasks(gang: Gang) -> tuple[Task, ...]:
 
 
 def _requests(problem: Problem, tasks: tuple[Task, ...]) -> I64:
-    """(V, R) by shape, for tasks share few shapes."""
+    """Return the requests (V, R), computed by shape because tasks share few shapes."""
     column = {name: i for i, name in enumerate(problem.resources)}
     number: dict[int, int] = {}
     rows: list[I64] = []

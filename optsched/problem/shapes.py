@@ -1,4 +1,4 @@
-"""Gangs reduced to what a scheduler must know: shapes, so that alike gangs are one class."""
+"""Gang shapes: what matters of a gang for scheduling, so that equal gangs form one class."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Relation = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Alike pending tasks of one gang: a role, a task shape and how many.
+    """Equal pending tasks of one gang: their role, task shape and number.
 
-    `relation` tells tasks apart that other pods' selectors tell apart (empty: none does), `part`
-    is the smaller group that they are in, `queue` their queue where that narrows the choice of
-    nodes (empty: it does not), `bound` numbers the bookings that they may not get in the way of.
+    relation: numbers of the terms of other pods that select the tasks. part: their subgroup. queue:
+    their queue if it restricts the choice of nodes, else empty. bound: indices of the reservations
+    that they must respect.
     """
 
     role: str
@@ -46,30 +46,30 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class GangShape:
-    """What makes two gangs equal: their pending requests and the least that may start.
+    """The properties in which gangs of one class are equal: pending requests and minimums.
 
     Attributes
     ----------
     entries
-        In the order in which their first task comes.
+        Groups of equal pending tasks, in the order of their first tasks.
     sequence
         (entry, number) runs in task order; the numbers of one entry sum to its count.
     need
-        Tasks that must start together; 0 once the gang runs.
+        Number of tasks that must start together; 0 once the gang runs.
     need_role
-        (role, number): the same by role, only where it binds.
+        (role, number): the tasks of a role that must start together, for roles that lack tasks.
     least_before
-        `least` before victims of the gang were chosen in this session; None without any.
+        `min_members` before this session chose victims of the gang; None without victims.
     is_started
-        Whether the minimum already runs, so that every further task is a choice of its own.
+        Whether the minimum already runs, so that each further task may start alone.
     min_resources
-        What must be free in the cluster before the gang starts; empty once it runs.
+        Amounts that must be free in the cluster before the gang starts; empty once it runs.
     parts
-        Smaller groups with pending tasks.
+        Subgroups with pending tasks.
     need_groups
-        (rule, number) of smaller groups that must start together.
+        (rule, number): the number of subgroups that must start together.
     topology, held
-        The network topology of the gang and, where it has one, the nodes of its running tasks.
+        The topology request of the gang and, if it has one, the nodes of its running tasks.
     """
 
     entries: tuple[Entry, ...]
@@ -95,33 +95,36 @@ class GangShape:
 
     @property
     def num_tasks(self) -> int:
-        """Pending tasks in all."""
+        """Number of pending tasks."""
         return sum(e.count for e in self.entries)
 
     @property
     def min_members(self) -> int:
-        """Tasks that must start together, in all or by role; 0 once the gang runs."""
+        """Number of tasks that must start together, in total or by role; 0 once the gang runs."""
         return _min_members(self.need, self.need_role)
 
     @property
     def admitted_members(self) -> int:
-        """Tasks that admission counts: those that the gang lacked before victims were chosen."""
+        """The `min_members` that admission counts: the number before victims were chosen."""
         return self.min_members if self.least_before is None else self.least_before
 
     @property
     def label(self) -> str:
-        """The node label that takes the place of HyperNodes; empty for HyperNodes."""
+        """The node label that replaces HyperNodes; empty for HyperNodes."""
         return "" if self.topology is None else self.topology.label
 
     @property
     def is_rigid(self) -> bool:
-        """Whether it starts whole or not at all."""
+        """Whether all its pending tasks start together or none does."""
         return self.need == self.num_tasks and not self.is_started
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """The use, the claim and the requests of a gang (see `GangRow`), and its `min_resources`."""
+    """The allocated, claimed and requested amounts of a gang (see `GangRow`), and its minimum.
+
+    minimum: the `min_resources` of the gang.
+    """
 
     allocated: Amounts
     claimed: Amounts
@@ -130,42 +133,42 @@ class Stake:
 
     @property
     def mentioned(self) -> Iterator[str]:
-        """Names of resources that it asks for."""
+        """Names of the requested resources."""
         yield from (name for name, _ in (*self.requested, *self.minimum))
 
 
-# Only of gangs that exist: a job with constraints of its own has a shape that no other has.
+# Weak references: a job with unique constraints has a unique shape, which must not outlive it.
 STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 SHAPES: Final[Interned[GangShape]] = Interned()
-"""One object for equal shapes: sessions compare them gang by gang."""
+"""One object for equal shapes, because sessions compare shapes gang by gang."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangRow:
-    """One gang in the form of the problem; kept from session to session while the gang is the same.
+    """One gang as a row of the problem; sessions reuse it while the gang object is the same.
 
     Attributes
     ----------
     shape
-        None when nothing of the gang can be decided now; then `blocked` says why, or the gang has
+        None if nothing can be decided about the gang now. `blocked` then says why, or the gang has
         no pending task.
     pending
         The tasks that may be placed, entry by entry, each entry in task order.
     num_ready
-        Tasks that count towards the minimum.
+        Number of tasks that count towards the minimum.
     allocated, claimed, requested
-        Base units that bound, running and expected tasks hold; the same with the victims of this
-        session; the same with pending tasks.
+        Amounts in base units. `allocated` is of bound, running and expected tasks, `claimed` also
+        of this session's victims, `requested` also of pending tasks.
     queue
-        Its queue, if that narrows the choice of nodes; empty otherwise.
+        Its queue, if the queue restricts the choice of nodes; else empty.
     bound
-        Numbers of the reservations that it has to respect.
+        Indices of the reservations that it must respect.
     is_gated
-        Whether a gate that its queue opens held, or holds, one of its pending tasks.
+        Whether a pending task has or had a gate that its queue opens.
     requests
-        The distinct requests of all its pending tasks, also of those that can not be placed now.
+        The distinct requests of all pending tasks, including tasks that can not be placed now.
     stake
-        The amounts together; those that are alike are one object.
+        The amounts together; equal stakes are one object.
     """
 
     gang: Gang
@@ -194,18 +197,18 @@ def gang_row(
     queue: str = "",
     bound: tuple[int, ...] = (),
 ) -> GangRow:
-    """Reduce a gang to its row.
+    """Return the row of a gang.
 
     Parameters
     ----------
     gang
         The gang.
     relations
-        Terms of other pods that select each pending task, by task key; None when no pod has terms.
+        By task key, the terms of other pods that select a pending task; None if no pod has terms.
     queue
-        Its queue, where that narrows the choice of nodes.
+        Its queue, if the queue restricts the choice of nodes.
     bound
-        Numbers of the reservations that it has to respect.
+        Indices of the reservations that it must respect.
 
     """
     ready = [t for t in gang.tasks if t.status.counts_as_ready]
@@ -236,7 +239,7 @@ def gang_row(
             gang, None, (), len(ready), *amounts, blocked, queue, bound, requests=distinct
         )
     entries, sequence, pending = _entries(waiting, relations or {}, parts.part_of or {})
-    # By entry, not by task: amounts are slow to hash.
+    # The distinct requests are collected by entry, because hashing amounts of each task is slow.
     requests: tuple[Amounts, ...] = (entries[0].shape.request,)
     if len(entries) > 1 or short:
         shapes = [*(e.shape for e in entries), *(t.shape for t in short)]
@@ -267,7 +270,7 @@ def gang_row(
 
 
 def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:
-    """Return the row of a gang that has to respect other reservations than before."""
+    """Return the row of a gang with other reservations that it must respect."""
     shape = row.shape
     if shape is not None:
         entries = tuple(replace(e, bound=bound) for e in shape.entries)
@@ -282,7 +285,7 @@ def _narrowed(entries: tuple[Entry, ...], queue: str, bound: tuple[int, ...]) ->
 
 
 def _sum_requests(tasks: Iterable[Task]) -> Mapping[str, int]:
-    """Return the use of tasks together, themselves counted as pods."""
+    """Return the sum of the requests of tasks, including one pod each."""
     listed = list(tasks)
     return {PODS: len(listed), **total(t.shape.request for t in listed)} if listed else {}
 
@@ -292,7 +295,7 @@ def _min_members(need: int, need_role: Iterable[tuple[str, int]]) -> int:
 
 
 def _missing_tasks(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """Tasks that must still start together, in all and by role."""
+    """Return the number of tasks that must still start together, in total and by role."""
     if gang.is_loose:
         return 0, ()
     need = max(0, gang.min_member - len(ready))
@@ -308,7 +311,7 @@ def _missing_tasks(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[
 def _explain_shortage(
     gang: Gang, waiting: Sequence[Task], need: int, need_role: tuple[tuple[str, int], ...]
 ) -> Reason | None:
-    """Return why a gang can not reach its minimum with the tasks that exist."""
+    """Return why a gang can not reach its minimum with its existing tasks; None if it can."""
     roles = [t.role for t in waiting]
     lacking = [(role, n - roles.count(role)) for role, n in need_role if roles.count(role) < n]
     if len(waiting) >= need and not lacking:
@@ -341,7 +344,7 @@ def _explain_shortage(
 def _entries(
     waiting: Sequence[Task], relations: Mapping[str, Relation], part_of: Mapping[str, int]
 ) -> tuple[tuple[Entry, ...], tuple[tuple[int, int], ...], tuple[Task, ...]]:
-    """Alike tasks, the runs in which they come, and the tasks entry by entry."""
+    """Return the entries of pending tasks, `GangShape.sequence`, and the tasks by entry."""
     if not relations and not part_of:
         first = waiting[0]
         if all(t.shape is first.shape and t.role == first.role for t in waiting):

@@ -1,4 +1,4 @@
-"""Smaller groups inside a gang, as far as they are still to be placed.
+"""Subgroups of a gang that have pending tasks.
 
 Volcano calls them sub-jobs (`pkg/scheduler/api/sub_job_info.go`).
 """
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from optsched.cluster.topology import TopologyRequest
 
 NO_PART = -1
-"""The part of a task that is in no smaller group."""
+"""The part number of a task that is in no subgroup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One smaller group with pending tasks.
+    """One subgroup with pending tasks.
 
     Attributes
     ----------
     rule
-        Number of the rule that forms it.
+        Number of the rule that forms the subgroup.
     need
-        Tasks of it that must start together; 0 once so many run.
+        Number of its tasks that must start together; 0 once its minimum runs.
     topology
-        The network topology of the rule.
+        The topology request of the rule.
     held
-        Names of the nodes that its running tasks are on, where it asks anything of the network.
+        Names of the nodes of its running tasks; empty without a topology request.
     """
 
     rule: int
@@ -46,22 +46,22 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The smaller groups of one gang.
+    """The subgroups of one gang.
 
     Attributes
     ----------
     parts
-        In the order in which their first task comes.
+        Subgroups in the order of their first tasks.
     part_of
-        Part by task key; tasks in none are missing.
+        Part number by task key; tasks in no subgroup are missing.
     need_groups
-        (rule, number) of groups that must still start before the gang counts as started.
+        (rule, number): the subgroups that must still start before the gang counts as started.
     short
-        Keys of pending tasks in groups that have too few pods to start.
+        Keys of the pending tasks in subgroups that have too few pods to start.
     lacking
-        What those groups lack; None where there are none.
+        How many pods the first such subgroup lacks; None if no subgroup lacks pods.
     problem
-        Why the gang can not reach enough groups; None when it can.
+        Why the gang can not reach enough subgroups; None if it can.
     """
 
     parts: tuple[Part, ...] = ()
@@ -78,7 +78,7 @@ _Group = tuple[int, tuple[str, ...]]
 
 
 def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -> Parts:
-    """Return the smaller groups of a gang; `waiting` in task order."""
+    """Return the subgroups of a gang; `waiting` has its pending tasks in task order."""
     if not gang.sub_groups:
         return NO_PARTS
     if gang.is_loose:
@@ -100,7 +100,7 @@ def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -
 
 
 def standing_on(tasks: Iterable[Task]) -> tuple[str, ...]:
-    """Names of the nodes that bound and running tasks are on, each once."""
+    """Return the distinct names of the nodes of bound and running tasks, sorted."""
     return tuple(sorted({t.node for t in tasks if t.status.is_standing}))
 
 
@@ -126,7 +126,7 @@ def _compile_subgroup(gang: Gang, group: _Group, ready: Sequence[Task]) -> Part:
 def _lacking(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], short: Mapping[_Group, Sequence[Task]]
 ) -> Reason | None:
-    """Return the shortage of the first group that has too few pods."""
+    """Return the shortage of the first subgroup with too few pods; None without one."""
     for group, tasks in short.items():
         rule, have = gang.sub_groups[group[0]], len(tasks) + len(there.get(group, ()))
         name = "-".join((rule.name or str(group[0]), *group[1]))
@@ -138,7 +138,7 @@ def _lacking(
 def _need_groups(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], startable: Iterable[_Group]
 ) -> tuple[tuple[tuple[int, int], ...], Reason | None]:
-    """Groups that must still start by rule, and why there are too few of them."""
+    """Return (rule, number) of subgroups that must still start, and why too few can."""
     run = {group for group, tasks in there.items() if len(tasks) >= _size(gang, group)}
     open_groups = [group for group in startable if group not in run]
     needs: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""The order of gangs: those of one priority and standing are one tier."""
+"""The order of gangs: a tier contains the gangs with one priority and one standing."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 _BROKEN, _FIRST, _NEXT, _STARVED, _OTHERS = range(5)
-"""Standings of gangs of one priority."""
+"""Standings that order the gangs of one priority."""
 
 _TOLD = ("broken gangs of ", "first in line, ", "next in line, ", "gangs waiting too long, ", "")
 
 
 @dataclass(frozen=True, eq=False)
 class Tiers:
-    """Tiers from the most important to the least.
+    """The tiers of gangs, from the most important to the least important.
 
     Attributes
     ----------
     of
-        (G,) tier of each gang.
+        (G,) tier of each gang; 0 is the most important.
     mark
-        (G,) gangs of one tier that differ here may not be treated as alike.
+        (G,) gangs with different marks are in different gang classes.
     factor
-        (G,) what a gang's weight is multiplied by within its tier.
+        (G,) factor for the weight of each gang within its tier.
     names
-        The property that distinguishes each tier.
+        A name for each tier.
 
     """
 
@@ -51,16 +51,15 @@ def priority_tiers(
     queue_priority: I64 | None = None,
     heads: Sequence[int] = (),
 ) -> Tiers:
-    """Order gangs by priority; within one, broken gangs first, then those bypassed for too long.
+    """Return tiers by priority and, within one priority, by standing.
 
-    `queue_priority` (G,) is that of their queues and precedes their own; None: all are equal.
-
-    A broken gang has some members bound but fewer than its minimum: its devices do no work until
-    the rest has started. A gang counts as bypassed once it has waited for longer than
-    `starvation_after_ms`. `priority` is (G,). `heads` are gangs of those whose turn it is, in
-    order: the first is a tier of its own, so that no other gang outweighs it, the others are the
-    next. In a queue with strict order age counts from the creation, so that no tier contradicts
-    that order.
+    The standings are, in order: broken gangs, the first of `heads`, the other `heads`, gangs that
+    wait for longer than `starvation_after_ms`, and other gangs. A broken gang has some tasks bound
+    but fewer than its minimum; these do no work until the rest starts. `heads` are gangs whose
+    reservation has begun, in order. The first of them is a tier of its own, so that no other gang
+    outweighs it. `priority` (G,) is that of the gangs. `queue_priority` (G,) is that of their
+    queues and precedes `priority`; None if all are equal. In a queue with strict order, waiting
+    time counts from the creation, so that tiers do not contradict that order.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]
@@ -87,14 +86,14 @@ def priority_tiers(
 
 
 def _in_order(problem: Problem) -> Bool:
-    """(G,) gangs of queues with strict order."""
+    """Return (G,) whether the queue of a gang has strict order."""
     strict = np.array([*(q.is_fifo for q in problem.snapshot.queues), False], np.bool_)
     found: Bool = strict[problem.queue_of]
     return found
 
 
 def weighted_tier(problem: Problem, priority: I64) -> Tiers:
-    """One tier in which a gang counts priority times its resources; `priority` is (G,)."""
+    """Return a single tier in which each gang's weight is multiplied by its priority (G,)."""
     factor = np.maximum(priority, 1)
     _, mark = np.unique(factor, return_inverse=True)
     return Tiers(np.zeros_like(factor), mark.astype(np.int64), factor, ("weighted by priority",))

@@ -1,4 +1,4 @@
-"""The network as arrays: trees of domains, and the domains that each gang shape may use."""
+"""The network as arrays: forests of domains, and the domains that each gang shape may use."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from optsched.problem.shapes import GangShape
 
 CLUSTER = 0
-"""The domain that holds every node."""
+"""The domain that contains every node."""
 
 _SHOWN = 3
 
 NOWHERE = -1
-"""The domain of tasks that do not run yet."""
+"""The number that stands for no domain, for example if no task runs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Domains of one kind in preorder, below the whole cluster; a node is in a chain of them.
+    """A tree of network domains in preorder, with the whole cluster as its root.
 
     Attributes
     ----------
     label
         The node label whose values are the domains; empty for HyperNodes.
     names
-        (D,) names; that of the cluster is empty.
+        (D,) names; the name of the cluster is empty.
     tier, parent
-        (D,) tiers grow upwards; the parent of the cluster is -1.
+        (D,) a parent has a higher tier than its children; the parent of the cluster is -1.
     end
-        (D,) the domains in domain d are d up to, but without, end[d].
+        (D,) domain d contains the domains d to end[d]-1.
     leaf_of
         (N,) the lowest domain of each node.
 
@@ -63,7 +63,7 @@ class Forest:
 
     @cached_property
     def rank(self) -> I64:
-        """(D,) place of each domain in the order of names."""
+        """(D,) rank of each domain in the order of names."""
         rank = np.empty(len(self), np.int64)
         rank[sorted(range(len(self)), key=self.names.__getitem__)] = np.arange(len(self))
         return rank
@@ -74,12 +74,12 @@ class Forest:
         return int(self.tier[CLUSTER])
 
     def inside(self, domain: int) -> Bool:
-        """(N,) the nodes in a domain."""
+        """Return (N,) whether each node is in a domain."""
         nodes: Bool = (self.leaf_of >= domain) & (self.leaf_of < self.end[domain])
         return nodes
 
     def sums(self, values: I64) -> I64:
-        """(D, …) sums over the nodes of each domain of values (N, …)."""
+        """Return (D, …) sums of values (N, …) over the nodes of each domain."""
         order, begin, end = self._in_preorder
         before = np.zeros((len(values) + 1, *values.shape[1:]), np.int64)
         np.cumsum(values[order], axis=0, out=before[1:])
@@ -88,49 +88,49 @@ class Forest:
 
     @cached_property
     def _in_preorder(self) -> tuple[I64, I64, I64]:
-        """(N,) nodes in the order of domains, and (D,) where those of each begin and end."""
+        """(N,) nodes in the order of domains, and (D,) begin and end of the nodes of each domain."""
         order = np.argsort(self.leaf_of, kind="stable")
         leaves = self.leaf_of[order]
         begin = np.searchsorted(leaves, np.arange(len(self)))
         return order, begin, np.searchsorted(leaves, self.end)
 
     def upwards(self, domain: int) -> Iterator[int]:
-        """A domain and all above it, nearest first."""
+        """Yield a domain and its ancestors, the nearest first."""
         while domain >= 0:
             yield domain
             domain = int(self.parent[domain])
 
     def holder(self, nodes: I64) -> int:
-        """Return the lowest domain that holds all of some nodes (m,); NOWHERE for no nodes."""
+        """Return the lowest domain that contains all of some nodes (m,); NOWHERE for no nodes."""
         if not len(nodes):
             return NOWHERE
         leaves = self.leaf_of[nodes]
         return self.meet(int(leaves.min()), int(leaves.max()))
 
     def meet(self, one: int, other: int) -> int:
-        """Return the lowest domain that holds two domains."""
+        """Return the lowest domain that contains two domains."""
         first, last = min(one, other), max(one, other)
         return next(d for d in self.upwards(first) if last < self.end[d])
 
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """The domains for a gang, or a smaller group in it.
+    """The domains that a gang or a subgroup may use.
 
     Attributes
     ----------
     forest
-        Number of the forest.
+        Index of the forest.
     allowed
-        (D,) domains that it may be placed in; with one, all below it.
+        (D,) whether it may be placed in a domain. The descendants of an allowed domain are allowed.
     is_hard
-        Whether that is a rule; a wish allows all.
+        Whether this is a constraint; a preference allows all domains.
     held
-        The lowest domain that holds its running tasks; NOWHERE where nothing runs.
+        The lowest domain that contains its running tasks; NOWHERE if no task runs.
     request
-        What was asked for.
+        The topology request.
     problem
-        Why nothing can be placed under it; None when something can.
+        Why no task can be placed; None if tasks can.
     """
 
     forest: int
@@ -143,24 +143,24 @@ class Bound:
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """The domains for one gang shape: as a whole, and for each of its parts."""
+    """The bounds of one gang shape: of the whole gang, and of each part."""
 
     whole: Bound | None
     parts: tuple[Bound | None, ...]
 
     @property
     def existing(self) -> tuple[Bound, ...]:
-        """Those that there are."""
+        """The bounds that exist, of the whole gang and its parts."""
         return tuple(b for b in (self.whole, *self.parts) if b is not None)
 
     @property
     def problem(self) -> Reason | None:
-        """Why the gang, or a part of it, can not be placed at all; None when all can."""
+        """Why the gang, or a part of it, can not be placed at all; None if all parts can."""
         return next((b.problem for b in self.existing if b.problem is not None), None)
 
     @property
     def is_hard(self) -> bool:
-        """Whether there is a rule among them."""
+        """Whether any of the bounds is a constraint."""
         return any(b.is_hard for b in self.existing)
 
 
@@ -171,13 +171,13 @@ class TopologyArrays:
     Attributes
     ----------
     forests
-        HyperNodes first, then one for each node label that gangs ask for, in order of labels.
+        The forest of HyperNodes first, then one for each requested node label, in label order.
     bounds
-        (S,) by gang shape.
+        (S,) bounds of each gang shape.
     cell_of
-        (N,) nodes with the same number are in the same domains of all forests.
+        (N,) cell of each node; nodes of one cell are in the same domains of all forests.
     num_cells
-        How many such numbers there are.
+        Number of cells.
 
     """
 
@@ -200,7 +200,7 @@ def topology_arrays(
     columns: NodeColumns,
     previous: tuple[Snapshot, TopologyArrays] | None,
 ) -> TopologyArrays:
-    """Lay out the network.
+    """Return the network of a snapshot as arrays.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def topology_arrays(
     columns
         Labels of nodes.
     previous
-        An earlier snapshot and its tree; reused where nothing has changed.
+        An earlier snapshot and its arrays; its HyperNodes are reused if they did not change.
 
     """
     hypernodes = _kept_forest(snapshot, previous) or _hypernodes(snapshot.topology, snapshot.nodes)
@@ -233,7 +233,7 @@ def topology_arrays(
 def _kept_forest(
     snapshot: Snapshot, previous: tuple[Snapshot, TopologyArrays] | None
 ) -> Forest | None:
-    """Return the HyperNodes of the previous problem, where nodes and tree are the same."""
+    """Return the previous forest of HyperNodes if nodes and HyperNodes are the same; else None."""
     if previous is None or previous[0].topology is not snapshot.topology:
         return None
     before = previous[0].nodes
@@ -294,7 +294,7 @@ def _requests(shape: GangShape) -> Iterable[TopologyRequest]:
 
 
 class _BoundReader:
-    """Reads requests against the forests of one snapshot."""
+    """Resolves topology requests to domains of the forests of one snapshot."""
 
     def __init__(self, snapshot: Snapshot, forests: Sequence[Forest]) -> None:
         self._topology = snapshot.topology
@@ -331,7 +331,7 @@ class _BoundReader:
         return self._index.get(name)
 
     def _allowed(self, request: TopologyRequest, forest: Forest) -> Bool | Reason:
-        """(D,) the domains that a request allows, or why there are none."""
+        """Return (D,) whether a request allows each domain, or why it allows none."""
         if not request.is_hard:
             return np.ones(len(forest), np.bool_)
         if len(forest) == 1:
@@ -348,7 +348,7 @@ class _BoundReader:
         return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, text)
 
     def _domains_of_tier(self, tier_name: str, forest: Forest) -> Bool | Reason:
-        """(D,) the domains of a tier by name, and all below them."""
+        """Return (D,) whether each domain is of a named tier or below one, or why none is."""
         allowed = np.zeros(len(forest), np.bool_)
         known = {h.name: h.tier_name for h in self._topology.hypernodes}
         for d, name in enumerate(forest.names):

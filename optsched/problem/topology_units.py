@@ -1,4 +1,4 @@
-"""Gangs and sub-groups that request a network topology."""
+"""Gangs and subgroups that request a network topology."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Axis U of gangs that can be decided on, and of their parts, with a bound each.
+    """Units (axis U): gangs that can be decided on, and parts of these, that have a bound.
 
     Attributes
     ----------
     gang, part
-        (U,) gang, and its part or NO_PART for the whole of it.
+        (U,) gang, and its part; NO_PART stands for the whole gang.
     bounds
-        (U,) what each may use.
+        (U,) bound of each unit.
     task, unit_of
-        (k,) pending tasks, and the unit that each counts for; a task may be in two units.
+        (k,) pairs of a pending task and its unit; a task may be in two units.
 
     """
 
@@ -47,12 +47,12 @@ class Units:
 
 
 def units_of(problem: Problem) -> Units:
-    """Return the units of a problem, made once."""
+    """Return the units of a problem, computed once."""
     return problem.derived(_units)
 
 
 def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
-    """Return the pending tasks of an entry of a gang, on axis T."""
+    """Return the indices, on axis T, of the pending tasks of an entry of a gang."""
     shape = int(problem.shape_of[gang])
     at = int(problem.shapes.start[shape]) + entry
     first = int(problem.task_start[gang] + problem.shapes.offset[at])
@@ -60,7 +60,7 @@ def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
 
 
 def residents(problem: Problem, gang: int, part: int) -> tuple[I64, int]:
-    """Nodes (k,) that tasks of a gang or part stand on already, and the number of all its tasks."""
+    """Return the nodes (k,) of running tasks of a gang or part, and the number of all its tasks."""
     mine = problem.snapshot.gangs[gang]
     tasks: Sequence[Task] = mine.tasks
     if part != NO_PART:
@@ -79,9 +79,9 @@ def _node_numbers(problem: Problem) -> dict[str, int]:
 
 
 def holders(problem: Problem, node_of: I64) -> I64:
-    """(U,) the lowest domain that holds each unit once tasks are on nodes (T,); NOWHERE for none.
+    """Return (U,) the lowest domain that contains each unit if tasks are placed on nodes (T,).
 
-    Running tasks count.
+    Running tasks count. NOWHERE stands for a unit without placed and running tasks.
     """
     units = units_of(problem)
     placed = node_of[units.task] >= 0
@@ -123,7 +123,7 @@ def _units(problem: Problem) -> Units:
 
 
 def _bound_units(problem: Problem) -> Iterator[tuple[int, int, Bound]]:
-    """Gang, part and bound of every unit."""
+    """Yield gang, part and bound of every unit."""
     bounds = problem.topology.bounds
     asking = np.array([bool(b.existing) for b in bounds], np.bool_)
     gangs = problem.open_gangs
