@@ -88,7 +88,7 @@ class Forest:
 
     @cached_property
     def _in_preorder(self) -> tuple[I64, I64, I64]:
-        """(N,) nodes in the order of domains, and (D,) begin and end of the nodes of each domain."""
+        """(N,) nodes in the order of domains, and (D,) where the nodes of each begin and end."""
         order = np.argsort(self.leaf_of, kind="stable")
         leaves = self.leaf_of[order]
         begin = np.searchsorted(leaves, np.arange(len(self)))
