@@ -1,1 +1,1 @@
-"""Which nodes a task may use: capacity, taints, labels, ports, node groups, load and hours."""
+"""Rules on the nodes of a task: capacity, taints, labels, ports, node groups, load and hours."""

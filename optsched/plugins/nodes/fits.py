@@ -1,6 +1,7 @@
-"""Node capacity: the tasks of a node never take more than it offers, of any resource.
+"""Node capacity: the tasks on a node never request more than it offers, of any resource.
 
-Mathematics: models/formulation/fits.md. Always on. A task takes one of the resource `pods`.
+Mathematics: models/formulation/fits.md. The rule is always on. A task requests one unit of the
+resource `pods`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Fits(Rule):
     name = "fits"
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. A node that was overfull before may not be made fuller."""
+        """See `Rule`. A node that is already overcommitted may get no more of the resource."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             gain = summed(task_usage(t) for t in placed)
@@ -42,7 +43,7 @@ class Fits(Rule):
                 used = held.get(resource, 0) + more
                 if more and used > limit:
                     detail = (
-                        f"{resource}: {amount_text(resource, used)} asked of "
+                        f"{resource}: {amount_text(resource, used)} requested of "
                         f"{amount_text(resource, limit)}"
                     )
                     yield Violation(self.name, f"node {name}", detail)
@@ -50,7 +51,7 @@ class Fits(Rule):
         yield from self._verify_nominations(world)
 
     def _verify_nominations(self, world: World) -> Iterator[Violation]:
-        """Nominations fit once everything that terminates has left."""
+        """Check that nominated tasks fit once all terminating pods have left."""
         for name, promised in world.nominated_tasks.items():
             node = world.snapshot.node_by_name[name]
             stays = [t for t in node.residents if t.status is not TaskStatus.RELEASING]
@@ -59,11 +60,11 @@ class Fits(Rule):
             for resource, more in summed(task_usage(t) for t in promised).items():
                 limit = node.offer(resource)
                 if more and held.get(resource, 0) + more > limit:
-                    detail = f"{amount_text(resource, more)} promised, more than will be free"
+                    detail = f"{amount_text(resource, more)} nominated, more than will be idle"
                     yield Violation(self.name, f"node {name}", detail)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Σ_c request[c, r] · supplied[c, n] ≤ idle[n, r]."""
+        """Add Σ_c request[c, r] · supplied[c, n] ≤ idle[n, r]."""
         form, supplied = nodes.form, nodes.supplied
         if form is None:
             return
@@ -82,7 +83,7 @@ class Fits(Rule):
 
 
 class Offers:
-    """Amounts by node of any resource, looked up once each."""
+    """Allocatable and idle amounts of any resource by node, computed once per resource."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -90,7 +91,7 @@ class Offers:
         self._idle: dict[str, I64] = {}
 
     def offered(self, resource: str) -> I64:
-        """Return (N,) what ready nodes offer."""
+        """Return (N,) the allocatable amounts of a resource; 0 on nodes that are not ready."""
         if resource not in self._offered:
             problem, r = self._problem, self._problem.index(resource)
             nodes = problem.snapshot.nodes
@@ -100,7 +101,7 @@ class Offers:
         return self._offered[resource]
 
     def idle(self, resource: str) -> I64:
-        """Return (N,) idle amounts, at least 0."""
+        """Return (N,) the idle amounts of a resource, at least 0."""
         if resource not in self._idle:
             problem, r = self._problem, self._problem.index(resource)
             if r >= 0:

@@ -60,7 +60,7 @@ class NodeAffinity(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """The condition of the mask, in words."""
+        """See `Rule`: the node selector and affinity of the class."""
         return f"did not match {_describe_selector(problem.classes.shapes[task_class])}"
 
 
@@ -73,7 +73,7 @@ def _describe_selector(shape: TaskShape) -> str:
 
 
 class Taints(Rule):
-    """A task does not come to a node with a NoSchedule or NoExecute taint it does not tolerate."""
+    """A task is not placed on nodes with a NoSchedule or NoExecute taint it does not tolerate."""
 
     name = "taints"
     hard_face = Face.PREDICATE
@@ -96,7 +96,7 @@ class Taints(Rule):
         return None if all(open_to) else np.array(open_to, np.bool_)[codes]
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """The taints that keep the class away, in words."""
+        """See `Rule`: the taints that the class does not tolerate."""
         _, taints = problem.columns.taints()
         shape = problem.classes.shapes[task_class]
         marks = sorted({str(t) for marked in taints for t in refusing(shape, marked)})
@@ -104,7 +104,7 @@ class Taints(Rule):
 
 
 def refusing(shape: TaskShape, taints: Sequence[Taint]) -> list[Taint]:
-    """The taints that keep tasks of a shape away."""
+    """Return the taints that exclude tasks of a shape."""
     if not taints:
         return []
     return [
@@ -137,7 +137,7 @@ class HostPorts(Rule):
                         yield Violation(self.name, f"task {task.key}", detail)
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: ports that residents hold."""
+        """See `Rule`: nodes where pods hold none of the ports."""
         ports = problem.relations.ports_of(problem.classes.shapes[task_class])
         if not ports:
             return None
@@ -145,7 +145,7 @@ class HostPorts(Rule):
         return ~taken
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """See `Rule`: running tasks with a colliding port."""
+        """See `Blocking`: the running tasks that hold a colliding port."""
         mine = problem.classes.shapes[task_class].host_ports
         running = running_tasks(problem).tasks if mine else ()
         rivals = [v for v, task in enumerate(running) if _collide(mine, task.shape.host_ports)]
@@ -161,7 +161,7 @@ class HostPorts(Rule):
         return bool(problem.classes.shapes[task_class].host_ports)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Σ supplied[c, n] ≤ 1 over the classes of each port and of each colliding pair."""
+        """Add Σ supplied[c, n] ≤ 1 over the classes of each port and of each colliding pair."""
         problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
         of_class = [set(problem.relations.ports_of(s)) for s in problem.classes.shapes]
         for ports in _colliding(problem):
@@ -188,7 +188,7 @@ def _colliding(problem: Problem) -> list[set[int]]:
 
 
 class _Ports(Greedy):
-    """Ports bound in this session."""
+    """Host ports that tasks bind in this session."""
 
     def __init__(self, problem: Problem) -> None:
         ports = problem.relations.ports

@@ -1,8 +1,7 @@
-"""Queues bound to groups of nodes, and how much of a group each of them may hold.
+"""Queues bound to groups of nodes, with limits on what a queue may hold of a group.
 
 Mathematics: models/formulation/nodegroup.md. Volcano: `pkg/scheduler/plugins/nodegroup`. A group is
-the value of the node label `volcano.sh/nodegroup-name`; `NodeGroups` holds what a queue says about
-groups.
+the value of the node label `volcano.sh/nodegroup-name`; `NodeGroups` holds the settings of a queue.
 """
 
 from __future__ import annotations
@@ -44,16 +43,16 @@ _Spot = tuple[str, str]
 
 @dataclass(frozen=True)
 class NodeGroup(Rule):
-    """Tasks go to nodes of the groups that their queue names, within its limits there.
+    """Tasks go only to nodes of the groups that their queue names, within its limits there.
 
     Attributes
     ----------
     strict
-        Whether tasks of a queue that names no group are kept from nodes without a group, too.
+        Whether tasks of a queue that names no group are excluded from nodes without a group, too.
     in_order
-        Whether a preferred group counts the less, the later it is listed.
+        Whether preferred groups that are listed later score lower.
     inherits
-        Whether a queue that names no group goes by its nearest ancestor that does.
+        Whether a queue that names no group uses the groups of its nearest ancestor that does.
 
     """
 
@@ -65,7 +64,7 @@ class NodeGroup(Rule):
     inherits: bool = False
 
     def groups(self, snapshot: Snapshot, queue: str) -> NodeGroups:
-        """The groups of a queue; empty for an unknown queue."""
+        """Return the group settings of a queue; empty for an unknown queue."""
         by_name = snapshot.queue_by_name
         seen: set[str] = set()
         while queue in by_name and queue not in seen:
@@ -77,7 +76,10 @@ class NodeGroup(Rule):
         return NO_GROUPS
 
     def admits(self, groups: NodeGroups, group: str | None) -> bool:
-        """Whether a node of a group, None for one without, is open to a queue with some groups."""
+        """Return whether a queue with some settings may use nodes of a group.
+
+        The group is None for nodes without a group.
+        """
         if not groups.names_any:
             return group is None and not self.strict
         if group in groups.last_resort:
@@ -86,7 +88,7 @@ class NodeGroup(Rule):
         return named and group not in groups.excluded
 
     def worth(self, groups: NodeGroups, group: str | None) -> float:
-        """The score of a node of a group."""
+        """Return the score of a node of a group."""
         if group in groups.last_resort:
             return LAST_RESORT
         score = REQUIRED if group in groups.required else 0.0
@@ -141,7 +143,7 @@ class NodeGroup(Rule):
         return None if open_to.all() else open_to[codes]
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """The queue that may not use the nodes, in words."""
+        """See `Rule`: the queue that may not use the nodes."""
         name = problem.classes.queues[task_class]
         whose = f"queue {name}" if name else "its queue, which names no group,"
         return f"did not belong to node groups that {whose} may use"
@@ -157,11 +159,11 @@ class NodeGroup(Rule):
     # --- limits ----------------------------------------------------------------------------------
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: limits count over the nodes of a group."""
+        """See `Rule`: a limit holds for the sum over the nodes of a group."""
         return bool(_limited(problem).get(problem.classes.queues[task_class]))
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: those of the same queue on nodes of a group with a limit."""
+        """See `VictimRelevance`: tasks of the same queue on nodes of a group with a limit."""
         spots = _limited(problem).get(problem.classes.queues[task_class])
         if not spots:
             return None
@@ -172,7 +174,7 @@ class NodeGroup(Rule):
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Σ request[c, r]·supplied[c, n] ≤ limit − held + released, over a queue and a group."""
+        """Add Σ request[c, r]·supplied[c, n] ≤ limit − held + released per queue and group."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         for spot in (spot for spots in _limited(problem).values() for spot in spots):
             mine = np.array([q == spot.queue for q in problem.classes.queues], np.bool_)
@@ -181,13 +183,13 @@ class NodeGroup(Rule):
                 _encode_spot((problem, model), spot, np.where(there, supplied, -1), nodes.evictions)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: only where a queue has limits."""
+        """See `Rule`: None if no queue has limits."""
         return _Limits(problem) if _limited(problem) else None
 
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: limits that can not be read."""
+        """See `Rule`: limits that can not be parsed."""
         snapshot = outcome.problem.snapshot
         queue = snapshot.queue_by_name[snapshot.gangs[gang].queue]
         if not queue.node_groups.problem:
@@ -197,7 +199,7 @@ class NodeGroup(Rule):
 
 
 def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
-    """The amounts of bound and running tasks, by queue and group; only where queues have limits."""
+    """Return what bound and running tasks use by queue and group, for queues with limits."""
     limited = {q.name for q in snapshot.queues if q.node_groups.limits}
     held: dict[_Spot, dict[str, int]] = {}
     gangs = snapshot.gang_by_key if limited else {}
@@ -212,7 +214,7 @@ def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
 
 @dataclass(frozen=True, eq=False)
 class _LimitedSpot:
-    """A queue's limit on one group: (R,) limit and held, (N,) nodes of the group."""
+    """A queue's limit on one group: (R,) the limit, (R,) what it holds, (N,) nodes of the group."""
 
     queue: str
     limit: I64
@@ -221,7 +223,7 @@ class _LimitedSpot:
 
 
 def _limited(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
-    """Limits by queue; queues without any are missing."""
+    """Return the limits by queue; queues without limits are missing."""
     return problem.derived(_find_limited)
 
 
@@ -252,7 +254,7 @@ def _find_limited(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
 def _encode_spot(
     where: tuple[Problem, LinearModel], spot: _LimitedSpot, supplied: I64, evictions: EvictionGroups
 ) -> None:
-    """The rows of one limit; `supplied` has what counts against it alone."""
+    """Add the rows of one limit; `supplied` contains only variables that count against it."""
     problem, model = where
     request, first = problem.classes.request, evictions.by_group()
     gone = np.flatnonzero(_inside(problem, spot)[first]).tolist() if len(first) else []
@@ -271,7 +273,7 @@ def _encode_spot(
 
 
 def _inside(problem: Problem, spot: _LimitedSpot) -> Bool:
-    """(V,) running tasks that count against a limit."""
+    """Return (V,) the running tasks that count against a limit."""
     running = running_tasks(problem)
     queue = problem.queues.names.index(spot.queue)
     found: Bool = np.logical_and(running.queue_of == queue, spot.nodes[running.node_of])
@@ -279,7 +281,7 @@ def _inside(problem: Problem, spot: _LimitedSpot) -> Bool:
 
 
 class _Limits(Greedy):
-    """The amounts of queues on groups as tasks are placed and leave."""
+    """What queues hold on groups as tasks are placed and evicted."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -302,7 +304,7 @@ class _Limits(Greedy):
             held += int(counts[spot.nodes[nodes]].sum()) * request
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """See `Greedy`: victims do not count any more."""
+        """See `NodeState`: victims no longer count against limits."""
         for name, spots in self._spots.items():
             for spot, held in zip(spots, self._held[name], strict=True):
                 if _inside(self._problem, spot)[victim]:
@@ -323,8 +325,12 @@ PLUGIN = Plugin(
     "nodegroup",
     "queues bound to groups of nodes",
     (
-        switch_argument("strict", "queues that name no group get no node without a group either"),
-        switch_argument("enablePreferredOrder", "preferred groups in their order", default=False),
+        switch_argument(
+            "strict", "queues that name no group may not use nodes without a group either"
+        ),
+        switch_argument(
+            "enablePreferredOrder", "groups listed first are preferred most", default=False
+        ),
     ),
     _nodegroup,
 )

@@ -1,4 +1,4 @@
-"""The plugin `predicates`: one rule for each filter of kube-scheduler that it brings."""
+"""The plugin `predicates`: one rule for each supported kube-scheduler filter."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _predicates(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 
 def _fill(arguments: Mapping[str, Value]) -> tuple[tuple[int, int], ...]:
-    """(how full, points) as listed, by how full."""
+    """Return (utilization in percent, score) of the shape, sorted by utilization."""
     prefix = f"{_BINDING}shape."
     entries: dict[int, dict[str, int]] = {}
     for name, value in arguments.items():
@@ -66,23 +66,25 @@ def _fill(arguments: Mapping[str, Value]) -> tuple[tuple[int, int], ...]:
 
 PLUGIN = Plugin(
     "predicates",
-    "what kube-scheduler filters nodes by",
+    "the node filters of kube-scheduler",
     (
         *(switch_argument(_ENABLE.format(n), f"the rule {r.name}") for n, r in _PREDICATES),
         switch_argument(
-            "predicate.CacheEnable", "has no effect: masks are always kept", default=False
+            "predicate.CacheEnable", "has no effect: masks are always cached", default=False
         ),
-        switch_argument("predicateErrorCacheEnable", "has no effect: failures are kept by class"),
-        weight_argument("volumebinding.weight", 1, "weight of the score that the shape gives"),
-        weight_argument("volumebinding.bindTimeoutSeconds", 600, "longest wait for volumes"),
+        switch_argument("predicateErrorCacheEnable", "has no effect: failures are always cached"),
+        weight_argument("volumebinding.weight", 1, "weight of the score of the shape"),
+        weight_argument(
+            "volumebinding.bindTimeoutSeconds", 600, "longest time that a pod waits for its volumes"
+        ),
         Argument(
             "volumebinding.shape",
             Kind.LIST,
             "",
-            "points by how full the chosen volumes get; no score without",
+            "score by utilization of the chosen volumes; without it there is no such score",
             fields=(
-                weight_argument("utilization", 0, "how full, in percent"),
-                weight_argument("score", 0, "points of ten"),
+                weight_argument("utilization", 0, "requested part of the volumes, in percent"),
+                weight_argument("score", 0, "score from 0 to 10"),
             ),
         ),
         weight_argument("dynamicresources.filterTimeoutSeconds", 10, "has no effect"),

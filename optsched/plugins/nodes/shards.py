@@ -1,8 +1,8 @@
-"""The nodes of this scheduler's shard: the only ones, or the first ones.
+"""The nodes of this scheduler's own shard: the only nodes it uses, or the nodes it prefers.
 
 Mathematics: models/formulation/shards.md. Volcano: the modes of `--scheduler-sharding-mode` in
-`pkg/scheduler/actions` (nodes in other shards come after those in ours, whatever their scores) and
-`pkg/scheduler/cache/shard_coordinator.go`.
+`pkg/scheduler/actions` (nodes of other shards rank after nodes of the own shard, whatever their
+scores) and `pkg/scheduler/cache/shard_coordinator.go`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 FAR_ABOVE = 1e9
-"""A score above the sum of all others, with their fractions still distinguishable."""
+"""A score above the sum of all others, small enough that their fractions keep their precision."""
 
 
 class Shards(Rule):
-    """Hard: tasks come to and leave nodes of our shard alone. Soft: they come to them first."""
+    """Hard mode: place on and evict from own nodes only. Soft mode: prefer own nodes."""
 
     name = "shards"
 
@@ -57,16 +57,16 @@ class Shards(Rule):
         return own_nodes(problem) if _mode(problem) is ShardMode.HARD else None
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """The owner of nodes outside the shard, in words."""
+        """See `Rule`: the own shard."""
         return f"did not belong to shard {problem.snapshot.sharding.name}"
 
     def spares(self, problem: Problem) -> Bool | None:
-        """See `Rule`: whoever runs elsewhere."""
+        """See `Rule`: the tasks on nodes of other shards."""
         own = self.mask(problem, -1)
         return None if own is None else ~own[running_tasks(problem).node_of]
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: more than all other scores for nodes of our shard."""
+        """See `Rule`: nodes of the own shard score higher than all other scores together."""
         own = preferred_nodes(problem)
         return None if own is None else np.where(own, FAR_ABOVE, 0.0)
 
@@ -78,7 +78,7 @@ class Shards(Rule):
 
 @dataclass(frozen=True)
 class OutsideShard:
-    """Tasks that are put on nodes of other shards."""
+    """The number of tasks that are placed on nodes of other shards."""
 
     name: str = "outside the shard"
     unit: str = "tasks"
@@ -101,12 +101,12 @@ class OutsideShard:
 
 
 def preferred_nodes(problem: Problem) -> Bool | None:
-    """(N,) nodes that are taken first because they are in our shard; None without a wish."""
+    """Return (N,) the nodes of the own shard in soft mode; None if no nodes are preferred."""
     return own_nodes(problem) if _mode(problem) is ShardMode.SOFT else None
 
 
 def own_nodes(problem: Problem) -> Bool | None:
-    """(N,) nodes of our shard; None where all are ours alike."""
+    """Return (N,) the nodes of the own shard; None without sharding."""
     return problem.derived(_own_nodes)
 
 

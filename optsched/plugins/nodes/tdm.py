@@ -1,4 +1,4 @@
-"""Time-division multiplexing: nodes of a zone take revocable pods at certain hours.
+"""Time-division multiplexing: nodes of a zone take revocable pods during certain hours.
 
 Mathematics: models/formulation/tdm.md. Volcano: `pkg/scheduler/plugins/tdm`.
 """
@@ -45,7 +45,7 @@ _PART: Final = re.compile(r"([0-9]{1,9})(%?)")
 
 @dataclass(frozen=True)
 class Tdm(Rule):
-    """Nodes of a revocable zone take only revocable tasks, only while the zone is open.
+    """Nodes of a revocable zone take only revocable tasks, and only while the zone is open.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Tdm(Rule):
             if not self.is_open(zone, now_ms):
                 yield Violation(self.name, where, f"{lent} is not lent at this hour")
             elif not borrows(task.shape):
-                yield Violation(self.name, where, f"{lent} is lent to tasks that allow for it")
+                yield Violation(self.name, where, f"{lent} takes only revocable tasks")
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """See `Rule`."""
@@ -89,13 +89,13 @@ class Tdm(Rule):
         return None if allowed.all() else allowed
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: the hour or the task itself."""
+        """See `Rule`: a closed zone, or a task that is not revocable."""
         if borrows(problem.classes.shapes[task_class]):
             return "did not lend at this hour"
         return "took only tasks that may be evicted"
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: nodes of open zones come first for revocable tasks."""
+        """See `Rule`: revocable tasks prefer nodes of open zones."""
         if not borrows(problem.classes.shapes[task_class]):
             return None
         lent = self._lent(problem)
@@ -108,7 +108,7 @@ class Tdm(Rule):
     # --- shuffle ---------------------------------------------------------------------------------
 
     def find_moves(self, problem: Problem) -> Moves | None:
-        """See `Mover`: tasks that stay on a node when it is not lent any more."""
+        """See `Mover`: the tasks on nodes whose zone is closed."""
         lent, running = self._lent(problem), running_tasks(problem)
         closed = lent.any_zone & ~lent.open_now
         leaving = np.flatnonzero(closed[running.node_of])
@@ -136,7 +136,11 @@ class Tdm(Rule):
         for eviction in mine:
             task = world.task_by_key.get(eviction.task)
             if task is None or task.gang not in gangs:
-                yield Violation(self.name, f"task {eviction.task}", "its node is lent")
+                yield Violation(
+                    self.name,
+                    f"task {eviction.task}",
+                    "no task of its gang is evicted from a node whose zone is closed",
+                )
 
     def _is_closed(self, world: World, name: str) -> bool:
         zone = world.snapshot.node_by_name[name].labels.get(REVOCABLE_ZONE, "")
@@ -154,7 +158,7 @@ class Tdm(Rule):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Lent:
-    """(N,) nodes that belong to a zone, and those of a zone that is open."""
+    """(N,) nodes that belong to a zone, and (N,) nodes of open zones."""
 
     any_zone: Bool
     open_now: Bool
@@ -169,9 +173,9 @@ def _eviction_order(task: Task) -> tuple[int, int, str]:
 
 
 class Allowance(NamedTuple):
-    """How many tasks of a gang may be missing together: its disruption budget (`jdb-…`).
+    """How many more tasks of a gang may be evicted together: its disruption budget (`jdb-…`).
 
-    Without a budget, one task may leave at a time, or the whole gang if it can spare none.
+    Without a budget, one task may be evicted at a time, or the whole gang if it can spare none.
     """
 
     most: int
@@ -190,7 +194,7 @@ class Allowance(NamedTuple):
         return cls(1, False)
 
     def allows_whole_gang(self, gang: Gang) -> bool:
-        """Return whether the gang may leave as a whole."""
+        """Return whether the gang may be evicted as a whole."""
         return not self.is_given or self.most >= sum(t.status.is_standing for t in gang.tasks)
 
 
@@ -204,7 +208,7 @@ def _parse_amount(text: str, whole: int, nothing: int) -> int:
 
 
 def borrows(shape: TaskShape) -> bool:
-    """Return whether tasks are revocable, by their annotations."""
+    """Return whether the annotations of a task shape make its tasks revocable."""
     return any(key == REVOCABLE_ZONE for key, _ in shape.notes)
 
 
@@ -270,9 +274,9 @@ def _tdm(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 PLUGIN = Plugin(
     "tdm",
-    "nodes lent at certain hours",
+    "nodes that take revocable pods during certain hours",
     (
-        Argument("tdm.revocable-zone.*", Kind.HOURS, "", "when a zone is open, in UTC"),
+        Argument("tdm.revocable-zone.*", Kind.HOURS, "", "opening hours of a zone, in UTC"),
         duration_argument(
             "tdm.evict.period", "1m", "shortest time between two evictions by shuffle"
         ),

@@ -1,7 +1,7 @@
-"""Measured load of nodes: nodes under heavy load take nothing, the least loaded are preferred.
+"""Measured load of nodes: nodes under heavy load take no pods, the least loaded are preferred.
 
-Mathematics: models/formulation/usage.md. Volcano: `pkg/scheduler/plugins/usage`. Tasks placed too
-recently for measurements are estimated.
+Mathematics: models/formulation/usage.md. Volcano: `pkg/scheduler/plugins/usage`. The use of tasks
+that are too recent to be measured is estimated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TOP = 100.0
 MILLION = 1_000_000
 MEASURED = (CPU, MEMORY)
 FRESH_MS = 5 * 60 * 1000
-"""Measurements that are older say nothing (`MetricsActiveTime`)."""
+"""Older measurements are ignored (`MetricsActiveTime`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,14 @@ class Estimate:
     Attributes
     ----------
     of_request, of_burst
-        Parts of its request, and of its limit above the request.
+        Fractions of its request and of its burst (the part of its limit above the request) that
+        it is assumed to use.
     risky_from
-        The load of a node from which estimates are raised.
+        The load of a node, as a fraction, from which estimates are raised.
     risk_factor
-        The factor by which they are raised.
+        The factor by which estimates are raised.
     idle_cpu_m, idle_memory
-        For a task that requests nothing.
+        The assumed use of a task that requests nothing.
 
     """
 
@@ -72,18 +73,18 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Usage(Rule):
-    """Nodes above a limit of load take no more pods; of the others the least loaded are preferred.
+    """Nodes above a load limit take no more pods; of the others, the least loaded are preferred.
 
     Attributes
     ----------
     weight
-        Of the whole score.
+        Weight of the whole score.
     cpu_weight, memory_weight
-        Of both loads in it.
+        Weights of the CPU load and the memory load in the score.
     cpu_limit_ppm, memory_limit_ppm
-        Loads that are still accepted, in millionths.
+        The highest loads at which a node takes pods, in millionths.
     blind_ms
-        Time until the use of a task has been measured.
+        Time from the start of a task until its use has been measured.
 
     """
 
@@ -136,13 +137,13 @@ class Usage(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: the load before anything is placed, the same for all classes."""
+        """See `Rule`: scores by the load before the session, equal for all classes."""
         if not self._counts(problem):
             return None
         return problem.derived(self._scores)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: only where load has been measured."""
+        """See `Rule`: None if no load has been measured."""
         return _Usage(self, problem) if self._counts(problem) else None
 
     def _counts(self, problem: Problem) -> bool:
@@ -153,7 +154,7 @@ class Usage(Rule):
         return problem.derived(self.shadow).scores()
 
     def shadow(self, problem: Problem) -> _Shadow:
-        """Return the measured load with the estimates of tasks that have just started."""
+        """Return the measured load plus estimates for tasks that have just started."""
         loads = problem.derived(_read_loads)
         shadow = _Shadow(self, loads, np.zeros_like(loads.size))
         now_ms = problem.snapshot.taken_ms
@@ -164,7 +165,10 @@ class Usage(Rule):
         return shadow
 
     def _is_unseen(self, task: Task, now_ms: int) -> bool:
-        """Return whether a resident started too recently, or at an unknown time."""
+        """Return whether a resident is not in the measured load: it started too recently.
+
+        A running task of unknown start time counts as recent.
+        """
         if task.status is TaskStatus.BOUND:
             return True
         recent = not task.started_ms or now_ms - task.started_ms < self.blind_ms
@@ -178,7 +182,7 @@ def fresh(node: Node, now_ms: int) -> Load | None:
 
 
 def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
-    """Return requests and bursts of CPU and memory, and the number of other resources."""
+    """Return requests and bursts of CPU and memory, and the number of other requested resources."""
     request, burst = dict(shape.request), dict(shape.burst)
     others = sum(1 for name, amount in request.items() if amount and name not in (*MEASURED, PODS))
     return (*(float(part.get(r, 0)) for part in (request, burst) for r in MEASURED), float(others))
@@ -186,7 +190,10 @@ def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Loads:
-    """(N, 2) measured load as parts of (N, 2) CPU and memory, and (N,) nodes that have one."""
+    """(N, 2) measured load as a fraction of `size`, (N, 2) allocatable CPU and memory.
+
+    `is_fresh` is (N,) whether a node has a recent measurement.
+    """
 
     measured: F64
     size: F64
@@ -207,7 +214,7 @@ def _read_loads(problem: Problem) -> _Loads:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Shadow:
-    """(N, 2) estimated CPU and memory of tasks beyond the measured load."""
+    """The measured load, plus (N, 2) estimated CPU and memory of tasks that are not in it."""
 
     rule: Usage
     loads: _Loads
@@ -236,7 +243,7 @@ class _Shadow:
         return estimate.risk_factor if load >= estimate.risky_from else 1.0
 
     def _composite(self, nodes: I64) -> F64:
-        """(m, 2) parts of m nodes that are in use, measured or not."""
+        """Return (m, 2) the fractions of m nodes in use, measured plus estimated."""
         size = self.loads.size[nodes]
         known = size > 0
         extra = self.extra[nodes] / np.where(known, size, 1)
@@ -249,18 +256,18 @@ class _Shadow:
         return found
 
     def scores(self) -> F64:
-        """(N,) scores of nodes; 0 where nothing has been measured lately."""
+        """Return (N,) the scores of all nodes; 0 without a recent measurement."""
         return self.score(np.arange(len(self.extra)))
 
     def score(self, nodes: I64) -> F64:
-        """(m,) scores of m nodes."""
+        """Return (m,) the scores of m nodes; 0 without a recent measurement."""
         free = self._weighed(1 - self._composite(nodes))
         found: F64 = np.where(self.loads.is_fresh[nodes], free * TOP * self.rule.weight, 0.0)
         return found
 
 
 class _Usage(Greedy):
-    """Scores as tasks are placed, less `Usage.class_score`."""
+    """The change of `Usage.class_score` as tasks are placed."""
 
     def __init__(self, rule: Usage, problem: Problem) -> None:
         self._shadow = problem.derived(rule.shadow).copied()
@@ -307,29 +314,36 @@ def _usage(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 PLUGIN = Plugin(
     "usage",
-    "measured load of nodes",
+    "prefers nodes with low measured load and skips overloaded nodes",
     (
         weight_argument("usage.weight", 5, "weight of the whole score"),
-        weight_argument("cpu.weight", 1, "weight of CPU in it"),
-        weight_argument("memory.weight", 1, "weight of memory in it"),
+        weight_argument("cpu.weight", 1, "weight of CPU in the score"),
+        weight_argument("memory.weight", 1, "weight of memory in the score"),
         mapping_argument(
             "thresholds",
-            "load above which nodes take nothing more, in percent",
-            Argument("cpu", Kind.NUMBER, 80, "of CPU"),
-            Argument("mem", Kind.NUMBER, 80, "of memory"),
+            "load above which nodes take no more pods, in percent",
+            Argument("cpu", Kind.NUMBER, 80, "CPU load, in percent"),
+            Argument("mem", Kind.NUMBER, 80, "memory load, in percent"),
         ),
         mapping_argument(
             "estimator",
-            "what pods are taken to use before that shows in measurements",
-            Argument("request_ratio", Kind.NUMBER, 0.7, "part of the request"),
-            Argument("burst_ratio", Kind.NUMBER, 0, "part of what limits allow beyond"),
-            Argument("risk_threshold", Kind.NUMBER, 0.6, "load that raises estimates, of one"),
-            Argument("risk_factor", Kind.NUMBER, 1.2, "by how much it does", least=1),
+            "assumed use of pods that have not been measured yet",
+            Argument("request_ratio", Kind.NUMBER, 0.7, "assumed fraction of the request"),
+            Argument("burst_ratio", Kind.NUMBER, 0, "assumed fraction of limit minus request"),
+            Argument(
+                "risk_threshold",
+                Kind.NUMBER,
+                0.6,
+                "load of a node that raises estimates, as a fraction",
+            ),
+            Argument(
+                "risk_factor", Kind.NUMBER, 1.2, "factor by which estimates are raised", least=1
+            ),
             mapping_argument(
                 "best_effort",
-                "pods that request nothing",
-                Argument("cpu", Kind.QUANTITY, "250m", "CPU that they use"),
-                Argument("mem", Kind.QUANTITY, "200Mi", "memory that they use"),
+                "assumed use of pods that request nothing",
+                Argument("cpu", Kind.QUANTITY, "250m", "CPU use"),
+                Argument("mem", Kind.QUANTITY, "200Mi", "memory use"),
             ),
         ),
     ),

@@ -1,1 +1,1 @@
-"""Levels of the objective: their names, what each becomes, and how much a gang counts."""
+"""Levels of the objective: their names, their form in a problem, and the weights of gangs."""

@@ -1,4 +1,4 @@
-"""Levels over gangs: which start and with how many tasks, weighted by the dominant resource.
+"""Levels that count started gangs and placed tasks, weighted by the dominant resource.
 
 Mathematics: models/formulation/admission.md. The dominant share of a request is
 max_r request[r] / total[r] (Ghodsi et al., NSDI 2011). Where one resource dominates for every
@@ -33,14 +33,14 @@ PPB = 1_000_000_000
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The count of one task of each class.
+    """How much one task of each class counts.
 
     Attributes
     ----------
     unit
         A resource in base units, or parts per billion of the cluster.
     of_class
-        (C,) at least 1, so that best-effort tasks count too.
+        (C,) weights, at least 1 so that best-effort tasks count too.
 
     """
 
@@ -51,8 +51,8 @@ class Weights:
 def dominant_weights(problem: Problem) -> Weights:
     """Return the weights of the task classes of a problem, in the coarsest exact unit.
 
-    The unit follows from the pending tasks of all gangs, also of those that can not start. Plans
-    with different victims make problems with different classes, and their values are compared.
+    The unit depends on the pending tasks of all gangs, even of gangs that can not start. Plans with
+    different victims have problems with different classes, but their values must be comparable.
     """
     counted = [i for i, r in enumerate(problem.resources) if r != PODS]
     request, total = problem.classes.request[:, counted], problem.total[counted]
@@ -64,7 +64,7 @@ def dominant_weights(problem: Problem) -> Weights:
     share = _shares(every, total)
     leads = np.flatnonzero((share >= share.max(axis=1)[:, None]).all(axis=0)).tolist()
     if leads:
-        # By name: where a resource stands on its axis depends on earlier sessions.
+        # Choose by name, as the index of a resource depends on earlier sessions.
         column = max(leads, key=lambda i: _prominence(problem.resources[counted[i]]))
         resource = problem.resources[counted[column]]
         return Weights(_unit_name(resource), np.maximum(request[:, column], 1))
@@ -74,7 +74,7 @@ def dominant_weights(problem: Problem) -> Weights:
 
 
 def _shares(request: I64, total: I64) -> F64:
-    """(K, R) shares of the cluster that requests take; infinite where no node offers any."""
+    """Return (K, R) the shares of the cluster that requests use; infinite if no node offers any."""
     share: F64 = np.where(
         total > 0, request / np.maximum(total, 1), np.where(request > 0, np.inf, 0.0)
     )
@@ -82,7 +82,7 @@ def _shares(request: I64, total: I64) -> F64:
 
 
 def _prominence(resource: str) -> tuple[bool, str]:
-    """Devices say more about a task than memory and CPU."""
+    """Return a sort key of resources: devices characterise a task better than memory and CPU."""
     return resource not in (CPU, MEMORY), resource
 
 
@@ -91,11 +91,11 @@ def _unit_name(resource: str) -> str:
 
 
 ADMISSION = "admission, "
-"""How the names of the levels of gangs that start begin."""
+"""The prefix of the names of admission levels."""
 
 
 def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
-    """Gangs that start, one level a tier."""
+    """Return levels that count the gangs that start, one level per tier."""
     gangs = problem.open_gangs
     weights = problem.derived(dominant_weights)
     by_shape = _start_weights(problem, weights)
@@ -108,9 +108,10 @@ def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
 
 
 def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
-    """Tasks that are placed, one level a tier, where their number is a choice of its own.
+    """Return levels that count placed tasks, one level per tier with elastic gangs.
 
-    A gang that leaves as a whole in this session gains nothing by starting again.
+    In elastic gangs, the number of tasks does not follow from the start of the gang. A gang that is
+    evicted as a whole in this session does not count if it starts again.
     """
     gangs = problem.open_gangs
     shapes = problem.shapes.shapes
@@ -127,14 +128,14 @@ def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
 
 
 def _is_restart(shape: GangShape) -> bool:
-    """Whether a gang ran before this session evicted it and starts anew."""
+    """Return whether a gang ran before this session evicted it, and has to start again."""
     return shape.least_before == 0 and not shape.is_started
 
 
 def _start_weights(problem: Problem, weights: Weights) -> I64:
-    """(S,) weight of starting a gang of each shape; 0 for those that already run.
+    """Return (S,) the weight of starting a gang of each shape; 0 for gangs that already run.
 
-    A gang that leaves as a whole in this session gains nothing by starting again.
+    A gang that is evicted as a whole in this session has weight 0, too.
     """
     shapes = problem.shapes
     whole = np.zeros(len(shapes.shapes), np.int64)
@@ -147,7 +148,7 @@ def _start_weights(problem: Problem, weights: Weights) -> I64:
 
 @dataclass(frozen=True, eq=False)
 class Started:
-    """Gangs of one tier that start, each counted by the dominant resource of its minimum.
+    """The level of the gangs of one tier that start, counted by weight.
 
     `weight` and `tier_of` are (G,).
     """
@@ -160,7 +161,7 @@ class Started:
     sense: Sense = Sense.MAX
 
     def _by_gang(self, problem: Problem) -> I64:
-        """(G,) what each gang adds by starting."""
+        """Return (G,) the amount that each gang adds to the level if it starts."""
         counted = (self.tier_of == self.tier) & (problem.shape_of >= 0)
         return np.where(counted, self.weight, 0)
 
@@ -169,11 +170,11 @@ class Started:
         return int(self._by_gang(outcome.problem)[outcome.num_seated > 0].sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: all of them start."""
+        """See `Level`: the value if all gangs of the tier start."""
         return int(self._by_gang(problem).sum())
 
     def encode(self, form: Formulation) -> Expression:
-        """Σ_h weight[h]·y[h]."""
+        """Return Σ_h weight[h]·y[h] over the gang classes of the tier."""
         gangs = form.gangs
         counted = (gangs.tier_of == self.tier) & (form.start >= 0)
         first = gangs.members[gangs.member_start[:-1][counted]]
@@ -182,9 +183,9 @@ class Started:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """Tasks of one tier that are placed, each counted by its dominant resource.
+    """The level of the tasks of one tier that are placed, counted by weight.
 
-    `weight` is (C,), `tier_of` (G,), -1 for gangs that do not count.
+    `weight` is (C,). `tier_of` is (G,), -1 for gangs that do not count.
     """
 
     name: str
@@ -195,7 +196,7 @@ class Placed:
     sense: Sense = Sense.MAX
 
     def _by_task(self, problem: Problem) -> I64:
-        """(T,) what each task adds by being placed."""
+        """Return (T,) the amount that each task adds to the level if it is placed."""
         counted = self.tier_of[problem.gang_of] == self.tier
         return np.where(counted, self.weight[problem.task_class], 0)
 
@@ -204,11 +205,11 @@ class Placed:
         return int(self._by_task(outcome.problem)[outcome.seated].sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: all of them are placed."""
+        """See `Level`: the value if all tasks of the tier are placed."""
         return int(self._by_task(problem).sum())
 
     def encode(self, form: Formulation) -> Expression:
-        """Σ_f weight[f]·x[f]."""
+        """Return Σ_f weight[f]·x[f] over the task classes f of the gangs of the tier."""
         gangs = form.gangs
         first = gangs.members[gangs.member_start[:-1]]
         counted = (self.tier_of[first] == self.tier)[gangs.gang_class_of]

@@ -1,4 +1,4 @@
-"""The levels that a model may list, by name, and their form for one problem."""
+"""The levels that a model may list by name, and the levels that they become in one problem."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _ENGINE_KINDS = (
 _KINDS = {kind for plugin in PLUGINS.values() for kind in plugin.levels}
 
 LEVELS = {k.name: k for k in sorted((*_KINDS, *_ENGINE_KINDS), key=lambda k: (k.rank, k.name))}
-"""Levels in the order that they have where a policy does not list them."""
+"""Levels by name, in the order that applies if a policy does not list levels."""
 
 
 def _find_levels(
     kind: LevelKind, problem: Problem, rules: RuleSet, tiers: Tiers
 ) -> Sequence[AnyLevel]:
-    """Return the levels that a name of a model means in one problem."""
+    """Return the levels that a listed level becomes in one problem."""
     if kind.name == "admission":
         return admission_levels(problem, tiers)
     if kind.name == "tasks":
@@ -51,7 +51,7 @@ def _find_levels(
         return [NodeScore(rules)] if rules.scoring and len(problem.tasks) else []
     named = [a.rule for a in rules.active if a.rule.name in kind.rules]
     if kind == FAIR_SHARE:
-        # What queues deserve comes before fairness over time, and that before gangs.
+        # Deserved shares of queues rank before fairness over time, which ranks before `drf`.
         over_time = next((a.rule for a in rules.active if a.rule.name == OverTime.name), None)
         if over_time is not None:
             ends = [i for i, rule in enumerate(named, 1) if rule.name != "drf"]
@@ -60,12 +60,12 @@ def _find_levels(
 
 
 MOST_PAIRS = 200_000
-"""Pairs of class and node whose scores are worked out together: more do not stay in caches."""
+"""Pairs of class and node that are scored together; larger tables do not fit CPU caches."""
 
 
 @dataclass(frozen=True, eq=False)
 class NodeScore:
-    """Scores of the nodes that tasks are put on, as they stand when the session opens."""
+    """The sum of the scores of the chosen nodes, by node loads when the session opens."""
 
     rules: RuleSet
     name: str = "node score"
@@ -73,7 +73,7 @@ class NodeScore:
     sense: Sense = Sense.MAX
 
     def node_values(self, problem: Problem) -> I64:
-        """See `NodeLevel`; rounded down to whole points."""
+        """See `NodeLevel`: scores rounded down to whole points."""
         values = np.empty((len(problem.classes.shapes), problem.num_nodes), np.int64)
         for classes in self._chunks(problem):
             values[classes] = self._block(problem, classes)
@@ -82,7 +82,7 @@ class NodeScore:
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
         problem, seated = outcome.problem, outcome.seated
-        # Each task needs a few nodes: the table of all classes and nodes is never made.
+        # Tasks use few nodes, so the table of all classes and nodes would be wasteful.
         pairs = problem.task_class[seated] * problem.num_nodes + outcome.node_of_coming[seated]
         pairs, number = np.unique(pairs, return_counts=True)
         task_class, nodes = np.divmod(pairs, max(problem.num_nodes, 1))
@@ -92,14 +92,14 @@ class NodeScore:
         return int((np.floor(values).astype(np.int64) * number).sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: every task on its best node."""
+        """See `Level`: the value with every task on its best node."""
         return problem.derived(self._best)
 
     def _best(self, problem: Problem) -> int:
         if not problem.num_nodes:
             return 0
         pending, total = problem.classes.num_pending, 0
-        # Without scores of its own for single nodes, a class scores nodes of one load equally.
+        # A class without class scores gives equal scores to nodes with equal loads.
         loads = np.concatenate([problem.used, problem.allocatable], axis=1)
         distinct = np.sort(np.unique(loads, axis=0, return_index=True)[1])
         for classes in self._chunks(problem):
@@ -113,21 +113,22 @@ class NodeScore:
         return total
 
     def _differs_by_load_only(self, problem: Problem, task_class: int) -> bool:
-        """Whether only the load of nodes counts for a class."""
+        """Return whether the scores of a class depend only on the loads of nodes."""
         own = (r for r in self.rules.level_scorers if type(r).class_score is not Rule.class_score)
         return all(rule.class_score(problem, task_class) is None for rule in own)
 
     def _chunks(self, problem: Problem) -> Iterator[I64]:
-        """All classes, as many at a time as keep tables small."""
+        """Yield all classes in chunks, so that score tables stay small."""
         size = max(MOST_PAIRS // max(problem.num_nodes, 1), 1)
         number = len(problem.classes.shapes)
         for first in range(0, number, size):
             yield np.arange(first, min(first + size, number))
 
     def _block(self, problem: Problem, classes: I64, nodes: I64 | None = None) -> I64:
-        """(k, N) whole points of one task of some classes (k,) on every node.
+        """Return (k, N) the whole points of one task of some classes (k,) on every node.
 
-        Given `nodes` (m,), (k, m) of those, for classes that see nodes of one load alike.
+        With `nodes` (m,), only on these nodes, (k, m). This is valid for classes whose scores
+        depend only on the loads of nodes.
         """
         loads = problem.used, problem.allocatable
         if nodes is not None:
@@ -139,9 +140,9 @@ class NodeScore:
     def _scores(
         self, problem: Problem, classes: I64, loads: tuple[I64, I64], nodes: I64 | None
     ) -> F64:
-        """Scores of classes: of pairs (m,) with nodes (m,), or of (k, 1) with every node.
+        """Return the scores of pairs of classes (m,) and nodes (m,), or of classes (k, 1) by node.
 
-        `loads` are what tasks use on these nodes and what the nodes offer.
+        `loads` are the used and the allocatable amounts of these nodes.
         """
         used, offered = loads
         values = np.zeros(np.broadcast_shapes(classes.shape, used.shape[:1]))
@@ -164,7 +165,7 @@ class NodeScore:
 
 
 def _by_class(classes: I64) -> Iterator[tuple[int, slice | int]]:
-    """Each class with where it stands: rows of (k, 1), or slices of ascending pairs (m,)."""
+    """Yield each class with its position: rows of (k, 1), or slices of ascending pairs (m,)."""
     if classes.ndim > 1:
         yield from ((c, row) for row, c in enumerate(classes[:, 0].tolist()))
         return
@@ -177,10 +178,10 @@ def _by_class(classes: I64) -> Iterator[tuple[int, slice | int]]:
 def build_levels(
     problem: Problem, rules: RuleSet, tiers: Tiers, names: Sequence[str]
 ) -> list[AnyLevel]:
-    """The levels of a problem, in order; those of the list that do not apply become none.
+    """Return the levels of a problem, in order.
 
-    A name may stand for several: admission is one level a tier. Those of rules that always hold
-    come before all that look at single nodes.
+    A name may stand for several levels, such as one admission level per tier, or for no level if it
+    does not apply. Levels of rules that hold in every policy precede all node levels.
     """
     named = [level for name in names for level in _find_levels(LEVELS[name], problem, rules, tiers)]
     always = [level for rule in rules.permanent for level in rule.levels(problem, tiers)]

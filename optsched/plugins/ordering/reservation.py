@@ -1,7 +1,7 @@
 """Reservations for gangs that have waited too long: no other gang may delay their start.
 
-Mathematics: models/formulation/reservation.md. Always on, without effect in snapshots without
-reservations. With one reservation this is EASY backfilling (Lifka, JSSPP 1995).
+Mathematics: models/formulation/reservation.md. The rule is always on; it has no effect in snapshots
+without reservations. With one reservation it is EASY backfilling (Lifka, JSSPP 1995).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 NEVER = 2**62
-"""The end of a task with unknown duration."""
+"""The end of a task of unknown duration, in milliseconds."""
 
 
 class ExtraResources(NamedTuple):
-    """(N, D) capacity of nodes in addition to resources, and (C, D) what tasks take of it.
+    """(N, D) limits of nodes in addition to their resources, and (C, D) what tasks use of them.
 
-    A negative capacity means none. The tasks on a node together never exceed it.
+    The sum over the tasks on a node must not exceed a limit. A negative limit counts as zero.
     """
 
     capacity: I64
@@ -49,7 +49,10 @@ class ExtraResources(NamedTuple):
 
 
 class Reservation(Rule):
-    """Reserved capacity is idle when the reservation starts, as far as durations are known."""
+    """Keep reserved capacity free for the start of the reservation, as far as durations are known.
+
+    A task is bound by a reservation if it must not delay its start.
+    """
 
     name = "reservation"
 
@@ -113,7 +116,7 @@ class Reservation(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def find_extra_resources(self, problem: Problem) -> ExtraResources | None:
-        """Return what each reservation leaves of its nodes, by resource, when its gang starts."""
+        """Return what each reservation leaves of its nodes for bound tasks, by resource."""
         bookings = problem.snapshot.bookings
         if not any(reservation.nodes for reservation in bookings):
             return None
@@ -123,7 +126,10 @@ class Reservation(Rule):
         return ExtraResources(capacity, request) if request.any() else None
 
     def encode(self, form: Formulation) -> None:
-        """Σ over bound tasks in the subtree of request·x ≤ rest of the capability at the start."""
+        """Add Σ request·x ≤ rest of a capability, over the bound tasks in a queue's subtree.
+
+        The rest is what the reservation leaves of the capability when it starts.
+        """
         problem, gangs = form.problem, form.gangs
         for i, _ in enumerate(problem.snapshot.bookings):
             bound = _bound(problem, i)[gangs.class_of]
@@ -136,7 +142,7 @@ class Reservation(Rule):
                     form.model.add_rows(0, use.variables, use.coefficients, upper=max(left, 0))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Σ_c spare request[c, d] · supplied[c, n] ≤ capacity[n, d]."""
+        """Add Σ_c request[c, d] · supplied[c, n] ≤ capacity[n, d] of `find_extra_resources`."""
         form, supplied = nodes.form, nodes.supplied
         if form is None:
             return
@@ -156,14 +162,14 @@ class Reservation(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: queues only; `spare` covers nodes."""
+        """See `Rule`: covers queues only; `find_extra_resources` covers nodes."""
         booked = any(reservation.queues for reservation in problem.snapshot.bookings)
         return _BelowCeilings(problem, ledger) if booked else None
 
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: a capability that a reservation needs."""
+        """See `Rule`: the first reservation that leaves too little of a capability."""
         problem = outcome.problem
         if not problem.snapshot.bookings:
             return None
@@ -177,7 +183,7 @@ class Reservation(Rule):
         return None
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """See `Rule`: the first reservation that leaves too little on nodes."""
+        """See `CapacityExplanation`: the first reservation that leaves too little on nodes."""
         problem = outcome.problem
         for i in _reservations_of(outcome, gang):
             room = _node_limits(problem, i)
@@ -197,9 +203,10 @@ class Reservation(Rule):
 
 
 class _NodeLimits(NamedTuple):
-    """(N, D) what bound tasks may use of nodes beyond a reservation, and (C, D) their requests.
+    """(N, D) what a reservation leaves of nodes for bound tasks, and (C, D) their requests.
 
-    D are the resources of which the reservation leaves less than the future idle amount.
+    D are the resources of which the reservation leaves less than the future idle amount on some
+    node.
     """
 
     left: I64
@@ -244,7 +251,7 @@ def _node_limits(problem: Problem, number: int) -> _NodeLimits:
 
 
 def find_usable_nodes(problem: Problem) -> Bool | None:
-    """(C, N) nodes that reservations leave to a class, whichever running tasks are evicted.
+    """Return (C, N) the nodes that reservations leave to each class, even after any evictions.
 
     None without reserved nodes.
     """
@@ -270,12 +277,15 @@ def find_usable_nodes(problem: Problem) -> Bool | None:
 
 
 def _bound(problem: Problem, number: int) -> Bool:
-    """Return (C,) the classes that must not delay a reservation."""
+    """Return (C,) the classes that are bound by a reservation: they must not delay its start."""
     return np.array([number in bound for bound in problem.classes.bound], np.bool_)
 
 
 def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
-    """Return (queue, resource, what bound tasks below it may use in addition to a reservation)."""
+    """Return (queue, resource, amount) for each capability that a reservation uses.
+
+    The amount is what the reservation leaves for bound tasks in the queue's subtree.
+    """
     reservation, queues = problem.snapshot.bookings[number], problem.queues
     if not reservation.queues:
         return []
@@ -295,7 +305,7 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
 
 
 class _BelowCeilings(Greedy):
-    """The rest of the capabilities of queues beyond reservations."""
+    """What reservations leave of the capabilities of queues, as tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -324,7 +334,7 @@ class _BelowCeilings(Greedy):
                     self._taken[key] = self._taken.get(key, 0) + number * request[r]
 
 
-# --- words ---------------------------------------------------------------------------------------
+# --- messages ------------------------------------------------------------------------------------
 
 
 def _reservations_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
@@ -335,7 +345,7 @@ def _reservations_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
 
 
 def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
-    """Return what bound tasks gain below a queue."""
+    """Return what placed and nominated bound tasks in a queue's subtree request of a resource."""
     problem = outcome.problem
     tasks = np.flatnonzero(outcome.seated)
     below = problem.queues.subtree[above][problem.queue_of[problem.gang_of[tasks]]]
@@ -344,7 +354,7 @@ def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
 
 
 def _allocated_on(outcome: Outcome, request: I64) -> I64:
-    """Return (N, D) what placed and nominated tasks take of requests (C, D)."""
+    """Return (N, D) the sum of requests (C, D) of the placed and nominated tasks on each node."""
     problem, tasks = outcome.problem, np.flatnonzero(outcome.seated)
     taken = np.zeros((problem.num_nodes, request.shape[1]), np.int64)
     np.add.at(taken, outcome.node_of_coming[tasks], request[problem.task_class[tasks]])

@@ -1,1 +1,1 @@
-"""Node scores: fill, spread or balance the use of resources."""
+"""Node scores: they fill nodes, spread pods or balance the use of resources."""

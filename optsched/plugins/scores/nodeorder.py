@@ -34,7 +34,7 @@ TOP = 100.0
 _TOP = int(TOP)
 _MIB = 1 << 20
 _IMAGES_FROM, _IMAGES_FULL = 23 * _MIB, 1000 * _MIB
-"""Bytes of images that begin to count, and those that count in full, for each container."""
+"""Bytes of images on a node that score above 0, and bytes per container that score 100."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class NodeOrder(Rule):
     image_locality: int = 1
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: only where tasks have wishes about other pods."""
+        """See `Rule`: None if no task has preferences about other pods."""
         preferences = problem.derived(find_preferences)
         if preferences is None or not (self.pod_affinity or self.topology_spread):
             return None
         return _AsPlaced(self, preferences)
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
-        """See `Rule`: load of CPU and memory with the task, and its balance."""
+        """See `Rule`: the load of CPU and memory with the task, and the balance of both."""
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         asked = problem.classes.request[task_class]
         matcher = int(asked[cpu]), int(asked[memory])
@@ -74,7 +74,7 @@ class NodeOrder(Rule):
     def block_scores(
         self, problem: Problem, task_class: I64, used: I64, offered: I64
     ) -> F64 | None:
-        """Return exactly what `scorer` gives, for classes and nodes (..., R) that broadcast."""
+        """Return the scores of `scorer` for arrays of classes and nodes (..., R) that broadcast."""
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         request = problem.classes.request
         matcher = request[task_class, cpu], request[task_class, memory]
@@ -87,9 +87,9 @@ class NodeOrder(Rule):
         cpus: tuple[I64, I64],
         memory: tuple[I64, I64],
     ) -> F64:
-        """Scores of nodes with one more task that requests CPU and memory.
+        """Return the scores of nodes with one more task that requests CPU and memory.
 
-        `cpus` and `memory` are what is used and what is offered.
+        `cpus` and `memory` are pairs of the used and the allocatable amounts.
         """
         least, most, even = self.least_requested, self.most_requested, self.balanced_resource
         all_cpus, all_bytes = np.maximum(cpus[1], 1), np.maximum(memory[1], 1)
@@ -105,11 +105,12 @@ class NodeOrder(Rule):
             total += most * (busy // 2)
         if even:
             apart = np.abs(busy_cpu / all_cpus - busy_memory / all_bytes)
-            total += even * np.floor(TOP - apart * (TOP / 2))  # half the distance deviates
+            # The standard deviation of two numbers is half their distance.
+            total += even * np.floor(TOP - apart * (TOP / 2))
         return total
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: preferred affinity, soft taints, images and soft spread, best node 100."""
+        """See `Rule`: preferred affinity, soft taints, images and soft topology spread."""
         shape = problem.classes.shapes[task_class]
         parts: list[F64] = []
         if self.image_locality and shape.wants.images:
@@ -130,9 +131,9 @@ class NodeOrder(Rule):
     def met(
         self, preferences: Preferences, task_class: int, task: Task, standing: Standing, nodes: Bool
     ) -> F64 | None:
-        """(N,) how far nodes (N,) meet the wishes of a task of a class, and of pods about it.
+        """Return (N,) how well nodes (N,) meet the preferences of a task, and of pods about it.
 
-        None where no task has any.
+        None if there are no such preferences.
         """
         selecting = preferences.matcher.selecting(task)
         if not preferences.concerns(task_class, selecting):
@@ -148,7 +149,7 @@ class NodeOrder(Rule):
 
 
 class _AsPlaced(Greedy):
-    """Preferences once tasks have been placed: what they change in the score of the class."""
+    """Preferences as tasks are placed: the change of the class score."""
 
     reads_labels = True
 
@@ -159,7 +160,7 @@ class _AsPlaced(Greedy):
         self._start: list[int] = preferences.problem.task_start.tolist()
 
     def _task(self, gang: int, task_class: int) -> Task:
-        """The first task of a class in a gang; it speaks for the others where labels count."""
+        """Return the first task of a class in a gang; its labels stand for those of the others."""
         problem, start = self._wishes.problem, self._start[gang]
         mine = problem.task_class[start : self._start[gang + 1]]
         return problem.tasks[start + int((mine == task_class).argmax())]
@@ -192,7 +193,7 @@ class _AsPlaced(Greedy):
 
 
 def _scaled(raw: F64) -> F64:
-    """Raise to 0..100 so that the largest is 100 (`DefaultNormalizeScore`)."""
+    """Return scores scaled to 0..100 so that the largest is 100 (`DefaultNormalizeScore`)."""
     top = raw.max(initial=0.0)
     return raw if top <= 0 else np.floor(raw * TOP / top)
 
@@ -205,7 +206,7 @@ def _preferred(problem: Problem, shape: TaskShape) -> F64:
 
 
 def _shunned(problem: Problem, shape: TaskShape) -> F64 | None:
-    """(N,) soft taints that tasks of a shape do not tolerate; None when there are none."""
+    """Return (N,) the number of soft taints that a shape does not tolerate; None if all are 0."""
     codes, marks = problem.columns.taints()
     if not any(marks):
         return None
@@ -220,9 +221,10 @@ def _soft(shape: TaskShape, taint: Taint) -> bool:
 
 
 def _held_images(problem: Problem, images: Sequence[str]) -> F64:
-    """(N,) how much of its images nodes hold, 0..100 (`ImageLocality`).
+    """Return (N,) scores 0..100 for the bytes of images that nodes hold (`ImageLocality`).
 
-    An image counts the more, the more nodes hold it, so that pods do not crowd on one of them.
+    The weight of an image is the fraction of nodes that hold it, so that pods do not crowd on one
+    node.
     """
     sizes = problem.derived(_image_sizes)
     total = np.zeros(problem.num_nodes, np.int64)
@@ -236,7 +238,7 @@ def _held_images(problem: Problem, images: Sequence[str]) -> F64:
 
 
 def _image_sizes(problem: Problem) -> Mapping[str, I64]:
-    """(N,) bytes of each image that a class asks for, 0 on nodes without it."""
+    """Return (N,) the size in bytes of each image that a class uses, 0 on nodes without it."""
     named = {name for shape in problem.classes.shapes for name in shape.wants.images if name}
     stores = [node.store.size_of for node in problem.snapshot.nodes]
     return {name: np.array([s.get(name, 0) for s in stores], np.int64) for name in named}
@@ -261,14 +263,14 @@ NODEORDER = Plugin(
     "nodeorder",
     "prefers nodes by load, balance and affinity",
     (
-        weight_argument("leastrequested.weight", 1, "free nodes"),
-        weight_argument("mostrequested.weight", 0, "busy nodes"),
-        weight_argument("nodeaffinity.weight", 2, "preferred node affinity"),
-        weight_argument("podaffinity.weight", 2, "preferred pod affinity"),
-        weight_argument("balancedresource.weight", 1, "CPU and memory in balance"),
-        weight_argument("tainttoleration.weight", 3, "few soft taints"),
-        weight_argument("imagelocality.weight", 1, "images already there"),
-        weight_argument("podtopologyspread.weight", 2, "soft topology spread"),
+        weight_argument("leastrequested.weight", 1, "weight of idle CPU and memory"),
+        weight_argument("mostrequested.weight", 0, "weight of CPU and memory in use"),
+        weight_argument("nodeaffinity.weight", 2, "weight of preferred node affinity"),
+        weight_argument("podaffinity.weight", 2, "weight of preferred pod affinity"),
+        weight_argument("balancedresource.weight", 1, "weight of the balance of CPU and memory"),
+        weight_argument("tainttoleration.weight", 3, "weight of untolerated soft taints"),
+        weight_argument("imagelocality.weight", 1, "weight of images that the node holds"),
+        weight_argument("podtopologyspread.weight", 2, "weight of soft topology spread"),
     ),
     _nodeorder,
 )
@@ -276,7 +278,7 @@ NODEORDER = Plugin(
 
 @dataclass(frozen=True)
 class DataLocality(Rule):
-    """A score from 0 to 100, times its weight: the part of its data sets that a node holds."""
+    """Score nodes 0 to 100, times the weight, by the percentage of a task's data sets they hold."""
 
     name = "data-locality"
 

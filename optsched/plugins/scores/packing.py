@@ -1,4 +1,4 @@
-"""Scores by what nodes have in use: `binpack` and `resource-strategy-fit`.
+"""Scores by the resources in use on nodes: `binpack` and `resource-strategy-fit`.
 
 Mathematics: models/formulation/binpack.md and models/formulation/strategy_fit.md.
 """
@@ -46,14 +46,14 @@ TOP = 100.0
 class Binpack(Rule):
     """score = 100 · weight · Σ_r w[r]·(used + request)[r]/allocatable[r] / Σ_r w[r].
 
-    A node that any of these resources does not fit scores 0.
+    A node where the task does not fit in one of these resources scores 0.
 
     Attributes
     ----------
     weight
         Weight of the whole score.
     resources
-        Weight by resource; only these count, and only where the task asks for them.
+        Weight by resource. Only these resources count, and only if the task requests them.
 
     """
 
@@ -90,7 +90,7 @@ class Binpack(Rule):
     def block_scores(
         self, problem: Problem, task_class: I64, used: I64, offered: I64
     ) -> F64 | None:
-        """Return exactly what `scorer` gives, for classes and nodes (..., R) that broadcast."""
+        """Return the scores of `scorer` for arrays of classes and nodes (..., R) that broadcast."""
         request, weights = problem.classes.request, self.resources
         weighed = [(r, w) for r, name in enumerate(problem.resources) if (w := weights.get(name))]
         counted = np.zeros(len(request), np.int64)
@@ -121,7 +121,7 @@ BINPACK = Plugin(
         weight_argument("binpack.cpu", 1, "weight of CPU"),
         weight_argument("binpack.memory", 1, "weight of memory"),
         Argument("binpack.resources", Kind.NAMES, "", "further resources that count"),
-        weight_argument("binpack.resources.*", 1, "weight of one of them"),
+        weight_argument("binpack.resources.*", 1, "weight of a further resource"),
     ),
     _binpack,
 )
@@ -132,7 +132,7 @@ SCORING_WEIGHT = "volcano.sh/resource-strategy-weight"
 
 
 class Strategy(StrEnum):
-    """The quality of a node: much of a resource in use, or little."""
+    """Whether nodes with most or with least of a resource in use score highest."""
 
     MOST = "MostAllocated"
     LEAST = "LeastAllocated"
@@ -140,7 +140,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How one resource counts."""
+    """The strategy and the weight of one resource."""
 
     strategy: Strategy = Strategy.LEAST
     weight: int = 1
@@ -156,14 +156,15 @@ class StrategyFit(Rule):
     Attributes
     ----------
     weight
-        Weight of how resources are used; 0 switches that off.
+        Weight of the strategies; 0 switches them off.
     shares
-        By resource; a name that ends in `*` stands for all names with that prefix, the longest
-        counts.
+        By resource. A name that ends in `*` stands for all names with that prefix; the longest
+        prefix applies.
     scarce
-        Resources with weights; nodes that have them are left to tasks that ask for them.
+        Scarce resources with weights. Nodes without them score higher for tasks that do not
+        request them.
     scarce_weight
-        Weight of that; 0 switches it off.
+        Weight of the score for scarce resources; 0 switches it off.
 
     """
 
@@ -202,7 +203,7 @@ class StrategyFit(Rule):
         return score
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: nodes that lack scarce resources, and nothing that the task asks for."""
+        """See `Rule`: high for nodes without scarce resources that offer all the task requests."""
         all_of_it = sum(weight for _, weight in self.scarce)
         if not self.scarce_weight or not all_of_it:
             return None
@@ -219,11 +220,10 @@ class StrategyFit(Rule):
 def requested_shares(
     shares: tuple[tuple[str, Share], ...], shape: TaskShape
 ) -> Mapping[str, Share]:
-    """How each resource that a task asks for counts; those that do not count are missing.
+    """Return strategy and weight of each requested resource that counts.
 
-    The annotations of a pod come before the policy: one gives the strategy of all resources, the
-    other names those that count, with weights. Values that can not be read are ignored, as in
-    Volcano.
+    The annotations of a pod override the policy. One sets the strategy of all resources, the other
+    lists the resources that count with their weights. Invalid values are ignored, as in Volcano.
     """
     notes = dict(shape.notes)
     found = {name: share for name, _ in shape.request if (share := _share(shares, name))}
@@ -306,37 +306,41 @@ def _kept_per_device(arguments: Mapping[str, Value], device: str) -> KeptPerDevi
 
 STRATEGY_FIT = Plugin(
     "resource-strategy-fit",
-    "fills nodes in some resources and spreads in others",
+    "fills nodes by some resources and spreads pods by others",
     (
         weight_argument("resourceStrategyFitWeight", 10, "weight of the strategies"),
         mapping_argument(
             "resources",
-            "how resources count, without it CPU and memory; * ends a name that stands for all",
+            "by resource (default: CPU and memory); a trailing * matches names by prefix",
             mapping_argument(
                 "*",
                 "a resource",
-                choice_argument("type", Strategy.LEAST, "what makes a node good", tuple(Strategy)),
+                choice_argument(
+                    "type", Strategy.LEAST, "whether used or idle nodes score high", tuple(Strategy)
+                ),
                 Argument("weight", Kind.WHOLE, 1, "weight of the resource", least=1),
             ),
         ),
         mapping_argument(
             "sra",
-            "leaves nodes with scarce resources to those who need them",
-            switch_argument("enable", "whether it does", default=False),
+            "leaves nodes with scarce resources to tasks that request them",
+            switch_argument("enable", "whether this score is on", default=False),
             Argument("resources", Kind.NAMES, "", "the scarce resources"),
-            weight_argument("weight", 1, "weight of the whole"),
+            weight_argument("weight", 1, "weight of this score"),
             mapping_argument(
-                "resourceWeight", "by resource", weight_argument("*", 1, "weight of a resource")
+                "resourceWeight",
+                "weights of the scarce resources",
+                weight_argument("*", 1, "weight of a resource"),
             ),
         ),
         mapping_argument(
             "proportional",
             "keeps CPU and memory for idle devices",
-            switch_argument("enable", "whether it does", default=False),
-            Argument("resources", Kind.NAMES, "", "the devices"),
+            switch_argument("enable", "whether CPU and memory are kept", default=False),
+            Argument("resources", Kind.NAMES, "", "the resource names of the devices"),
             mapping_argument(
                 "resourceProportion",
-                "what goes with one device",
+                "CPU and memory that are kept for one idle device",
                 Argument("*", Kind.NUMBER, 1, "DEVICE.cpu in CPUs, DEVICE.memory in GB"),
             ),
         ),

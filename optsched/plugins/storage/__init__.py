@@ -1,1 +1,1 @@
-"""Volumes and data sets: where claims can be bound, how many attach, how full they may be."""
+"""Volumes: where claims can be bound, how many volumes a node can attach, how full they get."""

@@ -1,4 +1,4 @@
-"""Volume limits: a node has no more volumes of a CSI driver attached than the driver can attach.
+"""Volume limits: a CSI driver can attach only a limited number of volumes to a node.
 
 Mathematics: models/formulation/volume_limits.md. Upstream: `NodeVolumeLimits`.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 NO_LIMIT = 1 << 40
-"""The volumes that a node without a limit of a driver is taken to attach."""
+"""The limit that stands for a node without a limit for a driver."""
 
 Volume: TypeAlias = "tuple[str, str]"
 """A driver, and the handle that identifies a volume."""
@@ -43,7 +43,7 @@ Requested: TypeAlias = "Mapping[int, Sequence[Volume]]"
 
 
 class VolumeLimits(Rule):
-    """A node has no more volumes of a driver attached than it may, those shared counted once."""
+    """Keep the volumes of a driver on a node within its limit; shared volumes count once."""
 
     name = "volume-limits"
     hard_face = Face.PREDICATE
@@ -51,7 +51,7 @@ class VolumeLimits(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: only where a volume comes that is not attached yet."""
+        """See `Rule`: checks only drivers of which the plan attaches a further volume."""
         claims = world.snapshot.claims
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -62,13 +62,13 @@ class VolumeLimits(Rule):
             for driver, most in node.attach_limits:
                 if driver in come and attached[driver] > most:
                     described = count_noun(attached[driver], "volume")
-                    detail = f"{described} of driver {driver} would be attached, it takes {most}"
+                    detail = f"{described} of driver {driver} attached, the limit is {most}"
                     yield Violation(self.name, f"node {name}", detail)
 
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes that would do without other pods, or that have all volumes attached."""
+        """See `Rule`: nodes whose limits suffice when empty, or that have all volumes attached."""
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return None
@@ -79,7 +79,7 @@ class VolumeLimits(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: how many volumes of which drivers, and the limits of nodes."""
+        """See `Rule`: the number of volumes by driver, and the limits of nodes."""
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return "can not attach its volumes"
@@ -95,12 +95,12 @@ class VolumeLimits(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: those that have volumes attached which may run out, by their volumes."""
+        """See `VictimRelevance`: tasks with volumes of limited drivers, numbered by volumes."""
         facts = problem.derived(_facts)
         return problem.derived(_stakes) if facts and facts.requested[task_class] else None
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: volumes that tasks need are at most those that can still be attached."""
+        """See `Rule`: attach no more volumes to a node than its drivers still can."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         facts = problem.derived(_facts)
         if facts is not None:
@@ -141,9 +141,9 @@ class _Facts:
     limit, left
         (D, N) volumes that a node may have attached, and how many more; may be negative.
     requested
-        (C,) by driver the volumes of each task class.
+        (C,) the volumes of each task class, by driver.
     snapshot
-        Where the rest is.
+        The snapshot of the problem.
 
     """
 
@@ -159,7 +159,7 @@ class _Facts:
         return {driver: d for d, driver in enumerate(self.drivers)}
 
     def users(self, volume: Volume) -> Mapping[int, int]:
-        """Return by node how many residents use a volume; only nodes that limit its driver."""
+        """Return how many residents use a volume, by node, for nodes that limit its driver."""
         return self.snapshot.attached.get(volume[0], {}).get(volume, {})
 
     def of_task(self, task: Task) -> tuple[Volume, ...]:
@@ -171,7 +171,7 @@ class _Facts:
 
 
 class _State:
-    """Volumes attached to nodes, by their users."""
+    """The volumes that are attached to nodes, and their numbers of users."""
 
     def __init__(self, facts: _Facts) -> None:
         self._facts, self._attachable = facts, facts.left.copy()
@@ -182,7 +182,7 @@ class _State:
         return self._facts.users(volume) if changed is None else changed
 
     def allows(self, requested: Requested) -> Bool:
-        """Return (N,) the nodes that can attach the missing ones of some volumes."""
+        """Return (N,) the nodes that can attach those of some volumes that they lack."""
         num_nodes = self._attachable.shape[1]
         chosen = np.ones(num_nodes, np.bool_)
         for d, volumes in requested.items():
@@ -191,7 +191,7 @@ class _State:
         return chosen
 
     def allows_on(self, node: int, requested: Requested) -> bool:
-        """Return whether one node can attach the missing ones of some volumes."""
+        """Return whether a node can attach those of some volumes that it lacks."""
         for d, volumes in requested.items():
             fresh = sum(node not in self._users(v) for v in volumes)
             if fresh and self._attachable[d, node] < fresh:
@@ -275,7 +275,7 @@ def _stakes(problem: Problem) -> I64:
 # --- rows ----------------------------------------------------------------------------------------
 
 _LeavingUsers: TypeAlias = "dict[tuple[Volume, int], list[tuple[int, int]]]"
-"""By volume and node, if all its users may leave: variable and size of each group of victims."""
+"""By volume and node whose users may all be evicted: (variable, size) of each group of victims."""
 
 
 def _find_leaving_users(
@@ -312,7 +312,7 @@ class _Rows:
                 self._classes.setdefault(volume, []).append(c)
 
     def write(self) -> None:
-        """Add one row for each driver and node where it may reach its limit."""
+        """Add a row for each driver and each node where the driver may reach its limit."""
         for d, driver in enumerate(self._facts.drivers):
             requested = [volume for volume in self._classes if volume[0] == driver]
             may_come = np.array(
@@ -324,7 +324,7 @@ class _Rows:
                 self._write(d, n, [requested[i] for i in np.flatnonzero(may_come[:, n]).tolist()])
 
     def _write(self, d: int, node: int, requested: Sequence[Volume]) -> None:
-        """Attached volumes ≤ remaining limit + detached volumes."""
+        """Add the row: attached volumes ≤ remaining limit + detached volumes."""
         may_go, left = self._may_go.get((d, node), []), int(self._facts.left[d, node])
         goes = {volume: self._add_detach_variable(volume, node) for volume in may_go}
         comes: list[int] = []
@@ -338,7 +338,7 @@ class _Rows:
         self._model.add_room([(v, 1) for v in comes], [(v, 1) for v in goes.values()], left, 1)
 
     def _add_attach_variable(self, volume: Volume, node: int) -> int:
-        """Return a variable: whether a task with a volume comes to a node."""
+        """Return the variable for whether a task with a volume is placed on a node."""
         tasks = self._supplied[self._classes[volume], node]
         tasks = tasks[tasks >= 0]
         most = self._most[tasks]
@@ -347,7 +347,7 @@ class _Rows:
         return self._model.add_indicator(tasks.tolist(), int(most.max()))
 
     def _add_detach_variable(self, volume: Volume, node: int) -> int:
-        """Return a variable: whether a volume is detached because all its users have left."""
+        """Return the variable for whether a volume is detached as all its users are evicted."""
         (goes,) = self._model.add_variables(0, 1).tolist()
         for leave, number in self._find_leaving_users[volume, node]:
             self._model.add_row([goes, leave], [number, -1], upper=0)
@@ -358,7 +358,7 @@ class _Rows:
 
 
 class _Live(Greedy):
-    """Volumes as tasks are placed: attached now, and after terminating tasks have left."""
+    """Volumes as tasks are placed: attached now, and once terminating tasks have left."""
 
     def __init__(self, problem: Problem, facts: _Facts) -> None:
         self._problem, self._facts = problem, facts
@@ -387,7 +387,7 @@ class _Live(Greedy):
                 self._undo_placement(node, task_class)
 
     def _add(self, node: int, task_class: int) -> None:
-        """Count a task; one that does not fit now waits for terminating tasks."""
+        """Count a placed task; one that does not fit now waits for terminating tasks to leave."""
         is_now = self._now.allows_on(node, self._facts.requested[task_class])
         self._put.setdefault((node, task_class), []).append(is_now)
         self._later.change(node, self._volumes[task_class], 1)

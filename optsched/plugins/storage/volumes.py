@@ -1,4 +1,4 @@
-"""Volumes: a task goes where its claims are reachable or can be bound to volumes.
+"""Volumes: a task runs where its volume claims are reachable or can be bound to volumes.
 
 Mathematics: models/formulation/volumes.md, models/formulation/volume_zone.md and
 models/formulation/volume_fill.md.
@@ -40,7 +40,7 @@ class Volumes(Rule):
     Attributes
     ----------
     patience_s
-        How long a pod may wait for its volumes after it has a node.
+        How long a pod may wait for its volumes after it has a node, in seconds.
 
     """
 
@@ -77,7 +77,7 @@ class Volumes(Rule):
         short = assign_volumes(claims, used_on, _selects(world.snapshot)).short
         for task, _ in placed:
             for key in sorted(short.intersection(task.shape.claims)):
-                detail = f"claim {key} finds no volume that others have not got"
+                detail = f"no volume is left for claim {key}"
                 yield Violation(self.name, f"task {task.key}", detail)
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
@@ -93,12 +93,12 @@ class Volumes(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: the claims that bind the class to nodes."""
+        """See `Rule`: the claims of the class."""
         claims = ", ".join(problem.classes.shapes[task_class].claims)
         return f"can not reach the volumes of {claims}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: for claims that compete for volumes."""
+        """See `Rule`: true if claims of the class compete for volumes."""
         return bool(problem.derived(_supply).of_class[task_class])
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
@@ -107,7 +107,10 @@ class Volumes(Rule):
         return _VolumeMatching(supply) if any(supply.of_class) else None
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """A choice for each claim: tasks go where the chosen volume is, which is chosen once."""
+        """See `Rule`: choose a volume for each claim; tasks go to nodes that reach it.
+
+        No two claims may choose the same volume.
+        """
         problem, model, supplied = nodes.gang_alone, nodes.model, nodes.supplied
         supply = problem.derived(_supply)
         of_volume: dict[str, list[int]] = {}
@@ -122,7 +125,7 @@ class Volumes(Rule):
                 model.add_row(variables, [1] * len(variables), upper=1)
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: claims that no node can serve."""
+        """See `Rule`: claims that can be used on no node."""
         problem = outcome.problem
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
         for task in problem.tasks[start:end]:
@@ -144,7 +147,7 @@ def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
 
 
 def _reachable(problem: Problem, claim: Claim) -> Bool:
-    """Return (N,) the nodes on which a claim can be used, see `Claim.is_reachable`."""
+    """Return (N,) the nodes on which a claim can be used, as `Claim.is_reachable` does."""
     everywhere = np.ones(problem.num_nodes, np.bool_)
     selects = problem.columns.selects
     allowed = everywhere if claim.nodes is None else selects(claim.nodes)
@@ -172,9 +175,9 @@ def _selects(snapshot: Snapshot) -> Selects:
 
 
 def _standing(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]]:
-    """Return the nodes on which unbound claims are used already.
+    """Return the nodes on which pods already use scarce claims.
 
-    Claims for which no volume is left are omitted: they take none.
+    Claims for which no volume is left are omitted, as they take no volume.
     """
     found: dict[str, dict[str, None]] = {}
     for node in snapshot.nodes:
@@ -192,11 +195,13 @@ class _Supply:
     Attributes
     ----------
     of_class
-        By task class, its scarce claims.
+        The scarce claims of each task class.
     standing
-        Indices of the nodes on which a claim is used already.
-    reached, allowed
-        (N,) the nodes that reach a volume, and the nodes for which a claim is provisioned.
+        By claim, the indices of the nodes on which pods already use it.
+    reached
+        (N,) by volume, the nodes that reach it.
+    allowed
+        (N,) by claim, the nodes for which a volume can be provisioned.
 
     """
 
@@ -245,7 +250,7 @@ def _selected(problem: Problem, nodes: NodeSelector | None) -> Bool:
 
 
 class _VolumeMatching(Greedy):
-    """A matching of claims and volumes as tasks are placed."""
+    """A matching of claims to volumes that is updated as tasks are placed."""
 
     def __init__(self, supply: _Supply) -> None:
         self._supply = supply
@@ -270,7 +275,7 @@ class _VolumeMatching(Greedy):
                 self._add_user(key, node, count)
 
     def _add_user(self, key: str, node: int, count: int) -> None:
-        """Count uses of a claim on a node; it holds a volume while it is used."""
+        """Add users of a claim on a node; the claim holds a volume as long as it has users."""
         used = self._used.setdefault(key, {})
         used[node] = used.get(node, 0) + count
         if used[node] <= 0:
@@ -281,7 +286,7 @@ class _VolumeMatching(Greedy):
             self._holders.remove(key)
 
     def _open_nodes(self, key: str) -> Bool:
-        """Return (N,) the nodes on which one more task may use a claim, taken alone."""
+        """Return (N,) the nodes on which one more task may use a claim, ignoring other claims."""
         supply, used = self._supply, self._used.get(key, {})
         request = supply.fitting_volumes(key, used)
         found = (
@@ -292,7 +297,7 @@ class _VolumeMatching(Greedy):
         return found
 
     def _together(self, keys: Sequence[str], allowed: Bool) -> Bool:
-        """Return those of some nodes on which all claims of a task get volumes together."""
+        """Return which of some nodes (N,) have volumes for all claims of a task together."""
         found = allowed.copy()
         for node in np.flatnonzero(allowed).tolist():
             for key in keys:
@@ -304,7 +309,7 @@ class _VolumeMatching(Greedy):
 
 
 _Choice = tuple[dict[str, int], int]
-"""The variable of each volume for a claim, and that of provisioning one; -1 for none."""
+"""The variable of each volume for a claim, and the variable of provisioning (-1 for none)."""
 
 
 def _encode_choice(model: LinearModel, claim: Claim, of_volume: dict[str, list[int]]) -> _Choice:
@@ -318,7 +323,7 @@ def _encode_choice(model: LinearModel, claim: Claim, of_volume: dict[str, list[i
 
 
 def _serving(supply: _Supply, claim: Claim, choice: _Choice, node: int) -> list[int]:
-    """Return the variables of volumes that serve a claim on a node."""
+    """Return the variables of a claim's choices that make it usable on a node."""
     chosen, made = choice
     found = [x for name, x in chosen.items() if supply.reached[name][node]]
     return [*found, made] if made >= 0 and supply.allowed[claim.key][node] else found
@@ -327,7 +332,10 @@ def _serving(supply: _Supply, claim: Claim, choice: _Choice, node: int) -> list[
 def _encode_class(
     supply: _Supply, claim: Claim, choice: _Choice, rows: tuple[LinearModel, I64]
 ) -> None:
-    """Tasks of a class, variables (N,), come only where the volume of the claim serves."""
+    """Add rows by which tasks of a class go only to nodes that reach the chosen volume.
+
+    `rows` is the model and the (N,) variables of the class.
+    """
     model, supplied = rows
     for node in np.flatnonzero(supplied >= 0).tolist():
         variable = int(supplied[node])
@@ -340,7 +348,7 @@ def _encode_class(
 def _encode_standing(
     supply: _Supply, claim: Claim, choice: _Choice, where: tuple[LinearModel, int]
 ) -> None:
-    """The volume of a claim serves a node on which it is used already, if any volume does."""
+    """Add a row by which the chosen volume is reachable from a node where the claim is in use."""
     model, node = where
     serving = _serving(supply, claim, choice, node)
     if serving:
@@ -354,7 +362,7 @@ _LABELS = (*_RENAMED, *_RENAMED.values())
 
 
 class VolumeZone(Rule):
-    """A volume that says in which zones or regions it is is reached from there alone."""
+    """A volume with zone or region labels is reachable only from nodes in these zones."""
 
     name = "volume-zone"
     hard_face = Face.PREDICATE
@@ -379,14 +387,14 @@ class VolumeZone(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: the claims, and where their volumes are."""
+        """See `Rule`: the claims, and the zones of their volumes."""
         zones = _zones(problem.snapshot, problem.classes.shapes[task_class])
         described = (f"claim {key} ({label} {' or '.join(values)})" for key, label, values in zones)
         return f"did not match the zone of the volume of {', '.join(described)}"
 
 
 def _zones(snapshot: Snapshot, shape: TaskShape) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Claim, label and values of every zone that a volume of a shape names."""
+    """Yield (claim, label, values) for each zone label of the volumes of a shape."""
     for key in shape.claims:
         claim = snapshot.claims.get(key)
         for label, values in claim.zones if claim is not None else ():
@@ -394,7 +402,10 @@ def _zones(snapshot: Snapshot, shape: TaskShape) -> Iterator[tuple[str, str, tup
 
 
 def _reaches(labels: Mapping[str, str], label: str, values: tuple[str, ...]) -> bool:
-    """Whether a node with some labels is in one of the zones; all are where nodes name none."""
+    """Return whether a node with some labels is in one of the zones.
+
+    A node without any zone or region label reaches all volumes.
+    """
     if not any(known in labels for known in _LABELS):
         return True
     own = labels.get(label, labels.get(_RENAMED.get(label, label)))
@@ -402,7 +413,7 @@ def _reaches(labels: Mapping[str, str], label: str, values: tuple[str, ...]) -> 
 
 
 def _selector(label: str, values: tuple[str, ...]) -> NodeSelector:
-    """The same nodes by selector, so that each value of a label is read once."""
+    """Return a selector for the nodes of `_reaches`, so that each label value is checked once."""
     here = Requirement(label, Operator.IN, values)
     terms = [(here,), tuple(Requirement(k, Operator.DOES_NOT_EXIST) for k in _LABELS)]
     if label in _RENAMED:
@@ -413,17 +424,17 @@ def _selector(label: str, values: tuple[str, ...]) -> NodeSelector:
 
 FULL = 100
 TENTH = 10
-"""The value of one point of a shape: shapes have 10 points, scores 100."""
+"""The score per point of a shape: shapes have up to 10 points, scores up to 100."""
 
 
 @dataclass(frozen=True)
 class VolumeFill(Rule):
-    """Points by how full the existing volumes for the claims of a task get.
+    """Score nodes by the utilization of the existing volumes that the task's claims would get.
 
     Attributes
     ----------
     shape
-        (how full in percent, points of ten), rising; straight between.
+        (utilization in percent, points from 0 to 10) by rising utilization; linear in between.
 
     """
 
@@ -433,7 +444,7 @@ class VolumeFill(Rule):
     weight: int = 1
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: with the volumes that each node alone would give, see `_choices`."""
+        """See `Rule`: by the volumes that the claims would get on each node (`_choices`)."""
         known = problem.snapshot.claims
         keys = problem.classes.shapes[task_class].claims
         claims = {key: known[key] for key in keys if key in known and known[key].is_scarce}
@@ -445,7 +456,10 @@ class VolumeFill(Rule):
         return scores
 
     def points(self, chosen: Sequence[tuple[int, Volume]]) -> int:
-        """0 to 100 for volumes and what claims ask of them: the mean over storage classes."""
+        """Return a score from 0 to 100 for (requested bytes, volume) pairs.
+
+        It is the mean over storage classes.
+        """
         requested: dict[str, list[int]] = {}
         for size_bytes, volume in chosen:
             total = requested.setdefault(volume.storage_class, [0, 0])
@@ -455,7 +469,7 @@ class VolumeFill(Rule):
         return (2 * points + len(requested)) // (2 * len(requested)) if requested else 0
 
     def _points_at(self, percent: int) -> int:
-        """Points at some percent; upstream cuts fractions off towards zero."""
+        """Return the score at a utilization in percent; as upstream, it is rounded towards zero."""
         shape = [(at, points * TENTH) for at, points in self.shape]
         if percent <= shape[0][0]:
             return shape[0][1]
@@ -474,7 +488,10 @@ def _percent(requested: int, capacity: int) -> int:
 def _choices(
     problem: Problem, claims: Mapping[str, Claim]
 ) -> list[tuple[int, list[tuple[int, Volume]]]]:
-    """For nodes that have some, the volumes that claims would get there, with their requests."""
+    """Return (node, [(requested bytes, volume), …]) with the volumes that claims would get there.
+
+    Nodes that lack a volume for a claim, or need no existing volume, are omitted.
+    """
     selects = _cache_selection(problem)
     volumes = {volume.name: volume for claim in claims.values() for volume in claim.volumes}
     found = []
