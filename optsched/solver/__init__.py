@@ -1,1 +1,1 @@
-"""Engines that turn problems into decisions: the greedy pipeline, CP-SAT models, preemption."""
+"""Engines that compute decisions for a problem: the greedy pipeline, CP-SAT, preemption."""

@@ -1,8 +1,8 @@
-"""The engine for a problem, and the value of its answer.
+"""Choose engines for a problem, run them, and evaluate their solutions.
 
-The greedy plan is first and is the incumbent. If it reaches the ideal of every level, nothing
-can be better and nothing is solved. Otherwise small problems are solved node by node, others by
-node classes and configurations, and those that are too large for both on some nodes at a time.
+The greedy plan is the first incumbent. If it reaches the ideal of every level, no plan can be
+better and the solver does not run. Otherwise small problems are solved node by node, and others by
+node classes and configurations. Problems too large for both are solved on some nodes at a time.
 """
 
 from __future__ import annotations
@@ -40,40 +40,44 @@ if TYPE_CHECKING:
     from optsched.solver.model.encoding import Encoding
 
 MOST_DIRECT = 3000
-"""Pairs of task class and node up to which problems are solved node by node at all."""
+"""The most pairs of task class and node for which a problem is solved node by node."""
 
 BEST_DIRECT = 400
-"""Pairs up to which that is done although configurations are exact but for scores of nodes."""
+"""The most pairs for which a problem without levels over domains is solved node by node first.
+
+Configurations would be exact for such a problem except for node scores."""
 
 MOST_RELAXED = 20_000
-"""Pairs up to which that is done where nodes differ so much that configurations are of no use."""
+"""The most pairs for node by node where nodes differ too much for configurations to help."""
 
 FEW_ROOMS = 0.25
-"""Distinct idle vectors, as a part of all nodes, up to which configurations come first."""
+"""The highest ratio of distinct idle vectors to nodes at which configurations come first."""
 
 PAIRS_PER_MS = 25
-"""Pairs that a model may have for each millisecond of its budget; a larger one is not even built
-and relaxed in time."""
+"""The most pairs of a model per millisecond of its budget.
+
+A larger model can not even be built and relaxed in time."""
 
 CROWDED_PAIRS_PER_MS = 500
-"""Pairs for each millisecond of a budget up to which crowded nodes are searched: a model of a few
-of them is small, but the tables that it is taken from are not."""
+"""The most pairs per millisecond of a budget for which crowded nodes are searched.
+
+A model of a few nodes is small, but the tables from which it is built are not."""
 
 ROUND_MS = 400
-"""Budget for which one neighbourhood is searched; a larger budget has as many more."""
+"""Budget of the search of one neighbourhood; a larger budget searches more neighbourhoods."""
 
 ROUNDS_OF_WORK = 4
-"""Neighbourhoods that are searched where no clock is read."""
+"""Number of neighbourhoods that are searched where no clock is read."""
 
 MOST_KEPT_MS = 50
-"""The part of a budget that is kept for work outside of the engines."""
+"""The most time of a budget that is kept for work outside of the engines."""
 
 NOMINATIONS = "promised room"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
 NEIGHBOURHOODS = "cp-sat, some nodes at a time"
 SOME_NODES = "only some nodes were searched at a time"
 UNBOUNDED = frozenset({SOME_NODES, TOO_MANY_CAPACITIES})
-"""How searches end that have bounded nothing."""
+"""Values of `stopped` for searches that prove no bound."""
 IDEAL = "every level at its ideal"
 NO_SOLVER = "no solver asked for"
 
@@ -85,16 +89,16 @@ class Answer:
     Attributes
     ----------
     results
-        One a level.
+        The result of each level.
     engine, stopped
-        The engine of the decisions, and why the search ended.
+        The engine that found the decisions, and why the search ended.
     relaxed
-        Rules that the bounds leave out.
+        Names of the rules that the bounds leave out.
     final
-        Gangs on which the decisions are not to be changed.
+        Gangs whose decisions must not be changed.
     proved
-        The bound of each level from an earlier search with those above at the values of these
-        decisions; empty without one.
+        The bound of each level from an earlier search, given that all earlier levels have the
+        values of these decisions; empty without such a search.
 
     """
 
@@ -109,18 +113,18 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class LevelProgress:
-    """Progress of a level while a solver is at work.
+    """Progress of a level while a solver runs.
 
     Attributes
     ----------
     number, name
-        Of the level.
+        Number and name of the level.
     at_s
-        Seconds since the solver began; deterministic ones where it has no time limit.
+        Seconds since the solver began; deterministic seconds if there is no time limit.
     value, bound
-        As in the certificate; None while unknown.
+        The value and the bound, as in the certificate; None while unknown.
     decisions
-        Gives the better decisions that were found; None where there are none.
+        Returns the better decisions that were found; None if there are none.
 
     """
 
@@ -144,7 +148,7 @@ class SolveRequest:
 def evaluate_greedy(
     problem: Problem, decisions: Decisions, levels: Sequence[AnyLevel], stopped: str
 ) -> Answer:
-    """Greedy decisions with what can be said without solving: values against ideals."""
+    """Return greedy decisions with the value of each level, and its ideal as the bound."""
     outcome = Outcome(problem, decisions)
     results = []
     for level in levels:
@@ -155,10 +159,10 @@ def evaluate_greedy(
 
 
 def is_ideal(problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], answer: Answer) -> bool:
-    """Whether nothing can be better where it matters: every level over gangs is at its ideal.
+    """Return whether a solve can gain nothing that is worth its time.
 
-    With everything placed, scores of nodes are not worth waiting for, and how near to each other
-    tasks are is so only where the model sees it.
+    While a task is unplaced, every level has to be at its ideal. Once all tasks are placed, levels
+    over nodes do not count. Levels over domains count only in problems small enough for `DIRECT`.
     """
     pairs = zip(levels, answer.results, strict=True)
     missed = [level for level, result in pairs if result.status is not LevelStatus.OPTIMAL]
@@ -175,7 +179,7 @@ def improve(
     incumbent: Answer,
     search: SolveRequest,
 ) -> Answer:
-    """Return the best answer found within the limits; never worse than the incumbent.
+    """Return the best solution found within the limits; it is never worse than the incumbent.
 
     Parameters
     ----------
@@ -184,7 +188,7 @@ def improve(
     goal
         Tiers and levels, see `Goal`.
     incumbent
-        The greedy answer, or a better one.
+        The greedy solution, or a better one.
     search
         The solver and its limits.
 
@@ -203,7 +207,7 @@ def _run_engines(
     incumbent: Answer,
     run: tuple[_OpenProblem, SolveRequest],
 ) -> Answer:
-    """Return the best answer of the engines, one after the other."""
+    """Return the best solution of the engines, which run sequentially."""
     part, search = run
     limits, best, stopped = search.limits, incumbent, ""
     engines = _engines(part, limits)[: max(limits.num_engines, 1)]
@@ -217,7 +221,7 @@ def _run_engines(
         best = improve_part(engine, problem, part, (best, share))
         if best.relaxed or all(limits.suffices(r.value, r.bound) for r in best.results):
             return best
-        # Why the engine that sees every level has proved no more of them.
+        # Only DIRECT models every level, so its reason explains which levels stay unproved.
         stopped = best.stopped if engine == DIRECT or not stopped else stopped
         best = replace(best, proved=tuple(r.bound for r in best.results), final=incumbent.final)
         if sequence is not None:
@@ -237,10 +241,10 @@ def fill_idle_capacity(
     best: Answer,
     tied: Bool,
 ) -> Answer:
-    """Return the answer, with gangs added greedily on idle capacity.
+    """Return the solution, with gangs added greedily on idle capacity.
 
-    A search that runs out of time on one level may leave gangs of the levels below out. Gangs that
-    are tied to single nodes stay as they are.
+    A search that runs out of time on one level may leave out gangs that only later levels count.
+    Gangs that are tied to single nodes stay as they are.
     """
     tiers, levels = goal
     decisions = best.decisions
@@ -257,7 +261,7 @@ def fill_idle_capacity(
     known = [r.value for r in best.results]
     if values == known or not is_no_worse(levels, values, known):
         return best
-    # A bound holds for all plans that are no worse on the levels above; this one is.
+    # A level's bound holds for every plan that is no worse on all earlier levels: for this one.
     results = tuple(
         r if r.value == value else replace(r, value=value, status=_status(value, r.bound))
         for r, value in zip(best.results, values, strict=True)
@@ -270,7 +274,7 @@ def _status(value: int, bound: int | None) -> LevelStatus:
 
 
 class _EngineSequence:
-    """Reports the progress of engines one after the other as of one search."""
+    """Reports the progress of consecutive engines as the progress of one search."""
 
     def __init__(self, watch: Callable[[LevelProgress], None]) -> None:
         self._watch = watch
@@ -281,24 +285,24 @@ class _EngineSequence:
         self._watch(replace(progress, at_s=self._last_s))
 
     def start_next_engine(self) -> None:
-        """The next engine begins."""
+        """Add the times of the next engine to the time of the last report."""
         self._begun_s = self._last_s
 
 
 _QUARTERS = {1: (4,), 2: (1, 3)}
-"""Quarters of the budget of each engine: the first is done soon or not at all."""
+"""Quarters of the budget for each engine; the first one is done soon or not at all."""
 
 
 @dataclass(frozen=True, eq=False)
 class _OpenProblem:
-    """The part that is open to an engine: all but the final gangs of the incumbent.
+    """The problem that an engine may decide: all gangs but the final ones of the incumbent.
 
     Attributes
     ----------
     goal
-        With the proofs that hold for the remaining problem.
+        Tiers and levels, with the bounds that hold for this problem.
     left_out
-        Why something is not open.
+        Names of the reasons for which gangs are left out.
 
     """
 
@@ -325,13 +329,14 @@ def _exclude_final_gangs(
     if not final.any():
         return _OpenProblem(problem, rules, whole, incumbent.decisions)
     final = _with_dependents(problem, rules, incumbent.decisions, final)
-    # What greedy keeps for them no other gang may use; whether they could start now stays open.
+    # No other gang may use capacity that greedy nominated to final gangs. Whether the final gangs
+    # could start now is not examined.
     rest, decisions, left = _exclude_gangs(problem, incumbent.decisions, whole, final)
     return _OpenProblem(rest, rules, left, decisions, (NOMINATIONS,))
 
 
 def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, final: Bool) -> Bool:
-    """(G,) final gangs, and those tied to the same nodes by more than the settled problem has."""
+    """Return final gangs (G,), and gangs tied to them by rules that `fix_decisions` omits."""
     tied = {
         rule.name: np.array(
             [rule.ties_nodes(problem, c) for c in range(len(problem.classes.shapes))], np.bool_
@@ -340,7 +345,7 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
         if not rule.ties_by_relations
     }
     relations, shapes = problem.relations, problem.classes.shapes
-    # Affinity and spreading count only placed pods: with pods that start later they are incomplete.
+    # Affinity and spreading count only placed pods; pods that start later are missing there.
     near = {m for m, term in enumerate(relations.terms) if term.kind is not TermKind.ANTI_AFFINITY}
     carries = [near.intersection(relations.carried_by(shape)) for shape in shapes]
     before, final = -1, final.copy()
@@ -360,11 +365,11 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
 
 
 def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
-    """Return the first engine, and the one for levels that it does not prove.
+    """Return the first engine, and the engine for levels that the first one does not prove.
 
-    Gangs that tie nodes, and levels over domains, are for solving node by node as long as that is
-    possible. Scores of nodes are only seen there; configurations prove the levels above sooner.
-    Models that the budget is too short for are searched some nodes at a time.
+    Gangs that tie nodes, and levels over domains, are solved node by node where the size permits.
+    Only that engine models node scores; configurations prove earlier levels sooner. A problem too
+    large for the budget is searched some nodes at a time.
     """
     pairs, affordable = count_pairs(part.problem, part.rules), None
     if limits.budget_ms is not None:
@@ -388,7 +393,7 @@ def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
 
 
 def _count_idle_vectors(problem: Problem) -> int:
-    """Return how many different idle resources nodes have, as far as pending tasks can use them."""
+    """Return how many distinct idle vectors nodes have, limited to what pending tasks can use."""
     useful = useful_capacity(problem.idle, problem.classes.request)
     return len(np.unique(useful, axis=0))
 
@@ -396,7 +401,7 @@ def _count_idle_vectors(problem: Problem) -> int:
 def _improve_with(
     engine: str, problem: Problem, part: _OpenProblem, run: tuple[Answer, SolveRequest]
 ) -> Answer:
-    """Return the answer of one engine to an incumbent."""
+    """Return the solution of one engine, or the incumbent where the engine's is worse."""
     levels = part.goal.levels
     incumbent, search = run
     try:
@@ -421,9 +426,10 @@ def _improve_with(
 def _search_neighbourhoods(
     engine: str, problem: Problem, part: _OpenProblem, run: tuple[Answer, SolveRequest]
 ) -> Answer:
-    """Return the answer of searches of some nodes at a time; each begins with the best plan.
+    """Return the best solution of searches of some nodes at a time.
 
-    Proofs of a search hold for its own nodes alone, so bounds stay as they are.
+    Each search starts from the best plan so far. A search proves bounds for its own nodes alone, so
+    the bounds of the incumbent stay.
     """
     best, search = run
     limits, levels = search.limits, part.goal.levels
@@ -465,7 +471,7 @@ def _search_neighbourhoods(
         values, known = ([r.value for r in a.results] for a in (found, best))
         if values == known or not is_no_worse(levels, values, known):
             continue
-        # A bound holds for all plans that are no worse on the levels above; this one is.
+        # A level's bound holds for every plan that is no worse on all earlier levels: for this one.
         results = tuple(map(_keep_better_bound, found.results, best.results))
         best = replace(best, decisions=found.decisions, results=results, engine=engine)
         part, most = _exclude_final_gangs(problem, part.rules, (goal.tiers, levels), best), None
@@ -473,7 +479,7 @@ def _search_neighbourhoods(
 
 
 class _SolverProgress:
-    """Reports what a solver finds in terms of the problem."""
+    """Reports a solver's solutions and bounds in terms of the problem."""
 
     def __init__(
         self,
@@ -502,7 +508,7 @@ class _SolverProgress:
             return
         if found is None:
             return
-        # Gangs outside the model add to its values, and its bounds do not cover them.
+        # The model's values and bounds leave out the gangs that are outside of the model.
         outcome = Outcome(self._problem, found())
         values = [level.value(outcome) for level in self._levels]
         if is_no_worse(self._levels, values, [r.value for r in self._incumbent.results]):
@@ -532,7 +538,7 @@ def _encode(engine: str, part: _OpenProblem) -> tuple[Encoding, tuple[str, ...]]
 
 
 def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
-    """Problem, incumbent and goal without the gangs that only a model of all nodes can place."""
+    """Return problem, incumbent and goal without gangs that only a model of all nodes places."""
     tied = part.tied[0]
     if not tied.any():
         return part.problem, part.decisions, part.goal
@@ -542,35 +548,38 @@ def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
 def _exclude_gangs(
     problem: Problem, decisions: Decisions, goal: Goal, gangs: Bool
 ) -> tuple[Problem, Decisions, Goal]:
-    """Problem, incumbent and goal without gangs (G,) on which the incumbent's word is final."""
+    """Return problem, incumbent and goal without gangs (G,) whose decisions are final."""
     rest = fix_decisions(problem, decisions, gangs)
     node_of = np.where(gangs[problem.gang_of], UNPLACED, decisions.node_of)
     decisions = replace(decisions, node_of=node_of)
-    # Additions of gangs that were taken out to a level are out of reach of the model.
+    # The model does not count the excluded gangs, so the known values leave them out, too.
     nominated = np.where(gangs[problem.gang_of], UNPLACED, decisions.nominated)
     outcome = Outcome(rest, replace(decisions, nominated=nominated))
     known = [level.value(outcome) for level in goal.levels]
-    # Neither is what was proved of them together.
+    # Bounds that were proved for all gangs together do not hold for the rest.
     return rest, decisions, Goal(goal.tiers, goal.levels, known)
 
 
 def find_nominated_gangs(problem: Problem, decisions: Decisions) -> Bool:
-    """(G,) gangs that wait for room which is being freed."""
+    """Return gangs (G,) that have a nomination: they wait for capacity that is being freed."""
     gangs = np.zeros(problem.num_gangs, np.bool_)
     gangs[problem.gang_of[decisions.nominated >= 0]] = True
     return gangs
 
 
 def count_pairs(problem: Problem, rules: RuleSet) -> int:
-    """Pairs of a task class and a node with room for it; not counted out where far too many."""
+    """Return the number of pairs of a task class and a node that it fits.
+
+    Where classes times nodes is more than 50 · `MOST_DIRECT`, the result is that upper bound.
+    """
     most = len(find_open_classes(problem)) * problem.num_nodes
     return most if most > 50 * MOST_DIRECT else int((count_fitting_tasks(problem, rules) > 0).sum())
 
 
 def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
-    """(G,) gangs that node classes cannot describe fully, and the rules that say so.
+    """Return gangs (G,) that node classes can not describe fully, and the names of the rules why.
 
-    Other tasks on nodes matter to their tasks, or there are too many domains to choose from.
+    Tasks of such gangs depend on other tasks on their nodes, or have too many domains to choose.
     """
     names: set[str] = set()
     tied = np.zeros(len(problem.classes.shapes), np.bool_)
@@ -589,7 +598,7 @@ def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, 
 
 
 def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
-    """Return the problem that is left once the decisions on some gangs (G,) are taken as made."""
+    """Return the problem that is left once the decisions on some gangs (G,) are final."""
     tasks = np.flatnonzero(gangs[problem.gang_of] & (decisions.node_of >= 0))
     request = problem.classes.request[problem.task_class[tasks]]
     used = problem.used.copy()
@@ -635,7 +644,7 @@ def _compare_with_incumbent(
     decisions: Decisions,
     run: tuple[Solved, Encoding, str, tuple[str, ...]],
 ) -> Answer:
-    """Recompute every level from the decisions and join it with what the solver proved."""
+    """Return the solution with recomputed levels and the solver's bounds, or the incumbent."""
     solved, encoding, engine, relaxed = run
     outcome = Outcome(problem, decisions)
     values = [level.value(outcome) for level in levels]
@@ -651,7 +660,7 @@ def _compare_with_incumbent(
         results = tuple(map(_keep_better_bound, results, incumbent.results))
     whose = engine
     if values == known:
-        # As good is no reason to place otherwise, or the plan would change from run to run.
+        # An equally good solution does not replace the incumbent: plans would differ between runs.
         decisions, whose = incumbent.decisions, f"{incumbent.engine}, weighed by {engine}"
     return Answer(
         decisions, results, whose, solved.stopped, relaxed if _has_unproved_level(results) else ()
@@ -659,7 +668,7 @@ def _compare_with_incumbent(
 
 
 def is_no_worse(levels: Sequence[AnyLevel], values: Sequence[int], known: Sequence[int]) -> bool:
-    """Lexicographic comparison; levels over single nodes decide last and alone do not count."""
+    """Return whether the values of the levels are lexicographically no worse than known ones."""
     for level, value, before in zip(levels, values, known, strict=True):
         if value != before:
             return (value > before) is (level.sense is Sense.MAX)
@@ -687,7 +696,7 @@ def _result(
 
 
 def _keep_better_bound(result: LevelResult, before: LevelResult) -> LevelResult:
-    """Return a result with the better one of two bounds, where nothing above has changed."""
+    """Return a result with the better one of two bounds; earlier levels must be unchanged."""
     if result.bound is None or before.bound is None:
         return result
     bound = (min if result.sense is Sense.MAX else max)(result.bound, before.bound)

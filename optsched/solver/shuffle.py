@@ -1,7 +1,7 @@
-"""The action `shuffle`: evict tasks that plugins move, if other rules allow it.
+"""The action `shuffle`: evict tasks that plugins propose to move, if other rules allow it.
 
-Protected pods are not moved, disruption budgets hold, and no gang is left broken: it gives up spare
-tasks, or leaves as a whole. Evictions are decided before anything is placed.
+Protected pods are not moved, and disruption budgets hold. No gang is left broken: a gang loses
+surplus tasks, or is evicted as a whole. Evictions are decided before any task is placed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
-    """Tasks to evict, in order, as the first tier says that has any."""
+    """Return the tasks to evict, in order, chosen by the first tier that evicts any."""
     action = _Shuffle(problem, rules)
     for _, tier in groupby(rules.active, key=lambda a: a.tier):
         for active in tier:
@@ -55,7 +55,7 @@ def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
 
 
 def apply_moves(snapshot: Snapshot, evictions: Sequence[Evict]) -> Snapshot:
-    """The snapshot in which they are on their way out, and have used up their part of budgets."""
+    """Return the snapshot with the evicted tasks terminating, and their budgets reduced."""
     if not evictions:
         return snapshot
     gone = {e.task for e in evictions}
@@ -79,7 +79,7 @@ class _Shuffle:
         self._evicted_keys: set[str] = set()
 
     def carry_out(self, moves: Moves, plugin: str) -> None:
-        """Evict what one rule wants moved."""
+        """Evict the tasks that one rule proposes to move, as far as other rules allow."""
         tasks = moves.tasks[~self._stays[moves.tasks]]
         tasks = self._plugins.movable(tasks)
         places = None if moves.relief is None else _Places(self._problem, self._rules, moves.relief)
@@ -96,7 +96,7 @@ class _Shuffle:
             self._evict(unit, plugin, moves.reasons)
 
     def _find_unit(self, v: int, may_be_whole: bool) -> list[int]:
-        """Return the task, or its gang where it leaves only as a whole; empty where not allowed."""
+        """Return the task, or all of its gang if it would be left broken; empty if not allowed."""
         gang = int(self._running.gang_of[v])
         task = self._running.tasks[v]
         found = self._gangs[gang]
@@ -110,7 +110,7 @@ class _Shuffle:
         return all_of if may_be_whole and not self._stays[all_of].any() else []
 
     def _exceeds(self, unit: Sequence[int]) -> bool:
-        """Return whether a disruption budget is against it."""
+        """Return whether evicting some tasks exceeds a disruption budget."""
         tasks = [self._running.tasks[v] for v in unit]
         return any(left < sum(covers(b, t) for t in tasks) for b, left in self._budget_left.items())
 
@@ -129,7 +129,7 @@ class _Shuffle:
 
 
 class _Places:
-    """Where tasks could go that are moved to relieve their nodes."""
+    """The nodes that could take tasks which are moved to relieve their nodes."""
 
     def __init__(self, problem: Problem, rules: RuleSet, relief: Relief) -> None:
         self._problem = problem
@@ -143,7 +143,7 @@ class _Places:
         self._copies: dict[str, int] = {}
 
     def add_copies(self, tasks: I64) -> None:
-        """Prepare some tasks: pending copies in addition to the running tasks."""
+        """Add a pending copy of each task, to find nodes while the running tasks stay."""
         if self._relief.fits and len(tasks):
             copies = [
                 _copy_as_pending(self._running.tasks[v], self._gang(v)) for v in tasks.tolist()
@@ -157,7 +157,7 @@ class _Places:
         return self._problem.snapshot.gangs[int(self._running.gang_of[v])]
 
     def move_task(self, v: int) -> bool:
-        """Count a task as moved, if that relieves its node and there is room for it elsewhere."""
+        """Count a task as moved if that relieves its node and another node has space for it."""
         source, uses = int(self._running.node_of[v]), self._relief.uses[v]
         if not ((self._excess[source] > 0) & (uses > 0)).any():
             return False
@@ -169,7 +169,7 @@ class _Places:
         return True
 
     def _find_emptiest_node(self, uses: I64) -> int | None:
-        """Where the sum of all space does, the node with the most of it."""
+        """Return the node with the most space; None if the nodes together have too little."""
         if (uses > np.maximum(self._space, 0).sum(axis=0)).any():
             return None
         return int(np.argmax(self._space.sum(axis=1)))

@@ -1,6 +1,7 @@
 """Checks of solutions: an invalid one never replaces the incumbent.
 
-Plans are verified against the rules in any case; this keeps an answer that is none from being read.
+The verifier checks every plan against the rules. These checks come earlier: they discard values
+that do not satisfy the level model.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ INVALID_SOLUTION = "what it answered is no solution and is not used"
 def solve_checked(
     solver: Solver, model: LevelModel, limits: Limits, on_step: OnStep = None
 ) -> Solved:
-    """Return the solutions that satisfy the model; `stopped` says where some do not."""
+    """Return the solutions that satisfy the model; `stopped` mentions that others do not."""
     solved = solver.solve(model, limits, on_step) if on_step else solver.solve(model, limits)
     sound = tuple(update for update in solved.updates if is_valid_update(model, update))
     if len(sound) == len(solved.updates):
@@ -32,7 +33,7 @@ def solve_checked(
 
 
 def is_valid_update(model: LevelModel, update: LevelUpdate) -> bool:
-    """Return whether value, bound and solution of a level can all be true."""
+    """Return whether value, bound and solution of a level are consistent with the model."""
     if not 0 <= update.level < len(model.objectives):
         return False
     objective = model.objectives[update.level]
@@ -47,7 +48,7 @@ def is_valid_update(model: LevelModel, update: LevelUpdate) -> bool:
 
 
 def is_solution(model: LevelModel, update: LevelUpdate) -> bool:
-    """Return whether the solution of an update keeps all bounds and rows."""
+    """Return whether the solution of an update satisfies all bounds and rows."""
     solution = update.solution
     if not _is_integer_array(solution, model.lower.shape):
         return False
@@ -65,7 +66,7 @@ def is_solution(model: LevelModel, update: LevelUpdate) -> bool:
 
 
 def _count_supplied_tasks(nodes: Configurations, update: LevelUpdate) -> I64 | None:
-    """(C,) tasks that the configurations of a solution supply; None where they make no sense."""
+    """Return the tasks (C,) that a solution's configurations supply; None if one is invalid."""
     of, tasks, uses = update.use_class, update.use_tasks, update.uses
     num_classes, num_kinds = len(nodes.request), len(nodes.multiplicity)
     number = 0 if uses is None else uses.size

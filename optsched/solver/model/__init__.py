@@ -1,1 +1,1 @@
-"""Level models of a problem, node by node or by configurations, and the way back to decisions."""
+"""Encode a problem as a level model, node by node or by configurations, and decode solutions."""

@@ -1,4 +1,4 @@
-"""A solution in totals dealt out to single gangs and nodes."""
+"""Assign the totals of an aggregated solution to single gangs and nodes."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 def assign_tasks(
     form: Formulation, solution: I64, slots: Sequence[I64], base: Decisions
 ) -> Decisions:
-    """Give the tasks that a solution places to single gangs and nodes.
+    """Return decisions that assign a solution's placements to single gangs and nodes.
 
-    Tasks that are bound to domains of the network choose first, those of the lowest tier before all
-    others: any rest of a wider domain is then as good as any other.
+    Tasks bound to network domains choose nodes first, those of the lowest tier before all others.
+    The remaining nodes of a wider domain then all serve equally well.
 
     Parameters
     ----------
     form, solution
         The aggregated model and values of its variables.
     slots
-        Nodes for the tasks of each class, in ascending order, at least as many as are placed.
+        Nodes for the tasks of each class, ascending, at least as many as placed tasks.
     base
-        Decisions on gangs that the model leaves out.
+        Decisions on the gangs that the model leaves out.
 
     """
     problem, gangs = form.problem, form.gangs
@@ -54,25 +54,25 @@ def assign_tasks(
 
 @dataclass(frozen=True, eq=False)
 class _TaskGroup:
-    """Tasks of one class that go to one domain; forest: None where they may go anywhere."""
+    """Tasks of one class that go to one domain; `forest` is None where any node will do."""
 
     task_class: int
     tasks: I64
     forest: Forest | None = None
     domain: int = CLUSTER
     nodes: I64 | None = None
-    """Nodes of the tasks, where the solution names them; None where any of the domain will do."""
+    """Nodes of the tasks if the solution names them; None where any node of the domain will do."""
 
     @property
     def tier(self) -> float:
-        """Tasks with nodes of their own come first, tasks that may go anywhere last."""
+        """The sort key: named nodes come first, tasks that may go to any node last."""
         if self.nodes is not None:
             return -np.inf
         return np.inf if self.forest is None else float(self.forest.tier[self.domain])
 
 
 class _NodeStock:
-    """Nodes that a solution offers to each class, until they are taken; domains come first."""
+    """The nodes that a solution supplies to each class and that are not taken yet."""
 
     def __init__(self, slots: Sequence[I64], num_nodes: int) -> None:
         self._slots = list(slots)
@@ -81,7 +81,7 @@ class _NodeStock:
         self._num_nodes = num_nodes
 
     def take_nodes(self, group: _TaskGroup) -> I64:
-        """Nodes for the tasks of a group."""
+        """Take and return nodes for the tasks of a group."""
         number, c = len(group.tasks), group.task_class
         if group.nodes is not None:
             self._count_slots(c)[:] -= np.bincount(group.nodes, minlength=self._num_nodes)
@@ -95,14 +95,14 @@ class _NodeStock:
         return self._slots[c][first : first + number]
 
     def _count_slots(self, task_class: int) -> I64:
-        """(N,) slots of a class that are left."""
+        """Return the remaining slots (N,) of a class, as an array that callers reduce."""
         if task_class not in self._left:
             counts = np.bincount(self._slots[task_class], minlength=self._num_nodes)
             self._left[task_class] = counts
         return self._left[task_class]
 
     def _take_near(self, task_class: int, number: int, forest: Forest, domain: int) -> I64:
-        """Nodes in a domain, those that are near to each other."""
+        """Take and return nodes in a domain, leaf by leaf, so that they are near to each other."""
         left = self._count_slots(task_class)
         nodes = np.flatnonzero((left > 0) & forest.inside(domain))
         nodes = nodes[np.argsort(forest.leaf_of[nodes], kind="stable")]
@@ -157,7 +157,7 @@ class _GangAssignment:
         turn: dict[int, int],
         where: tuple[Choice, int] | None = None,
     ) -> None:
-        """Give some tasks of an entry to gangs in turn; see `Formulation` for why in turn."""
+        """Distribute placed tasks of an entry over gangs round-robin, as `formulation` requires."""
         if not total:
             return
         problem, gangs, number = self._form.problem, self._form.gangs, len(members)
@@ -175,7 +175,7 @@ class _GangAssignment:
             self.groups.append(_TaskGroup(task_class, tasks, forest, where[1]))
 
     def _assign_to_nodes(self, f: int, variables: I64) -> None:
-        """Give the tasks of an entry of a single gang to the nodes (N,) that the solution names."""
+        """Assign the tasks of a single gang's entry to the nodes (N,) that the solution names."""
         problem, gangs = self._form.problem, self._form.gangs
         there = np.flatnonzero(variables >= 0)
         nodes = np.repeat(there, self._solution[variables[there]])
@@ -185,12 +185,12 @@ class _GangAssignment:
         self.groups.append(_TaskGroup(int(gangs.class_of[f]), tasks, nodes=nodes))
 
     def _domains(self, h: int, number: int) -> dict[int, I64]:
-        """By part, the domain (number,) of each gang that starts; NOWHERE where it has none."""
+        """Return by part the domain (number,) of each gang that starts; NOWHERE without one."""
         whole = self._choices.get((h, NO_PART))
         found: dict[int, I64] = {}
         within = np.full(number, CLUSTER, np.int64)
         if whole is not None:
-            # The narrow ones first, so that their parts choose first.
+            # Gangs in narrow domains come first, so that their parts choose domains first.
             domains = np.repeat(whole.domains, self._solution[whole.variables])
             tiers = self._form.problem.topology.forest(whole.bound).tier
             within = domains[np.argsort(tiers[domains], kind="stable")]
@@ -203,7 +203,7 @@ class _GangAssignment:
         return found
 
     def _choose_inner_domains(self, choice: Choice, within: I64) -> I64:
-        """Deal the domains of a part to gangs that lie in domains (number,) themselves."""
+        """Return a part's domain for each gang, inside the gang's domain `within` (number,)."""
         forest = self._form.problem.topology.forest(choice.bound)
         left = self._solution[choice.variables].copy()
         found = np.full(len(within), NOWHERE, np.int64)
@@ -216,11 +216,11 @@ class _GangAssignment:
         return found
 
 
-# --- the way back --------------------------------------------------------------------------------
+# --- plan to variables ---------------------------------------------------------------------------
 
 
 def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tuple[I64, I64]]:
-    """Variables of choices, and of the tasks that follow them, with their values in a plan."""
+    """Yield variables of choices, and of tasks bound by them, with their values in a plan."""
     for choice in form.choices.all:
         at = _find_chosen_domains(form, choice, decisions.node_of)
         yield choice.variables, np.bincount(at[at >= 0], minlength=len(choice.domains))
@@ -231,9 +231,9 @@ def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tup
 
 
 def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, I64]:
-    """Tasks (k,) of the entry of a demand, and which of the choice's domains (k,) each is in.
+    """Return the tasks (k,) of a demand's entry, and the index (k,) of each task's domain.
 
-    -1 for tasks without a node.
+    The index counts the domains of the choice; it is -1 for tasks without a node.
     """
     problem, gangs, f = form.problem, form.gangs, demand.entry
     h = demand.choice.gang_class
@@ -244,7 +244,7 @@ def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, 
 
 
 def _find_chosen_domains(form: Formulation, choice: Choice, node_of: I64) -> I64:
-    """For each gang of a class, which domain of a choice holds all that is placed, -1 for none."""
+    """Return for each gang of a class the index of the domain that holds its tasks; -1 for none."""
     problem, gangs, h = form.problem, form.gangs, choice.gang_class
     members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
     held = choice.bound.held
@@ -266,7 +266,7 @@ def _find_chosen_domains(form: Formulation, choice: Choice, node_of: I64) -> I64
 
 
 def _find_narrowest_domain(choice: Choice, forest: Forest, domain: int) -> int:
-    """Return the narrowest domain of a choice that holds another one; -1 where none does."""
+    """Return the index of the narrowest domain of a choice that contains a domain, or -1."""
     fitting = np.flatnonzero((choice.domains <= domain) & (domain < forest.end[choice.domains]))
     return (
         int(fitting[np.argmin(forest.tier[choice.domains[fitting]])]) if len(fitting) else NOWHERE
@@ -274,7 +274,7 @@ def _find_narrowest_domain(choice: Choice, forest: Forest, domain: int) -> int:
 
 
 def _find_domains_of_nodes(form: Formulation, choice: Choice, nodes: I64) -> I64:
-    """Which domain of a choice each node (k,) is in, -1 for none."""
+    """Return the index of a choice's domain that contains each node (k,); -1 for none."""
     forest = form.problem.topology.forest(choice.bound)
     of_leaf = np.array(
         [_find_narrowest_domain(choice, forest, d) for d in range(len(forest))], np.int64

@@ -1,7 +1,7 @@
-"""Task classes by the domain that their tasks are bound to, for configurations.
+"""Task classes split by the domain that their tasks are bound to, for configurations.
 
-Tasks of class c that are bound to domain d are a copy of the class for the nodes of d only. A node
-does not care which copy it takes; the rows do.
+Tasks of class c that are bound to domain d form a copy of the class that fits the nodes of d only.
+All copies use equal resources on a node; the rows of the model count each copy separately.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class DomainCopies:
     Attributes
     ----------
     class_of, domain
-        (C',) task class and domain of each; classes themselves are bound to the cluster.
+        (C',) task class and domain of each copy; the domain of the classes is the cluster.
     forests
-        (C',) forest of the domain, None for classes themselves.
+        (C',) forest of the domain; None for the classes.
     supply
-        (C',) row of the model that counts the placements of each.
+        (C',) row of the model that counts the placements of each copy.
 
     """
 
@@ -42,7 +42,7 @@ class DomainCopies:
     supply: I64
 
     def inside(self, problem: Problem) -> Bool:
-        """(C', N) the nodes of their domains."""
+        """Return a mask (C', N) of the nodes in each copy's domain."""
         inside = np.ones((len(self.class_of), problem.num_nodes), np.bool_)
         for row, forest, domain in zip(inside, self.forests, self.domain.tolist(), strict=True):
             if forest is not None:
@@ -50,7 +50,7 @@ class DomainCopies:
         return inside
 
     def merged(self, tasks: I64) -> I64:
-        """(…, C) numbers of tasks by class from those by copy (…, C')."""
+        """Return the numbers of tasks by class (…, C), summed over the copies (…, C')."""
         classes = int((self.domain == CLUSTER).sum())
         total = np.zeros((*tasks.shape[:-1], classes), np.int64)
         for copy, task_class in enumerate(self.class_of.tolist()):
@@ -58,7 +58,7 @@ class DomainCopies:
         return total
 
     def of_tasks(self, form: Formulation, node_of: I64) -> tuple[I64, int]:
-        """(T,) the copy that tasks on nodes (T,) count for, and how many copies there are."""
+        """Return the copy (T,) that counts each task on nodes (T,), and the number of copies."""
         copy_of = form.problem.task_class.copy()
         pairs = zip(self.class_of.tolist(), self.domain.tolist(), strict=True)
         number = {pair: i for i, pair in enumerate(pairs)}
@@ -71,7 +71,7 @@ class DomainCopies:
 
 
 def copy_classes(form: Formulation) -> DomainCopies:
-    """Copies for everything that the choices of a formulation bind to domains, with their rows."""
+    """Add a row for each pair of class and domain that a choice may bind, and return the copies."""
     classes = len(form.supply)
     class_of, domains = list(range(classes)), [CLUSTER] * classes
     forests: list[Forest | None] = [None] * classes

@@ -1,4 +1,4 @@
-"""Problem → level model, node by node or by node classes, and the way back to decisions."""
+"""Encode a problem as a level model, node by node or by node classes, and decode solutions."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
     from optsched.solver.model.neighbourhoods import Neighbourhood
 
 MOST_START = 64
-"""Configurations of the incumbent that column generation starts from: the most frequent ones."""
+"""The most configurations of the incumbent that column generation starts from."""
 
 MOST_START_CELLS = 4_000_000
-"""Entries of the table of configurations in use beyond which it is not worth making."""
+"""The most entries of the table of configurations in use; a larger table is not made."""
 
 
 @dataclass(frozen=True, eq=False)
 class Goal:
-    """The goal.
+    """The objective of a search.
 
     Attributes
     ----------
     levels
-        In order of importance.
+        The levels, the most important first.
     known
         The incumbent's value of each level.
     bounds
-        A bound of each level with those above at `known`; None where there is none; nothing at all
-        where nothing was searched before.
+        A bound of each level, given that earlier levels have the values `known`. A bound is None if
+        unknown; the sequence is empty without an earlier search.
 
     """
 
@@ -70,7 +70,7 @@ class Goal:
 
 
 class Encoding(Protocol):
-    """A level model and how to read its solutions."""
+    """A level model, and the decoder of its solutions."""
 
     @property
     def model(self) -> LevelModel:
@@ -78,10 +78,10 @@ class Encoding(Protocol):
 
     @property
     def level_of(self) -> list[int]:
-        """For each level of the model, the number of its level in the goal."""
+        """The number in the goal of each level of the model."""
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """Return the decisions of a solution; what the model does not know stays as in `base`."""
+        """Return the decisions of a solution; gangs outside of the model stay as in `base`."""
 
 
 # --- node by node --------------------------------------------------------------------------------
@@ -89,9 +89,9 @@ class Encoding(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Direct:
-    """One integer a task class and node: exact for every rule, for small problems only.
+    """One integer variable per task class and node: exact for every rule, for small problems only.
 
-    `supplied` is (C, N), -1 where a class may not be.
+    `supplied` is (C, N), the variable, or -1 where a class may not be on a node.
     """
 
     form: Formulation
@@ -101,7 +101,7 @@ class Direct:
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
         """See `Encoding`."""
-        assert update.solution is not None  # noqa: S101  the caller asks only then
+        assert update.solution is not None  # noqa: S101  the caller has checked it
         slots = []
         for row in self.supplied:
             nodes = np.flatnonzero(row >= 0)
@@ -116,10 +116,10 @@ def encode_direct(
     incumbent: Decisions,
     neighbourhood: Neighbourhood | None = None,
 ) -> Direct:
-    """x[c, n] tasks of class c on node n, every hard rule written out.
+    """Return a model with variables x[c, n], the tasks of class c on node n, and all hard rules.
 
-    With a neighbourhood the model has fewer plans, and its bounds hold among those alone; None for
-    all nodes.
+    With a neighbourhood, nodes outside of it may only lose tasks, and bounds hold for such plans
+    alone. None stands for all nodes.
     """
     form = _aggregated(problem, rules, goal)
     on_node = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
@@ -135,7 +135,7 @@ def encode_direct(
     supplied = np.full(most.shape, -1, np.int64)
     variables = form.model.add_variables(0, most[task_class, node])
     supplied[task_class, node] = variables
-    # Supply equals placements: other tasks depend on where tasks stand.
+    # Supply equals placements, because rules may depend on where other tasks are.
     form.model.add_entries(form.supply[task_class], variables, -1)
     placed = form.gangs.class_of
     balance = form.model.add_rows(
@@ -172,7 +172,7 @@ def encode_direct(
 def _stages(
     form: Formulation, supplied: I64, levels: Sequence[Expression], num_variables: int
 ) -> I64:
-    """(variables,) the first level on which the gangs of a variable count; -1 without gangs."""
+    """Return the first level (variables,) that counts the gangs of a variable; -1 without gangs."""
     gangs, starts = form.gangs, form.start >= 0
     classes = np.arange(len(gangs.shape_of), dtype=np.int64)
     gang_of = np.full(num_variables, -1, np.int64)
@@ -181,7 +181,7 @@ def _stages(
     stage_of = np.full(len(classes), len(levels), np.int64)
     for level, expression in enumerate(levels):
         counted = gang_of[expression.variables]
-        # Other variables may depend on any gang.
+        # An expression with variables of no gang may depend on any gang.
         mine = counted if (counted >= 0).all() else classes
         stage_of[mine] = np.minimum(stage_of[mine], level)
     stage = np.where(gang_of >= 0, np.append(stage_of, 0)[gang_of], -1)
@@ -193,10 +193,10 @@ def _stages(
 
 
 def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
-    """(C, N) where no more tasks may come than the incumbent has there.
+    """Return a mask (C, N) of pairs that may get no more tasks than the incumbent places there.
 
-    Rules that tie nodes ignore nominations: devices that are free now may be meant for a task that
-    waits for other devices too. With what the incumbent has there it fits.
+    Rules that tie nodes ignore nominations: devices that are idle may be meant for a nominated task
+    that waits for other devices, too. Next to the tasks of the incumbent, that task fits.
     """
     ties = np.zeros(len(problem.classes.shapes), np.bool_)
     nominated = np.flatnonzero(incumbent.nominated >= 0)
@@ -226,8 +226,8 @@ def _expression(level: AnyLevel, form: Formulation, supplied: I64) -> Expression
 class ByConfigurations:
     """Node classes filled by configurations: for many nodes with few distinct idle vectors.
 
-    Nodes of class k are `members[member_start[k]:member_start[k + 1]]`; `copies` says what tasks in
-    configurations are.
+    Nodes of class k are `members[member_start[k]:member_start[k + 1]]`. Configurations count tasks
+    on the axis of `copies`.
     """
 
     form: Formulation
@@ -239,7 +239,7 @@ class ByConfigurations:
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
         """See `Encoding`: configurations go to the nodes of their class in name order."""
-        assert update.solution is not None  # noqa: S101  the caller asks only then
+        assert update.solution is not None  # noqa: S101  the caller has checked it
         assert update.use_class is not None  # noqa: S101
         assert update.use_tasks is not None  # noqa: S101
         assert update.uses is not None  # noqa: S101
@@ -258,9 +258,10 @@ class ByConfigurations:
 def encode_configurations(
     problem: Problem, rules: RuleSet, goal: Goal, incumbent: Decisions
 ) -> ByConfigurations:
-    """z[k, p] nodes of class k with configuration p; levels over nodes and domains stay out.
+    """Return a model with variables z[k, p], the nodes of class k with configuration p.
 
-    Raises `TooManyCapacities` where it is plain that configurations can not be priced.
+    Levels over nodes and domains are left out. Raises `TooManyCapacities` where configurations
+    clearly can not be priced.
     """
     spare = sum_spare(problem, rules)
     requests = np.concatenate([problem.classes.request, spare.request], axis=1)
@@ -268,7 +269,7 @@ def encode_configurations(
     capacity = np.concatenate([useful, spare.capacity], axis=1)
     allowed = allowed_nodes(problem, rules, find_open_classes(problem))
     _, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
-    # Copies of classes only add to what there is to price.
+    # Check the size before classes are copied; copies only add to it.
     may = _fitting(capacity[first], requests) & allowed[:, first].T
     check_size(capacity[first], requests, may)
     form = _aggregated(problem, rules, goal)
@@ -303,7 +304,7 @@ def encode_configurations(
 
 
 def _fitting(capacity: I64, request: I64) -> Bool:
-    """(K, C) whether one task of a class fits a node class; a resource counts where it is asked."""
+    """Return whether one task of a class fits a node class (K, C), by its requested resources."""
     fits = np.ones((len(capacity), len(request)), np.bool_)
     for r in np.flatnonzero(request.any(axis=0)).tolist():
         asking = np.flatnonzero(request[:, r])
@@ -314,9 +315,9 @@ def _fitting(capacity: I64, request: I64) -> Bool:
 def _configurations_in_use(
     incumbent: Decisions, class_of: I64, copies: tuple[I64, int]
 ) -> tuple[I64, I64]:
-    """Node class and tasks of every configuration of the incumbent, the most used first.
+    """Return node class and tasks of the incumbent's configurations, the most used first.
 
-    `copies` are (T,) the class that each task counts for, and the number of all classes.
+    `copies` holds the class (T,) that counts each task, and the number of all classes.
     """
     copy_of, num_classes = copies
     tasks = np.flatnonzero(incumbent.node_of >= 0)
@@ -343,7 +344,7 @@ def _aggregated(problem: Problem, rules: RuleSet, goal: Goal) -> Formulation:
 
 
 def incumbent_values(form: Formulation, incumbent: Decisions) -> I64:
-    """Gangs started and tasks placed by the incumbent; everything else at its lower bound."""
+    """Return the incumbent's values: gangs started, tasks placed, and lower bounds for the rest."""
     problem, gangs = form.problem, form.gangs
     hint = form.model.bounds[0].copy()
     placed = np.bincount(problem.gang_of[incumbent.node_of >= 0], minlength=problem.num_gangs)
@@ -383,7 +384,10 @@ def _finish(
 
 
 def _kin(form: Formulation) -> I64:
-    """Gangs of one shape and tier in different queues, and tasks of their entries, are kin."""
+    """Return the group (variables,) of equal gangs of different queues; -1 for none.
+
+    Gangs are equal if shape and tier are. Tasks of the same entry of equal gangs form a group, too.
+    """
     gangs = form.gangs
     kin = np.full(form.model.num_variables, -1, np.int64)
     alike, _ = row_groups((gangs.shape_of, gangs.tier_of))
@@ -392,7 +396,7 @@ def _kin(form: Formulation) -> I64:
     entry, _ = row_groups((gangs.entry_of, alike[gangs.gang_class_of]))
     kin[form.placed_variable[form.is_flexible]] = len(alike) + entry[form.is_flexible]
     for choice in form.choices.all:
-        # The class of a gang says where it goes: none can take the place of another one.
+        # Choices bind these gangs to domains: no gang of another class can replace one.
         h = choice.gang_class
         kin[form.placed_variable[gangs.start[h] : gangs.start[h + 1]]] = -1
         kin[form.start[h : h + 1][starts[h : h + 1]]] = -1

@@ -1,7 +1,7 @@
-"""Neighbourhoods of a plan: some nodes that are filled again while all others may only lose tasks.
+"""Neighbourhoods of a plan: a few nodes are filled again, while all others may only lose tasks.
 
-Large-neighbourhood search (Shaw, 1998): where a model of all nodes is too large, models of some of
-them improve the incumbent one after the other.
+Large-neighbourhood search (Shaw, 1998): where a model of all nodes is too large, a sequence of
+models of a few nodes improves the incumbent.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 MOST_PAIRS = 1500
-"""Pairs of task class and node in one neighbourhood."""
+"""The most pairs of task class and node in one neighbourhood."""
 
 FEW_NODES, FEW_CLASSES = 4, 40
-"""Nodes and task classes of one neighbourhood where nodes are open to more than `MOST_PAIRS`."""
+"""The most nodes and task classes of a neighbourhood where one node has over `MOST_PAIRS` pairs."""
 
 _TIER_WEIGHT = 0.25
 """The weight of a tier relative to the tier before it."""
 
 _LEAST_WEIGHT = 1e-3
-"""Of a node that helps no waiting gang: it can still take tasks of others."""
+"""The weight of a node that helps no waiting gang: it can still take tasks of other gangs."""
 
 
 class Neighbourhood(NamedTuple):
-    """Part of the nodes to fill again.
+    """The nodes to fill again.
 
     Attributes
     ----------
     nodes
         (N,) nodes that may get other tasks than in the incumbent.
     most
-        (C, N) how many tasks of a class fit a node by themselves.
+        (C, N) how many tasks of a class fit a node that gets no other tasks.
 
     """
 
@@ -46,7 +46,7 @@ class Neighbourhood(NamedTuple):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether its nodes are open to more classes than a model may have pairs."""
+        """Whether its nodes have more pairs of task class and node than a model may have."""
         return int((self.most[:, self.nodes] > 0).sum()) > MOST_PAIRS
 
 
@@ -55,16 +55,16 @@ def choose_nodes(
 ) -> Bool:
     """Return the nodes (N,) of one neighbourhood, at most `MOST_PAIRS` pairs of class and node.
 
-    The nodes with the most idle capacity for waiting gangs come first, gangs of important tiers
-    before others. From the second neighbourhood on they are drawn by these weights. Where the first
-    of them has more pairs by itself, the first `FEW_NODES` are chosen, for some gangs alone.
+    Nodes with the most idle capacity for waiting gangs come first; gangs of important tiers weigh
+    more. From the second neighbourhood on, nodes are drawn at random with these weights. If the
+    first node alone has more pairs, `FEW_NODES` nodes are chosen, and `choose_gangs` limits gangs.
 
     Parameters
     ----------
     problem, tiers, decisions
         The problem, and the incumbent.
     most
-        (C, N) how many tasks of a class fit a node by themselves.
+        (C, N) how many tasks of a class fit a node that gets no other tasks.
     number, seed
         The number of the neighbourhood, from 0, and the seed of the draw.
 
@@ -89,17 +89,17 @@ def choose_gangs(
     number: int,
     seed: int,
 ) -> Bool:
-    """Return the gangs (G,) of one neighbourhood of nodes that are open to very many classes.
+    """Return the gangs (G,) for a neighbourhood whose nodes have too many pairs for one model.
 
-    Half of the classes are of gangs that the incumbent places on them, the other half of waiting
-    gangs, important tiers first.
+    Half of the task classes belong to gangs that the incumbent places on these nodes. The other
+    half belongs to waiting gangs, important tiers first.
 
     Parameters
     ----------
     problem, tiers, decisions, number, seed
-        As of `choose_nodes`.
+        See `choose_nodes`.
     neighbourhood
-        Its nodes, and how many tasks fit.
+        The nodes, and how many tasks fit each.
 
     """
     nodes, most = neighbourhood
@@ -123,14 +123,14 @@ def choose_gangs(
 
 
 def _count_classes(problem: Problem) -> I64:
-    """(G,) different task classes of each gang."""
+    """Return the number of task classes of each gang (G,)."""
     num_classes = len(problem.classes.request)
     pairs = np.unique(problem.gang_of * num_classes + problem.task_class)
     return np.bincount(pairs // num_classes, minlength=problem.num_gangs)
 
 
 def _order_by_weight(weight: F64, number: int, seed: int) -> I64:
-    """Return an order by weight; from the second neighbourhood on it is drawn."""
+    """Return positions by descending weight; except for number 0 with seed 0, drawn at random."""
     if not number and not seed:
         return np.argsort(-weight, kind="stable")
     rng = np.random.default_rng((seed, number))
@@ -141,7 +141,7 @@ def _order_by_weight(weight: F64, number: int, seed: int) -> I64:
 def _weigh_nodes(
     problem: Problem, tiers: Tiers, decisions: Decisions, most: I64, number: int
 ) -> F64:
-    """(N,) how much of what waiting gangs request each node has idle after the incumbent."""
+    """Return the weight (N,) of each node: its idle capacity relative to waiting requests."""
     left = problem.idle.astype(np.float64)
     placed = np.flatnonzero(decisions.node_of >= 0)
     request = problem.classes.request.astype(np.float64)
@@ -151,7 +151,7 @@ def _weigh_nodes(
         & (decisions.nominated < 0)
         & (problem.shape_of[problem.gang_of] >= 0)
     )
-    # The first tier in which something waits; then the one after it, in turns.
+    # Neighbourhood 0 prefers the first tier with waiting tasks, number 1 the next one, cyclically.
     ranks = np.unique(tiers.of[problem.gang_of[waiting]], return_inverse=True)[1]
     num_tiers = int(ranks.max(initial=0)) + 1
     worth = np.bincount(

@@ -1,4 +1,4 @@
-"""Which nodes a class may use before anything is placed, and how many of its tasks fit there."""
+"""The nodes that a task class may use before any placement, and how many of its tasks fit there."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def static_mask(problem: Problem, rules: Sequence[Rule], task_class: int) -> Bool | None:
-    """(N,) ready nodes that no rule excludes for a class; None when all.
+    """Return a mask (N,) of ready nodes that no rule excludes for a class; None for all nodes.
 
-    Read only: it is made once for each problem and tuple of rules.
+    The mask is cached for each problem and tuple of rules; callers must not modify it.
     """
     known = problem.derived(_make_cache)
-    # The rules are kept with their masks: no other tuple gets their number.
+    # The cache keeps the tuple of rules alive, so that no other tuple gets the same id.
     masks = known.setdefault(id(rules), (rules, {}))[1]
     if task_class not in masks:
         masks[task_class] = _masked(problem, rules, task_class)
@@ -49,14 +49,14 @@ def _is_every_node_ready(problem: Problem) -> bool:
 
 
 def find_open_classes(problem: Problem) -> I64:
-    """Classes of the tasks that can be decided on, ascending: of no others rules are asked."""
+    """Return the task classes of open gangs, ascending; rules are evaluated for these alone."""
     is_open = problem.shape_of[problem.gang_of] >= 0
     found: I64 = np.unique(problem.task_class[is_open])
     return found
 
 
 def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) -> Bool:
-    """(C, N) ready nodes that no rule excludes, class by class; given some, none for others."""
+    """Return a mask (C, N) of ready nodes that no rule excludes; False outside of `classes`."""
     allowed = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.bool_)
     chosen = range(len(allowed)) if classes is None else classes.tolist()
     for task_class in chosen:
@@ -66,7 +66,7 @@ def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) 
 
 
 def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
-    """Resources that rules add to nodes, of no kinds where none does."""
+    """Return the extra resources that rules add to nodes; no columns if no rule adds any."""
     reserving = (rule for rule in rules.hard if isinstance(rule, Reservation))
     found = [s for rule in reserving if (s := rule.find_extra_resources(problem)) is not None]
     if not found:
@@ -77,7 +77,7 @@ def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
 
 
 def count_fitting_tasks(problem: Problem, rules: RuleSet) -> I64:
-    """(C, N) tasks of a class that fit on a node by themselves; 0 for classes not open."""
+    """Return how many tasks of a class (C, N) fit a node alone; 0 for classes that are not open."""
     spare = sum_spare(problem, rules)
     idle = np.asfortranarray(np.concatenate([problem.idle, spare.capacity], axis=1))
     fits = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
