@@ -1,4 +1,4 @@
-"""Consolidation: the fewest running tasks that restart elsewhere so that gangs can start.
+"""Consolidation: restart the fewest running tasks on other nodes so that gangs can start.
 
 Mathematics: models/formulation/consolidation.md.
 """

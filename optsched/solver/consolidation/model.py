@@ -1,7 +1,7 @@
-"""A what-if as a level model over node classes: which gangs start, and how few tasks move for them.
+"""A level model over node classes that starts gangs by moving the fewest running tasks.
 
-A task that may move is pending in the what-if, and its present node may keep it: "stay" is a task
-class of its own, which fits that node only, as often as such tasks run there.
+A task that may move is pending in the what-if, and its present node may keep it. A task that stays
+has a task class of its own, which fits that node only, as often as such tasks run there.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class WhatIf:
     Attributes
     ----------
     movables
-        Who may move.
+        The tasks that may move.
     problem
-        Its what-if, with the gangs settled that are not decided here.
+        The what-if of `movables`; decisions on gangs outside of this model are final.
     base
-        The state without moves; on the axes of `problem`.
+        The state without moves, on the axes of `problem`.
     requesting
-        (G,) gangs that may start beyond those of `base`.
+        (G,) gangs that may start in addition to those of `base`.
     tiers
-        Of the gangs of `problem`.
+        The tiers of the gangs of `problem`.
     priority
-        (G,) gangs that differ in it are not alike.
+        (G,) priority; gangs with different priorities are in different gang classes.
 
     """
 
@@ -76,7 +76,7 @@ class Encoded:
     class_of
         (N,) node class.
     num_gang_levels
-        Levels before that of the moves.
+        Number of levels before the level `moves`.
     hint
         Values of the variables in the present state.
 
@@ -103,9 +103,9 @@ def build_formulation(what: WhatIf, rules: RuleSet) -> Formulation:
 
 
 def find_broken_entries(form: Formulation, hint: I64) -> Bool:
-    """(F,) entries that stand where a row does not allow it: they would not be taken in again.
+    """Return the entries (F,) whose present placements violate a row: they could not start again.
 
-    Rows with variables of their own are left to the solver.
+    Rows with variables other than starts and placements are left to the solver.
     """
     rows, known = form.model.rows, np.zeros(form.model.num_variables, np.bool_)
     known[form.placed_variable] = True
@@ -128,9 +128,9 @@ def encode(
     levels: Sequence[tuple[GangLevel, int]],
     most_moves: int = 0,
 ) -> Encoded:
-    """Encode the what-if; `levels` come with the values of `base`.
+    """Return the model of a what-if; `levels` holds each level with its value in `base`.
 
-    No more tasks move than `most_moves`, where that is not 0.
+    At most `most_moves` tasks move; 0 stands for no limit.
     """
     if rules.topology is not None:
         rules.topology.choose_domains(form)
@@ -147,7 +147,7 @@ def encode(
     _minimum_rows(form, what, hint)
     lower, upper = _fix_bounds(form, what, hint)
     none = np.zeros(len(stay), np.int64)
-    # A row for each kind: no more tasks stay than nodes keep.
+    # One row per kind: no more tasks stay than nodes keep.
     stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
     nodes, class_of = _build_configurations(what, rules, (form, copies), stay_supply)
     kin = np.full(len(lower), -1, np.int64)
@@ -159,7 +159,10 @@ def encode(
 
 
 def _stay_rows(form: Formulation, movables: Movables) -> I64:
-    """Tasks that stay are supplied; what of a gang moves is its surplus or all; budgets hold."""
+    """Add the rows of tasks that stay and return their variables (M,).
+
+    A gang gives up tasks up to its surplus, or all tasks. Disruption budgets hold.
+    """
     stay = form.model.add_variables(0, movables.count)
     form.model.add_entries(form.supply[movables.task_class], stay, -np.ones_like(stay))
     count, add = movables.count, form.model.add_rows
@@ -180,7 +183,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
 
 
 def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
-    """Requesting gangs get their minimum; no task moves for more."""
+    """Limit requesting gangs to their minimum: no task moves for tasks beyond it."""
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
     for h in np.flatnonzero(what.requesting[first] & (form.start >= 0)).tolist():
@@ -196,7 +199,7 @@ def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
 
 
 def _fix_bounds(form: Formulation, what: WhatIf, hint: I64) -> tuple[I64, I64]:
-    """Bounds: fixed tasks stay, and only requesting gangs get more."""
+    """Return bounds of variables: placed tasks stay placed, and only requesting gangs get more."""
     lower, upper = form.model.bounds
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
@@ -216,7 +219,10 @@ def _fix_bounds(form: Formulation, what: WhatIf, hint: I64) -> tuple[I64, I64]:
 def _build_configurations(
     what: WhatIf, rules: RuleSet, made: tuple[Formulation, DomainCopies], stay_supply: I64
 ) -> tuple[Configurations, I64]:
-    """Node classes by room, tasks that may come, and tasks that may stay; (N,) the class."""
+    """Return the configurations of node classes, and the class (N,) of each node.
+
+    Nodes of one class have equal idle capacity, allowed tasks, and tasks that may stay.
+    """
     problem, movables, copies = what.problem, what.movables, made[1]
     num_kinds = len(movables.count)
     here = movables.on_node(problem.num_nodes)
@@ -246,7 +252,7 @@ def _build_configurations(
 def _list_current_configurations(
     what: WhatIf, made: tuple[Formulation, DomainCopies], class_of: I64, here: I64
 ) -> tuple[I64, I64]:
-    """Node class and tasks of every configuration in the present state."""
+    """Return node class and tasks of every configuration in the present state."""
     node_of = what.base.node_of.copy()
     node_of[what.movables.at] = UNPLACED  # they are counted as staying
     copy_of, num_copies = made[1].of_tasks(made[0], node_of)

@@ -1,7 +1,7 @@
-"""Which running tasks may be moved, and the problem in which all of them are to be placed again.
+"""Find the running tasks that may be moved, and build the problem in which they are pending.
 
-Tasks that are equal when they move are of one kind, axis M: equal class, and the same gang where
-the gang has to keep a minimum, and the same budgets.
+Tasks that are interchangeable when they move form a kind, axis M. They have the same class and the
+same budgets, and the same gang if the gang has to keep a minimum.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _WAITS = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 
 
 def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: I64) -> Bool:
-    """(V,) running tasks that may be moved for gangs (G,) of one priority; `priority` is (G,).
+    """Return the running tasks (V,) that may move for requesting gangs (G,) of one priority.
 
-    Tasks that depend on other pods, or on something of one node, stay: node classes do not show
-    what becomes of them elsewhere.
+    `priority` is (G,). Tasks that depend on other pods, or on devices or volumes of one node, stay:
+    node classes do not model the effect of moving them.
     """
     running = running_tasks(problem)
     may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)
@@ -42,7 +42,7 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
     gangs = np.array([_may_move_anywhere(gang) for gang in problem.snapshot.gangs], np.bool_)
     may &= gangs[running.gang_of]
     may &= _open_queues(problem, requesting)[running.queue_of]
-    # The shortage of an overfull node is no room to count on.
+    # Tasks of an overcommitted node stay: their requests do not become idle there.
     full = problem.allocatable < problem.used - problem.releasing
     is_full: Bool = np.logical_or.reduce(full, axis=1)
     may &= ~is_full[running.node_of]
@@ -62,9 +62,10 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 
 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
-    """(V,) about so many of some tasks: those on the nodes that lack least for requesting gangs.
+    """Return at most `most` of the tasks `may` (V,): those on the most promising nodes.
 
-    Nodes that lack nothing need not be cleared, and are last.
+    These are the nodes that lack the least capacity for requesting gangs. Nodes that lack none need
+    not be cleared, so they come last.
     """
     running = running_tasks(problem)
     room = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
@@ -82,7 +83,7 @@ def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -
 
 
 def _may_move_anywhere(gang: Gang) -> bool:
-    """Return whether a gang's tasks may go to any node, and none of them waits."""
+    """Return whether a gang's tasks may go to any node, and none of its tasks is pending."""
     if gang.problem is not None or gang.topology is not None or gang.sub_groups:
         return False
     return not any(task.status in _WAITS for task in gang.tasks)
@@ -96,9 +97,10 @@ def _has_no_constraints(task: Task) -> bool:
 
 
 def _open_queues(problem: Problem, requesting: Bool) -> Bool:
-    """(Q,) queues whose tasks may move: their gangs are admitted again, in any order.
+    """Return the queues (Q,) whose tasks may move.
 
-    Tasks that release nothing of use are moved for gangs of their own queue only.
+    These are the reclaimable queues, and the queue of the requesting gangs if they share one. FIFO
+    queues are excluded, since moved gangs are admitted again in any order; so are closed queues.
     """
     found = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
     theirs = np.unique(problem.queue_of[requesting])
@@ -116,11 +118,11 @@ class MovableGang:
     Attributes
     ----------
     kinds
-        (k,) of its tasks that may move.
+        (k,) kinds of its tasks that may move.
     held, surplus
-        Tasks that run, and how many of them it can do without.
+        Number of its running tasks, and how many of them exceed its minimum.
     by_role
-        (kinds, held, surplus) where a role has a minimum.
+        (kinds, held, surplus) of each role that has a minimum.
     may_end
         Whether all its tasks may be moved.
 
@@ -140,21 +142,21 @@ class Movables:
     Attributes
     ----------
     what_if
-        Everything that is about to leave has left, and so have they; they are pending.
+        The problem in which terminating tasks have left, and the movable tasks are pending.
     tasks
-        (V',) on axis V of the problem as it is.
+        (V',) the movable tasks, on axis V of the present problem.
     at
         (V',) the same tasks on axis T of `what_if`.
     node
-        (V',) where they run.
+        (V',) the node where each runs.
     kind
-        (V',) on axis M.
+        (V',) the kind of each, on axis M.
     task_class, count
-        (M,) class in `what_if`, and number of tasks.
+        (M,) task class in `what_if`, and number of tasks.
     wholes
         Gangs that have to keep their minimum.
     budgets
-        (kinds, most) of disruption budgets.
+        (kinds, most) the kinds that a disruption budget protects, and its allowed disruptions.
 
     """
 
@@ -172,14 +174,14 @@ class Movables:
         frozen(*vars(self).values())
 
     def on_node(self, num_nodes: int) -> I64:
-        """(N, M) tasks of each kind that run on each node."""
+        """Return the number of tasks (N, M) of each kind that run on each node."""
         table = np.zeros((num_nodes, len(self.count)), np.int64)
         np.add.at(table, (self.node, self.kind), 1)
         return table
 
 
 def build_movables(problem: Problem, may: Bool) -> Movables:
-    """Return the what-if of some tasks (V,)."""
+    """Return the movable tasks `may` (V,) that can start again, and their what-if."""
     running = running_tasks(problem)
     tasks, what_if, here = _compile_what_if(problem, running, np.flatnonzero(may))
     held = np.bincount(running.gang_of, minlength=problem.num_gangs)
@@ -211,7 +213,7 @@ def build_movables(problem: Problem, may: Bool) -> Movables:
 
 
 def _compile_what_if(problem: Problem, running: Running, tasks: I64) -> tuple[I64, Problem, I64]:
-    """Tasks that could start again, the problem in which they wait, and where they are in it."""
+    """Return the tasks that could start again, their what-if, and their positions in it."""
     keys = [running.tasks[v].key for v in tasks.tolist()]
     what_if = compile_problem(relocate(problem.snapshot, dict.fromkeys(keys, "")), problem)
     place = {t.key: i for i, t in enumerate(what_if.tasks)}
@@ -226,7 +228,7 @@ def _compile_what_if(problem: Problem, running: Running, tasks: I64) -> tuple[I6
 
 
 def _find_coverage(problem: Problem, running: Running, tasks: I64) -> list[Bool]:
-    """For each budget, (V',) the tasks that it protects."""
+    """Return for each budget the tasks (V',) that it protects."""
     return [
         np.array([covers(b, running.tasks[v]) for v in tasks.tolist()], np.bool_)
         for b in problem.snapshot.budgets
@@ -234,7 +236,7 @@ def _find_coverage(problem: Problem, running: Running, tasks: I64) -> list[Bool]
 
 
 def _number_roles(problem: Problem, running: Running, tasks: I64, gang: I64) -> I64:
-    """(V',) number of the role among those with a minimum, from 1; 0 where that is no matter."""
+    """Return the role (V',) of each task, counted from 1 in its gang; 0 without a minimum."""
     roles = np.zeros(len(tasks), np.int64)
     for i in np.flatnonzero(gang >= 0).tolist():
         names = [r for r, _ in problem.snapshot.gangs[int(gang[i])].role_minimums]
@@ -246,7 +248,10 @@ def _number_roles(problem: Problem, running: Running, tasks: I64, gang: I64) -> 
 def _build_movable_gang(
     problem: Problem, running: Running, number: int, kinds_of: tuple[I64, I64], num_mine: int
 ) -> MovableGang:
-    """Tasks that a gang can spare; `kinds_of` are gang and role (M,), `num_mine` may move."""
+    """Return how many tasks a gang can give up, as a whole and by role.
+
+    `kinds_of` holds the gang and the role (M,) of each kind; `num_mine` of its tasks may move.
+    """
     gang_of, role_of = kinds_of
     gang = problem.snapshot.gangs[number]
     held = int((running.gang_of == number).sum())
@@ -262,7 +267,7 @@ def _build_movable_gang(
 
 
 def find_tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
-    """(V',) tasks tied by rules to other tasks on nodes, or to which other tasks' terms refer."""
+    """Return the tasks (V',) that rules tie to other tasks, or that other tasks' terms select."""
     what_if = movables.what_if
     tied = np.zeros(len(what_if.classes.shapes), np.bool_)
     for c in np.unique(movables.task_class).tolist():

@@ -1,4 +1,4 @@
-"""Solutions of a what-if → which tasks move, and which gangs start where."""
+"""Decode solutions of a what-if: the tasks that move, and the nodes where gangs start."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Relocation:
-    """The content of a solution.
+    """The moves and placements of a solution.
 
     Attributes
     ----------
     leaves
-        (k,) on axis V' of the movables: those that move.
+        (k,) the tasks that move, on axis V' of the movables.
     to
-        (k,) where.
+        (k,) the node to which each of them moves.
     node_of
-        (T,) of the what-if's tasks; those that may move are UNPLACED.
+        (T,) the node of each task of the what-if; UNPLACED for tasks that may move.
 
     """
 
@@ -45,8 +45,8 @@ class Relocation:
 def read_solution(
     problem: Problem, what: WhatIf, encoded: Encoded, update: LevelUpdate
 ) -> Relocation:
-    """Read a solution; `problem` is that of the cluster as it is."""
-    assert update.solution is not None  # noqa: S101  the caller asks only then
+    """Return the moves and placements of a solution; `problem` is the cluster as it is."""
+    assert update.solution is not None  # noqa: S101  the caller has checked it
     num_kinds, movables = len(encoded.stay), what.movables
     costs = _rank_move_costs(problem, movables)
     filled = _assign_configurations(encoded, update, (movables, costs))
@@ -66,7 +66,7 @@ def read_solution(
 
 
 def _rank_move_costs(problem: Problem, movables: Movables) -> I64:
-    """(V',) the cost of moving each task, as a rank: importance, lost work, age."""
+    """Return the rank (V',) of each task by the cost of moving it: priority, lost work, age."""
     running = running_tasks(problem)
     tasks = movables.tasks
     born = np.array([running.tasks[v].created_ms for v in tasks.tolist()], np.int64)
@@ -80,10 +80,9 @@ def _rank_move_costs(problem: Problem, movables: Movables) -> I64:
 def _assign_configurations(
     encoded: Encoded, update: LevelUpdate, known: tuple[Movables, I64]
 ) -> I64:
-    """(N, C'') what every node gets: configurations are assigned to the nodes of their class.
+    """Return the tasks (N, C'') of every node: configurations go to nodes of their class.
 
-    Configurations that keep the fewest tasks are assigned to the nodes where moving these costs
-    least.
+    Configurations that keep the fewest tasks go to the nodes where moving tasks costs least.
     """
     assert update.use_class is not None  # noqa: S101
     assert update.use_tasks is not None  # noqa: S101
@@ -99,14 +98,14 @@ def _assign_configurations(
         mine = mine[np.argsort(stays, kind="stable")]
         nodes = np.flatnonzero(encoded.class_of == k)
         used = np.repeat(mine, update.uses[mine])
-        # Nodes without a configuration keep no task, so they are first.
+        # Nodes without a configuration keep no task, so the cheapest nodes get none.
         nodes = nodes[np.argsort(dearest[nodes], kind="stable")][len(nodes) - len(used) :]
         filled[nodes] = update.use_tasks[used]
     return filled
 
 
 def _cap_kept_tasks(movables: Movables, kept: I64, stay: I64) -> I64:
-    """(N, M) what nodes keep, of gangs that leave as a whole no more than was counted."""
+    """Return the tasks (N, M) that nodes keep; of `wholes` no more than the solution counts."""
     kept = np.minimum(kept, movables.on_node(len(kept)))
     for kind in {int(k) for whole in movables.wholes for k in whole.kinds}:
         before = np.cumsum(kept[:, kind]) - kept[:, kind]
@@ -115,7 +114,7 @@ def _cap_kept_tasks(movables: Movables, kept: I64, stay: I64) -> I64:
 
 
 def _choose_movers(movables: Movables, costs: I64, kept: I64) -> I64:
-    """(k,) the tasks that leave: of those alike on a node, the ones that cost the least."""
+    """Return the tasks (k,) that leave: of equal tasks on a node, those with the lowest cost."""
     order = np.lexsort((costs, movables.kind, movables.node))
     node, kind = movables.node[order], movables.kind[order]
     code = node * len(movables.count) + kind
@@ -125,7 +124,7 @@ def _choose_movers(movables: Movables, costs: I64, kept: I64) -> I64:
 
 
 def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
-    """Tasks that leave, without those that would return to the node they are on."""
+    """Return the tasks that leave, without those that would return to their present node."""
     bound = np.zeros(len(movables.count), np.bool_)
     for whole in movables.wholes:
         bound[whole.kinds] = True
@@ -141,7 +140,7 @@ def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
 
 
 def _assign_other_tasks(what: WhatIf, encoded: Encoded, solution: I64, slots: I64) -> I64:
-    """(T,) nodes of all tasks but those that may move."""
+    """Return the nodes (T,) of all tasks; UNPLACED for gangs whose tasks may move."""
     problem, movables = what.problem, what.movables
     form, rest = _without_movables(encoded.form, movables, solution)
     offered = [np.repeat(np.arange(len(slots)), slots[:, c]) for c in range(slots.shape[1])]

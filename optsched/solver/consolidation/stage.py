@@ -1,7 +1,7 @@
-"""Gangs that lack room in one piece, and tasks that move so that they can start.
+"""Find running tasks whose moves let gangs start that fragmented idle capacity keeps pending.
 
-Priority by priority from the highest: all gangs of one priority together. What is placed without
-moves stays placed, though perhaps elsewhere, since nothing of it runs yet.
+Priorities are handled sequentially from the highest, all gangs of one priority together. Gangs that
+are placed without moves stay placed, but perhaps on other nodes, since they do not run yet.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.process import Solver
 
 _ABOVE = ("guarantee", "admission")
-"""Levels that justify moves; for those below no task moves."""
+"""Levels that justify moves; no task moves to improve other levels."""
 
 MOST_MOVABLE = 4000
-"""Running tasks that are considered; where more may move, those on the most promising nodes."""
+"""The most running tasks that are considered; the most promising nodes come first."""
 
 _TRIES = 4
 """How often tasks that could not return are excluded before the search gives up."""
@@ -73,11 +73,11 @@ class Means:
     tiers_of
         The tiers of a problem.
     left_ms
-        Wall time that is left, None where no clock may be read.
+        Returns the remaining wall time; None where no clock may be read.
     limits
         The limits of one solve.
     excluded_gangs, unmovable_gangs
-        Keys of gangs that no room is made for, and of gangs that are not moved.
+        Keys of gangs for which no task moves, and of gangs whose tasks are not moved.
     most_moves
         The most tasks that may move; 0 for no limit.
 
@@ -95,18 +95,18 @@ class Means:
 
 @dataclass(frozen=True, eq=False)
 class Consolidation:
-    """Which tasks move where, and for which gangs.
+    """The tasks that move, their nodes, and the gangs that start.
 
     Attributes
     ----------
     evictions
-        Each with the node where its task starts again.
+        The evictions, each with the node where its task starts again.
     places
-        Node by task: every task that is placed with the new room.
+        Node by task, for every task that is placed after the moves.
     gains
-        Keys of the gangs that start by it.
+        Keys of the gangs that start because of the moves.
     results
-        How many move, against the fewest possible.
+        The level `moves`: the number of moves, and its bound.
 
     """
 
@@ -116,12 +116,15 @@ class Consolidation:
     results: tuple[LevelResult, ...] = ()
 
     def apply_to(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with moving tasks terminating, and room reserved for them and the gangs."""
+        """Return the snapshot with moved tasks terminating, and nodes nominated to all tasks."""
         left = relocate(snapshot, {e.task: e.to for e in self.evictions})
         return nominated(left, self.places)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
-        """Gangs that should start, and gangs that move, with tasks that did not get their place."""
+        """Return the gangs of which a task did not get its planned node.
+
+        The first set holds gangs that should start, the second one gangs that move.
+        """
         seat = np.where(decisions.node_of >= 0, decisions.node_of, decisions.nominated)
         nodes = problem.snapshot.nodes
         at = {t.key: int(n) for t, n in zip(problem.tasks, seat.tolist(), strict=True)}
@@ -147,7 +150,7 @@ def _gang_of_tasks(problem: Problem) -> Mapping[str, str]:
 def consolidate(
     problem: Problem, rules: RuleSet, decisions: Decisions, means: Means
 ) -> Consolidation:
-    """Find tasks whose moves let gangs start that wait by some decisions."""
+    """Return moves of running tasks that let gangs start which `decisions` leave pending."""
     knows = rules.find_rule("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
     out = _find_blocked_gangs(problem, rules, decisions, means.excluded_gangs)
@@ -162,7 +165,7 @@ def consolidate(
 def _find_blocked_gangs(
     problem: Problem, rules: RuleSet, decisions: Decisions, excluded_gangs: frozenset[str]
 ) -> Bool:
-    """(G,) gangs that could start if there were room in one piece."""
+    """Return the gangs (G,) that could start if idle capacity were not fragmented."""
     outcome = Outcome(problem, decisions)
     out = (problem.shape_of >= 0) & (outcome.num_seated == 0)
     out[out] = ~problem.shapes.is_started[problem.shape_of[out]]
@@ -180,7 +183,7 @@ def _find_blocked_gangs(
 
 
 def _minimum_request(problem: Problem, gang: int) -> I64:
-    """(R,) what a gang asks for at least."""
+    """Return a lower bound (R,) of what a gang requests to start."""
     number = int(problem.shape_of[gang])
     shape = problem.shapes.shapes[number]
     entries = slice(int(problem.shapes.start[number]), int(problem.shapes.start[number + 1]))
@@ -193,7 +196,7 @@ def _minimum_request(problem: Problem, gang: int) -> I64:
 
 
 class _PriorityPass:
-    """Moves for the gangs of one priority."""
+    """Finds moves for the gangs of one priority."""
 
     def __init__(
         self, problem: Problem, rules: RuleSet, decisions: Decisions, means: Means
@@ -204,10 +207,10 @@ class _PriorityPass:
         self._means = means
 
     def run(self, requesting: Bool, priority: I64) -> Consolidation:
-        """Return the moves; none where they help no gang.
+        """Return the moves; there are none if they let no gang start.
 
-        At first only single tasks and those that gangs can spare, then whole gangs too: these tie
-        nodes to one another, and there may not be time to consider all of them.
+        The first model moves only single tasks and surplus tasks of gangs, the second one moves
+        whole gangs, too. Whole gangs link nodes to each other, so time may not suffice for them.
         """
         may = self._find_movable_tasks(requesting, priority)
         is_all = int(may.sum()) <= MOST_MOVABLE
@@ -232,7 +235,7 @@ class _PriorityPass:
         return may & ~unmovable_gangs[running.gang_of]
 
     def _find_single_tasks(self) -> Bool:
-        """(V,) tasks that run alone in their gangs, or in gangs that can do without some."""
+        """Return the tasks (V,) that run alone in their gangs, or whose gangs have a surplus."""
         problem, running = self._problem, running_tasks(self._problem)
         held = np.bincount(running.gang_of, minlength=problem.num_gangs)
         free: Bool = (held == 1) | (problem.num_ready > problem.min_member)
@@ -260,10 +263,10 @@ class _PriorityPass:
             return limits
         return replace(limits, budget_ms=min(left, limits.budget_ms or left))
 
-    # --- what may happen -------------------------------------------------------------------------
+    # --- what-if ---------------------------------------------------------------------------------
 
     def _build_what_if(self, may: Bool, requesting: Bool, priority: I64) -> WhatIf | None:
-        """Everything that may move, pending; None where nothing may."""
+        """Return the what-if in which all movable tasks are pending; None without such tasks."""
         for _ in range(_TRIES):
             if not may.any():
                 return None
@@ -274,13 +277,13 @@ class _PriorityPass:
                 bad = self._find_broken_tasks(what)
                 if not bad.any():
                     return what
-            # A gang that may not move in part does not move: the rest of it is considered again.
+            # Fewer movable tasks also limit their gangs, so the what-if is built again.
             may = np.zeros_like(may)
             may[movables.tasks[~bad]] = True
         return None
 
     def _fix_decided_gangs(self, movables: Movables, requesting: Bool, priority: I64) -> WhatIf:
-        """The what-if without the gangs that are decided already, or not decided by this model."""
+        """Return the what-if without gangs that are nominated, or that this model can't place."""
         what_if = movables.what_if
         base = self._current_decisions(movables)
         known = find_nominated_gangs(what_if, base) | find_tied_gangs(what_if, self._rules)[0]
@@ -296,7 +299,7 @@ class _PriorityPass:
         )
 
     def _current_decisions(self, movables: Movables) -> Decisions:
-        """Tasks that may move at their nodes, and all others where they were placed."""
+        """Return decisions with movable tasks on their present nodes, the others as decided."""
         before, what_if = self._decisions, movables.what_if
         at = {t.key: i for i, t in enumerate(self._problem.tasks)}
         index = np.array([at.get(t.key, UNPLACED) for t in what_if.tasks], np.int64)
@@ -306,7 +309,7 @@ class _PriorityPass:
         return Decisions(node_of, waits, before.enqueued, before.refused)
 
     def _find_broken_tasks(self, what: WhatIf) -> Bool:
-        """(V',) tasks that their queues would not admit again."""
+        """Return the tasks (V',) that their queues would not admit again."""
         form = build_formulation(what, self._rules)
         entries = find_broken_entries(form, incumbent_values(form, what.base))
         gangs, movables = form.gangs, what.movables
@@ -318,14 +321,14 @@ class _PriorityPass:
         return found
 
     def _find_open_levels(self, what: WhatIf) -> list[tuple[GangLevel, int]]:
-        """Levels over gangs that can improve, and their present values."""
+        """Return the levels over gangs that are not at their ideal, and their present values."""
         problem, outcome = what.problem, Outcome(what.problem, what.base)
         names = [name for name in self._means.levels if name in _ABOVE]
         levels = build_levels(problem, self._rules, what.tiers, names)
         known = [(level, level.value(outcome)) for level in levels]
         return [(lv, n) for lv, n in known if n != lv.ideal(problem)]  # type: ignore[misc]
 
-    # --- what came of it -------------------------------------------------------------------------
+    # --- result ----------------------------------------------------------------------------------
 
     def _build_consolidation(self, what: WhatIf, relocation: Relocation) -> Consolidation:
         problem, running = what.problem, running_tasks(self._problem)
@@ -351,7 +354,7 @@ class _PriorityPass:
         return Consolidation(tuple(evictions), places, keys)
 
     def _find_beneficiaries(self, what: WhatIf, relocation: Relocation, gains: Bool) -> I64:
-        """(N,) the gang that a node is cleared for: the first that starts there, or of all."""
+        """Return the gang (N,) for which a node is cleared: the first to start there, or of all."""
         problem, tiers = what.problem, what.tiers
         gangs = np.flatnonzero(gains)
         order = gangs[np.lexsort((gangs, problem.created_ms[gangs], tiers.of[gangs]))]
@@ -364,9 +367,9 @@ class _PriorityPass:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """The result of one model: what gangs gain level by level, and the fewest moves for that.
+    """The result of one model: the gain on each level over gangs, and the moves for that gain.
 
-    The number of moves is bounded only for what may move in that model.
+    The bound on the number of moves holds only for the tasks that may move in this model.
     """
 
     consolidation: Consolidation
@@ -375,12 +378,12 @@ class _Found:
 
     @property
     def rank(self) -> tuple[tuple[int, ...], int]:
-        """Larger is better."""
+        """The sort key: larger is better."""
         return self.gain, -len(self.consolidation.evictions)
 
 
 def _compute_gain(encoded: Encoded, solution: I64) -> tuple[int, ...]:
-    """By how much each level over gangs is better than in the present state."""
+    """Return by how much each level over gangs is better than in the present state."""
     found = []
     for objective in encoded.model.objectives[: encoded.num_gang_levels]:
         more = objective.expression.value(solution) - (objective.at_least or 0)
@@ -391,7 +394,10 @@ def _compute_gain(encoded: Encoded, solution: I64) -> tuple[int, ...]:
 def _choose_better(
     some: _Found | None, everything: _Found | None, *, is_all: bool
 ) -> Consolidation:
-    """The better of two answers, with what the wider model proves if that saw all that may move."""
+    """Return the moves of the better result, with their number as a level.
+
+    The wider model's bound counts if that model includes all movable tasks.
+    """
     known = [found for found in (some, everything) if found is not None]
     best = max(known, key=lambda found: found.rank, default=None)
     if best is None or not best.consolidation.evictions:
