@@ -1,1 +1,4 @@
-"""Solve level models with CP-SAT. Only this package loads OR-Tools, in a worker process alone."""
+"""Solve level models with CP-SAT.
+
+Only this package loads OR-Tools; a live scheduler loads it in a worker process alone.
+"""

@@ -1,4 +1,4 @@
-"""One integer linear model, one objective, through CP-SAT."""
+"""Solve one integer linear model with one objective by CP-SAT."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _SAFE = 2**61
 _EXACT = 2**50
-"""Constants below it leave the solver's floating point exact."""
+"""Sums below this limit are exact in the solver's floating point."""
 
 
 class NumbersTooLarge(Exception):
-    """A row whose sums could leave the solver's integers."""
+    """A row whose sums could overflow the solver's integers."""
 
 
 class Answer(Enum):
-    """The knowledge of the solver at the end."""
+    """The state in which a solve ended."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -39,9 +39,9 @@ class Answer(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Effort:
-    """The limits of one call; None where it has none.
+    """The limits of one call; None stands for no limit.
 
-    `gap` is the relative gap that is good enough; None for the optimum alone.
+    A solution within the relative gap `gap` suffices; None requires the optimum.
     """
 
     seconds: float | None
@@ -58,13 +58,13 @@ class Task:
     Attributes
     ----------
     lower, upper, rows
-        The model; variables whose bounds meet are constants.
+        The model; variables with equal bounds are constants.
     objective
-        To be maximised.
+        The expression to maximise.
     at_least, at_most
-        The best value known.
+        Known bounds of the objective; solutions outside of them are excluded.
     hint
-        One value a variable.
+        One value per variable.
 
     """
 
@@ -79,16 +79,16 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """The solver's answer.
+    """The result of a solve.
 
     Attributes
     ----------
     value, bound
-        Of the objective.
+        Value and bound of the objective.
     solution
-        One value a variable.
+        One value per variable.
     work_s
-        Deterministic seconds that were spent.
+        Deterministic seconds that the solve took.
 
     """
 
@@ -106,11 +106,11 @@ class SolverProgress:
     Attributes
     ----------
     bound
-        Of the objective.
+        Bound of the objective.
     solution
-        A better one; None where only the bound has moved.
+        A better solution; None if only the bound has improved.
     work_s
-        Deterministic seconds so far; None where the solver does not tell.
+        Deterministic seconds so far; None if the solver does not report them.
 
     """
 
@@ -122,20 +122,20 @@ class SolverProgress:
 def maximize(
     task: Task, effort: Effort, watch: Callable[[SolverProgress], None] | None = None
 ) -> Result:
-    """Solve a model.
+    """Return the result of maximising the objective of a model.
 
     Parameters
     ----------
     task, effort
         The model and its limits.
     watch
-        Called with each better solution, and by the clock with each better bound, possibly in
-        threads of the solver, one call at a time.
+        Called with each better solution, and under a time limit with each better bound. Calls may
+        come from threads of the solver, one call at a time.
 
     Raises
     ------
     NumbersTooLarge
-        When sums could overflow.
+        If sums could overflow.
 
     """
     built = _build(task, effort.gap)
@@ -151,13 +151,13 @@ def maximize(
     solution = built.solution(task, [solver.value(built.variables[i]) for i in built.free])
     value, bound = task.objective.value(solution), built.bound(solver.best_objective_bound)
     if effort.gap is not None and value != bound:
-        # CP-SAT calls a solution optimal that is within the gap asked for.
+        # CP-SAT reports a solution within the relative gap limit as optimal.
         answer = Answer.FEASIBLE
     return Result(answer, value, bound, solution, work_s)
 
 
 class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it has no types
-    """Passes on what the solver finds."""
+    """Passes better solutions and bounds to a callback."""
 
     def __init__(self, task: Task, built: _Built, watch: Callable[[SolverProgress], None]) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it h
         self._bound: int | None = None
 
     def on_solution_callback(self) -> None:
-        """A better solution."""
+        """Report a better solution; CP-SAT calls this method."""
         values = [self.value(self._built.variables[i]) for i in self._built.free]
         solution = self._built.solution(self._task, values)
         with self._lock:
@@ -174,7 +174,7 @@ class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it h
             self._watch(SolverProgress(self._bound, solution, self.deterministic_time))
 
     def on_bound(self, bound: float) -> None:
-        """A better bound."""
+        """Report a bound if it is better than the last one; CP-SAT calls this method."""
         with self._lock:
             found = self._built.bound(bound)
             if self._bound is None or found < self._bound:
@@ -212,18 +212,18 @@ class _Built:
     constant: int
 
     def solution(self, task: Task, values: list[int]) -> I64:
-        """One value a variable of the task, from those of the variables that are free."""
+        """Return one value per variable of the task, given the values of the free variables."""
         found = task.lower.copy()
         found[self.free] = np.array(values, np.int64)
         return found
 
     def bound(self, reported: float) -> int:
-        """Return the bound of the task's objective, from that of the solver."""
+        """Return the bound of the task's objective, given the solver's bound."""
         return round(reported) + self.constant
 
 
 class _Model(cp_model.CpModel):  # type: ignore[misc]  # OR-Tools has no types
-    """A model without the deprecated names of methods, which take a millisecond a model to make."""
+    """A model without the deprecated method names, which take a millisecond per model to add."""
 
     def _add_pre_pep8_methods(self) -> None:
         pass
@@ -241,7 +241,7 @@ def _build(task: Task, gap: float | None = None) -> _Built:
     _add_rows(model, task, is_free)
     total, constant = _add_objective(model, task, is_free, variables)
     if gap is not None and abs(constant) < _EXACT:
-        # Relative gaps are those of the whole objective.
+        # A relative gap refers to the whole objective, including its constant.
         model.maximize(total + constant)
         return _Built(model, variables, free, 0)
     model.maximize(total)
@@ -249,7 +249,7 @@ def _build(task: Task, gap: float | None = None) -> _Built:
 
 
 def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
-    """Write the rows that some values of the free variables break."""
+    """Add the rows that some values of the free variables violate."""
     rows, num_rows = task.rows, len(task.rows.lower)
     fixed = np.zeros(num_rows, np.int64)
     constant = ~is_free[rows.variable]
@@ -270,7 +270,7 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
         above = _SAFE if rows.upper[i] >= UNLIMITED else int(rows.upper[i] - fixed[i])
         if begin == end:
             if below > 0 or above < 0:
-                model.add_bool_or([])  # nothing is left that could meet the row
+                model.add_bool_or([])  # no free variable is left to satisfy the row
             continue
         mine = factors[begin:end]
         step = math.gcd(*mine)
@@ -287,7 +287,10 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
 
 
 def _find_redundant_rows(task: Task, entries: tuple[I64, I64, I64], fixed: I64, size: F64) -> Bool:
-    """(rows,) rows that hold for any values of the free variables; large numbers are skipped."""
+    """Return a mask (rows,) of rows that all values of the free variables satisfy.
+
+    Rows with large numbers are not examined and count as not redundant.
+    """
     rows = task.rows
     row, variable, factor = entries
     is_small = size < _EXACT
@@ -304,7 +307,7 @@ def _find_redundant_rows(task: Task, entries: tuple[I64, I64, I64], fixed: I64, 
 def _add_objective(
     model: cp_model.CpModel, task: Task, is_free: np.ndarray, variables: dict[int, cp_model.IntVar]
 ) -> tuple[cp_model.LinearExprT, int]:
-    """Keep the objective within known bounds; returns it without its constant, and the constant."""
+    """Add the known bounds; return the objective without its constant, and the constant."""
     numbers, factors = task.objective.variables, task.objective.coefficients
     mine = is_free[numbers]
     constant = task.objective.constant + int(factors[~mine] @ task.lower[numbers[~mine]])

@@ -1,4 +1,4 @@
-"""The messages to and from the solver process: plain arrays, no OR-Tools."""
+"""The messages to and from the solver process: plain arrays, without OR-Tools."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """One level.
+    """The objective of one level.
 
     Attributes
     ----------
     at_least
-        A value that is known to be reachable while all levels above are at theirs, in the sense's
-        own direction; None when nothing is known.
+        A value that is known to be reachable while all earlier levels have their `at_least`, in the
+        sense of the level; None if unknown.
     at_most
-        A bound that holds as long as no level above falls short of its `at_least`, in the sense's
-        own direction; None when none is known.
+        A bound that holds as long as no earlier level is worse than its `at_least`, in the sense of
+        the level; None if unknown.
 
     """
 
@@ -38,21 +38,21 @@ class Objective:
 
 @dataclass(frozen=True, eq=False)
 class Configurations:
-    """Node classes, to be filled by configurations: multisets of task classes that fit one node.
+    """Node classes to be filled by configurations: multisets of task classes that fit one node.
 
     Attributes
     ----------
     supply
         (C,) row of the model that counts the placements of a class; every use of a configuration
-        adds minus its tasks to it.
+        subtracts its tasks from the row.
     request
-        (C, R) what a task takes.
+        (C, R) request of a task.
     capacity, multiplicity
-        (K, R) room of a node of each class, (K,) nodes in it.
+        (K, R) idle capacity of a node of each class, (K,) number of its nodes.
     allowed
-        (K, C) classes that a node may get.
+        (K, C) task classes that may be placed on a node of each class.
     start_class, start_tasks
-        (P,), (P, C) configurations in use in the incumbent: node class, tasks.
+        (P,), (P, C) node class and tasks of configurations that the incumbent uses.
 
     """
 
@@ -67,20 +67,20 @@ class Configurations:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """The meaning of the variables of a complete model, with which parts of it can be solved.
+    """The meaning of the variables of a complete model; it allows parts of the model to be solved.
 
     Attributes
     ----------
     node_of
         (variables,) node on which a variable counts tasks; -1 for all other variables.
     stage
-        (variables,) the first level on which the gangs of a variable count; -1 for variables that
+        (variables,) the first level that counts the gangs of a variable; -1 for variables that
         belong to no gang.
     linking
-        (rows,) rows in which the placements of gangs equal the supply of nodes. Where gangs are
-        left out, nodes can supply as much less.
+        (rows,) rows that equate the placements of gangs with the supply of nodes. If gangs are left
+        out, nodes can supply less accordingly.
     num_rules
-        Rows of hard rules; those that follow define levels.
+        Number of rows of hard rules; the rows after them define levels.
 
     """
 
@@ -92,24 +92,23 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class LevelModel:
-    """Levels to be solved one after the other, each with those above it held at their values.
+    """Levels to be solved sequentially, each with the earlier levels held at their values.
 
     Attributes
     ----------
     lower, upper, rows
         Integer variables and rows.
     objectives
-        In order of importance.
+        The objectives of the levels, the most important first.
     hint
-        One value a variable, possibly neither complete nor feasible.
+        One value per variable, possibly neither complete nor feasible.
     kin
-        (variables,) variables with the same number, if it is not negative, count the same gangs or
-        tasks in different queues: moving some from one to another changes no row but those of
-        queues.
+        (variables,) group of a variable, -1 for none. Variables of one group count equal gangs or
+        tasks in different queues: a shift between them changes no rows but those of queues.
     configurations
-        None when the model is complete.
+        The node classes; None if the model has variables for all placements.
     placement
-        None where only the whole model can be solved.
+        The meaning of variables; None if only the whole model can be solved.
 
     """
 
@@ -125,24 +124,24 @@ class LevelModel:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to stop.
+    """The limits of a solve.
 
     Attributes
     ----------
     budget_ms
-        Wall time for all levels; None reads no clock at all.
+        Wall time for all levels; with None no clock is read.
     deterministic
         Solver work for each level in CP-SAT's deterministic seconds; it binds where no clock does.
     num_workers
-        Threads of CP-SAT; 1 makes it reproducible.
+        Number of CP-SAT threads; a solve with 1 is reproducible.
     seed
-        For everything random.
+        Seed of all random numbers.
     gap
-        Relative gap that is good enough for a level: |bound − value| / max(1, |value|). None for
-        the optimum alone.
+        Relative gap that suffices for a level: |bound − value| / max(1, |value|). None requires
+        the optimum.
     num_engines
-        How many engines may be tried one after the other where the first does not prove every
-        level; they share the budget.
+        The most engines that may be tried sequentially while a level is unproved; they share the
+        budget.
 
     """
 
@@ -167,11 +166,11 @@ class LevelUpdate:
     Attributes
     ----------
     level
-        Its number.
+        Number of the level.
     value, bound
-        Reached, and not to be beaten; None where unknown.
+        The value reached, and the bound that no solution beats; None if unknown.
     solution
-        (variables,) a solution of the model with this value; None when none was found.
+        (variables,) a solution of the model with this value; None if none was found.
     use_class, use_tasks, uses
         (P,), (P, C), (P,) the configurations of the solution.
 
@@ -189,14 +188,14 @@ class LevelUpdate:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Something new about the level at hand, while it is being solved or when it is done.
+    """Progress on the present level, while it is being solved or when it is done.
 
     Attributes
     ----------
     at_s
         Seconds since the solve began; without a budget CP-SAT's deterministic seconds.
     update
-        The present knowledge; with a solution where it is a new one.
+        The present state of the level; it has a solution only if that is a better one.
 
     """
 
@@ -208,7 +207,7 @@ DONE = "all levels done"
 
 
 def forward_messages(answers: Generator[Any, None, str], take: Callable[[Any], None]) -> str:
-    """Pass on every message of a search; returns its result."""
+    """Pass every message of a search to `take`, and return the result of the search."""
     while True:
         try:
             take(next(answers))

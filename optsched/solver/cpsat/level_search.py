@@ -1,7 +1,7 @@
-"""Levels solved one after the other, over a complete model or over configurations.
+"""Solve levels sequentially, over a complete model or over configurations.
 
-The incumbent is ours: it starts as the greedy plan, of which only the values are known here, and is
-replaced by solutions that are better on the level at hand and no worse on those above.
+This module keeps the incumbent, not CP-SAT. The incumbent starts as the greedy plan, of which only
+values are known here. Solutions replace it that are better on a level and no worse on earlier ones.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 200
 MOST_COLUMNS = 3000
 MOST_STEPS = 50_000
-"""Steps of the search for all configurations that could matter, over all node classes."""
+"""The most steps of the search for useful configurations, over all node classes."""
 
 WHOLE = 1e-6
 
 _LARGE = 2.0**60
-"""Sums from here on may leave 64 bits."""
+"""Sums of this size or more may overflow 64 bits."""
 
 LEAST_RELAXED = 100
-"""Free variables below which CP-SAT is done before a relaxation would be of use."""
+"""The fewest free variables for which a relaxation is solved; smaller models go to CP-SAT."""
 
 NEAR_SHARE = 0.7
-"""Part of a level's time for the search near the relaxation."""
+"""Share of a level's time for the search near the relaxation."""
 
 NEAR_WORK = 0.2
-"""Deterministic seconds of that search."""
+"""Deterministic seconds of the search near the relaxation."""
 
 LEAST_ROUNDS = 1500
-"""Free variables from which a level is searched neighbourhood by neighbourhood."""
+"""The fewest free variables with which a level is searched neighbourhood by neighbourhood."""
 
 NEAR_ENOUGH = 1e-3
-"""Relative gap of such a level at which the next one is begun."""
+"""Relative gap at which a level with `LEAST_ROUNDS` free variables yields to the next level."""
 
 ROUND_VARIABLES = 400
-"""Variables of the nodes that one neighbourhood leaves free."""
+"""Number of variables that one neighbourhood leaves free, in whole nodes."""
 
 ROUND_WORK = 0.05
 """Deterministic seconds of the search of one neighbourhood."""
 
 MOST_ROUNDS_OF_NODES = 6
-"""Neighbourhoods that are searched on one level."""
+"""The most neighbourhoods that are searched on one level."""
 
 FULL_SECONDS = 5e-5
-"""Seconds a free variable below which the complete model is not even presolved in time."""
+"""Seconds per free variable that a solve of the complete model needs at least."""
 
 
 OUT_OF_TIME = "time limit reached"
@@ -73,7 +73,7 @@ WITHIN = "every level within {:.4g} % of its bound"
 
 
 class Clock:
-    """Time left; without a budget there is always enough and no clock is read."""
+    """The time left of a budget; without a budget it never expires and no clock is read."""
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._now = now
@@ -83,7 +83,7 @@ class Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the beginning; without a budget deterministic seconds of the solver."""
+        """Seconds since the start; without a budget the solver's deterministic seconds."""
         return self.work_s if self._end is None else self._now() - self._start
 
     @property
@@ -93,15 +93,15 @@ class Clock:
 
     @property
     def is_expired(self) -> bool:
-        """Whether nothing is left."""
+        """Whether no time is left."""
         return self._end is not None and self._now() >= self._end
 
 
 @dataclass
 class _Best:
-    """The best solution so far; `solution` is None while it is the greedy plan.
+    """The incumbent; `solution` is None while the incumbent is the greedy plan.
 
-    `uses` belong to the configurations known to the master at that time.
+    `uses` counts the uses of the configurations that the master had when it was found.
     """
 
     solution: I64 | None = None
@@ -114,9 +114,9 @@ def solve_levels(
     now: Callable[[], float],
     on_step: Callable[[Step], None] | None = None,
 ) -> Generator[LevelUpdate, None, str]:
-    """Solve the levels of a model; yields one update a level, as soon as it is done.
+    """Solve the levels of a model; yield an update for each level as soon as it is done.
 
-    Returns why no more could be done; nothing where every level is at its optimum.
+    Returns the reason why a level is not proved; empty if every level is at its optimum.
 
     Parameters
     ----------
@@ -125,12 +125,12 @@ def solve_levels(
     now
         A monotonic clock in seconds; never read when `limits.budget_ms` is None.
     on_step
-        Called with all progress on the way, possibly in threads of the solver, one call at a time.
+        Called with all progress, possibly in threads of the solver, one call at a time.
 
     Raises
     ------
     NumbersTooLarge, TooManyCapacities
-        When the model is not for these engines; nothing has been yielded then.
+        If these engines can not solve the model; no update has been yielded then.
 
     """
     clock = Clock(limits, now)
@@ -144,7 +144,7 @@ def solve_levels(
 
 @dataclass(eq=False)
 class _LevelSearch:
-    """What both encodings share: the incumbent, the levels already fixed, and the budget."""
+    """The base of both searches: the incumbent, the levels already solved, and the budget."""
 
     model: LevelModel
     limits: Limits
@@ -157,12 +157,12 @@ class _LevelSearch:
         self._was_cut_off = False
 
     def run(self) -> Generator[LevelUpdate, None, str]:
-        """Yield all levels in order; returns why no more could be done."""
+        """Yield the updates of all levels in order; return why a level is not proved."""
         done = []
         for level, objective in enumerate(self.model.objectives):
             value = self.incumbent(objective)
             if self.clock.is_expired:
-                # Remaining levels cost next to nothing: there may be thousands.
+                # There may be thousands of levels left, so this branch does hardly any work.
                 bound = self.earlier_bound(objective)
                 self._was_cut_off |= not self.limits.suffices(value, bound)
                 update = self.make_update(level, objective, value, bound)
@@ -190,7 +190,7 @@ class _LevelSearch:
         return not self.limits.suffices(update.value, update.bound)
 
     def _compare(self, objective: Objective, value: int | None) -> None:
-        """Note whether the knowledge of the levels below still holds for them."""
+        """Record whether bounds of later levels hold: they assume `at_least` on this level."""
         least = objective.at_least
         sign = 1 if objective.sense is Sense.MAX else -1
         self._levels_above_kept &= None not in (value, least) and sign * (value or 0) >= sign * (
@@ -198,22 +198,22 @@ class _LevelSearch:
         )
 
     def known_bound(self, objective: Objective) -> int | None:
-        """Return a bound in terms of what is maximised; None when none is known.
+        """Return the known bound of the maximised expression; None without one.
 
-        The bounds of variables count too: where the incumbent reaches them nothing is solved.
+        Bounds of variables imply a bound, too. If the incumbent reaches it, no solve is needed.
         """
         return _tighter_bound(
             largest_value(to_maximise(objective), self.model), self.earlier_bound(objective)
         )
 
     def earlier_bound(self, objective: Objective) -> int | None:
-        """The bound of an earlier search, in terms of what is maximised; None without one."""
+        """Return the bound of an earlier search on the maximised expression; None without one."""
         if objective.at_most is None or not self._levels_above_kept:
             return None
         return objective.at_most if objective.sense is Sense.MAX else -objective.at_most
 
     def report_update(self, update: LevelUpdate) -> None:
-        """Tell what is new."""
+        """Pass an update to the progress callback, if there is one."""
         if self.on_step is not None:
             self.on_step(Step(self.clock.elapsed, update))
 
@@ -224,9 +224,9 @@ class _LevelSearch:
         to_update: Callable[[SolverProgress], LevelUpdate | None],
         work: float | None = None,
     ) -> Result:
-        """Run CP-SAT with a share of the time left; `to_update` makes updates of its progress.
+        """Run CP-SAT with a share of the time left; `to_update` turns its progress into updates.
 
-        `work` are deterministic seconds; None for what the limits allow.
+        `work` limits the deterministic seconds; None stands for the limits' own value.
         """
         begun = self.clock.work_s
 
@@ -252,26 +252,26 @@ class _LevelSearch:
         return self.clock.is_expired
 
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
-        """One level, with those above it held; yields its updates on the way."""
+        """Solve a level with the earlier ones held; yield updates and return the last one."""
         yield from ()
         return self.solve_level(level, objective)
 
     def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
-        """One level, with those above it held."""
+        """Solve a level with the earlier ones held, and return its update."""
         raise NotImplementedError
 
     def keep_level(self, objective: Objective, value: int | None) -> None:
-        """Let no later solution be worse on a level than a value; None allows any."""
+        """Require later solutions to reach a value on a level; None requires nothing."""
         raise NotImplementedError
 
     def make_update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
-        """Return the report of a level for which nothing was solved."""
+        """Return the update of a level that is not solved."""
         return self.update(level, objective, value, bound)
 
     def incumbent(self, objective: Objective) -> int | None:
-        """Return the incumbent's value, in terms of what is maximised; None when unknown."""
+        """Return the incumbent's value of the maximised expression; None if unknown."""
         if self.best.solution is not None:
             return to_maximise(objective).value(self.best.solution)
         if objective.at_least is None:
@@ -279,7 +279,7 @@ class _LevelSearch:
         return objective.at_least if objective.sense is Sense.MAX else -objective.at_least
 
     def effort(self, share: float) -> Effort:
-        """Return a share of the time that is left."""
+        """Return the limits of a CP-SAT call with a share of the time that is left."""
         left = self.clock.remaining_s
         return Effort(
             seconds=None if left is None else left * share,
@@ -292,7 +292,7 @@ class _LevelSearch:
     def update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
-        """Return the report, turned back into the sense of the level."""
+        """Return the update of a level; value and bound turn back into the level's sense."""
         sign = 1 if objective.sense is Sense.MAX else -1
         if value is None:
             status = LevelStatus.SKIPPED if bound is None else LevelStatus.BOUND_ONLY
@@ -308,7 +308,7 @@ class _LevelSearch:
 
 
 def largest_value(goal: Expression, model: LevelModel) -> int | None:
-    """The most that an expression can be within the bounds of variables; None if too large."""
+    """Return the largest value of an expression within variable bounds; None if too large."""
     lower, upper = model.lower[goal.variables], model.upper[goal.variables]
     ends = np.where(goal.coefficients > 0, upper, lower)
     size = np.abs(goal.coefficients.astype(np.float64)) * np.abs(ends.astype(np.float64))
@@ -318,7 +318,7 @@ def largest_value(goal: Expression, model: LevelModel) -> int | None:
 
 
 def to_maximise(objective: Objective) -> Expression:
-    """Return the objective as something to be maximised."""
+    """Return the expression to maximise: that of the level, negated if the level minimises."""
     form = objective.expression
     if objective.sense is Sense.MAX:
         return form
@@ -326,7 +326,7 @@ def to_maximise(objective: Objective) -> Expression:
 
 
 class _DirectSearch(_LevelSearch):
-    """A complete model: its relaxation first, then CP-SAT near that, then CP-SAT as it is."""
+    """Searches a complete model: the relaxation, then CP-SAT near it, then CP-SAT on all of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -354,7 +354,7 @@ class _DirectSearch(_LevelSearch):
             value, found = self._run_search(level, objective, (value, bound), within)
             bound = found if within[0] is complete else bound
             if value != before:
-                # The solver may be ended before this level is.
+                # The solver process may be killed before this level is done.
                 yield self.update(level, objective, value, bound)
         self.keep_level(objective, value)
         return self.update(level, objective, value, bound)
@@ -371,10 +371,10 @@ class _DirectSearch(_LevelSearch):
     def _plan_searches(
         self, level: int, values: F64 | None, complete: I64
     ) -> Iterator[tuple[Callable[[], I64], float, float]]:
-        """Upper bounds of each search of a level, its share of the time, deterministic seconds.
+        """Yield upper bounds, share of the time, and deterministic seconds of a level's searches.
 
-        Near the relaxation first. Large models are then searched neighbourhood by neighbourhood:
-        near the relaxation, with some nodes free. The complete model is last.
+        The first search is near the relaxation. Large models are then searched by neighbourhoods:
+        near the relaxation, with some nodes free. The search of the complete model is last.
         """
         if values is not None:
             yield partial(self._near, level, values), NEAR_SHARE, NEAR_WORK
@@ -386,7 +386,10 @@ class _DirectSearch(_LevelSearch):
             yield (lambda: complete), 1.0, self.limits.deterministic
 
     def _neighbourhoods(self, values: F64, complete: I64) -> Iterator[Bool]:
-        """(variables,) those of some nodes: first where relaxation and incumbent differ most."""
+        """Yield the variables (variables,) of some nodes, drawn with a preference.
+
+        Nodes on which relaxation and incumbent differ most are preferred.
+        """
         placement = self.model.placement
         assert placement is not None  # noqa: S101  the caller has the relaxation
         there = np.flatnonzero(placement.node_of >= 0)
@@ -395,7 +398,7 @@ class _DirectSearch(_LevelSearch):
         for _ in range(MOST_ROUNDS_OF_NODES):
             apart = np.abs(values[there] - self._hint[there])
             differs = np.bincount(node_of, apart)
-            # Nodes of equal standing take turns.
+            # A random term lets nodes with equal differences alternate.
             weight = differs + rng.random(len(differs)) * (differs.max(initial=0) + 1)
             order = np.argsort(-weight, kind="stable")
             free = np.bincount(node_of, complete[there] > 0, len(differs))[order]
@@ -405,7 +408,10 @@ class _DirectSearch(_LevelSearch):
             yield mine
 
     def _is_near_enough(self, value: int | None, bound: int | None, complete: I64) -> bool:
-        """Return whether the levels below need the time more: in large models, against a clock."""
+        """Return whether a level of a large model is so near its bound that it ends early.
+
+        Under a time limit, later levels then need the time more.
+        """
         if self.clock.remaining_s is None or None in (value, bound):
             return False
         is_large = self._num_free(complete) >= LEAST_ROUNDS
@@ -415,17 +421,17 @@ class _DirectSearch(_LevelSearch):
         return int((self.model.lower < upper).sum())
 
     def _end_of(self, level: int) -> float | None:
-        """Seconds to be left when a level ends; None without a clock."""
+        """Return the seconds of the budget to leave when a level ends; None without a clock."""
         left = self.clock.remaining_s
         return None if left is None else left * (1 - self._share(level))
 
     def _seconds_left(self) -> float | None:
-        """Seconds left for the level at hand; None without a clock."""
+        """Return the seconds left for the present level; None without a clock."""
         left = self.clock.remaining_s
         return None if left is None or self._ends_s is None else max(left - self._ends_s, 0.0)
 
     def _time_share(self) -> float:
-        """Return the part of the remaining time for the present level."""
+        """Return the share of the remaining time that belongs to the present level."""
         mine, left = self._seconds_left(), self.clock.remaining_s
         return 1.0 if mine is None or left is None else mine / max(left, 1e-3)
 
@@ -438,13 +444,13 @@ class _DirectSearch(_LevelSearch):
         return is_over
 
     def _share(self, level: int) -> float:
-        """Return the part of the time left that a level may take."""
+        """Return the share of the time left that a level may take."""
         return max(0.5, 1 / (len(self.model.objectives) - level))
 
     def _relaxed(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> tuple[F64 | None, int | None]:
-        """Return the relaxation's optimum, None without one, and the better one of two bounds."""
+        """Return the relaxation's optimum, None without one, and the better of both bounds."""
         if self._relaxation is None:
             return None, bound
         left = self.clock.remaining_s
@@ -452,7 +458,7 @@ class _DirectSearch(_LevelSearch):
         vertex = self._relaxation.maximize(to_maximise(objective), milliseconds)
         if vertex is None:
             return None, bound
-        # Rows hold up to a tolerance only: a value reached before is never excluded.
+        # Rows hold only up to a tolerance: a bound below a value already reached is ignored.
         if vertex.bound is None or (value is not None and vertex.bound < value):
             return vertex.values, bound
         found = _tighter_bound(bound, vertex.bound)
@@ -460,10 +466,9 @@ class _DirectSearch(_LevelSearch):
         return vertex.values, found
 
     def _near(self, level: int, values: F64, free: Bool | None = None) -> I64:
-        """Upper bounds: tasks only where the relaxation or the incumbent has some.
+        """Return upper bounds that allow tasks only where relaxation or incumbent places some.
 
-        Gangs that count on later levels alone stay out. Variables that are `free` keep their
-        bounds.
+        Gangs that only later levels count are left out. Variables in `free` keep their bounds.
         """
         placement, upper = self.model.placement, self.model.upper
         assert placement is not None  # noqa: S101  the caller has the relaxation
@@ -475,7 +480,7 @@ class _DirectSearch(_LevelSearch):
         return np.where(placement.stage > level, self.model.lower, upper)
 
     def _complete(self, level: int) -> I64:
-        """Upper bounds that leave out gangs of later levels, where that loses nothing."""
+        """Return upper bounds without gangs that only later levels count, if that is exact."""
         placement = self.model.placement
         if placement is None:
             return self.model.upper
@@ -491,10 +496,10 @@ class _DirectSearch(_LevelSearch):
         known: tuple[int | None, int | None],
         within: tuple[I64, float, float],
     ) -> tuple[int | None, int | None]:
-        """Return the best value and bound that are found.
+        """Return the best value and bound after one search.
 
-        `known` are those so far; `within` are upper bounds, a share of the time that is left, and
-        deterministic seconds.
+        `known` holds value and bound so far. `within` holds upper bounds, a share of the time left,
+        and deterministic seconds.
         """
         goal = to_maximise(objective)
         value, bound = known
@@ -513,7 +518,7 @@ class _DirectSearch(_LevelSearch):
 
         task = Task(self.model.lower, upper, self._rows, goal, self._hint, value, bound)
         result = self.attempt(task, share, to_update, work)
-        # One that is only as good may be worse on the levels below.
+        # A solution of equal value may be worse on later levels.
         if result.solution is not None and result.value != task.at_least:
             self.best = _Best(result.solution)
             self._hint = result.solution
@@ -522,9 +527,10 @@ class _DirectSearch(_LevelSearch):
 
 
 def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
-    """Return whether each solution stays valid without some gangs, once nodes supply as much less.
+    """Return whether every solution stays valid without some gangs and the supply for them.
 
-    Rows over those gangs alone have to allow zero; in all other rows they may only use capacity.
+    Rows over these gangs alone have to allow zero. In all other rows the gangs may only use up
+    capacity.
     """
     if model.lower[later].any():
         return False
@@ -549,17 +555,17 @@ def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> 
 def _proved_bound(result: Result, known: int | None) -> int | None:
     if result.answer is Answer.OPTIMAL:
         return result.value
-    # At least the incumbent's value was asked for, so none means that none is needed.
+    # The model requires at least `known`: if it is infeasible, no solution is worth more.
     return known if result.answer is Answer.INFEASIBLE else result.bound
 
 
 def _tighter_bound(bound: int | None, other: int | None) -> int | None:
-    """Return the better of two bounds of what is maximised."""
+    """Return the better of two bounds of the maximised expression; None if both are None."""
     return min((b for b in (bound, other) if b is not None), default=None)
 
 
 class _ConfigurationSearch(_LevelSearch):
-    """Columns generated by pricing, a bound from row prices, CP-SAT over the columns."""
+    """Searches over configurations: pricing adds columns, row prices give bounds, CP-SAT solves."""
 
     _at: tuple[int, Objective]
     """The level that is being solved."""
@@ -567,7 +573,7 @@ class _ConfigurationSearch(_LevelSearch):
     def __post_init__(self) -> None:
         super().__post_init__()
         model = self.model
-        assert model.configurations is not None  # noqa: S101  the caller asks only then
+        assert model.configurations is not None  # noqa: S101  the caller has checked it
         self._nodes = nodes = model.configurations
         self._bound: int | None = None
         self._written: tuple[_Best, tuple[I64, I64, I64]] | None = None
@@ -612,7 +618,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _configurations_in_use(self, best: _Best) -> tuple[I64, I64, I64]:
-        """Node class, tasks and number of nodes of each configuration that a solution uses."""
+        """Return node class, tasks and number of uses of each configuration in a solution."""
         used = np.flatnonzero(best.uses)
         tasks = [self._master.column_tasks[p] for p in used.tolist()]
         return (
@@ -622,7 +628,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _record_bound(self, bound: int, value: int | None) -> None:
-        """Take note of a bound of what is maximised."""
+        """Record and report a bound of the maximised expression, if it is better."""
         if self._bound is not None and bound >= self._bound:
             return
         self._bound = bound
@@ -632,7 +638,10 @@ class _ConfigurationSearch(_LevelSearch):
     def _generate(
         self, goal: Expression, value: int | None
     ) -> tuple[Charged | None, Relaxed | None]:
-        """Add configurations until none is worth adding; the best proof and the last optimum."""
+        """Add configurations while they improve the relaxation.
+
+        Returns the best proof and the last optimum of the relaxation.
+        """
         step = float(max(np.gcd.reduce(goal.coefficients), 1)) if len(goal.coefficients) else 1.0
         self._master.set_objective(goal.variables, goal.coefficients / step)
         best: Charged | None = None
@@ -662,9 +671,9 @@ class _ConfigurationSearch(_LevelSearch):
     def _round(
         self, goal: Expression, value: int | None, found: tuple[Charged, Relaxed]
     ) -> int | None:
-        """Integer solutions: first near the relaxed one, then anywhere.
+        """Search integer solutions, first near the relaxed one, then anywhere.
 
-        Returns the best value; `_bound` follows the proofs on the way.
+        Returns the best value; proofs on the way improve `_bound`.
         """
         proof, relaxed = found
         bound = goal.constant + proof.bound if self._bound is None else self._bound
@@ -708,7 +717,7 @@ class _ConfigurationSearch(_LevelSearch):
         return value
 
     def _complete(self, proof: Charged, value: int) -> bool:
-        """Add every configuration that a solution worth so much could use; False if too many."""
+        """Add every configuration of solutions worth `value` or more; return False if too many."""
         spare = proof.total - value * proof.scale
         steps = MOST_STEPS // max(len(self._nodes.multiplicity), 1)
         for k, worth in enumerate(proof.priced.worth.tolist()):
@@ -720,15 +729,15 @@ class _ConfigurationSearch(_LevelSearch):
         return True
 
     def incumbent_value(self, goal: Expression) -> int:
-        """Return the value of the incumbent, which is a solution."""
+        """Return the value of the incumbent, which has to be a solution of the model."""
         assert self.best.solution is not None  # noqa: S101  one has just been found
         return goal.value(self.best.solution)
 
     def _redistribute(self, goal: Expression, value: int | None, bound: int) -> int | None:
-        """Improve the incumbent by moving admissions between queues, nodes staying as they are.
+        """Improve the incumbent by moving admissions between queues; return the best value.
 
-        The numbers of gangs of each shape stay the same, so that every level which does not look
-        at queues keeps its value. Few variables of the relaxed optimum are then not whole.
+        Nodes keep their configurations. The number of gangs of each shape stays the same, so levels
+        that ignore queues keep their values. Few relaxed variables are then fractional.
         """
         if self.best.solution is None or (self.model.kin < 0).all():
             return value
@@ -747,7 +756,7 @@ class _ConfigurationSearch(_LevelSearch):
         return self._solve(goal, value, bound, within, 0.3)
 
     def _bounds(self) -> tuple[I64, I64]:
-        """Bounds of the variables and of all configurations."""
+        """Return the bounds of the variables and of the uses of all configurations."""
         most = self._nodes.multiplicity[np.array(self._master.column_class, np.int64)]
         lower = np.concatenate([self.model.lower, np.zeros_like(most)])
         return lower, np.concatenate([self.model.upper, most])
@@ -759,7 +768,7 @@ class _ConfigurationSearch(_LevelSearch):
         return uses
 
     def _with_kin(self, solution: I64) -> Rows:
-        """Return all rows, and one that keeps the sum of each group of kin."""
+        """Return all rows, and a row per group of `kin` that keeps the group's sum."""
         rows = self._master.integer_rows()
         kin = self.model.kin
         members = np.flatnonzero(kin >= 0)
@@ -774,7 +783,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _pad_values(self, relaxed: Relaxed) -> F64:
-        """Values of the variables and of all configurations, those of the last round included."""
+        """Return the relaxed values, with 0 for configurations that were added afterwards."""
         uses = np.zeros(len(self._master.column_class))
         uses[: len(relaxed.uses)] = relaxed.uses
         return np.concatenate([relaxed.values, uses])
@@ -787,7 +796,7 @@ class _ConfigurationSearch(_LevelSearch):
         within: tuple[I64, I64, I64],
         share: float,
     ) -> int | None:
-        """CP-SAT within bounds, from a hint; returns the better of its result and `value`."""
+        """Run CP-SAT within bounds, from a hint; return the better of its value and `value`."""
         least = None if value is None else value + 1
         answer = self._attempt(goal, least, bound, within, share)
         found = answer in (Answer.OPTIMAL, Answer.FEASIBLE)
@@ -801,7 +810,7 @@ class _ConfigurationSearch(_LevelSearch):
         within: tuple[I64, I64, I64],
         share: float,
     ) -> Answer:
-        """CP-SAT within bounds (lower, upper, hint); its result becomes the incumbent."""
+        """Run CP-SAT with (lower, upper, hint); a solution becomes the incumbent."""
         lower, upper, hint = within
         if (lower > upper).any():
             return Answer.INFEASIBLE
@@ -824,7 +833,10 @@ class _ConfigurationSearch(_LevelSearch):
         return result.answer
 
     def _make_progress_update(self, sight: SolverProgress) -> LevelUpdate | None:
-        """The value of a solution that CP-SAT finds on the way; its bounds hold nearby only."""
+        """Return an update with a solution that CP-SAT finds on the way; None for a bound.
+
+        CP-SAT's bounds hold only within the bounds of this search.
+        """
         if sight.solution is None:
             return None
         (level, objective), num = self._at, len(self.model.lower)
@@ -833,7 +845,7 @@ class _ConfigurationSearch(_LevelSearch):
         return self._with_configurations(self.update(level, objective, value, self._bound), best)
 
     def _hint(self, values: F64) -> I64:
-        """Return the incumbent; the relaxed values rounded down while that is the greedy plan."""
+        """Return the incumbent; relaxed values rounded down if the incumbent is greedy."""
         if self.best.solution is None:
             return np.floor(values + WHOLE).astype(np.int64)
         return np.concatenate([self.best.solution, self._incumbent_uses()])

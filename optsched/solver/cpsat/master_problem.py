@@ -1,8 +1,8 @@
 """The linear relaxation over the configurations known so far, and its bound.
 
-Every set of row prices bounds the best value from above: a row can be charged at its price instead
-of being kept (Lagrange). The prices are those of the linear program, rounded to integers, and the
-bound is summed in integers, so that it holds whatever the floating point did.
+Every set of row prices bounds the best value from above: a row is charged at its price instead of
+being enforced (Lagrange). The prices are those of the linear program, rounded to integers. The
+bound is summed in integers, so that floating-point errors can not invalidate it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Relaxed:
     Attributes
     ----------
     values, uses
-        (variables,) and (P,).
+        (variables,) values of variables, and (P,) uses of configurations.
     prices
-        (rows,) of the model's rows, then of the rows added later.
+        (rows,) prices of the model's rows, then of the rows added later.
     class_prices
-        (K,) the price of one more node of a class.
+        (K,) price of one more node of a class.
 
     """
 
@@ -52,7 +52,7 @@ class Relaxed:
 
 
 class Master:
-    """Grows by configurations and by rows; keeps its basis between solves."""
+    """The relaxed model; configurations and rows can be added, and solves reuse the basis."""
 
     def __init__(self, model: LevelModel, nodes: Configurations) -> None:
         self._solver = pywraplp.Solver.CreateSolver("GLOP")
@@ -79,7 +79,7 @@ class Master:
             self.add_row(rows.variable[mine], rows.coefficient[mine], low, high)
 
     def add_row(self, variables: I64, coefficients: I64, lower: int, upper: int) -> None:
-        """Add lower ≤ Σ coefficient·variable ≤ upper; ±UNLIMITED for no bound."""
+        """Add lower ≤ Σ coefficient·variable ≤ upper; ±UNLIMITED stands for no bound."""
         scale = float(np.abs(coefficients).max(initial=1))
         low = -self._solver.infinity() if lower <= -UNLIMITED else lower / scale
         high = self._solver.infinity() if upper >= UNLIMITED else upper / scale
@@ -93,7 +93,7 @@ class Master:
         self.upper.append(upper)
 
     def add_column(self, node_class: int, tasks: I64) -> bool:
-        """Add a configuration (C,) of a node class; False when it is known already."""
+        """Add a configuration (C,) of a node class; return False if it is empty or known."""
         key = (node_class, tasks.tobytes())
         if key in self._known or not tasks.any():
             return False
@@ -110,7 +110,7 @@ class Master:
         return True
 
     def set_objective(self, variables: I64, coefficients: F64) -> None:
-        """Replace the objective, to be maximised."""
+        """Replace the objective, which is maximised."""
         objective = self._solver.Objective()
         objective.Clear()
         objective.SetMaximization()
@@ -118,7 +118,7 @@ class Master:
             objective.SetCoefficient(self._variables[variable], factor)
 
     def solve(self, milliseconds: int | None) -> Relaxed | None:
-        """Solve; None when it could not be solved to optimality in time."""
+        """Return an optimum of the relaxation; None if it is not solved in time."""
         if milliseconds is not None:
             self._solver.SetTimeLimit(max(milliseconds, 1))
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
@@ -132,7 +132,7 @@ class Master:
 
     @property
     def matrix(self) -> tuple[I64, I64, I64]:
-        """Row, variable and coefficient of every entry of the model's and the added rows."""
+        """Row, variable and coefficient of every entry of the rows."""
         lengths = [len(variables) for variables, _ in self._entries]
         row = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
         return (
@@ -142,7 +142,7 @@ class Master:
         )
 
     def integer_rows(self) -> Rows:
-        """Return all rows over the model's variables followed by the configurations' uses."""
+        """Return all rows; their variables are the model's, then the uses of configurations."""
         row, variable, factor = self.matrix
         num_rows, num_variables = len(self._rows), len(self._variables)
         parts = [(row, variable, factor)]
@@ -168,7 +168,7 @@ class Master:
 def relaxed_values(
     lower: I64, upper: I64, rows: Rows, objective: Expression, milliseconds: int | None
 ) -> F64 | None:
-    """Return an optimal vertex of a model without integrality; None when there is none in time."""
+    """Return an optimal vertex of a model without integrality; None if not solved in time."""
     solver = pywraplp.Solver.CreateSolver("GLOP")
     bounds = zip(lower.tolist(), upper.tolist(), strict=True)
     variables = [solver.NumVar(float(a), float(b), "") for a, b in bounds]
@@ -200,7 +200,7 @@ def _numbers(values: Sequence[float]) -> F64:
 
 @dataclass(frozen=True, eq=False)
 class RowPrices:
-    """Row prices in integers: true price times `scale`, with the sign that each row allows.
+    """Integer row prices: the true prices times `scale`, with the sign that each row allows.
 
     Prices of rows other than `supply` may be too large for 64 bits.
     """
@@ -211,7 +211,7 @@ class RowPrices:
 
 
 def rounded(prices: F64, master: Master) -> RowPrices:
-    """Round prices so that those of supply have PRICE_BITS bits at most."""
+    """Return integer prices, scaled so that those of supply have at most PRICE_BITS bits."""
     supply = np.array(master.supply, np.int64)
     top = float(np.abs(prices[supply]).max(initial=0.0))
     bits = PRICE_BITS - math.ceil(math.log2(top)) if top > 0 else 0
@@ -227,12 +227,11 @@ def rounded(prices: F64, master: Master) -> RowPrices:
 
 @dataclass(frozen=True, eq=False)
 class Charged:
-    """The bound of rows at their prices.
+    """The bound that rows prove at their prices.
 
-    No solution is worth more than `total`, and one that moves a variable from the side where its
-    `reduced` worth would have it loses at least that much for each step (and each use of a
-    configuration the difference to the best one of its node class). All numbers are true ones
-    times `scale`.
+    No solution is worth more than `total`. Each step of a variable away from its bound favoured by
+    `reduced` loses at least |reduced|. Each use of a configuration loses the difference to the best
+    one of its node class. All numbers are multiplied by `scale`.
     """
 
     total: int
@@ -244,11 +243,14 @@ class Charged:
 
     @property
     def bound(self) -> int:
-        """No solution has a larger value (of the objective without its constant)."""
+        """Upper bound of the objective without its constant."""
         return self.total // self.scale // self.step * self.step
 
     def tightened(self, model: LevelModel, master: Master, value: int) -> tuple[I64, I64, I64]:
-        """Bounds of variables, and most uses of configurations, in any solution worth `value`."""
+        """Return bounds that hold in every solution worth `value` or more.
+
+        These are lower and upper bounds of variables, and the most uses of configurations.
+        """
         spare = self.total - value * self.scale
         lower, upper = model.lower.copy(), model.upper.copy()
         for v, gain in enumerate(self.reduced):
@@ -269,14 +271,14 @@ class Charged:
 def charge(
     master: Master, model: LevelModel, objective: Expression, prices: RowPrices, priced: Priced
 ) -> Charged:
-    """Charge all rows at integer prices with allowed signs.
+    """Return the bound of the objective when all rows are charged at integer prices.
 
     Parameters
     ----------
     master, model, objective, prices
-        The problem to solve, and its prices.
+        The problem to solve, and its row prices, with signs that the rows allow.
     priced
-        The node classes at these prices.
+        The best configurations of node classes at these prices.
 
     """
     row, variable, factor = master.matrix

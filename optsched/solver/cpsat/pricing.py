@@ -1,9 +1,9 @@
-"""The best configuration of every node class at once, by dynamic programming over capacities.
+"""Find the best configuration of every node class by dynamic programming over capacities.
 
-A configuration's worth is the sum of integer prices of its tasks. With free[s] the best worth of a
-node with room s, free[s] = max(0, max_c price[c] + free[s − request[c]]): an unbounded knapsack in
-several dimensions. One table over the rooms that sums of requests can fill answers for all node
-classes together, however many there are (Gilmore and Gomory, 1961, with a grid in place of a tree).
+A configuration's worth is the sum of integer prices of its tasks. If free[s] is the best worth of a
+node with capacity s, free[s] = max(0, max_c price[c] + free[s − request[c]]): an unbounded knapsack
+in several dimensions. One table over the capacities that sums of requests can fill serves any
+number of node classes (Gilmore and Gomory, 1961, with a grid in place of a tree).
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
 
 MOST_CELLS = 3_000_000
-"""Cells of all tables together beyond which pricing is too slow to be of use."""
+"""The most cells of all tables together; beyond them pricing is too slow."""
 
 MOST_BITS = 1 << 22
-"""Steps of a resource, after division by the greatest common divisor, that are still counted."""
+"""The most steps of a resource, after division by the greatest common divisor."""
 
 
 TOO_MANY_CAPACITIES = "not solved: too many distinct rooms to price"
-"""Why a search ended where configurations can not be priced."""
+"""The reason why a search ended, where configurations can not be priced."""
 
 
 class TooManyCapacities(Exception):
-    """The rooms that requests can fill are too many for a table."""
+    """Sums of requests can fill too many distinct capacities for a table."""
 
 
 def useful_capacity(capacity: I64, request: I64) -> I64:
-    """Room that tasks could use, (K, R), without what other resources keep them from using.
+    """Return the capacity (K, R) that tasks can use, given the limits of other resources.
 
-    If every class asks for resource q, a node can not give out more of r than q's room times the
+    If every class requests resource q, tasks can not use more of r than the capacity of q times the
     largest ratio request[r] / request[q].
     """
     room = capacity.copy()
@@ -50,10 +50,10 @@ def useful_capacity(capacity: I64, request: I64) -> I64:
 
 
 def check_size(capacity: I64, request: I64, allowed: Bool) -> None:
-    """Raise `TooManyCapacities` where requests differ so much that a `Pricer` is not worth making.
+    """Raise `TooManyCapacities` if requests differ so much that a `Pricer` must fail.
 
-    It needs no tables, in contrast to `Pricer` with the same arguments. `Pricer` may still find
-    that they are too large.
+    This check builds no tables. `Pricer`, with the same arguments, may still find that its tables
+    are too large.
     """
     for mine, classes in _tables(allowed):
         if (len(classes) + 1) * len(classes) <= MOST_CELLS:
@@ -73,11 +73,11 @@ class _Axis:
     Attributes
     ----------
     levels
-        (L,) ascending, from 0.
+        (L,) the sums, ascending from 0.
     down
-        (C, L) the largest level that is left once a task has been taken; -1 where it does not fit.
+        (C, L) position of the largest level that is left after a task; -1 if it does not fit.
     at
-        (K,) the largest level that fits a node class.
+        (K,) position of the largest level that fits a node class.
 
     """
 
@@ -105,7 +105,7 @@ def _sums(request: I64, most: int) -> I64:
 
 
 def _make_axis(request: I64, capacity: I64) -> _Axis:
-    # Each distinct request is a level: a table that is too large is refused before it is made.
+    # Each distinct request is a level, so some tables are known to be too large beforehand.
     most = int(capacity.max(initial=0))
     distinct = np.unique(request[(request > 0) & (request <= most)])
     if (len(distinct) + 1) * len(request) > MOST_CELLS:
@@ -119,7 +119,7 @@ def _make_axis(request: I64, capacity: I64) -> _Axis:
 
 
 def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
-    """Resources that bind somewhere and are not implied by another one that is kept."""
+    """Return the requested resources that no other returned resource implies."""
     kept: list[int] = np.flatnonzero(request.any(axis=0)).tolist()
     by_all: list[bool] = np.all(request > 0, axis=0).tolist()
     for r in sorted(kept, key=lambda r: -int(np.unique(request[:, r]).size)):
@@ -130,7 +130,7 @@ def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
 
 
 def _implies(capacity: I64, request: I64, q: int, r: int) -> bool:
-    """Return whether room for q is room for r too, on every node class."""
+    """Return whether tasks that fit in resource q also fit in r, on every node class."""
     worst = int(np.argmax(request[:, r] / request[:, q]))
     most = capacity[:, q] * request[worst, r] // request[worst, q]
     return bool((most <= capacity[:, r]).all())
@@ -138,7 +138,7 @@ def _implies(capacity: I64, request: I64, q: int, r: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """Best worth by room, and the class to take first (-1: none, look one level lower)."""
+    """Best worth by capacity, and the class to take first (-1: none, look one level lower)."""
 
     worth: I64
     first: I64
@@ -151,8 +151,8 @@ class _Group:
         self.node_classes = node_classes
         self._classes = classes
         kept = _find_binding_resources(capacity, request)
-        # The table is filled along an axis on which every task moves; `pods` or one that stands in
-        # for it always is such an axis.
+        # The table is filled along a resource that every task requests. The resource `pods`, or
+        # one that implies it, always is such a resource.
         kept.sort(
             key=lambda r: (not (request[:, r] > 0).all(), int(np.unique(capacity[:, r]).size))
         )
@@ -161,13 +161,13 @@ class _Group:
 
     @property
     def num_cells(self) -> int:
-        """Cells times classes: the work of one pricing."""
+        """The work of one pricing: cells times classes."""
         return int(np.prod([len(a.levels) for a in self._axes])) * len(self._classes)
 
     def solve(self, prices: I64) -> _Table:
-        """Fill the table, level by level of the first axis."""
+        """Return the table at some prices, filled level by level of the first axis."""
         pivot, *others = self._axes
-        # One more axis of length 1 makes rows out of what might be single numbers.
+        # A last axis of length 1 makes each level an array, even without other axes.
         shape = [*(len(a.levels) for a in self._axes), 1]
         worth = np.zeros(shape, np.int64)
         first = np.full(shape, -1, np.int64)
@@ -189,7 +189,7 @@ class _Group:
         return _Table(worth, first)
 
     def read(self, table: _Table, node_class: int, num_classes: int) -> I64:
-        """(C,) tasks of a best configuration, from the node class's room downwards."""
+        """Return the tasks (C,) of a best configuration of a node class."""
         tasks = np.zeros(num_classes, np.int64)
         at = [int(a.at[node_class]) for a in self._axes]
         while at[0] > 0:
@@ -204,9 +204,9 @@ class _Group:
     def near(
         self, table: _Table, prices: I64, node_class: int, least: int, most_steps: int
     ) -> list[I64] | None:
-        """Return all configurations worth at least so much that no task can be added to.
+        """Return all configurations worth `least` or more to which no task can be added.
 
-        Returns tasks over this group's classes; None when the search takes too many steps.
+        Tasks are over this group's classes. Returns None if the search takes too many steps.
         """
         price = [int(prices[c]) for c in self._classes.tolist()]
         down = [a.down.tolist() for a in self._axes]
@@ -233,7 +233,7 @@ class _Group:
         return found
 
     def _fits_another_task(self, down: list[list[list[int]]], at: tuple[int, ...]) -> bool:
-        """Return whether any task fits the room that is left."""
+        """Return whether any task fits the remaining capacity."""
         return any(
             all(axis[c][i] >= 0 for axis, i in zip(down, at, strict=True))
             for c in range(len(self._classes))
@@ -246,7 +246,7 @@ class _Group:
 
 
 def _window(others: list[_Axis], c: int) -> tuple[tuple[slice, ...], tuple[I64, ...]]:
-    """Where a class fits on the other axes, and the rooms that it leaves there."""
+    """Return the region of the other axes where a class fits, and the levels it leaves there."""
     starts = [int(np.searchsorted(a.down[c], 0)) for a in others]
     left = [a.down[c][start:] for a, start in zip(others, starts, strict=True)]
     return tuple(slice(start, None) for start in starts), np.ix_(*left, np.zeros(1, np.int64))
@@ -256,7 +256,7 @@ class Pricer:
     """Prices all node classes; those that allow the same task classes share a table."""
 
     def __init__(self, capacity: I64, request: I64, allowed: Bool) -> None:
-        """Lay out the tables.
+        """Group node classes by table, and compute the axes of the tables.
 
         Parameters
         ----------
@@ -266,7 +266,7 @@ class Pricer:
         Raises
         ------
         TooManyCapacities
-            When the tables would be too large.
+            If the tables would be too large.
 
         """
         self._num_classes = len(request)
@@ -292,7 +292,7 @@ class Pricer:
         return Priced(worth, prices, self, tables)
 
     def read(self, tables: list[_Table], node_class: int) -> I64:
-        """(C,) the best configuration of a node class."""
+        """Return the best configuration (C,) of a node class."""
         number = int(self._group_of[node_class])
         if number < 0:
             return np.zeros(self._num_classes, np.int64)
@@ -302,7 +302,10 @@ class Pricer:
     def near(
         self, priced: Priced, node_class: int, least: int, most_steps: int
     ) -> list[I64] | None:
-        """All full configurations (C,) of a node class worth at least so much; None if too many."""
+        """Return the full configurations (C,) of a node class that are worth `least` or more.
+
+        Returns None if the search takes too many steps.
+        """
         number = int(self._group_of[node_class])
         if number < 0:
             return []
@@ -336,18 +339,18 @@ class Priced:
     tables: list[_Table]
 
     def configuration(self, node_class: int) -> I64:
-        """(C,) tasks of the best configuration of a node class."""
+        """Return the tasks (C,) of the best configuration of a node class."""
         return self.pricer.read(self.tables, node_class)
 
 
 def _groups(capacity: I64, request: I64, allowed: Bool) -> Iterator[_Group]:
-    """Useful node classes by the task classes that they may get."""
+    """Yield groups of node classes with the same allowed task classes."""
     for node_classes, classes in _tables(allowed):
         yield _Group(node_classes, classes, capacity[node_classes], request[classes])
 
 
 def _tables(allowed: Bool) -> Iterator[tuple[I64, I64]]:
-    """Node classes that share a table, and the task classes that they may get."""
+    """Yield node classes that share a table, and their allowed task classes."""
     by_mask: dict[bytes, list[int]] = {}
     for k, mask in enumerate(np.packbits(allowed, axis=1)):
         by_mask.setdefault(mask.tobytes(), []).append(k)

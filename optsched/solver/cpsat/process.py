@@ -1,4 +1,4 @@
-"""The solver behind one port: in this process, or in one of its own that may die without harm.
+"""The solver interface: a solver in this process, or in a worker process that may crash safely.
 
 CP-SAT can abort its process on a failed check and can overrun its limit inside presolve. A live
 scheduler therefore talks to a worker process, waits at most one and a half times the budget, kills
@@ -33,7 +33,7 @@ DIED = "solver process died"
 GRACE = 1.5
 GRACE_SECONDS = 0.1
 LOOK_SECONDS = 0.1
-"""How often a solve that may be stopped looks whether it is."""
+"""Period at which a running solve checks whether it is to stop."""
 
 START_SECONDS = 60.0
 
@@ -45,10 +45,10 @@ class Solved:
     Attributes
     ----------
     updates
-        One a level, for the levels that were reached. The last one is of an open level if the
-        solver was stopped under a watch.
+        One update per level that was reached. If a watched solver was stopped, the last update may
+        belong to an unfinished level.
     stopped
-        Why no more came.
+        The reason why the solve ended.
 
     """
 
@@ -60,9 +60,9 @@ class Solver(Protocol):
     """Solves level models."""
 
     def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
-        """Solve a model within limits; never raises for what a solver may do.
+        """Return the outcome of a model within limits; failures of the solver do not raise.
 
-        `on_step` is called for each new incumbent and bound.
+        `on_step` is called for each better incumbent and bound.
         """
 
     def close(self) -> None:
@@ -71,25 +71,25 @@ class Solver(Protocol):
 
 @runtime_checkable
 class OverlappingSolver(Solver, Protocol):
-    """A solver in another process, so that its caller need not only wait."""
+    """A solver in another process: the caller can work during a solve."""
 
     def overlap(self, task: Callable[[], object]) -> AbstractContextManager[None]:
-        """Run a task while the first solve of the block is on its way, if there is one."""
+        """Return a context in which `task` runs during the first solve, if there is one."""
 
 
 class Work(Protocol):
-    """Another task for a worker; it is pickled on its way there."""
+    """A task for a worker process other than a solve; it has to be picklable."""
 
     def run(self, report: Callable[[object], None]) -> str:
-        """Do the work, report its results, and say why it ended."""
+        """Do the work, pass each result to `report`, and return why the work ended."""
 
 
 class InProcess:
-    """Solves where it is called; for tests, studies and one-off solves."""
+    """Solves in the caller's process; for tests, studies and one-off solves."""
 
     def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
         """See `Solver`."""
-        # OR-Tools is loaded when it is first needed, so that greedy users never pay for it.
+        # OR-Tools is loaded at the first solve, so that greedy runs never load it.
         from optsched.solver.cpsat.run import run_levels
 
         updates: list[LevelUpdate] = []
@@ -101,13 +101,13 @@ class InProcess:
 
 
 class WorkerProcess:
-    """Solves in a process of its own, started when first needed and again after it died.
+    """Solves in a worker process, which starts at the first solve and again after it died.
 
     Parameters
     ----------
     is_stopped
-        Called repeatedly during a solve, which ends with its results so far once that is true; None
-        if it is never stopped.
+        Called repeatedly during a solve. Once it returns True, the solve ends with its results so
+        far. None if a solve is never stopped.
 
     """
 
@@ -118,20 +118,20 @@ class WorkerProcess:
         self._connection: Connection | None = None
 
     def start(self) -> None:
-        """Start the process now, so that the first solve need not wait for it."""
+        """Start the process unless it runs, so that the first solve need not wait for it."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "optsched.solver.cpsat.worker", str(theirs.fileno())]
-        self._process = subprocess.Popen(  # noqa: S603  our own module
+        self._process = subprocess.Popen(  # noqa: S603  a module of this package
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
         )
         theirs.close()
         self._connection = Connection(ours.detach())
 
     def wait_until_ready(self, seconds: float = START_SECONDS) -> bool:
-        """Wait until the process has loaded its solver; False when it does not come up."""
+        """Wait until the process has loaded its solver; return False if it does not in time."""
         self.start()
         assert self._connection is not None  # noqa: S101  start has just set it
         try:
@@ -161,14 +161,14 @@ class WorkerProcess:
             self._overlapped = None
 
     def work(self, work: Work, seconds: float | None) -> Generator[Any, None, str]:
-        """Results of some work as they come, and at last why no more came.
+        """Yield the results of some work as they arrive, and return why it ended.
 
         Parameters
         ----------
         work
-            It has to end by itself.
+            The work, which has to end by itself.
         seconds
-            When it should have ended; half as long again later the process is killed.
+            Expected time of the work; the process is killed after 1.5 times as long.
 
         """
         return self._exchange(work, seconds)
@@ -186,10 +186,10 @@ class WorkerProcess:
                 try:
                     task()
                 except BaseException:
-                    # Its answers would be taken for those to the next message.
+                    # Otherwise the worker's messages would be read as those of the next solve.
                     self.close()
                     raise
-                # Its answers may not have been read yet, however long ago it should have ended.
+                # The task may have taken longer than the solve: leave time to read the messages.
                 end = None if end is None else max(end, time.monotonic() + GRACE_SECONDS)
             while (why := self._wait(self._connection, end)) is None:
                 answer = self._connection.recv()
@@ -205,7 +205,7 @@ class WorkerProcess:
         return why
 
     def _wait(self, connection: Connection, end: float | None) -> str | None:
-        """Wait for a message; says why where there will be none."""
+        """Wait for a message; return None if one has arrived, otherwise the reason."""
         while True:
             left = None if end is None else max(end - time.monotonic(), 0.0)
             if self._is_stopped is None:
@@ -219,7 +219,7 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process's number while it runs."""
+        """The process ID, None while no process runs."""
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ def _sort_message(
     steps: list[Step],
     on_step: OnStep,
 ) -> None:
-    """Sort a message: levels that are done, or something new on the way."""
+    """Add a message to the updates of finished levels, or to the steps of the present level."""
     if not isinstance(message, Step):
         updates.extend(message)
         return
@@ -251,7 +251,7 @@ def _sort_message(
 def _add_unfinished_level(
     updates: Sequence[LevelUpdate], steps: Sequence[Step]
 ) -> tuple[LevelUpdate, ...]:
-    """Return the updates, and how far the level has come that was not done."""
+    """Return the updates, and the last step of a level that was not finished."""
     done = {update.level for update in updates}
     last = [step.update for step in steps[-1:] if step.update.level not in done]
     return (*updates, *last)

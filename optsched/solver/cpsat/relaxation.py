@@ -1,8 +1,8 @@
 """The linear relaxation of a complete level model, and the bounds that it proves.
 
-The relaxation keeps its basis from level to level: a row more and another objective cost a few
-steps. Its row prices bound the objective (Lagrange): rounded to integers and summed in integers,
-they hold whatever the floating point did, as in `master`.
+The relaxation keeps its basis from level to level: another row and another objective cost a few
+simplex steps. Its row prices bound the objective (Lagrange). They are rounded and summed in
+integers, so floating-point errors can not invalidate the bound, as in `master_problem`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Vertex:
     Attributes
     ----------
     values
-        (variables,) at the optimum.
+        (variables,) values at the optimum.
     bound
-        No solution has a larger value; None where prices prove nothing.
+        Upper bound of the objective; None if the prices prove none.
     """
 
     values: F64
@@ -75,12 +75,12 @@ class Relaxation:
         self._row_upper.append(upper)
 
     def hold_value(self, goal: Expression, value: int) -> None:
-        """Keep an expression at a value or above it from now on."""
+        """Require an expression to be at least a value in all later solves."""
         variables, factors = goal.variables.tolist(), goal.coefficients.tolist()
         self._add_row(variables, factors, value - goal.constant, int(UNLIMITED))
 
     def maximize(self, goal: Expression, milliseconds: int | None) -> Vertex | None:
-        """Return an optimum of the relaxation; None when there is none in time."""
+        """Return an optimum of the relaxation; None if none is found in time."""
         objective = self._solver.Objective()
         objective.Clear()
         objective.SetMaximization()
@@ -97,7 +97,7 @@ class Relaxation:
         return Vertex(values, self._prove_bound(goal, prices))
 
     def _prove_bound(self, goal: Expression, prices: F64) -> int | None:
-        """Return the bound that row prices prove, in integers."""
+        """Return the bound that row prices prove; None if the prices are not finite."""
         top = float(np.abs(prices).max(initial=0.0))
         if not np.isfinite(top):
             return None

@@ -1,4 +1,4 @@
-"""Run a level model to its end, despite errors."""
+"""Solve a level model; errors become the reason why the solve ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_levels(
     report: Callable[[LevelUpdate], None],
     on_step: Callable[[Step], None] | None = None,
 ) -> str:
-    """Solve all levels, report each and all progress, and say why it ended."""
+    """Solve all levels, pass each update to `report`, and return why the solve ended."""
     search = solve_levels(model, limits, time.monotonic, on_step)
     try:
         return forward_messages(search, report) or DONE
