@@ -1,7 +1,7 @@
-"""What an extender is sent and what it replies, with the names of Volcano's protocol.
+"""Requests to an extender and its replies, in the format of Volcano's protocol.
 
 Source: Volcano `pkg/scheduler/plugins/extender/argument.go`. The types of its scheduler have no
-JSON names, so the fields have their Go names on the wire.
+JSON tags, so the JSON fields have Go names.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _STATUS: Final = {
     TaskStatus.SUCCEEDED: 128,
     TaskStatus.FAILED: 256,
 }
-"""Volcano `SCH/api/types.go`, one bit each."""
+"""Task states of Volcano (`SCH/api/types.go`), one bit each."""
 
 READY, NOT_READY = 1, 2
 
 MOST_WORDS: Final = 200
-"""Most characters of a service's message that are shown."""
+"""Maximum number of characters shown of an extender's message."""
 
 
 # --- requests -------------------------------------------------------------------------------------
 
 
 def request_body(question: Question, snapshot: Snapshot) -> Body:
-    """The body of a question, except those about nodes: see `predicate_body`."""
+    """Return the request body of a question, except those about nodes; see `predicate_body`."""
     if question.verb in (Verb.PREEMPTABLE, Verb.RECLAIMABLE) and question.task is not None:
         evictees = [task_info(task, snapshot) for task in question.victims]
         return {"evictor": task_info(question.task, snapshot), "evictees": evictees}
@@ -63,13 +63,13 @@ def request_body(question: Question, snapshot: Snapshot) -> Body:
 
 
 def predicate_body(task: Body, node: Body, nodes: Iterable[Body] = ()) -> Body:
-    """May a task go to a node? With further nodes, a service may answer for all at once."""
+    """Return the request whether a task fits a node; an extender may answer for all `nodes`."""
     more = list(nodes)
     return {"task": task, "node": node, **({"nodes": more} if more else {})}
 
 
 def session_body(snapshot: Snapshot) -> Body:
-    """The whole cluster, as a session begins."""
+    """Return the request at the start of a session, with the whole cluster."""
     return {
         "Jobs": {gang.key: job_info(gang, snapshot) for gang in snapshot.gangs},
         "Nodes": {node.name: node_info(node) for node in snapshot.nodes},
@@ -81,7 +81,7 @@ def session_body(snapshot: Snapshot) -> Body:
 
 
 def task_info(task: Task, snapshot: Snapshot) -> Body:
-    """A task with its pod (`api.TaskInfo`)."""
+    """Return a task with its pod (`api.TaskInfo`)."""
     return {**_plain_task(task), "Pod": pod_manifest(task, snapshot.gang_by_key.get(task.gang))}
 
 
@@ -104,7 +104,7 @@ def _plain_task(task: Task) -> Body:
 
 
 def node_info(node: Node) -> Body:
-    """A node with the tasks on it (`api.NodeInfo`)."""
+    """Return a node with its tasks (`api.NodeInfo`)."""
     offers = {name: amount for name, amount in node.allocatable if name != PODS}
     used = _summed(t.shape.request for t in node.residents)
     leaving = _summed(t.shape.request for t in node.residents if t.status is TaskStatus.RELEASING)
@@ -124,7 +124,7 @@ def node_info(node: Node) -> Body:
 
 
 def job_info(gang: Gang, snapshot: Snapshot) -> Body:
-    """A gang with its tasks and its PodGroup (`api.JobInfo`)."""
+    """Return a gang with its tasks and its PodGroup (`api.JobInfo`)."""
     standing = (t.shape.request for t in gang.tasks if t.status.is_standing)
     return {
         "UID": gang.key,
@@ -164,7 +164,7 @@ def _pod_group(gang: Gang) -> Body:
 
 
 def queue_info(queue: Queue, snapshot: Snapshot) -> Body:
-    """A queue with what its own tasks hold (`api.QueueInfo`)."""
+    """Return a queue with the usage of its own tasks (`api.QueueInfo`)."""
     held = _summed(
         task.shape.request
         for gang in snapshot.gangs
@@ -190,7 +190,7 @@ def queue_info(queue: Queue, snapshot: Snapshot) -> Body:
 
 
 def _resource(amounts: Iterable[tuple[str, int]]) -> Body:
-    """Amounts as `api.Resource`: scalars in thousandths."""
+    """Return amounts as `api.Resource`, with scalar resources in thousandths."""
     found = dict(amounts)
     scalars = {n: a * 1000 for n, a in found.items() if n not in (CPU, MEMORY, PODS)}
     return {
@@ -213,9 +213,9 @@ def _summed(parts: Iterable[Amounts]) -> dict[str, int]:
 
 
 def read_reply(verb: Verb, raw: bytes) -> Mapping[str, object]:
-    """The content of an answer, as `Reply` holds it; ValueError where it can not be understood.
+    """Return the content of a reply by the fields of `Reply`; raises ValueError if it is invalid.
 
-    Answers to PREDICATE are read by `read_refusals`.
+    `read_refusals` reads the replies to PREDICATE.
     """
     found = _object(raw)
     match verb:
@@ -236,21 +236,21 @@ def read_reply(verb: Verb, raw: bytes) -> Mapping[str, object]:
 
 
 def read_refusals(raw: bytes, node: str) -> tuple[dict[str, str], bool]:
-    """Why nodes are refused by name, and whether the answer is about all that were asked about.
+    """Return the refused nodes with reasons, and whether the reply covers all requested nodes.
 
-    Volcano's answer is about one node: `errorMessage`, or `status` in newer versions.
+    Volcano's reply covers one node: `errorMessage`, or `status` in newer versions.
     """
     found = _object(raw)
     if isinstance(found.get("nodeErrors"), dict):
         return {str(k): _short(str(v)) for k, v in found["nodeErrors"].items() if v}, True
     message = found.get("errorMessage") or found.get("status") or ""
     if not isinstance(message, str):
-        raise ValueError("answered something else than a text in errorMessage")
+        raise ValueError("answered a value that is not a text in errorMessage")
     return ({node: _short(message)} if message else {}), False
 
 
 def _short(message: str) -> str:
-    """A message that fits into a sentence."""
+    """Return a message without control characters, shortened to fit into a sentence."""
     plain = " ".join("".join(c if c.isprintable() else " " for c in message).split())
     return plain if len(plain) <= MOST_WORDS else f"{plain[: MOST_WORDS - 1]}…"
 
@@ -259,16 +259,16 @@ def _object(raw: bytes) -> Body:
     try:
         found = json.loads(raw)
     except ValueError as e:
-        raise ValueError(f"answered no JSON: {why_unreadable(e)}") from e
+        raise ValueError(f"answered text that is not JSON: {why_unreadable(e)}") from e
     except RecursionError as e:
-        raise ValueError("answered JSON that is nested too deep") from e
+        raise ValueError("answered JSON that is nested too deeply") from e
     if not isinstance(found, dict):
-        raise ValueError("answered JSON that is no object")
+        raise ValueError("answered JSON that is not an object")
     return found
 
 
 _MOST_SCORE = 1e300
-"""The largest score; JSON has whole numbers that no float holds."""
+"""The largest accepted score, because JSON allows whole numbers that exceed any float."""
 
 
 def _scores(found: object) -> dict[str, float]:
@@ -279,25 +279,25 @@ def _scores(found: object) -> dict[str, float]:
         isinstance(v, int | float) and not isinstance(v, bool) and abs(v) <= _MOST_SCORE
         for _, v in numbers
     ):
-        raise ValueError("answered something else than numbers by node in nodeScore")
+        raise ValueError("answered a nodeScore that does not map nodes to numbers")
     return {str(node): float(score) for node, score in numbers}
 
 
 def _vote(found: Body) -> int:
     status = found.get("status", 0)
     if isinstance(status, bool) or not isinstance(status, int):
-        raise ValueError("answered something else than a whole number in status")
+        raise ValueError("answered a status that is not a whole number")
     return status
 
 
 def _flag(found: Body, name: str) -> bool:
     value = found.get(name, False)
     if not isinstance(value, bool):
-        raise ValueError(f"answered something else than true or false in {name}")
+        raise ValueError(f"answered a value that is not true or false in {name}")
     return value
 
 
 def _keys(found: object) -> list[str]:
     if not isinstance(found, list | None) or not all(isinstance(v, dict) for v in found or ()):
-        raise ValueError("answered something else than tasks in victims")
+        raise ValueError("answered victims that are not tasks")
     return sorted(f"{v.get('Namespace', '')}/{v.get('Name', '')}" for v in found or ())

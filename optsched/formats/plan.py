@@ -1,6 +1,7 @@
-"""A plan as a file, and back: `plan.json`, explained in docs/plan.md.
+"""Reader and writer of plan files (`plan.json`, explained in docs/plan.md).
 
-`deploy/schemas/plan.v1alpha1.json` is the format: the reader here and other programs follow it.
+`deploy/schemas/plan.v1alpha1.json` defines the format. The reader here validates against this
+schema.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ Part = TypeVar("Part")
 KIND: Final = "Plan"
 
 _KEY: Final = re.compile(r"[^/]+/[^/]+")
-_NOT_A_KEY: Final = "is no key of a pod or PodGroup: write namespace/name"
+_NOT_A_KEY: Final = "is not the key of a pod or PodGroup: write namespace/name"
 _NOT_SECONDS: Final = "is not a number of seconds of zero or more"
-_NOT_PROVED: Final = "contradicts the levels: write {} for these"
-_NO_POD: Final = "is no pod of this snapshot that waits"
-_NO_VICTIM: Final = "is no pod of this snapshot that runs"
+_NOT_PROVED: Final = "contradicts the levels: write {} for these levels"
+_NO_POD: Final = "is not a pending pod of this snapshot"
+_NO_VICTIM: Final = "is not a running pod of this snapshot"
 
 
 @cache
 def published_schema(kind: str) -> Schema:
-    """Return the JSON schema of a file format in `deploy/schemas`, which readers follow."""
+    """Return the JSON schema of a file format in `deploy/schemas`."""
     folder = importlib.resources.files("optsched.deploy") / "schemas"
     found: Schema = json.loads((folder / f"{kind.lower()}.v1alpha1.json").read_text("utf-8"))
     return found
@@ -64,9 +65,9 @@ def published_schema(kind: str) -> Schema:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A pod to evict, the action that decided it, and its preemptor: a gang, or a plugin.
+    """A pod to evict, the action that evicts it, and its preemptor: a gang or a plugin.
 
-    `to` is the node where the pod starts again; empty where it leaves for good.
+    `to` is the node where the pod starts again; empty if it does not.
     """
 
     pod: str
@@ -79,19 +80,18 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class PlanDocument:
-    """A plan as its file says it: keys and names, without the order in which it is carried out.
+    """The content of a plan file: keys and names, but not the order of the actions.
 
     Attributes
     ----------
     enqueued
-        Keys of gangs, in order.
+        Keys of gangs, sorted.
     binds, nominations
         Node by key of the pod.
     shared_gpus, devices, numa
-        By key of a pod that is bound: the shared GPUs that it gets, what its claims get, and its
-        NUMA nodes.
+        By key of a bound pod: its shared GPUs, the devices of its claims, and its NUMA nodes.
     evictions
-        In order of the pods' keys.
+        Sorted by key of the pod.
     pending, pending_pods
         As in `Plan`.
 
@@ -113,7 +113,7 @@ class PlanDocument:
 
 
 def plan_document(plan: Plan) -> PlanDocument:
-    """The content of the file of a plan."""
+    """Return the content of the file of a plan."""
     evicted = (a for a in plan.actions if isinstance(a, Evict))
     evictions = [Eviction(a.task, a.action, a.preemptor, a.to, a.plugin, a.reason) for a in evicted]
     bound = [a for a in plan.actions if isinstance(a, Allocate)]
@@ -136,7 +136,7 @@ def plan_document(plan: Plan) -> PlanDocument:
 
 
 def encode_plan(document: PlanDocument) -> dict[str, Any]:
-    """The plain object of a plan's file."""
+    """Return the plain object of a plan file."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -162,7 +162,7 @@ def _encode_eviction(eviction: Eviction) -> dict[str, str]:
 def _encode_parts(
     name: str, by_pod: Mapping[str, tuple[Part, ...]], encode: Callable[[Part], list[Any]]
 ) -> dict[str, Any]:
-    """A field that only plans with such parts have."""
+    """Return the field of these parts; empty if no pod has such parts."""
     found = {key: [e for part in parts for e in encode(part)] for key, parts in by_pod.items()}
     return {name: found} if found else {}
 
@@ -183,12 +183,12 @@ def _encode_cell(part: NumaPart) -> list[Any]:
 
 
 def write_plan(plan: Plan) -> str:
-    """The text of a plan's file: JSON with keys in order, the same for the same plan."""
+    """Return the text of a plan file: JSON with sorted keys, the same text for equal plans."""
     return written(plan_document(plan))
 
 
 def written(document: PlanDocument) -> str:
-    """The same from the content of a file."""
+    """Return the text of a plan file from its content."""
     found = encode_plan(document)
     return f"{write_json(found, indent=2, sort_keys=True)}\n"
 
@@ -214,7 +214,7 @@ def _encode_certificate(certificate: Certificate) -> dict[str, Any]:
 
 
 def encode_level(level: LevelResult) -> dict[str, Any]:
-    """The plain object of one level."""
+    """Return the plain object of one level."""
     return {
         "name": level.name,
         "unit": level.unit,
@@ -229,7 +229,7 @@ def encode_level(level: LevelResult) -> dict[str, Any]:
 
 
 def read_plan(source: str) -> tuple[PlanDocument | None, tuple[FieldError, ...]]:
-    """The plan in the text of a file; None with every error where it is no plan."""
+    """Parse the text of a plan file; returns None and all errors if it is invalid."""
     try:
         obj = json.loads(source)
     except (ValueError, RecursionError) as e:
@@ -238,7 +238,7 @@ def read_plan(source: str) -> tuple[PlanDocument | None, tuple[FieldError, ...]]
 
 
 def parse_plan(obj: object) -> tuple[PlanDocument | None, tuple[FieldError, ...]]:
-    """The plan in a plain object; None with every error where it is no plan."""
+    """Parse the plain object of a plan file; returns None and all errors if it is invalid."""
     errors: list[FieldError] = []
     whole = Fields(obj, published_schema(KIND), "", errors)
     for name in ("apiVersion", "kind"):
@@ -261,7 +261,7 @@ def parse_plan(obj: object) -> tuple[PlanDocument | None, tuple[FieldError, ...]
 
 
 def _checked(fields: Fields, name: str, keys: Iterable[str]) -> Iterator[str]:
-    """The keys; anything else is rejected."""
+    """Yield the keys; those that are not `namespace/name` become errors."""
     for key in keys:
         if not _KEY.fullmatch(key):
             fields.reject(f"{name}[{key}]", key, _NOT_A_KEY)
@@ -274,7 +274,7 @@ def _nodes(fields: Fields, name: str) -> dict[str, str]:
 
 
 def _read_shares(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Fields]]]:
-    """Lists of parts by key of a pod."""
+    """Yield each pod key with the fields of its parts."""
     obj = whole.raw(name)
     listed = obj if isinstance(obj, dict) else {}
     if obj is not None and not isinstance(obj, dict):
@@ -310,7 +310,7 @@ def _eviction(fields: Fields) -> Eviction:
     names = ("pod", "action", "for", "to", "plugin", "reason")
     eviction = Eviction(*(fields.text(name) for name in names))
     if not (eviction.preemptor or eviction.plugin):
-        fields.reject("for", "", "is missing: name the PodGroup that gets the room, or a plugin")
+        fields.reject("for", "", "is missing: name a PodGroup that gets the capacity, or a plugin")
     for name, key in (("pod", eviction.pod), ("for", eviction.preemptor)):
         if key and not _KEY.fullmatch(key):
             fields.reject(name, key, _NOT_A_KEY)
@@ -351,7 +351,7 @@ def _certificate(whole: Fields, errors: list[FieldError]) -> Certificate:
 
 
 def parse_level(fields: Fields) -> LevelResult:
-    """One level from its fields."""
+    """Return one level from its fields."""
     return LevelResult(
         name=fields.text("name"),
         unit=fields.text("unit"),
@@ -377,14 +377,14 @@ def _seconds(fields: Fields) -> float:
     return float(value)
 
 
-# --- back to actions -----------------------------------------------------------------------------
+# --- restoring a plan ----------------------------------------------------------------------------
 
 
 def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tuple[FieldError, ...]]:
-    """The plan for the snapshot that it was made for, and the parts that do not belong there.
+    """Return the plan for its snapshot, and an error for each pod that the snapshot lacks.
 
-    Its actions are in an order in which they can be carried out: gangs are enqueued, pods are
-    evicted, bound, nominated, each in order of keys.
+    The order of the actions can be carried out: enqueue gangs, evict pods, bind pods, nominate
+    pods. Each group is sorted by key.
     """
     errors: list[FieldError] = []
     waiting = {t.key: t for g in snapshot.gangs for t in g.tasks if not t.node}

@@ -1,8 +1,8 @@
-"""The result of `optsched solve` as a file, and back: kind SolveResult, explained in docs/solve.md.
+"""Reader and writer of `optsched solve` results (kind SolveResult, explained in docs/solve.md).
 
-It holds what a plan file holds, how the search went, and everything needed to make it again.
-`deploy/schemas/solveresult.v1alpha1.json` is the format: the reader here and other programs follow
-it.
+A result contains a plan, the progress of the search, and everything needed to reproduce the solve.
+`deploy/schemas/solveresult.v1alpha1.json` defines the format. The reader here validates against
+this schema.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ KIND: Final = "SolveResult"
 LIST: Final = "SolveResultList"
 
 _NOT_A_NUMBER: Final = "is not a number of zero or more"
-_CONTRADICTS: Final = "contradicts {}: that makes {}"
+_CONTRADICTS: Final = "contradicts {}, which implies {}"
 
 
 def checksum(source: str | bytes) -> str:
-    """SHA-256 of bytes, or of a text in UTF-8, in hexadecimal."""
+    """Return the hexadecimal SHA-256 of bytes, or of a text in UTF-8."""
     return sha256(source.encode() if isinstance(source, str) else source).hexdigest()
 
 
@@ -55,14 +55,14 @@ class FileSum:
 
 @dataclass(frozen=True, slots=True)
 class InstanceIdentity:
-    """Which instance was solved.
+    """The instance that was solved, by its files.
 
     Attributes
     ----------
     path
-        As it was given.
+        The path as the user gave it.
     files
-        The files read of it, by name relative to the path.
+        The files of the instance, by name relative to the path.
 
     """
 
@@ -71,23 +71,23 @@ class InstanceIdentity:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 over a line `SUM  NAME` for each file, in order of names, as `sha256sum` says."""
+        """SHA-256 over a line `SUM  NAME` per file, sorted by name, as `sha256sum` prints them."""
         lines = (f"{f.sha256}  {f.path}\n" for f in sorted(self.files, key=lambda f: f.path))
         return checksum("".join(lines))
 
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """Which model decided.
+    """The model that was solved.
 
     Attributes
     ----------
     name, source
-        Its name, and where it was read: a file, or `model NAME` for those that are shipped.
+        Its name, and its origin: a file, or `model NAME` for a built-in model.
     text
-        Its definition in full. Values under keys that speak of passwords are starred.
+        Its full definition. Values of keys that look like passwords are replaced by stars.
     plugins
-        Files of plugins that it may have used.
+        Files of custom plugins that the model may have used.
 
     """
 
@@ -98,7 +98,7 @@ class ModelIdentity:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the definition, followed by a line `SUM  NAME` for each file of plugins."""
+        """SHA-256 of the definition, followed by one line `SUM  NAME` per plugin file."""
         lines = (f"{f.sha256}  {f.path}\n" for f in sorted(self.plugins, key=lambda f: f.path))
         return checksum("".join([self.text, *lines]))
 
@@ -112,15 +112,16 @@ class Parameters:
     solver
         `cpsat`, or `none` for the greedy pipeline alone.
     time_limit_s
-        Wall time of one search of the session; None where no clock was read.
+        Wall time limit of one search of the session; None for a deterministic solve without a
+        clock.
     deterministic_s
-        Solver work for each level in CP-SAT's deterministic seconds.
+        Work limit for each level, in CP-SAT's deterministic seconds.
     gap
-        Relative gap that is good enough for a level; None: only the optimum is.
+        Relative gap at which a level stops; None to search for the optimum.
     seed, num_workers
-        For everything random; threads of CP-SAT.
+        Random seed, and number of CP-SAT threads.
     schedulers
-        Pods of these were decided.
+        Names of the schedulers whose pods were scheduled.
 
     """
 
@@ -134,7 +135,7 @@ class Parameters:
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether no clock was read."""
+        """Whether the solve used no clock."""
         return self.time_limit_s is None
 
 
@@ -145,17 +146,17 @@ class SolveResult:
     Attributes
     ----------
     ended
-        Why; anything but COMPLETE marks a partial result.
+        Why the solve ended. Anything but COMPLETE marks a partial result.
     versions
-        By name: optsched, python, ortools, numpy, scipy.
+        Versions of optsched, python, ortools, numpy and scipy, by name.
     command
-        Words that do it again: options that only say what to write or print are left out.
+        Command line that repeats the solve, without options that concern only the output.
     instance, model, parameters
-        The instance, the model and the solver of a result.
+        The instance, the model and the solver parameters of the result.
     plan
-        Verified. None where the solve was killed before there was one.
+        The verified plan; None if the solve was killed before it had a plan.
     progress
-        In order of time; the first entries are the greedy plan's.
+        Progress by time. The first entries are those of the greedy plan.
     incumbents
         The best solution of each search, from which `--resume` continues. Not verified.
 
@@ -173,12 +174,12 @@ class SolveResult:
 
     @property
     def is_partial(self) -> bool:
-        """Whether more could have been found or proved."""
+        """Whether a longer solve could have found or proved more."""
         return self.ended is not SolveStatus.COMPLETE
 
     @property
     def plan_sha256(self) -> str | None:
-        """SHA-256 of the plan's file as `--out` writes it; None without a plan."""
+        """SHA-256 of the plan file that `--out` writes; None without a plan."""
         return None if self.plan is None else checksum(written(self.plan))
 
 
@@ -186,12 +187,12 @@ class SolveResult:
 
 
 def write_result(result: SolveResult) -> str:
-    """The text of a result's file: JSON with keys in order, the same for the same result."""
+    """Return the text of a result file: JSON with sorted keys, the same text for equal results."""
     return _text(encode_result(result))
 
 
 def write_results(results: tuple[SolveResult, ...]) -> str:
-    """Several results as one object of kind SolveResultList."""
+    """Return the text of a file with several results, of kind SolveResultList."""
     items = [encode_result(each) for each in results]
     return _text({"apiVersion": API_VERSION, "kind": LIST, "items": items})
 
@@ -201,7 +202,7 @@ def _text(obj: object) -> str:
 
 
 def encode_result(result: SolveResult) -> dict[str, Any]:
-    """The plain object of a result's file."""
+    """Return the plain object of a result file."""
     levels = () if result.plan is None else result.plan.certificate.levels
     return {
         "apiVersion": API_VERSION,
@@ -274,7 +275,7 @@ def _encode_progress(progress: Progress) -> dict[str, Any]:
 
 
 def read_result(source: str) -> tuple[SolveResult | None, tuple[FieldError, ...]]:
-    """The result in the text of a file; None with every error where it is no result."""
+    """Parse the text of a result file; returns None and all errors if it is invalid."""
     try:
         obj = json.loads(source)
     except (ValueError, RecursionError) as e:
@@ -283,7 +284,7 @@ def read_result(source: str) -> tuple[SolveResult | None, tuple[FieldError, ...]
 
 
 def parse_result(obj: object) -> tuple[SolveResult | None, tuple[FieldError, ...]]:
-    """The result in a plain object; None with every error where it is no result."""
+    """Parse the plain object of a result file; returns None and all errors if it is invalid."""
     errors: list[FieldError] = []
     whole = Fields(obj, published_schema(KIND), "", errors)
     for name in ("apiVersion", "kind"):
@@ -307,7 +308,7 @@ def parse_result(obj: object) -> tuple[SolveResult | None, tuple[FieldError, ...
 
 
 def _check(fields: Fields, name: str, told: object, found: tuple[object, str]) -> None:
-    """Note where a field contradicts the field it follows from."""
+    """Reject a field that contradicts the field from which it is derived."""
     value, origin = found
     if told != value:
         fields.reject(name, told, _CONTRADICTS.format(origin, json.dumps(value)))
@@ -385,7 +386,7 @@ def _optional_number(fields: Fields, name: str) -> float | None:
 def _number_of(fields: Fields, name: str) -> float:
     value = fields.raw(name)
     if value is None:
-        return 0.0  # reported as missing where it is required
+        return 0.0  # a missing required field is reported elsewhere
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         fields.reject(name, value, _NOT_A_NUMBER)
         return 0.0

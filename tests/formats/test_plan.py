@@ -229,13 +229,13 @@ def test_parts_without_a_reading_are_named(field: str, value: Any, path: str):
         (
             "binds.train-0",
             "node-1",
-            'binds[train-0]: "train-0" is no key of a pod or PodGroup: write namespace/name',
+            'binds[train-0]: "train-0" is not the key of a pod or PodGroup: write namespace/name',
         ),
         ("evictions.0.action", None, "evictions[0].action is missing and has no default"),
         (
             "evictions.0.for",
             "train",
-            'evictions[0].for: "train" is no key of a pod or PodGroup: write namespace/name',
+            'evictions[0].for: "train" is not the key of a pod or PodGroup: write namespace/name',
         ),
         (
             "pending.ml/wide.code",

@@ -1,1 +1,1 @@
-"""Files in general: YAML and JSON with positions, atomic writes, diagnostics, certificates."""
+"""File utilities: YAML and JSON with positions, atomic writes, diagnostics, certificates."""

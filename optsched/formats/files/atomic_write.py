@@ -1,4 +1,4 @@
-"""Files that are written as a whole or not at all: a full disk leaves the old content."""
+"""Atomic writes of files: if the disk is full, the old content stays."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from tempfile import NamedTemporaryFile
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a temporary file and rename it to the target once it is on the disk.
+    """Write a temporary file, flush it to disk, and rename it to the target.
 
     Raises
     ------
     OSError
-        It can not be written; names the file. The old content stays, and no temporary file remains.
+        The file can not be written; the error names it. The old content stays, and the temporary
+        file is removed.
 
     """
     try:
@@ -48,9 +49,9 @@ def _umask() -> int:
 
 
 def truncate_to_last_line(path: Path) -> str:
-    """Cut off everything after the last line break of a file; returns the rest.
+    """Remove everything after the last line break of a file; returns the remaining text.
 
-    Empty for anything but a plain file, such as a device.
+    Returns an empty text for anything but a regular file, such as a device.
     """
     if not path.is_file():
         return ""

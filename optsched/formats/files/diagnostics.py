@@ -1,7 +1,7 @@
-"""Problems of the objects of a cluster: object, field, value, what would be accepted.
+"""Problems of cluster objects: object, field, value, and what is accepted.
 
-InstanceError(Exception)    a place in which there is no cluster
-└─ ObjectProblem            one thing that is wrong with one object; it stops nothing else
+InstanceError(Exception)    a file or folder that contains no cluster
+└─ ObjectProblem            one problem of one object, which does not affect other objects
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ObjectProblem:
-    """One problem of one object; everything else is read all the same.
+    """One problem of one object. All other objects are still read.
 
     Attributes
     ----------
     kind
-        Such as Pod; empty where the problem is of a file, not of an object.
+        Kind of the object, such as Pod; empty if the problem concerns a whole file.
     key
-        `namespace/name`, or the name alone outside of namespaces.
+        `namespace/name`, or the name alone for cluster-scoped objects.
     path
-        The field; empty where the problem is of the whole object.
+        The field; empty if the problem concerns the whole object.
     value
         The value of the field.
     message
-        The problem, and what would be accepted.
+        The problem, and what is accepted.
     where
         `file:line` of the object; empty without a file.
 
@@ -53,7 +53,7 @@ class ObjectProblem:
 
 
 class InstanceError(Exception):
-    """A place in which there is nothing to schedule; `problems` are those found on the way."""
+    """A file or folder contains nothing to schedule. `problems` are those of its objects."""
 
     def __init__(self, message: str, problems: Iterable[ObjectProblem] = ()) -> None:
         self.message = message
@@ -67,10 +67,10 @@ class InstanceError(Exception):
 def diagnostics_of(
     kind: str, key: str, errors: Iterable[FieldError], where: str = ""
 ) -> tuple[ObjectProblem, ...]:
-    """The errors of one object's fields."""
+    """Return the field errors of one object as problems."""
     return tuple(ObjectProblem(kind, key, e.path, e.value, e.message, where) for e in errors)
 
 
 def join_messages(errors: Iterable[FieldError]) -> str:
-    """All errors in one sentence, for a reason."""
+    """Return all errors in one sentence, for a reason."""
     return "; ".join(map(str, errors))

@@ -33,7 +33,7 @@ _PURPOSES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A certificate and its private key, both PEM."""
+    """A certificate and its private key, both in PEM."""
 
     certificate: bytes
     key: bytes
@@ -41,7 +41,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A certificate authority that can issue; `now` dates a certificate."""
+    """A certificate authority that issues certificates. `now` is the time of issue."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -64,7 +64,7 @@ class Authority:
 
     @classmethod
     def load(cls, credential: Credential) -> Authority:
-        """Return the authority with this certificate and key; ValueError or TypeError if none."""
+        """Return the authority with this certificate and key; TypeError or ValueError if bad."""
         key = serialization.load_pem_private_key(credential.key, password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise TypeError(f"expected an EC key for the authority, found {type(key).__name__}")
@@ -145,7 +145,7 @@ def _key_usage(*purposes: str) -> x509.KeyUsage:
 
 
 def general_name(name: str) -> x509.GeneralName:
-    """A DNS name or an IP address, whichever it is."""
+    """Return an IP address if the name is one, and otherwise a DNS name."""
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
@@ -153,5 +153,5 @@ def general_name(name: str) -> x509.GeneralName:
 
 
 def pem(certificate: x509.Certificate) -> bytes:
-    """A certificate as PEM."""
+    """Return a certificate in PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM)

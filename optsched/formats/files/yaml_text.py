@@ -1,9 +1,10 @@
-"""YAML and JSON texts as plain values, document by document; the only place that knows PyYAML.
+"""YAML and JSON texts as plain values, one document at a time. Only this module uses PyYAML.
 
 Plain scalars are read as kubectl reads them (sigs.k8s.io/yaml on go-yaml 2), so that a manifest has
-the same meaning in both: `yes` and `on` are true, `010` is 8, a timestamp stays a text, keys are
-always texts. One difference: `y` and `n` stay texts, as in PyYAML and YAML 1.2, for they name
-things; kubectl refuses a manifest with `name: y`. The parser is libyaml's where PyYAML has it.
+the same meaning for both programs: `yes` and `on` are true, `010` is 8, timestamps are texts, and
+keys are always texts. One difference: `y` and `n` are texts, as in PyYAML and YAML 1.2, because
+users choose them as names. kubectl refuses a manifest with `name: y`. The parser is libyaml if
+PyYAML was built with libyaml.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 
     from optsched.api.fields import Schema
 
-# The classes of events share no base that has what each kind of them carries.
+# The event classes have no common base class with the attributes that they share.
 _Event: TypeAlias = Any
 
 _CORE: Final = "tag:yaml.org,2002:"
 _NUMBERS: Final = frozenset(f"{_CORE}{name}" for name in ("int", "float", "bool", "null"))
 _MERGE: Final = "<<"
 _ALIASED: Final = (100_000, 20)
-"""Values that aliases of a part may stand for: to begin with, and for each of its characters."""
+"""Limit on values that aliases stand for: a base, and an addition per character of the part."""
 _ITEMS: Final = "items"
 
 _DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -54,17 +55,17 @@ _WORDS: Final[dict[str, Any]] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
 }
 _LETTERS: Final = frozenset(("y", "Y", "n", "N"))
-"""Texts here, and truth values to kubectl: they are written in quotes."""
+"""Texts that kubectl reads as booleans. They are written in quotes."""
 _MAX_DIGITS: Final = 400
 _STEP: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
-"""A part of the path of a field: a name, or a position or a key in brackets."""
+"""A step in the path of a field: a name, or an index or a key in brackets."""
 
 _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _DUMPER_BASE: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _Dumper(_DUMPER_BASE):  # type: ignore[misc]  # chosen at run time
-    """Writes no anchors, and quotes every text that kubectl would not read as one."""
+    """Writes no anchors, and quotes every text that kubectl would not read as a text."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
@@ -73,7 +74,7 @@ class _Dumper(_DUMPER_BASE):  # type: ignore[misc]  # chosen at run time
         is_plain = isinstance(scalar(text), str) and text not in _LETTERS
         style = None if is_plain else "'"
         if not plaintext.is_plain(text):
-            # Double quotes alone have escapes.
+            # Only double quotes allow escapes.
             style = '"'
         node: yaml.Node = self.represent_scalar(f"{_CORE}str", text, style=style)
         return node
@@ -84,7 +85,7 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 @dataclass(frozen=True, slots=True)
 class TextError:
-    """Why a part of a text cannot be read; lines and columns count from 1."""
+    """A part of a text that can not be read. Lines and columns count from 1."""
 
     line: int
     column: int
@@ -98,11 +99,11 @@ class Document:
     Attributes
     ----------
     line
-        Where it starts, counted from 1.
+        Line of its start, counted from 1.
     item_lines
-        Where each of its `items` starts; empty where that is not known.
+        Lines of the entries of its `items`; empty if unknown.
     end
-        How many characters of the text have been read with it.
+        Number of characters of the text read up to the end of its part.
 
     """
 
@@ -113,9 +114,9 @@ class Document:
 
 
 def read_yaml(text: str) -> Iterator[Document | TextError]:
-    """The documents of a text in order; a broken one does not keep the next from being read.
+    """Yield the documents of a text in order; an invalid document does not affect the next one.
 
-    A key that comes twice is reported before its document, in which the last one counts.
+    A duplicate key is reported before its document. The last value of the key counts.
     """
     starts = [0, *(match.start() for match in _DOCUMENT.finditer(text))]
     line = 0
@@ -127,7 +128,7 @@ def read_yaml(text: str) -> Iterator[Document | TextError]:
 
 
 def read_json(text: str) -> Iterator[Document | TextError]:
-    """The one document of a text."""
+    """Yield the only document of a JSON text, or its error."""
     try:
         yield Document(json.loads(text), 1, (), len(text))
     except json.JSONDecodeError as e:
@@ -137,7 +138,7 @@ def read_json(text: str) -> Iterator[Document | TextError]:
 
 
 def line_of(text: str, document: Document, path: str) -> int:
-    """The line of a field of a document of a YAML text, or of the nearest part that is there.
+    """Return the line of a field in a document, or of its nearest existing ancestor.
 
     path: as in `FieldError`, such as `spec.tasks[0].name`.
     """
@@ -156,7 +157,7 @@ def line_of(text: str, document: Document, path: str) -> int:
 
 @lru_cache(maxsize=1)
 def _nodes(text: str) -> tuple[yaml.Node, ...]:
-    """The documents of a text up to the first that is broken; many problems are of one text."""
+    """Return the documents before the first invalid one, cached because problems share a text."""
     found: list[yaml.Node] = []
     with suppress(yaml.YAMLError, RecursionError, UnicodeEncodeError):
         for node in yaml.compose_all(text, Loader=_LOADER):
@@ -165,7 +166,7 @@ def _nodes(text: str) -> tuple[yaml.Node, ...]:
 
 
 def _child(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
-    """The line on which a part of a node begins, and the part; None where there is none."""
+    """Return the line of a child of a node, and the child; None if it does not exist."""
     if isinstance(node, yaml.SequenceNode):
         items = node.value[int(step) :] if step.isdecimal() else []
         return (items[0].start_mark.line + 1, items[0]) if items else None
@@ -177,7 +178,7 @@ def _child(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
 
 
 def write_yaml(value: object) -> str:
-    """A value as YAML, keys in order, no anchors; control characters are escapes."""
+    """Return a value as YAML with sorted keys, escaped control characters and no anchors."""
     text: str = yaml.dump(value, Dumper=_Dumper, allow_unicode=True, width=100)
     return plaintext.printable(text, keep="\n\t")
 
@@ -201,7 +202,7 @@ def _read_part(part: str, line: int, end: int) -> Iterator[Document | TextError]
     except yaml.MarkedYAMLError as e:
         yield _syntax_error(e, line)
     except (yaml.YAMLError, RecursionError) as e:
-        reason = getattr(e, "reason", "it goes too deep")
+        reason = getattr(e, "reason", "it is nested too deeply")
         yield TextError(line + 1, 1, f"is not YAML that can be read: {reason}")
     finally:
         loader.dispose()
@@ -219,7 +220,7 @@ def _error(problem: str, event: _Event) -> yaml.MarkedYAMLError:
 
 
 class _Builder:
-    """Values from the events of a parser; an anchored value is built once and shared."""
+    """Builds values from parser events. Aliases of an anchor share one value."""
 
     def __init__(self, loader: Any, line: int, end: int, size: int) -> None:  # noqa: ANN401  C or Python
         self._most_aliased = _ALIASED[0] + _ALIASED[1] * size
@@ -233,7 +234,7 @@ class _Builder:
         self._item_lines: list[int] = []
 
     def documents(self) -> Iterator[Document | TextError]:
-        """The documents of the part, each after the remarks about it."""
+        """Yield the documents of the part, each after the problems found in it."""
         self._get()
         while type(self._get()) is not yaml.StreamEndEvent:
             self._anchors, self._remarks, self._item_lines = {}, [], []
@@ -249,8 +250,8 @@ class _Builder:
         kind = type(event)
         if kind is yaml.AliasEvent:
             if event.anchor not in self._anchors:
-                raise _error(f"the alias {event.anchor} names nothing that is complete", event)
-            # Shared values cost nothing here, but readers visit them once for each alias.
+                raise _error(f"the alias {event.anchor} names no complete anchor", event)
+            # Shared values need no memory here, but readers visit them once for each alias.
             self._num_values += self._sizes[event.anchor]
             self._num_aliased += self._sizes[event.anchor]
             if self._num_aliased > self._most_aliased:
@@ -276,7 +277,7 @@ class _Builder:
         return built
 
     def _items(self, event: _Event) -> Any:  # noqa: ANN401
-        """The content of `items`; if it is a list, the line of each item is kept."""
+        """Return the value of `items`. If it is a list, the line of each entry is recorded."""
         if type(event) is not yaml.SequenceStartEvent:
             return self._value(event)
         built: list[Any] = []
@@ -284,7 +285,8 @@ class _Builder:
         while type(event := self._get()) is not yaml.SequenceEndEvent:
             lines.append(self._line + event.start_mark.line)
             built.append(self._value(event))
-        # Lists further down have been read before this one ends.
+        # Nested lists named `items` have ended before this list ends, so this assignment is the
+        # last.
         self._item_lines = lines
         return built
 
@@ -303,7 +305,7 @@ class _Builder:
                     TextError(
                         self._line + mark.line,
                         mark.column + 1,
-                        f"the key {name} comes twice: write it once",
+                        f"the key {name} occurs twice: write it once",
                     )
                 )
             built[name] = part
@@ -318,7 +320,7 @@ class _Builder:
         raise _error("a key must be a text", event)
 
     def _merge(self, parts: object, key: _Event) -> dict[str, Any]:
-        """The mappings that `<<` names, an earlier one before a later one."""
+        """Return the merged mappings of `<<`; an earlier mapping overrides a later one."""
         found: dict[str, Any] = {}
         for part in parts if isinstance(parts, list) else [parts]:
             if not isinstance(part, dict):
@@ -335,7 +337,7 @@ class _Builder:
 
 @lru_cache(maxsize=65536)
 def scalar(text: str) -> Any:  # noqa: ANN401  whatever the text says
-    """The value of a plain scalar."""
+    """Return the value of a plain scalar."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in "+-.0123456789":
@@ -354,12 +356,12 @@ def scalar(text: str) -> Any:  # noqa: ANN401  whatever the text says
 
 
 def read_document(path: Path, kind: str) -> tuple[str, Document]:
-    """The text of a file in YAML or JSON and the one document in it.
+    """Return the text of a YAML or JSON file, and the only document in it.
 
     Raises
     ------
     InstanceError
-        The file can not be read, or is not one document of this kind.
+        The file can not be read, or does not consist of one document of this kind.
 
     """
     what = kind.lower()
@@ -374,7 +376,7 @@ def read_document(path: Path, kind: str) -> tuple[str, Document]:
         raise InstanceError("\n".join(told))
     found = [p for p in parts if isinstance(p, Document) and p.value is not None]
     if len(found) != 1 or not isinstance(found[0].value, dict):
-        raise InstanceError(f"{path}: a {what} is one document with fields")
+        raise InstanceError(f"{path}: a {what} must be one document, a mapping of fields")
     given = (found[0].value.get("apiVersion"), found[0].value.get("kind"))
     if given != (API_VERSION, kind):
         message = f"is {given[0]} {given[1]}: write apiVersion: {API_VERSION} and kind: {kind}"
@@ -383,7 +385,7 @@ def read_document(path: Path, kind: str) -> tuple[str, Document]:
 
 
 def unknown_paths(value: object, schema: Schema, path: str = "") -> Iterator[str]:
-    """Paths of fields that the schema does not have."""
+    """Yield the paths of fields that the schema does not have."""
     if isinstance(value, dict) and "properties" in schema:
         for name, part in value.items():
             at = f"{path}.{name}" if path else str(name)

@@ -1,1 +1,1 @@
-"""Snapshots from objects, files and folders, and snapshots as objects."""
+"""Snapshots: assembly from objects, files and folders, and encoding as objects."""

@@ -1,7 +1,7 @@
 """An instance: the cluster in a file, a folder of manifests or a trace, and its identity.
 
-Every file and every document of it is read, even if others have problems. Only a place without
-anything to schedule is an error.
+Every file and every document is read, even if others are invalid. InstanceError is raised only if
+there is nothing to schedule.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from optsched.units import FieldError
 
 Progress: TypeAlias = "Callable[[int, int], None]"
-"""Called with the number of characters read and their total."""
+"""Called with the number of characters read, and the total number of characters."""
 
 Preview: TypeAlias = (
     "Callable[[Iterable[tuple[Mapping[str, Any], str]]],"
     " Iterable[tuple[Mapping[str, Any], str, tuple[FieldError, ...]]]]"
 )
-"""Replaces objects by what controllers would create for them; see `controllers.job.preview`."""
+"""Replaces objects by those that controllers would create; see `controllers.job.preview`."""
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
@@ -50,18 +50,18 @@ _LIST: Final = "List"
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A cluster that was read from a place.
+    """A cluster that was read from a file or folder.
 
     Attributes
     ----------
     path
-        The file or folder, as it was given.
+        The file or folder, as the user gave it.
     problems
-        Problems, with file and line; the rest is in the snapshot.
+        Problems with file and line. Valid objects are in the snapshot.
     notices
-        Valid objects that were skipped, in sentences.
+        Sentences about valid objects that were skipped.
     left_out
-        Objects of kinds that no scheduler reads, in sentences with file and line.
+        Sentences with file and line about objects of kinds that no scheduler reads.
 
     """
 
@@ -74,7 +74,7 @@ class Instance:
 
 @dataclass(slots=True)
 class _Objects:
-    """Objects with the place of each, and documents that are no object."""
+    """Objects with the location of each, and problems of documents that are not objects."""
 
     values: list[Mapping[str, Any]]
     where: list[str]
@@ -94,21 +94,22 @@ def read_instance(
     Parameters
     ----------
     path
-        A manifest in YAML (any number of documents) or JSON, lists of objects included; a folder
-        of such files, read recursively in name order; or a pod list of the openb trace in CSV.
+        A manifest in YAML (any number of documents) or JSON, which may contain lists of objects; a
+        folder of such files, read recursively in name order; or a pod list of the openb trace in
+        CSV.
     options
-        Whose pods are ours.
+        Which pods belong to this scheduler.
     taken_ms
-        The time of the snapshot; None for that of a dump or else the latest creation.
+        The time of the snapshot; None for the time of a dump, or else of the latest creation.
     progress
-        Called with the number of objects read so far.
+        Called with the number of characters read so far.
     preview
-        Replaces objects by those that controllers would create for them; None for no such objects.
+        Replaces objects by those that controllers would create; None to keep all objects.
 
     Raises
     ------
     InstanceError
-        The file does not exist, or holds no object of a kind that a scheduler reads.
+        The file does not exist, or contains no object of a kind that a scheduler reads.
 
     """
     where = Path(path)
@@ -135,13 +136,13 @@ def read_instance(
 def read_objects(
     path: str | Path, progress: Progress | None = None
 ) -> tuple[list[Mapping[str, Any]], tuple[ObjectProblem, ...]]:
-    """The plain objects at a path, lists taken apart, and what is none; InstanceError as above."""
+    """Return the objects at a path, with lists expanded, and problems; raises InstanceError."""
     found = _read_files(_files(Path(path)), Path(path), progress or _silent)
     return found.values, tuple(found.problems)
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files that are read for an instance at a path; InstanceError where there are none."""
+    """Return the files of the instance at a path; raises InstanceError if there are none."""
     if path.suffix.lower() == _CSV:
         return [path, path.with_name(NODE_LIST)]
     return _files(path)
@@ -151,7 +152,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _silent(read: int, total: int) -> None:
-    """Progress that is not shown."""
+    """Ignore the progress."""
 
 
 def _files(path: Path) -> list[Path]:
@@ -211,7 +212,7 @@ def _text(file: Path, found: _Objects) -> str:
 
 
 def _objects(part: Document) -> Iterator[tuple[Any, int]]:
-    """The object of a document with its line, or the objects of a list with theirs."""
+    """Yield the object of a document with its line, or each object of a list with its line."""
     value = part.value
     if value is None:
         return
@@ -222,7 +223,7 @@ def _objects(part: Document) -> Iterator[tuple[Any, int]]:
     kind = value["kind"].removesuffix(_LIST)
     given = {"apiVersion": value.get("apiVersion"), "kind": kind} if kind else {}
     for number, item in enumerate(value["items"]):
-        # Items of typed lists, such as an answer of the API server, do not repeat their kind.
+        # Items of typed lists, such as those of the API server, do not repeat their kind.
         whole = {**given, **item} if isinstance(item, dict) else item
         yield whole, lines[number] if lines else part.line
 
@@ -233,11 +234,11 @@ def _is_list(value: object) -> bool:
     return isinstance(value.get("kind"), str) and value["kind"].endswith(_LIST)
 
 
-# --- what to say about it ------------------------------------------------------------------------
+# --- problems and notices ------------------------------------------------------------------------
 
 
 def _unknown(found: _Objects) -> Iterator[ObjectProblem]:
-    """Fields that custom kinds do not have; a server would drop them without a word."""
+    """Yield fields that a custom kind does not have. An API server would silently drop them."""
     for value, where in zip(found.values, found.where, strict=True):
         if not isinstance(value, dict):
             continue
@@ -272,12 +273,12 @@ SOLVERS: Final = ("ortools", "numpy", "scipy")
 
 
 def instance_identity(path: str | Path) -> InstanceIdentity:
-    """The files that `read_instance` reads at a path, with the SHA-256 of their bytes.
+    """Return the files that `read_instance` reads at a path, with the SHA-256 of their bytes.
 
     Raises
     ------
     InstanceError
-        Nothing is there.
+        There is no such file or folder, or the folder has no manifest.
     OSError
         A file can not be read.
 
@@ -292,13 +293,13 @@ def instance_identity(path: str | Path) -> InstanceIdentity:
 
 
 def snapshot_identity(snapshot: Snapshot) -> InstanceIdentity:
-    """The same for a snapshot without a file: SHA-256 over its manifests, line by line."""
+    """Return the identity of a snapshot without a file: SHA-256 over its manifests, by line."""
     lines = (json.dumps(each, sort_keys=True, ensure_ascii=False) for each in encode(snapshot))
     return InstanceIdentity("", (FileSum("snapshot", checksum("\n".join(lines))),))
 
 
 def versions(own: str) -> dict[str, str]:
-    """Versions by name: of Python, of what solves, and our own, which is handed in."""
+    """Return the versions of optsched (`own`), Python and the solver packages, by name."""
     found = {"optsched": own, "python": platform.python_version()}
     for name in SOLVERS:
         try:

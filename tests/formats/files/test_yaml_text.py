@@ -109,8 +109,8 @@ def test_anchors_and_merges():
         ("a: 1\nb: [1,\nc: }\n", 3, 4, "did not find expected node content"),
         ("a: 1\n\tb: 2\n", 2, 1, "found a tab character that violates indentation"),
         ("a: b: c", 1, 5, "mapping values are not allowed in this context"),
-        ("a: &x [*x]", 1, 8, "the alias x names nothing that is complete"),
-        ("a: *y", 1, 4, "the alias y names nothing that is complete"),
+        ("a: &x [*x]", 1, 8, "the alias x names no complete anchor"),
+        ("a: *y", 1, 4, "the alias y names no complete anchor"),
         ("? [1]\n: 2", 1, 3, "a key must be a text"),
         ("a: {<<: 3}", 1, 5, "<< needs a mapping or a list of mappings"),
     ],
@@ -136,7 +136,7 @@ def test_what_no_parser_takes_is_told(text: str):
 
 def test_a_key_that_comes_twice_is_remarked():
     found = list(read_yaml("a: 1\nb: {c: 1, c: 2}\n"))
-    assert found[0] == TextError(2, 11, "the key c comes twice: write it once")
+    assert found[0] == TextError(2, 11, "the key c occurs twice: write it once")
     assert isinstance(found[1], Document)
     assert found[1].value == {"a": 1, "b": {"c": 2}}
 

@@ -92,7 +92,7 @@ def test_broken_texts_do_not_keep_others_from_being_read(tmp_path: Path):
         "bytes.yaml: is not UTF-8: byte 3 is 0xff",
         "bad.json:1:10: is not JSON: a value is expected",
         "half.yaml:2:1: is not YAML: while parsing a flow node, did not find expected node content",
-        f"twice.yaml:{lines}:1: the key kind comes twice: write it once",
+        f"twice.yaml:{lines}:1: the key kind occurs twice: write it once",
     ]
 
 
