@@ -143,7 +143,7 @@ def test_two_halves_share_a_gpu_and_know_it(site: Site) -> None:
     asked = {"limits": {"volcano.sh/vgpu-number": "1"}}
     container = {"name": "main", "image": "none", "resources": asked}
     site.pod("claims", containers=[container], annotations=claims, nodeName=node)
-    for name, said in ((freed, "it was bound with GPU-a"), ("claims", "came with its node")):
+    for name, said in ((freed, "it was bound with GPU-a"), ("claims", "was created with its node")):
         (event,) = until(lambda name=name: site.events(name, "DevicesNotBound"), "it is told")
         assert said in event["message"]
         assert event["type"] == "Warning"

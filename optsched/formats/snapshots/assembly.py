@@ -1,4 +1,4 @@
-"""A whole cluster from plain objects, in any order and from any source."""
+"""Assembly of a whole cluster from plain objects, in any order and from any source."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Snapshot
 
 SNAPSHOT_KIND: Final = "Snapshot"
-"""Says in `takenAt` when a snapshot was taken that has been written out as objects."""
+"""The object of a dump that records in `takenAt` when the snapshot was taken."""
 
 _NO_NAME: Final = "is missing: every object needs a name"
 _NAME_NO_TEXT: Final = "is not a text: write it in quotes"
 _NO_MAPPING: Final = "is not a mapping of field names to values"
-_NO_TEXT: Final = f"is not a text; the object is taken to be in {DEFAULT_NAMESPACE}"
+_NO_TEXT: Final = f"is not a text; the object is read as one of namespace {DEFAULT_NAMESPACE}"
 _NO_KIND: Final = "is no object: it needs apiVersion, kind and metadata"
-_NO_SHARDING: Final = "is no sharding: write {mode: soft, name: NAME}, or hard"
-_NO_ANSWER: Final = "is no answer: it needs a question and a reply in JSON"
+_NO_SHARDING: Final = "is not a valid sharding: write {mode: soft, name: NAME}, or hard"
+_NO_ANSWER: Final = "is not a valid answer: it needs a question and a reply in JSON"
 _TWICE: Final = "is there more than once; the last one counts"
 _NO_NODE: Final = "is no node of this cluster"
 
@@ -62,26 +62,26 @@ _REPORT_ORDER: Final = (
     kinds.RESOURCE_QUOTA,
     kinds.NODE_SHARD,
 )
-"""The kinds whose fields are read, in the order in which mistakes are reported."""
+"""The kinds whose fields are read, in the order in which their errors are reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A snapshot, and the problems of the objects that it was made of.
+    """A snapshot, and the problems of the objects from which it was assembled.
 
     Attributes
     ----------
     num_read
-        How many objects there were of kinds that a snapshot is made of.
+        Number of objects of kinds that belong to a snapshot.
     problems
-        Every field without a reading, duplicates, references to nothing. An object that can not be
-        used carries its problem in the snapshot as well.
+        Invalid fields, duplicates, and references to missing objects. An object that can not be
+        used has its problem in the snapshot, too.
     ignored
-        How many objects there were of kinds that a snapshot is not made of, by `apiVersion Kind`.
+        Number of objects of all other kinds, by `apiVersion Kind`.
     left_out
-        The same objects one by one: `apiVersion Kind name` and `file:line`.
+        `apiVersion Kind name` and `file:line` of each of these ignored objects.
     elsewhere
-        How many pods wait for another scheduler, by its name; they are not in the snapshot.
+        Number of pods that wait for another scheduler, by its name. They are not in the snapshot.
 
     """
 
@@ -100,17 +100,17 @@ def assemble(
     *,
     where: Sequence[str] = (),
 ) -> Assembled:
-    """Return the snapshot of a cluster; a mistake in one object loses no other one.
+    """Return the snapshot of a cluster; an invalid object does not affect the other objects.
 
     Parameters
     ----------
     objects
-        Manifests or what an API server answers. Without a namespace they are in `default`, without
-        a creation time their place in the order counts as milliseconds.
+        Manifests, or objects from an API server. An object without a namespace is in `default`. Its
+        position stands for a missing creation time, in milliseconds.
     options
-        Which pods this scheduler decides.
+        Which pods belong to this scheduler.
     taken_ms
-        The time of the snapshot; None for that of the dump, or else the latest creation.
+        The time of the snapshot; None for the time of the dump, or else of the latest creation.
     where
         `file:line` of each object, for messages.
 
@@ -118,7 +118,7 @@ def assemble(
     index, options = ObjectIndex(objects, where), options or DecodeOptions()
     cluster = ClusterObjects(replace(options, sharding=options.sharding or index.sharding))
     cluster.nodes.set_device_table(_read_device_table(index))
-    # Priorities and claims first: pods that depend on them are decoded once.
+    # Priorities and claims come first, so that pods that depend on them are decoded only once.
     first = (kinds.PRIORITY_CLASS, kinds.NAMESPACE, *kinds.DEVICE_KINDS)
     for kind in (*first, *(kind for kind in READ_KINDS if kind not in first)):
         if kind == kinds.NODE:
@@ -147,7 +147,7 @@ def assemble(
 
 
 def _read_device_table(index: ObjectIndex) -> DeviceTable:
-    """Return how GPUs and NPUs may be cut; of several ConfigMaps, the first that says it counts."""
+    """Return the partitionings of GPUs and NPUs; the first ConfigMap that lists a model counts."""
     found = DeviceTable()
     for key, entry in index.objects_of(kinds.CONFIG_MAP).items():
         table, errors = parse_device_table(entry.obj)
@@ -188,17 +188,17 @@ class ObjectIndex:
     Attributes
     ----------
     problems
-        Documents that are no object, have no name, or occur twice.
+        Problems of documents that are not objects, have no name, or occur twice.
     ignored
-        Number of objects of kinds that a snapshot is not made of, by `apiVersion Kind`.
+        Number of objects of kinds that do not belong to a snapshot, by `apiVersion Kind`.
     left_out
-        The same objects one by one: `apiVersion Kind name` and `file:line`.
+        `apiVersion Kind name` and `file:line` of each of these ignored objects.
     taken_ms
-        When the snapshot was taken, where its dump says so.
+        The time of the snapshot, if its dump records the time.
     answers
-        Answers of external services, if its dump has them.
+        Recorded answers of external services, if the dump has them.
     sharding
-        The shards of a dump.
+        The sharding of a dump.
 
     """
 
@@ -217,7 +217,7 @@ class ObjectIndex:
         for kind, entries in self._entries.items():
             ordered = {key: entries[key] for key in sorted(entries)}
             if not self._is_dump:
-                # Leave out what only a dump may say of its objects.
+                # Drop annotations that count only in a dump.
                 ordered = {
                     key: Entry(without_snapshot_annotations(entry.obj), entry.where)
                     for key, entry in ordered.items()
@@ -226,15 +226,15 @@ class ObjectIndex:
 
     @property
     def num_read(self) -> int:
-        """How many objects there are."""
+        """The number of indexed objects."""
         return sum(map(len, self._entries.values()))
 
     def objects_of(self, kind: kinds.Kind) -> Mapping[str, Entry]:
-        """The objects of a kind by key, in key order."""
+        """Return the objects of a kind by key, in key order."""
         return self._entries[kind]
 
     def get(self, kind: kinds.Kind, key: str) -> Entry | None:
-        """One object; None where there is none."""
+        """Return one object, or None."""
         return self._entries[kind].get(key)
 
     def _file(self, obj: object, position: int, where: str) -> None:
@@ -303,7 +303,7 @@ def _is_object(text: str) -> bool:
 
 
 def _is_partition_table(obj: dict[str, Any]) -> bool:
-    """Whether a ConfigMap is read: the one that says how MIG may cut GPUs."""
+    """Return whether a ConfigMap contains the tables for partitioning GPUs and NPUs."""
     data = obj.get("data")
     return isinstance(data, dict) and CONFIG_FILE in data
 
@@ -311,7 +311,7 @@ def _is_partition_table(obj: dict[str, Any]) -> bool:
 def _completed(
     kind: kinds.Kind, obj: dict[str, Any], meta: dict[str, Any], position: int
 ) -> dict[str, Any]:
-    """The object with the namespace and the creation time that a server would have given it."""
+    """Return the object with the namespace and creation time that an API server would set."""
     given: dict[str, str] = {}
     if kind.namespaced and not isinstance(meta.get("namespace") or None, str):
         given["namespace"] = DEFAULT_NAMESPACE

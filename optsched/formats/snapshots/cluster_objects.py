@@ -1,6 +1,6 @@
-"""The objects of a cluster, from events or from files, as snapshots. No I/O, no clock.
+"""Snapshots of the objects of a cluster, from events or from files. No I/O, no clock.
 
-Gangs are PodGroups with their pods, and pods without a PodGroup.
+A gang is a PodGroup with its pods, or a pod without a PodGroup.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ if TYPE_CHECKING:
 
 
 MOST_SHUFFLES: Final = 64
-"""Plugins whose times in annotations are kept: tenants can write annotations of any name."""
+"""Maximum number of plugins whose shuffle times are kept; tenants can add annotations at will."""
 
 
 class GangStore:
-    """Gangs by key; `refresh` assembles those whose pods or PodGroup changed.
+    """Gangs by key. `refresh` assembles those whose pods or PodGroup changed.
 
     Attributes
     ----------
     groups
-        PodGroups as the server has them.
+        PodGroups as on the API server.
     table
-        Priority classes in force.
+        The current priority classes.
     group_problems
-        Fields of PodGroups that could not be read, with the kind, by key of the gang.
+        Invalid fields of PodGroups, with their kind, by key of the gang.
     flaws
         Pods that may not join the gang that they name, by key of the gang.
 
@@ -98,13 +98,13 @@ class GangStore:
         self._queues = queues
         self.flaws: dict[str, tuple[Flaw, ...]] = {}
         self._guested: set[str] = set()
-        """Gangs that pods name of other users than that of the PodGroup."""
+        """Keys of gangs that pods of users other than the PodGroup's name."""
         self._scheduling_groups: dict[Kind, dict[str, SchedulingPodGroup]] = {
             kind: {} for kind in kinds.SCHEDULING_POD_GROUPS
         }
         self._held: dict[str, Reason] = {}
         self._moves: dict[str, str] = {}
-        self._admitted: dict[str, str] = {}  # the queues that gangs with pods on nodes count for
+        self._admitted: dict[str, str] = {}  # the admitting queue of each gang that holds resources
         self._gangs = builder.gangs
         self._own_shuffles: dict[str, int] = {}
         self._written_shuffles: dict[str, int] = {}
@@ -130,8 +130,8 @@ class GangStore:
     def last_shuffle_ms(self, taken_ms: int | None) -> dict[str, int]:
         """Return when each plugin last moved pods to better nodes.
 
-        taken_ms: now; None where times in the future count. By another process's clock they would
-        stop a plugin until then.
+        taken_ms: the current time; None counts all times. Later times are ignored, because a wrong
+        clock of another process would block the plugin until then.
         """
         found: dict[str, int] = {}
         for times in (self._written_shuffles, self._own_shuffles):
@@ -141,48 +141,48 @@ class GangStore:
         return found
 
     def apply_scheduling_group(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        """Store a state of a PodGroup of Kubernetes itself; None for a deleted one."""
+        """Store a state of a PodGroup of `scheduling.k8s.io`; None for a deleted one."""
         group = None if obj is None else parse_scheduling_group(obj)[0]
         store_or_drop(self._scheduling_groups[kind], gang_key(key), group)
         self._pods.touched_gangs.add(gang_key(key))
 
     def set_priorities(self, table: Priorities) -> None:
-        """Set the priority classes in force; every gang with a PodGroup is assembled again."""
+        """Set the current priority classes; every gang with a PodGroup is assembled again."""
         self.table = table
         self._pods.set_priorities(table)
         self._pods.touched_gangs.update(self.groups, *self._scheduling_groups.values())
 
     def touch_without_group(self) -> None:
-        """Have gangs without a PodGroup assembled again: their namespace may name their queue."""
+        """Mark gangs without a PodGroup as changed: a namespace may name their queue."""
         self._pods.touched_gangs.update(key for key in self._pods.gangs if key not in self.groups)
 
     def touch_with_guests(self) -> None:
-        """Have gangs assembled again of which a queue decides who may join."""
+        """Mark gangs with pods of other users as changed, because a queue decides who may join."""
         self._pods.touched_gangs.update(self._guested)
 
     def assume_bound(self, key: str) -> None:
-        """Fix the queue of a gang of which a pod is about to be bound."""
+        """Fix the queue of a gang before one of its pods is bound."""
         gang = self._gangs.lookup(key)
         if gang is not None:
             self._admitted.setdefault(gang.key, gang.queue)
 
     def assume_moves(self, key: str, text: str) -> None:
-        """Count a gang as having this record of moves, until the server has it as well."""
+        """Assume that a gang has this record of moves, until the API server confirms the record."""
         self._moves[key] = text
         self._pods.touched_gangs.add(key)
 
     def forget_moves(self) -> None:
-        """Count gangs as having the records that the server has."""
+        """Drop all assumed records of moves."""
         self._pods.touched_gangs.update(self._moves)
         self._moves.clear()
 
     def hold_gang(self, key: str, reason: Reason) -> None:
-        """Keep a gang from being scheduled until it is released."""
+        """Exclude a gang from scheduling until it is released."""
         self._held[key] = reason
         self._pods.touched_gangs.add(key)
 
     def release_gang(self, key: str) -> bool:
-        """Let a gang be scheduled again; returns whether it was held."""
+        """Allow scheduling of a gang again; returns whether it was held."""
         if self._held.pop(key, None) is None:
             return False
         self._pods.touched_gangs.add(key)
@@ -191,7 +191,7 @@ class GangStore:
     # --- gangs -----------------------------------------------------------------------------------
 
     def find_gang(self, key: str) -> Gang | None:
-        """Return a gang as of the last `refresh`; None where there was none."""
+        """Return a gang as of the last `refresh`, or None."""
         return self._gangs.lookup(key)
 
     def refresh(self) -> None:
@@ -217,7 +217,7 @@ class GangStore:
             if not tasks and not is_empty_group_of(group, self._options.scheduler_names):
                 return None
             if not tasks and group.meta.deletion_ms is not None:
-                # A finalizer keeps it in the API; its `minResources` wait for no pods.
+                # A finalizer keeps the PodGroup in the API; its `minResources` wait for no pods.
                 return None
             gang, remarks = gang_of_group(group, tasks, self.table)
             if group.errors or remarks:
@@ -246,11 +246,11 @@ class GangStore:
     def _find_members(
         self, key: str, group: PodGroup | None, upstream: SchedulingPodGroup | None
     ) -> tuple[Task, ...]:
-        """Return the tasks of a gang without pods that may not join it, which are flaws.
+        """Return the tasks of a gang; pods that may not join the gang become flaws instead.
 
-        Admission checks that when a pod or a PodGroup is created. Where two users create both at
-        one moment, neither review sees the other object. Roles are checked by admission alone,
-        which records the PodGroup on the pod. A pod that holds resources counts in any case.
+        Admission checks the right to join when a pod or a PodGroup is created. If two users create
+        both at the same time, neither review sees the other object. Only admission checks roles; it
+        records the PodGroup on the pod. A pod that holds resources counts in any case.
         """
         self._guested.discard(key)
         self.flaws.pop(key, None)
@@ -277,8 +277,8 @@ class GangStore:
             if denied:
                 message = (
                     f"user {denied[0]} may not use queue {named} of PodGroup {joined.meta.key}, "
-                    "which is of another user: the pod does not count and gets no node; delete "
-                    "it, or create it again for a PodGroup that is there"
+                    "which belongs to another user: the pod is ignored and gets no node; delete "
+                    "it, or create it again for an existing PodGroup"
                 )
                 flaws.append(Flaw(kinds.POD, task.key, FlawCode.ACCESS, message))
         if not flaws:
@@ -289,24 +289,24 @@ class GangStore:
 
     @staticmethod
     def _is_restricted(queue: Queue, pod: Pod, group: ObjectMeta, own: Collection[str]) -> bool:
-        """Whether the lists of a queue decide on a pod of another user than those of its group.
+        """Return whether a queue's access lists decide on a pod of a user other than its group's.
 
-        Where roles count, they have let the pod in if its record names the group and its queue. A
-        group without a record may be of the same user.
+        If roles apply, they have allowed the pod if its record names the group and its queue. A
+        group without a record may belong to the same user.
         """
         if pod.joined is None:
             return any(queue.access_lists.values())
         return bool(own) and pod.joined != format_joined(group.uid, queue.name)
 
     def _find_scheduling_group(self, key: str) -> tuple[Kind, SchedulingPodGroup] | None:
-        """Return a PodGroup of Kubernetes itself in the newest version that is served."""
+        """Return a `scheduling.k8s.io` PodGroup in its newest served version, with its kind."""
         known = ((kind, groups.get(key)) for kind, groups in self._scheduling_groups.items())
         return next(((kind, group) for kind, group in known if group is not None), None)
 
     def _keep_admitted_queue(self, key: str, gang: Gang | None) -> Gang | None:
-        """Return the gang in the queue that admitted it, as long as pods of it hold resources.
+        """Return the gang in the queue that admitted it, while any of its pods holds resources.
 
-        A PodGroup that is deleted, or names another queue, frees nothing that is in use.
+        The deletion of a PodGroup, or a change of its queue, does not release resources in use.
         """
         if gang is None or not any(task.status.holds_resources for task in gang.tasks):
             self._admitted.pop(key, None)
@@ -315,9 +315,9 @@ class GangStore:
         return gang if gang.queue == queue else replace(gang, queue=queue)
 
     def _limit_priority(self, key: str, gang: Gang | None) -> Gang | None:
-        """Return the gang with at most the priority of its pods, unless its class may lift it.
+        """Return the gang with at most the priority of its pods, unless its class may exceed that.
 
-        Quotas guard the priority of pods; a tenant sets that of a PodGroup without any.
+        Quotas restrict the priority of pods, but a tenant sets the priority of a PodGroup freely.
         """
         self._pods.flaws.pop((kinds.POD_GROUP, key), None)
         lifting = self._options.lifting_classes
@@ -335,7 +335,7 @@ class GangStore:
         if named and group is not None:
             message = (
                 f"spec.priorityClassName {named} ({gang.priority}) is above the priority {least} "
-                f"of its pods, which counts: name the class in the pods as well, or start the "
+                f"of its pods, which applies: set the class in the pods as well, or start the "
                 f"scheduler with --tenant-priority-class={named}"
             )
             about = (kinds.POD_GROUP, key)
@@ -343,7 +343,7 @@ class GangStore:
         return replace(gang, priority=least)
 
     def _add_assumed_moves(self, gang: Gang) -> Gang:
-        """Return the gang with the record of moves that is about to be written."""
+        """Return the gang with the record of moves that is assumed for it."""
         text = self._moves.get(gang.key)
         if text is None:
             return gang
@@ -373,7 +373,7 @@ READ_KINDS: Final = (
     kinds.NODE_SHARD,
     *kinds.DEVICE_KINDS,
 )
-"""The kinds that a snapshot is made of."""
+"""The kinds that belong to a snapshot."""
 
 OPTIONAL_KINDS: Final = frozenset(
     {
@@ -384,16 +384,16 @@ OPTIONAL_KINDS: Final = frozenset(
         *kinds.DEVICE_KINDS,
     }
 )
-"""Those of them that a cluster may do without: where one is not installed, it has no objects."""
+"""Kinds of `READ_KINDS` that a cluster need not serve. Without them it has no such objects."""
 
 
 class ClusterObjects:
-    """Parsed objects by kind, and the snapshots that they make.
+    """Parsed objects by kind, and the snapshots assembled from them.
 
     Attributes
     ----------
     pods, gangs, nodes, devices, volumes, queues, shards
-        The content of objects of these kinds, with changes that are assumed but not yet seen.
+        Stores of objects of these kinds, with assumed changes that no watch has confirmed.
 
     """
 
@@ -402,7 +402,7 @@ class ClusterObjects:
         options: DecodeOptions | None = None,
         takes_node: Callable[[Mapping[str, str]], bool] = take_every_node,
     ) -> None:
-        """takes_node: whether a node with these labels belongs to this scheduler."""
+        """takes_node: returns whether a node with these labels belongs to this scheduler."""
         options = options or DecodeOptions()
         problems: Problems = {}
         self._problems = problems
@@ -446,7 +446,7 @@ class ClusterObjects:
     def apply(self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False) -> None:
         """Apply a state of an object; None for a deleted one.
 
-        is_created: whether it is known to be the first state of a pod.
+        is_created: whether this is known to be the first state of a pod.
         """
         if kind != kinds.POD:
             self._apply_by_kind[kind](key, obj)
@@ -466,14 +466,14 @@ class ClusterObjects:
             self.gangs.set_priorities(priorities(self._classes.values))
 
     def build(self, taken_ms: int | None, used_namespaces: set[str]) -> Snapshot:
-        """Return the snapshot of the objects; parts that did not change are the same objects.
+        """Return the snapshot of the objects. Unchanged parts are the same objects as before.
 
         Parameters
         ----------
         taken_ms
-            When; None for the latest creation of a gang or queue.
+            The time of the snapshot; None for the latest creation of a gang or queue.
         used_namespaces
-            Namespaces of any objects: they exist, whether they are listed or not.
+            Namespaces of any objects. They exist, whether or not they are listed.
 
         """
         self.refresh_priorities()
@@ -509,20 +509,20 @@ class ClusterObjects:
         return self._builder.find_node(name) is not None
 
     def find_node(self, name: str) -> Node | None:
-        """Return a node of this scheduler; None where there is no such node."""
+        """Return a node of this scheduler, or None."""
         return self._builder.find_node(name)
 
     def node_labels(self, name: str) -> Mapping[str, str] | None:
-        """Return the labels of a node; None where there is no such node."""
+        """Return the labels of a node of this scheduler, or None."""
         node = self._builder.find_node(name)
         return None if node is None else node.labels
 
     def tasks_without_node(self) -> list[Task]:
-        """Return the tasks on nodes that do not exist, in the order of their keys."""
+        """Return the tasks on nodes that do not exist, in key order."""
         return self._builder.tasks_without_node()
 
     def problems(self) -> Problems:
-        """Return every field that could not be read, as of the last snapshot."""
+        """Return all invalid fields by kind and key, as of the last snapshot."""
         found = {**self._problems, **self.volumes.storage_problems()}
         for gang, (kind, errors) in self.gangs.group_problems.items():
             found[kind, object_key(gang)] = errors

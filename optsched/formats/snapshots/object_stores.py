@@ -1,4 +1,4 @@
-"""Objects of the kinds that snapshots consist of, except pods, parsed as they change."""
+"""Stores of parsed objects of the kinds in a snapshot, except pods, updated by events."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ Raw: TypeAlias = "dict[str, Any]"
 """An object of Kubernetes in JSON."""
 
 Problems: TypeAlias = "dict[tuple[Kind, str], tuple[FieldError, ...]]"
-"""Fields that could not be read, by kind and key of their object."""
+"""Invalid fields by kind and key of their object."""
 
 T = TypeVar("T")
 V = TypeVar("V")
 
 NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
-"""The label that every namespace has, with its own name."""
+"""The label with its own name that every namespace has."""
 
 STORAGE_KINDS: Final = (kinds.PERSISTENT_VOLUME, kinds.STORAGE_CLASS)
 
@@ -68,7 +68,7 @@ def store_or_drop(store: dict[Any, Any], key: object, value: object) -> None:
 
 
 def string_map(obj: Mapping[str, Any], field: str) -> dict[str, str]:
-    """Return the labels or annotations of an object whose values are strings."""
+    """Return the labels or annotations of an object, without values that are not strings."""
     found = obj.get("metadata", {}).get(field)
     if not isinstance(found, dict):
         return {}
@@ -76,14 +76,14 @@ def string_map(obj: Mapping[str, Any], field: str) -> dict[str, str]:
 
 
 class ParsedStore(Generic[T]):
-    """The objects of one kind that could be parsed.
+    """The valid objects of one kind.
 
     Attributes
     ----------
     by_key
-        In the order in which they were created.
+        In order of creation.
     values
-        In the order of their keys, as of the last `refresh`; the very same tuple until one changes.
+        In key order, as of the last `refresh`. The tuple stays the same object until one changes.
 
     """
 
@@ -108,7 +108,7 @@ class ParsedStore(Generic[T]):
         self._is_stale = True
 
     def refresh(self) -> bool:
-        """Bring `values` up to date; returns whether an event came since the last time."""
+        """Update `values`; returns whether an event arrived since the last refresh."""
         if not self._is_stale:
             return False
         values = tuple(self.by_key[key] for key in sorted(self.by_key))
@@ -119,7 +119,7 @@ class ParsedStore(Generic[T]):
 
 
 class QueueStore(ParsedStore["ApiQueue"]):
-    """Queues as the server has them, and as sessions see them."""
+    """Queues as on the API server, and as domain queues for sessions."""
 
     def __init__(self, problems: Problems) -> None:
         super().__init__(kinds.QUEUE, _parse_queue, problems)
@@ -146,7 +146,7 @@ def _parse_queue(obj: Raw) -> tuple[ApiQueue | None, tuple[FieldError, ...]]:
 
 
 class ShardStore(ParsedStore[NodeShard]):
-    """NodeShards as the server has them, and as sessions see them."""
+    """NodeShards as on the API server, and the sharding for sessions."""
 
     def __init__(self, sharding: Sharding, problems: Problems) -> None:
         super().__init__(kinds.NODE_SHARD, parse_nodeshard, problems)
@@ -163,12 +163,12 @@ class ShardStore(ParsedStore[NodeShard]):
 
 
 class NamespaceStore:
-    """Namespaces by name, also those known only from other objects.
+    """Namespaces by name, including those known only from other objects.
 
     Attributes
     ----------
     labels
-        As of the last `refresh`; the very same mapping until one changes.
+        As of the last `refresh`. The mapping stays the same object until one changes.
 
     """
 
@@ -187,7 +187,7 @@ class NamespaceStore:
         return string_map(self._raw.get(name, {}), "annotations")
 
     def refresh(self, used: set[str]) -> bool:
-        """Bring `labels` up to date; returns whether a namespace may have changed.
+        """Update `labels`; returns whether a namespace may have changed.
 
         used: namespaces of any objects.
         """
@@ -205,7 +205,7 @@ class NamespaceStore:
 
 
 class VolumeStore:
-    """Claims by key. A claim is parsed again when it, or any volume or class, changes."""
+    """Claims by key. A claim is parsed again after it or any volume or class changes."""
 
     def __init__(self, problems: Problems) -> None:
         self._problems = problems
@@ -228,12 +228,12 @@ class VolumeStore:
         self._is_storage_stale = True
 
     def find_claim(self, key: str) -> Claim | None:
-        """Return a claim in its present state; None where there is none."""
+        """Return a claim in its current state, or None."""
         obj = self._raw_claims.get(key)
         return None if obj is None else parse_claim(obj, self._current_storage())[0]
 
     def refresh(self) -> Mapping[str, Claim]:
-        """Return all claims by key; the very same mapping until one changes."""
+        """Return all claims by key. The mapping stays the same object until one changes."""
         stale = (
             self._stale_claims | self._raw_claims.keys()
             if self._is_storage_stale
@@ -256,7 +256,7 @@ class VolumeStore:
         return self._claims
 
     def storage_problems(self) -> Problems:
-        """Return the fields of volumes and classes that could not be read."""
+        """Return the invalid fields of volumes and classes."""
         volumes, classes = self._raw_storage.values()
         found: Problems = {}
         for key, obj in volumes.items():
@@ -266,16 +266,16 @@ class VolumeStore:
         return found
 
     def _current_storage(self) -> Storage:
-        """Return volumes and classes; the parsed ones are kept until one changes."""
+        """Return volumes and classes; the parsed ones are cached until one changes."""
         if self._storage is None:
             self._storage = Storage(*self._raw_storage.values())
         return self._storage
 
 
 class DeviceStore:
-    """ResourceClaims, DeviceClasses and ResourceSlices; of several API versions the newest counts.
+    """ResourceClaims, DeviceClasses and ResourceSlices, each in its newest served API version.
 
-    Devices that are about to be allocated count as allocated.
+    Assumed allocations of devices count as allocations.
     """
 
     def __init__(self, problems: Problems) -> None:
@@ -307,27 +307,27 @@ class DeviceStore:
         store_or_drop(self._problems, (kind, key), errors or None)
 
     def claim(self, key: str) -> DeviceClaim | None:
-        """Return a claim in the newest API version that is served; None if there is none."""
+        """Return a claim in its newest served API version, or None."""
         known = (claims.get(key) for claims in self._claims.values())
         return next((claim for claim in known if claim is not None), None)
 
     def claim_kind(self, key: str) -> Kind | None:
-        """Return the API version in which a claim is watched; None if there is none."""
+        """Return the claim's kind in its newest served API version, or None."""
         return next((kind for kind, claims in self._claims.items() if key in claims), None)
 
     def assume(self, task: str, node: str, grant: DeviceGrant) -> None:
-        """Count devices as allocated to a claim until a watch confirms it, or `forget`."""
+        """Assume that devices are allocated to a claim until a watch confirms it, or `forget`."""
         self._is_stale = True
         self._assumed[grant.claim] = (task, DeviceAllocation.on_node(node, grant.devices))
 
     def forget(self, task: str) -> None:
-        """Drop what was assumed for a task."""
+        """Drop the assumed allocations for a task."""
         for claim in [c for c, (owner, _) in self._assumed.items() if owner == task]:
             del self._assumed[claim]
             self._is_stale = True
 
     def refresh(self) -> Devices:
-        """Return all devices and claims; the very same object until one changes."""
+        """Return all devices and claims. The result stays the same object until one changes."""
         if not self._is_stale:
             return self._shown
         claims = _newest(list(self._claims.values()))
@@ -345,7 +345,7 @@ class DeviceStore:
 
 
 def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:
-    """Return values by key, in order; the first of several versions counts."""
+    """Return values by key in key order; earlier mappings take precedence."""
     found: dict[str, V] = {}
     for each in reversed(versions):
         found.update(each)
@@ -367,7 +367,7 @@ class NodeStore:
         takes_node: Callable[[Mapping[str, str]], bool],
         problems: Problems,
     ) -> None:
-        """takes_node: whether a node with these labels belongs to this scheduler."""
+        """takes_node: returns whether a node with these labels belongs to this scheduler."""
         self._builder = builder
         self._takes_node = takes_node
         self._problems = problems
@@ -421,7 +421,7 @@ class NodeStore:
             self._update_node(name, attach_limits=limits or ())
 
     def set_device_table(self, table: DeviceTable) -> bool:
-        """Set how GPUs and NPUs may be partitioned; returns whether that is another way."""
+        """Set how GPUs and NPUs may be partitioned; returns whether the table has changed."""
         if table == self._device_table:
             return False
         self._device_table = table
@@ -441,9 +441,9 @@ class NodeStore:
     # --- queries ---------------------------------------------------------------------------------
 
     def topology(self) -> Topology:
-        """Return the topology of the nodes; the very same object until it changes."""
+        """Return the topology of the nodes. It stays the same object until it changes."""
         return self._topology.topology()
 
     def hypernode_remarks(self) -> Iterator[tuple[str, tuple[FieldError, ...]]]:
-        """Yield names of HyperNodes and what does not count in them, as of the last `topology`."""
+        """Yield names of HyperNodes and their ignored parts, as of the last `topology`."""
         yield from self._topology.remarks.items()

@@ -1,10 +1,10 @@
 """The pods of a cluster as tasks, indexed by gang and by node.
 
-A user with the role `edit` may change annotations of pods where no webhook guards them. The devices
-of a pod are therefore fixed when it is bound: by the binder of this process, by the condition that
-another one has written (`device_condition`), or as the pod is first seen on its node. A pod without
-that condition holds no device if it is created with a node, for no scheduler has bound it, or if
-its scheduler is not known to allocate devices.
+A user with the role `edit` may change annotations of pods that no webhook guards. Therefore the
+devices of a pod are fixed when it is bound. Their source is the binder of this process, the
+condition written by another binder (`device_condition`), or else the pod as first seen on its node.
+Without that condition, a pod holds no device in two cases: it was created with a node, so no
+scheduler has bound it; or its scheduler is not known to allocate devices.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _NONE: Final[Mapping[str, Task]] = {}
 _NOTHING: Final[Mapping[str, Any]] = {}
-_CAME_WITH_NODE: Final = "it came with its node, so that no scheduler has bound it"
+_CAME_WITH_NODE: Final = "it was created with its node, so no scheduler has bound it"
 _NOT_BOUND: Final = (CARDS_NOT_BOUND, CELLS_NOT_BOUND)
 _NO_DEVICE: Final = "no device"
 _SHOWN: Final = 200
@@ -59,7 +59,7 @@ _QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
 class BoundDevices:
     """The devices of one pod on its node.
 
-    distrust: why its annotations do not count; empty if a scheduler may have bound it.
+    distrust: why the pod's annotations do not count; empty if a scheduler may have bound the pod.
     """
 
     uid: str
@@ -69,14 +69,14 @@ class BoundDevices:
     distrust: str = ""
 
     def agrees_with(self, task: Task) -> bool:
-        """Whether the annotations of a task name the same devices, in any order."""
+        """Return whether the annotations of a task name the same devices, in any order."""
         return _count_gpus(self.shared_gpus) == _count_gpus(task.shared_gpus) and _count_numa(
             self.numa
         ) == _count_numa(task.numa)
 
 
 class BoundDeviceStore:
-    """The devices of pods by key; no I/O."""
+    """The bound devices of pods, by key; no I/O."""
 
     def __init__(self) -> None:
         self._records: dict[str, BoundDevices] = {}
@@ -86,26 +86,26 @@ class BoundDeviceStore:
         self._records[key] = holding
 
     def forget(self, key: str) -> None:
-        """Forget a pod, or a bind that has failed."""
+        """Forget a pod, or a failed bind."""
         self._records.pop(key, None)
 
     def is_distrusted(self, key: str) -> bool:
-        """Whether no scheduler that is known to allocate devices has bound a pod."""
+        """Return whether the annotations of a pod are distrusted."""
         held = self._records.get(key)
         return held is not None and bool(held.distrust)
 
     def has_devices(self, task: Task) -> bool:
-        """Whether the devices of a task on its node are fixed."""
+        """Return whether the devices of a task on its node are fixed."""
         held = self._records.get(task.key)
         return held is not None and held.uid == task.uid and held.node == task.node
 
     def reconcile(self, task: Task, distrust: str = "") -> tuple[Task, str]:
-        """Return the task with its devices, and a message about annotations that do not count.
+        """Return the task with its fixed devices, and a message about annotations that differ.
 
         Parameters
         ----------
         task
-            With the devices that its annotations name.
+            The task with the devices that its annotations name.
         distrust
             Why the annotations do not count; empty if a binder may have written them.
 
@@ -127,7 +127,7 @@ class BoundDeviceStore:
 
 
 def _count_gpus(uses: tuple[GpuShare, ...]) -> Counter[tuple[str, int, int, str, str]]:
-    # Annotations hold only the index of a whole GPU: its memory comes from the pod's request.
+    # Annotations hold only the index of a whole GPU; its memory comes from the pod's request.
     memory = {use.key: 0 if use.key.isdecimal() else use.memory for use in uses}
     return Counter((use.key, memory[use.key], use.cores, use.instance, use.npu) for use in uses)
 
@@ -144,14 +144,14 @@ def _describe(shared_gpus: Iterable[GpuShare], numa: Iterable[NumaPart]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AssumedBind:
-    """A pending task is about to be bound to a node, with these GPU shares and NUMA cells."""
+    """Assume that a pending task will be bound to a node, with these GPU shares and NUMA cells."""
 
     node: str
     shared_gpus: tuple[GpuShare, ...] = ()
     numa: tuple[NumaPart, ...] = ()
 
     def apply_to(self, reported: Task) -> Task:
-        """Return the task as it counts under this assumption."""
+        """Return the reported task with the assumption applied."""
         shape = reported.shape
         if reported.device_claims:
             shape = replace(shape, device_claims=(), devices=())
@@ -159,13 +159,13 @@ class AssumedBind:
         return replace(bound, shared_gpus=self.shared_gpus, numa=self.numa, gate=QueueGate.NONE)
 
     def is_unconfirmed(self, reported: Task) -> bool:
-        """Whether the server has neither confirmed nor contradicted the assumption."""
+        """Return whether the API server has neither confirmed nor contradicted the assumption."""
         return reported.status is TaskStatus.PENDING
 
 
 @dataclass(frozen=True, slots=True)
 class AssumedEviction:
-    """A task that runs, or is about to be bound, is about to be evicted.
+    """Assume that a running or assumed-bound task will be evicted.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ class AssumedEviction:
 
 @dataclass(frozen=True, slots=True)
 class AssumedNomination:
-    """The nomination of a pending task to a node, not written yet; an empty name withdraws it."""
+    """Assume that a pending task will be nominated to a node; an empty name withdraws it."""
 
     node: str
 
@@ -213,23 +213,23 @@ class Pod:
     Attributes
     ----------
     reported
-        The task as the server has it.
+        The task as on the API server.
     task
-        The task with the assumption applied, else the very same object.
+        The task with the assumption applied; without an assumption, the same object as `reported`.
     assumed
-        The change that is under way; None for none.
+        The pending change; None for none.
     annotations
-        Those that its gang reads.
+        The annotations that its gang reads.
     spec
-        The fields that its priority is read from.
+        The fields that determine its priority.
     raw
         The whole pod if its priority depends on priority classes, else None.
     submitters
-        Who submitted it, as admission has recorded; none without that record.
+        The users who submitted it, as admission recorded them; empty without a record.
     joined
-        The PodGroup and queue that roles let it into; see `wellknown.parse_joined`.
+        The PodGroup and queue that roles allow it to join; see `wellknown.parse_joined`.
     grace_s
-        How long it may take to end, in seconds (`terminationGracePeriodSeconds`).
+        Its `terminationGracePeriodSeconds`.
 
     """
 
@@ -244,7 +244,7 @@ class Pod:
     joined: str | None = None
 
     def has_same_gang_inputs(self, other: Pod) -> bool:
-        """Whether the gang would be the same with the other state of the pod."""
+        """Return whether the other state of the pod leads to the same gang."""
         return (
             self.task is other.task
             and self.annotations == other.annotations
@@ -265,9 +265,9 @@ class PodStore:
     Attributes
     ----------
     touched_gangs
-        Gangs whose tasks have changed; their reader clears them.
+        Gangs whose tasks have changed; their reader clears the set.
     flaws
-        Ignored claims of objects, by kind and key.
+        Flaws of objects, such as devices claimed in annotations, by kind and key.
 
     """
 
@@ -300,7 +300,7 @@ class PodStore:
         return self._by_gang.get(key, _NONE).values()
 
     def has_only_foreign_pods(self, gang: str) -> bool:
-        """Whether a PodGroup has pods, all of them of other schedulers."""
+        """Return whether a PodGroup has pods of other schedulers only."""
         return gang in self._foreign_pods and gang not in self._by_gang
 
     @property
@@ -309,7 +309,7 @@ class PodStore:
         return self._by_gang.keys()
 
     def apply_pod(self, raw: Raw, *, is_created: bool = False) -> None:
-        """Apply a state of a pod; is_created: whether it is known to be its first."""
+        """Apply a state of a pod. is_created: whether this is known to be its first state."""
         is_over = has_left_cluster(raw)
         others = self._record_claims(raw, is_over=is_over)
         self._decode(raw, is_over=is_over, is_created=is_created)
@@ -334,7 +334,7 @@ class PodStore:
         self._index(before, self._pod(reported, task, raw, assumed))
 
     def _decode_with_devices(self, raw: Raw, *, is_created: bool) -> Task:
-        """Return the task with its allocated devices; others in its annotations are a flaw."""
+        """Return the task with its fixed devices; differing annotations become a flaw."""
         task, problems = self._decoder.read(raw)
         store_or_drop(self._problems, (kinds.POD, task.key), problems or None)
         distrust = _CAME_WITH_NODE if is_created else ""
@@ -344,8 +344,8 @@ class PodStore:
             *self._options.scheduler_names,
         ):
             distrust = (
-                f"scheduler {scheduler} is not known to give devices: start optsched's with "
-                f"--device-scheduler={scheduler} if it does"
+                f"scheduler {scheduler} is not known to allocate devices: if it does, start "
+                f"optsched's with --device-scheduler={scheduler}"
             )
         if task.node and not self._bound_devices.has_devices(task):
             bound = read_device_condition(raw, task.node, task.shape.request)
@@ -383,7 +383,7 @@ class PodStore:
             self._decode(self._claiming[pod], is_over=False)
 
     def _record_claims(self, raw: Raw, *, is_over: bool) -> list[str]:
-        """Record the claims of a pod; returns other pods that have to be read again."""
+        """Record the claims of a pod; returns the other pods that have to be decoded again."""
         meta = _mapping_at(raw, "metadata")
         key = f"{meta.get('namespace')}/{meta.get('name')}"
         claims = () if is_over else claims_of(raw)
@@ -403,7 +403,7 @@ class PodStore:
         self._unindex(before.task)
 
     def assume(self, key: str, assumption: Assumption) -> str:
-        """Count a task as what it is about to be; returns its UID."""
+        """Apply an assumption to a task; returns the UID of its pod."""
         pod = self._pods[key]
         if isinstance(assumption, AssumedBind):
             held = BoundDevices(
@@ -414,7 +414,7 @@ class PodStore:
         return pod.reported.uid
 
     def forget(self, key: str) -> None:
-        """Count a task as the server has it."""
+        """Drop the assumption about a task."""
         pod = self._pods.get(key)
         if pod is not None and pod.assumed is not None:
             if isinstance(pod.assumed, AssumedBind):
@@ -422,7 +422,7 @@ class PodStore:
             self._index(pod, replace(pod, task=pod.reported, assumed=None))
 
     def assume_evicted(self, key: str) -> str:
-        """Count a task as terminating; returns its UID."""
+        """Assume that a task is being evicted; returns the UID of its pod."""
         assumed = self._pods[key].assumed
         return self.assume(
             key, AssumedEviction(assumed if isinstance(assumed, AssumedBind) else None)
@@ -440,13 +440,13 @@ class PodStore:
             self.forget(key)
 
     def awaits_bind(self, key: str) -> bool:
-        """Whether a task is to be evicted before the server has confirmed its bind."""
+        """Return whether a task is assumed evicted before the API server has confirmed its bind."""
         pod = self._pods.get(key)
         is_leaving = pod is not None and isinstance(pod.assumed, AssumedEviction)
         return is_leaving and self._pods[key].reported.status is TaskStatus.PENDING
 
     def set_priorities(self, table: Priorities) -> None:
-        """Set the priority classes; decodes pods again whose priority depends on them."""
+        """Set the priority classes; pods whose priority depends on them are decoded again."""
         self._decoder.priorities = table
         for key in tuple(self._unsettled):
             raw = self._pods[key].raw
@@ -454,7 +454,7 @@ class PodStore:
                 self.apply_pod(raw)
 
     def queue_of(self, pod: Pod, namespace: Mapping[str, str]) -> str:
-        """Return the queue that a pod names; namespace: the annotations of its namespace."""
+        """Return the queue that a pod names. namespace: the annotations of its namespace."""
         return self._decoder.queue(pod.outline(), namespace)
 
     def priority_of(self, pod: Pod) -> int:
@@ -531,21 +531,21 @@ class PodStore:
 
 
 def _with_eviction(before: Pod, reported: Task) -> Task:
-    """Return the reported task, which is evicted if it terminates and its eviction was sent."""
+    """Return the reported task; a terminating task whose eviction was assumed counts as evicted."""
     if reported.status is TaskStatus.RELEASING and before.task.is_evicted:
         return replace(reported, is_evicted=reported.uid == before.task.uid)
     return reported
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
-    """Return the reported task and the assumption that still holds; equal tasks stay the same."""
+    """Return the reported task and the assumption that still holds; equal tasks stay one object."""
     if reported == before.reported:
         return before.reported, before.assumed
     if before.assumed is None:
         return reported, None
     if reported == before.task:
         return before.task, None
-    # Only the end of the pod, or another pod of that name, contradicts an assumption.
+    # Only the end of the pod, or a new pod of this name, contradicts an assumption.
     is_same = reported.uid == before.reported.uid
     return reported, before.assumed if is_same and before.assumed.is_unconfirmed(reported) else None
 
@@ -559,13 +559,13 @@ def _parse_record(text: str) -> _Record:
 
 
 def _read_record(annotations: Mapping[str, Any]) -> _Record:
-    """Return the subjects of an object's record, and the PodGroup that it was let into."""
+    """Return the submitters in an object's record, and the PodGroup that it was allowed to join."""
     text = annotations.get(wellknown.SUBMITTER)
     return _parse_record(text) if isinstance(text, str) else ((), None)
 
 
 def read_submitters(annotations: Mapping[str, Any]) -> tuple[wellknown.Subject, ...]:
-    """Return the subjects of an object's record; equal records are one value."""
+    """Return the submitters in an object's record; equal records share one value."""
     return _read_record(annotations)[0]
 
 

@@ -1,7 +1,7 @@
 """Write a snapshot as objects that `assemble` reads as the same snapshot.
 
-Everything is said with the fields of the API where it has one. What objects have no field for (why
-one could not be used, since when a gang waits, parts of GPUs) stands in annotations, see `marks`.
+State is written to fields of the API where they exist. Annotations (see `snapshot_annotations`)
+hold the rest: why an object could not be used, since when a gang waits, and shares of GPUs.
 Containers and other parts that no scheduler reads are invented.
 """
 
@@ -70,11 +70,11 @@ _NO_VOLUME: Final = "none"
 
 
 def encode(snapshot: Snapshot) -> list[Manifest]:
-    """The objects of a snapshot; `assemble` makes the same snapshot of them.
+    """Return the objects of a snapshot, from which `assemble` returns the same snapshot.
 
-    That holds for every snapshot that `assemble` could have made: namespaces are all listed, the
-    built-in queues exist, gangs of one pod have the keys of such. ValueError where a claim waits
-    for a node that no storage class could ask for.
+    This holds for every snapshot that `assemble` can return: all namespaces are listed, the
+    built-in queues exist, and gangs of bare pods have keys of bare pods. Raises ValueError if a
+    claim waits for a node that no storage class can express.
     """
     return [
         {
@@ -112,9 +112,9 @@ def write_bundle(
     path: Path,
     opener: Callable[[str, int], int] | None = None,
 ) -> None:
-    """Write objects to one file as a List, in YAML or JSON by the ending of its name.
+    """Write objects to one file as a List, in YAML or JSON by the suffix of its name.
 
-    opener: how the file is opened, as for `open`. ValueError for another ending.
+    opener: as for `open`. Raises ValueError for another suffix.
     """
     parts = bundle_writer(path)(objects)
     with open(path, "w", encoding="utf-8", opener=opener) as file:
@@ -122,7 +122,7 @@ def write_bundle(
 
 
 def bundle_writer(path: Path) -> Callable[[Iterable[Mapping[str, Any]]], Iterator[str]]:
-    """The parts of a List of objects for a file, one by one; ValueError as for `write_bundle`."""
+    """Return the writer of List parts for a file; raises ValueError as `write_bundle` does."""
     suffix = path.suffix.lower()
     if suffix in _YAML:
         return yaml_bundle
@@ -133,15 +133,15 @@ def bundle_writer(path: Path) -> Callable[[Iterable[Mapping[str, Any]]], Iterato
 
 
 def yaml_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """A List of objects in YAML, part by part."""
+    """Yield a List of objects in YAML, part by part."""
     yield "apiVersion: v1\nitems:\n"
     yield from (write_yaml([each]) for each in objects)
-    # At the end: without it a truncated file is no List.
+    # The kind comes last, so that a truncated file is not a List.
     yield "kind: List\n"
 
 
 def json_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """A List of objects in JSON."""
+    """Yield a List of objects in JSON."""
     whole = {"apiVersion": "v1", "items": list(objects), "kind": "List"}
     yield f"{json.dumps(whole, indent=1)}\n"
 
@@ -158,7 +158,7 @@ def _manifest(kind: kinds.Kind, metadata: Manifest, **parts: object) -> Manifest
 
 
 def time_manifest(taken_ms: int) -> Manifest:
-    """Says when a snapshot was taken; `assemble` reads it."""
+    """Return the object from which `assemble` reads when a snapshot was taken."""
     return {
         "apiVersion": API_VERSION,
         "kind": SNAPSHOT_KIND,
@@ -178,7 +178,7 @@ def _marked(annotations: Mapping[str, str], problem: Reason | None) -> dict[str,
 
 
 def node_manifest(node: Node) -> Manifest:
-    """A node without what runs on it."""
+    """Return a node without its pods."""
     taints = [
         {"key": taint.key, "value": taint.value, "effect": taint.effect.value}
         for taint in node.taints
@@ -283,7 +283,7 @@ def _has_group(gang: Gang) -> bool:
 
 
 def _priority_classes(snapshot: Snapshot) -> list[Manifest]:
-    """A class for each priority of a PodGroup, which can only name one, and those with names."""
+    """Return the named priority classes, and one class for each priority of a PodGroup."""
     values = {gang.priority for gang in snapshot.gangs if _has_group(gang) and gang.priority}
     named = {n: v for n, v in snapshot.priority_classes.items() if n not in SYSTEM}
     named |= {_class_name(value): value for value in values}
@@ -311,7 +311,7 @@ def _group_meta(gang: Gang, name: str) -> Manifest:
 
 
 def owner_fields(owner: Owner | None) -> list[Manifest] | None:
-    """The field `ownerReferences` of an object; None where nothing manages it."""
+    """Return the `ownerReferences` of an object; None if it has no owner."""
     if owner is None:
         return None
     named = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name}
@@ -349,7 +349,7 @@ def _csi_node(node: Node) -> Manifest:
 
 
 def _pods(snapshot: Snapshot) -> Iterator[Manifest]:
-    """Every task once, in key order."""
+    """Yield the pod of every task once, in key order."""
     of_gangs = ((task, gang) for gang in snapshot.gangs for task in gang.tasks)
     gang_of = {task.key: (task, gang) for task, gang in of_gangs}
     others = {task.key: (task, None) for node in snapshot.nodes for task in node.residents}
@@ -362,7 +362,7 @@ def _pods(snapshot: Snapshot) -> Iterator[Manifest]:
 
 
 def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:
-    """Claims with the volumes or classes of their resources."""
+    """Yield claims with the volumes or classes that they refer to."""
     waiting = [c for c in claims if c.waits_for_consumer and not c.problem]
     yield from _offers(waiting)
     classes: dict[tuple[object, ...], str] = {}
@@ -384,7 +384,7 @@ def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:
 
 
 def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
-    """Volumes that claims could get, and their classes."""
+    """Yield the candidate volumes of claims, and their classes."""
     by_class: dict[str, list[Claim]] = {}
     for claim in claims:
         if claim.volumes:
@@ -392,7 +392,7 @@ def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
     for name, theirs in by_class.items():
         provisions = any(claim.provisions or claim.driver for claim in theirs)
         yield _class(name, replace(theirs[0], provisions=provisions))
-        # A controller would create it elsewhere; without one it is kept here.
+        # The class may provision volumes. A claim that gets none reserves its volume instead.
         kept = {c.volumes[0].name: c.key for c in theirs if provisions and not c.provisions}
         offered = {volume.name: volume for claim in theirs for volume in claim.volumes}
         for volume in offered.values():
@@ -400,7 +400,7 @@ def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
 
 
 def _waiting(claim: Claim, storage_class: str, marks: Mapping[str, str]) -> Manifest:
-    """A claim that waits; which volumes do for it, it says by their names alone."""
+    """Return a pending claim, whose selector lists its candidate volumes by name."""
     names = [volume.name for volume in claim.volumes] or [_NO_VOLUME]
     by_name = {"key": _BY_NAME, "operator": "In", "values": names}
     spec: Manifest = {"storageClassName": storage_class}
@@ -445,7 +445,7 @@ def _bound_volume(name: str, claim: Claim) -> Manifest:
 
 
 def _class(name: str, claim: Claim) -> Manifest:
-    """The class of a claim that waits."""
+    """Return the storage class of a pending claim."""
     made_by = claim.driver if claim.provisions else NO_PROVISIONER
     how: Manifest = (
         {} if claim.nodes is None else {"allowedTopologies": topology_fields(claim.nodes)}

@@ -63,7 +63,7 @@ def test_a_pod_that_comes_with_a_node_holds_no_device() -> None:
         live.put(claiming)
         assert live.held() == ((), ())
         (message,) = live.flaws()
-        assert "came with its node" in message
+        assert "was created with its node" in message
         assert live.cache.snapshot(0).gangs[0].queue == "default"
     assert live.cache.uid(kinds.POD, "ns/p") == "u"
     event = live.objects.delete(kinds.POD, "ns/p")
