@@ -382,7 +382,7 @@ def test_tasks_are_told_what_was_meant_for_them() -> None:
         (
             asks(6, policy="tight"),
             [node("n", 8)],
-            "NUMA policy tight is none: write one of none, best-effort, restricted, "
+            "NUMA policy tight does not exist: write one of none, best-effort, restricted, "
             "single-numa-node",
         ),
     ],

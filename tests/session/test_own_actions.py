@@ -212,7 +212,7 @@ NONSENSE = {
     "no stage": broken,
     "places ns/b-w-0, which is no task of `waiting`": lambda _: [Place("ns/b-w-0", "n0")],
     "on n9, which is no node that is ready": lambda _: [Place("ns/a-w-0", "n9")],
-    "proposed 'n0', which is no Place or Displace": lambda _: ["n0"],
+    "proposed 'n0', not a Place or Displace": lambda _: ["n0"],
     "proposed Place(task=3, node='n0')": lambda _: [Place(3, "n0")],
     "'int' object is not iterable": lambda _: 3,
     "SystemExit": lambda _: sys.exit(3),

@@ -284,7 +284,7 @@ ODD = {
     "scorer": (lambda *_: lambda used, offered: np.full(len(used), np.nan), "expected finite"),
     "verify": (lambda *_: ["no"], "expected Violations, not str"),
     "spares": (lambda *_: np.zeros(1), "booleans, not an array (1,) of float64"),
-    "refusal": (lambda *_: "", "expected a text"),
+    "refusal": (lambda *_: "", "expected a string"),
 }
 
 

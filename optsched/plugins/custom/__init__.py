@@ -1,1 +1,1 @@
-"""Custom rules and actions: containment of their errors, and the interface of actions."""
+"""Custom plugins and actions: isolation of their errors, and the interface of actions."""

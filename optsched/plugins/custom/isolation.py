@@ -1,7 +1,8 @@
-"""Isolation of custom plugins: an exception in one of them does no harm to others.
+"""Isolation of custom plugins: an exception in one plugin does not affect the others.
 
-The answers of a face are checked, and an error in it is recorded and replaced: scores and orders
-have no say, and a hard rule that fails refuses. See docs/plugins.md.
+The results of every extension point are checked. A failed call is recorded as a `Fault` and its
+result is replaced: a failed score or order has no effect, and a failed hard rule refuses. See
+docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -52,27 +53,28 @@ OWN_FACES = frozenset(
         "explain_rooms",
     }
 )
-"""The methods that custom plugins may override; the others are for built-in plugins."""
+"""The extension points of custom plugins; the other methods are for built-in plugins."""
 
 BUILT_IN_FACES = ("blockers", "deserved", "deserved_by_name", "relevant_tasks")
-"""Methods that the engines call on built-in plugins alone, as they do `Rule.levels`."""
+"""Methods that, like `Rule.levels`, the engines call only on built-in plugins."""
 
 HARMFUL = (Exception, SystemExit)
-"""Exceptions of a plugin that are contained."""
+"""The exceptions of custom code that are caught."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error in a face of a plugin's rule.
+    """An error in an extension point of a custom plugin, or in a custom action.
 
     Attributes
     ----------
     plugin, rule, point
-        The plugin of the face; a custom action has none.
+        The plugin, its rule, and the extension point. For a custom action, `plugin` names the
+        action and `rule` is empty.
     error
-        Kind and message of what was raised.
+        Type and message of the exception.
     where
-        `file:line` of the innermost place that raised it.
+        `file:line` of the innermost frame of the exception.
 
     """
 
@@ -99,7 +101,7 @@ def fault_of(plugin: str, rule: str, point: str, error: BaseException) -> Fault:
 
 
 class PluginFailure(Exception):
-    """A plugin failed to write its rows; the model is incomplete and must not be solved."""
+    """A plugin failed to add its rows, so that the model is incomplete and must not be solved."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -123,10 +125,10 @@ class Faults:
 
 
 class IsolatedRule(Rule):
-    """A rule from elsewhere; asked as itself."""
+    """A wrapper around the rule of a custom plugin that catches its errors."""
 
     def __init__(self, inner: Rule, plugin: str, faults: Faults) -> None:
-        # Attributes that other plugins declare on their class are copied from the inner one.
+        # Rules declare these attributes on their class, so they are copied from the inner rule.
         copied = ("name", "hard_face", "mask_lasts", "mask_sees_pods", "pods_may_help")
         vars(self).update({attribute: getattr(inner, attribute) for attribute in copied})
         self._inner = inner
@@ -136,13 +138,13 @@ class IsolatedRule(Rule):
 
     @property
     def inner(self) -> Rule:
-        """The plugin inside."""
+        """The wrapped rule."""
         return self._inner
 
     def answer_or(
         self, point: str, question: Callable[[], Answer], otherwise: Callable[[], Answer]
     ) -> Answer:
-        """Return the answer of a face; the replacement where it raises."""
+        """Return the result of an extension point; the result of `otherwise` if it raises."""
         try:
             return question()
         except HARMFUL as e:
@@ -150,20 +152,20 @@ class IsolatedRule(Rule):
             return otherwise()
 
     def note(self, point: str, error: BaseException) -> Fault:
-        """Take note of what a face has raised."""
+        """Record an exception of an extension point; returns the fault."""
         fault = fault_of(self._plugin, self.name, point, error)
         self._faults.add(fault)
         return fault
 
     def _call_optional(self, point: str, *arguments: object) -> Any:  # noqa: ANN401  any answer
-        """Call a method that a rule need not have; None without it."""
+        """Return the result of an optional method; None if the rule does not have it."""
         method = getattr(self._inner, point, None)
         return None if method is None else method(*arguments)
 
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterable[Violation]:
-        """See `Rule`: if it fails, refuse the gangs on which it fails alone, or all placed ones."""
+        """See `Rule`: if it fails, refuse each gang on which it fails alone; else all gangs."""
         try:
             return _checked_violations(self._inner.verify(world))
         except HARMFUL as e:
@@ -245,9 +247,9 @@ class IsolatedRule(Rule):
         self._write("encode", lambda: self._inner.encode(form))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`; raises `PluginFailure` where the rows are not whole.
+        """See `Rule`; raises `PluginFailure` if it fails.
 
-        Victims for the rule are checked by its verifier, not by rows.
+        Models of evictions get no rows: there, `verify` checks the plan afterwards.
         """
         if nodes.form is not None:
             self._write("constrain_nodes", lambda: self._inner.constrain_nodes(nodes))
@@ -295,7 +297,7 @@ class IsolatedRule(Rule):
         opened = self.answer_or("open", lambda: self._inner.open(problem, ledger), lambda: None)
         return None if opened is None else _isolate_greedy(self, opened, problem)
 
-    # --- words -----------------------------------------------------------------------------------
+    # --- explanations ----------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
         """See `Rule`."""
@@ -358,7 +360,7 @@ def _describe_value(value: object) -> str:
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise TypeError(f"expected a text, not {_describe_value(value)}")
+        raise TypeError(f"expected a string that is not blank, not {_describe_value(value)}")
     return value
 
 
@@ -385,18 +387,18 @@ def _indices(value: object) -> I64 | None:
     return value
 
 
-# --- the greedy face -----------------------------------------------------------------------------
+# --- the greedy extension points -----------------------------------------------------------------
 
 
 class _IsolatedGreedy:
-    """The greedy face of a rule from elsewhere; its methods become those of a `Greedy`."""
+    """A wrapper around the `Greedy` object of a custom rule that catches its errors."""
 
     def __init__(self, rule: IsolatedRule, inner: Greedy, problem: Problem) -> None:
         self._rule, self._inner, self._problem = rule, inner, problem
         self._widths: dict[str, int] = {}
 
     def key(self, point: str, *arguments: int) -> tuple[float, ...]:
-        """Return an order; once it has failed it ranks all equal."""
+        """Return an order key; after a failure, all keys of the order are equal."""
         if point not in self._widths or self._widths[point] >= 0:
             found = self._rule.answer_or(
                 point, lambda: _key(getattr(self._inner, point)(*arguments)), lambda: None
@@ -408,7 +410,7 @@ class _IsolatedGreedy:
         return (0.0,) * ~self._widths[point]
 
     def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all faces
-        """Return the answer of any other face, checked."""
+        """Return the checked result of any other extension point."""
         check, otherwise = _CHECKS[point]
         return self._rule.answer_or(
             point,
@@ -417,11 +419,11 @@ class _IsolatedGreedy:
         )
 
     def check_mask(self, value: Bool | None) -> Bool | None:
-        """Return a checked mask."""
+        """Return a mask of nodes after checking its type and shape."""
         return _flags(value, self._problem.num_nodes)
 
     def live_scorer(self, score: LiveScorer | None) -> LiveScorer | None:
-        """Return a scorer whose errors are contained."""
+        """Return a scorer that catches the errors of another scorer; None for None."""
         number = self._problem.num_nodes
         if score is None:
             return None
@@ -457,13 +459,13 @@ _CHECKS: dict[
     "preemptable": (lambda _, v: _indices(v), lambda _, arguments: arguments[2][:0]),
     "reclaimable": (lambda _, v: _indices(v), lambda _, arguments: arguments[2][:0]),
 }
-"""How answers are checked, and what replaces them where a face fails."""
+"""By extension point: the check of a result, and the replacement after a failure."""
 
 _KEYS = ("queue_key", "gang_key", "victim_queue_key")
 
 
 def _isolate_greedy(rule: IsolatedRule, inner: Greedy, problem: Problem) -> Greedy:
-    """Return a greedy face with just the methods that the one inside has of its own."""
+    """Return a `Greedy` that overrides exactly the methods that the inner object overrides."""
     isolated = _IsolatedGreedy(rule, inner, problem)
     own = [
         name

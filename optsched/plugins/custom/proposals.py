@@ -1,7 +1,7 @@
-"""Custom actions: what they see of a session, and what they may propose.
+"""Custom actions: their view of a session, and their proposals.
 
-They only propose: their proposals are held to the same rules as those of the pipeline, and an error
-in them harms no other action. See docs/plugins.md.
+A custom action only proposes. Its proposals must meet the same rules as those of built-in actions,
+and an error in it does not affect other actions. See docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from optsched.plugins.declaration import Argument, Value
 
 PROPOSE = "propose"
-"""The source of faults of actions."""
+"""The extension point in the faults of custom actions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Put a waiting task, by key, on a node."""
+    """Propose to place a waiting task, by key, on a node."""
 
     task: str
     node: str
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Displace:
-    """Evict a running task, by key, so that a gang gets its proposed nodes."""
+    """Propose to evict a running task, by key, so that a gang gets its proposed nodes."""
 
     task: str
     gang: str
@@ -44,24 +44,24 @@ Proposal: TypeAlias = Place | Displace
 
 @dataclass(frozen=True)
 class View:
-    """A session at the place of an action in the pipeline; nothing of it can be changed.
+    """A read-only view of a session when a custom action runs.
 
     Attributes
     ----------
     snapshot
-        The cluster as the session began.
+        The cluster at the beginning of the session.
     gangs
-        Gangs with tasks left that may get something now, the next one first.
+        Gangs with unplaced tasks that may be placed now, in queue order.
     waiting
-        Their tasks that have nothing yet, in order, by key of the gang.
+        Unplaced tasks of these gangs, in order, by gang key.
     free
-        The idle amounts of nodes, by node and resource, in base units.
+        Idle amounts by node and resource, in base units.
     placed
-        Node by task of what has been placed before in this session.
+        Node by key of each task that this session has placed so far.
     promised
-        The same for tasks whose room is still being released.
+        Node by key of each task that waits there for terminating pods.
     leaving
-        Running tasks that this session has evicted.
+        Keys of the running tasks that this session has evicted so far.
 
     """
 
@@ -79,16 +79,16 @@ Propose: TypeAlias = "Callable[[View], Iterable[Proposal]]"
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action by its name in policies.
+    """The declaration of a built-in or custom action.
 
     Attributes
     ----------
     arguments
-        The arguments that `configurations` may set for it.
+        The arguments that `configurations` of a policy may set for it.
     build
-        For an action of a user: makes of its arguments what proposes. None for built-in ones.
+        For a custom action, returns the function that proposes, given the arguments; else None.
     origin
-        Its file; empty for built-in ones.
+        The file of a custom action; else empty.
 
     """
 
@@ -101,13 +101,16 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Proposer:
-    """An action of a user, made for its arguments."""
+    """A custom action that is built with its arguments."""
 
     name: str
     propose: Propose
 
     def list_proposals(self, view: View, faults: Faults) -> tuple[Proposal, ...]:
-        """Its proposals; empty where it raises, and without values that are no proposals."""
+        """Return the valid proposals of the action; empty if it raises.
+
+        An exception and values that are not proposals are recorded as faults.
+        """
         try:
             found = tuple(self.propose(view))
         except HARMFUL as e:
@@ -115,11 +118,11 @@ class Proposer:
             return ()
         for each in found:
             if not _is_proposal(each):
-                self.object(f"proposed {each!r}, which is no Place or Displace of names", faults)
+                self.object(f"proposed {each!r}, not a Place or Displace with strings", faults)
         return tuple(each for each in found if _is_proposal(each))
 
     def object(self, what: str, faults: Faults) -> None:
-        """Take note that it proposed what can not be."""
+        """Record that the action proposed something invalid."""
         faults.add(Fault(self.name, "", PROPOSE, what, ""))
 
 

@@ -1,4 +1,4 @@
-"""ResourceClaims: a task goes to a node where its claims have devices or can be allocated some.
+"""ResourceClaims: a task runs on a node where its claims have devices or can get free ones.
 
 Mathematics: models/formulation/device_claims.md. Kubernetes: KEP-4381, KEP-4816, KEP-5075 and the
 plugin `dynamicresources` of kube-scheduler.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class DeviceClaims(Rule):
-    """Every claim of a task has devices that the node reaches, or is allocated free ones."""
+    """Every claim of a placed task has devices that the node reaches, or gets free devices."""
 
     name = "device-claims"
     hard_face = Face.PREDICATE
@@ -58,7 +58,7 @@ class DeviceClaims(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: by allocating devices."""
+        """See `Rule`: allocates devices to the claims of all placed tasks."""
         devices = world.snapshot.devices
         requested: dict[str, dict[str, DeviceClaim]] = {}
         node_of: dict[str, str] = {}
@@ -73,17 +73,17 @@ class DeviceClaims(Rule):
                         detail = f"the devices of claim {key} can not be used on node {node.name}"
                         yield Violation(self.name, where, detail)
                 elif node_of.setdefault(key, node.name) != node.name:
-                    detail = f"claim {key} would get devices on node {node_of[key]}, too"
+                    detail = f"claim {key} would get devices on node {node_of[key]} as well"
                     yield Violation(self.name, where, detail)
                 else:
                     requested.setdefault(node.name, {})[key] = claim
         for name, claims in requested.items():
             if _granted(devices, name, claims.values(), devices.claim_by_device) is None:
-                detail = f"its free devices do not do for claims {', '.join(sorted(claims))}"
+                detail = f"its free devices do not suffice for claims {', '.join(sorted(claims))}"
                 yield Violation(self.name, f"node {name}", detail)
 
     def grant_devices(self, world: World) -> dict[str, tuple[DeviceGrant, ...]]:
-        """Return the new devices of the claims of each task that a plan binds."""
+        """Return the devices that a plan allocates to claims of each bound task, by task key."""
         devices = world.snapshot.devices
         found: dict[str, tuple[DeviceGrant, ...]] = {}
         for name, placed in world.placed_on.items():
@@ -102,7 +102,7 @@ class DeviceClaims(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes that allocations reach and whose devices would suffice if free."""
+        """See `Rule`: nodes that allocations reach and whose devices suffice if all are free."""
         shape = problem.classes.shapes[task_class]
         if not shape.device_claims and not shape.devices:
             return None
@@ -132,7 +132,7 @@ class DeviceClaims(Rule):
         if requested:
             left = _describe_withheld(problem.snapshot.devices, requested)
             if pools.steps.left <= 0 and any(_leaves_choices(request) for request in requested):
-                left += "; the searches of this session have ended, a later one goes on"
+                left += "; the search steps of this session are used up, a later session goes on"
             return f"had too few devices free: {' and '.join(_describe_requests(requested))}{left}"
         return f"can not reach the devices of {', '.join(shape.device_claims)}"
 
@@ -170,7 +170,7 @@ class DeviceClaims(Rule):
         )
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: a device for one claim; claims return devices once no task uses them."""
+        """See `Rule`: a device is for one claim, until no task uses the claim any more."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         pools, shapes = problem.derived(_Pools), problem.classes.shapes
@@ -197,10 +197,10 @@ class DeviceClaims(Rule):
 
 
 def count_cut_searches(problem: Problem) -> dict[str, int]:
-    """Return the searches for devices that ended without a result, by the limit that ended them.
+    """Return the number of device searches that a limit ended without a result, by limit.
 
-    `search`, `session`: steps of one search, and of all. `selectors`: requests whose selectors are
-    evaluated in a later session.
+    `search` and `session` are the step limits of one search and of all searches. `selectors` counts
+    requests whose selectors are evaluated in a later session.
     """
     devices = problem.snapshot.devices
     if not devices.on_node and not devices.elsewhere:
@@ -210,7 +210,7 @@ def count_cut_searches(problem: Problem) -> dict[str, int]:
 
 
 def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]:
-    """Describe requests of claims by device class; alternatives and constraints one by one."""
+    """Yield descriptions of requests: numbers by class, then alternatives and constraints."""
     number: Counter[str] = Counter()
     more: list[str] = []
     for request in requested:
@@ -231,12 +231,12 @@ def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]
 
 
 def _leaves_choices(request: DeviceClaimRequest) -> bool:
-    """Return whether a claim needs a search, not only a matching."""
+    """Return whether allocating a claim takes a search, not only a matching."""
     return bool(request.constraints) or any(need.alternatives for need in request.needs)
 
 
 def _describe_withheld(devices: Devices, requested: Iterable[DeviceClaimRequest]) -> str:
-    """Describe devices that would suffice but are left to other schedulers."""
+    """Return a description of matching devices that are left to other schedulers."""
     number: Counter[str] = Counter()
     for need in {need for request in requested for need in request.needs}:
         number |= devices.withheld(need)
@@ -306,24 +306,24 @@ class _Requests:
         return next((why for why in (*found, *of_own) if why), "")
 
     def allocations(self, shape: TaskShape) -> list[DeviceAllocation]:
-        """Return the allocations of its claims."""
+        """Return the allocations of the claims of a shape."""
         claims = (self.devices.claims[key] for key in shape.device_claims)
         return [c.allocation for c in claims if c.allocation is not None]
 
     def shared(self, shape: TaskShape) -> list[str]:
-        """Return its unallocated named claims, which other tasks may share."""
+        """Return the unallocated named claims of a shape, which other tasks may share."""
         if self.refusal(shape):
             return []
         claims = (self.devices.claims[key] for key in shape.device_claims)
         return [c.key for c in claims if c.allocation is None]
 
     def allocated(self, shape: TaskShape) -> list[str]:
-        """Return its claims that have devices."""
+        """Return the claims of a shape that have devices."""
         claims = map(self.devices.claims.get, shape.device_claims)
         return [c.key for c in claims if c is not None and c.allocation is not None]
 
     def open(self, shape: TaskShape) -> tuple[DeviceClaimRequest, ...]:
-        """Return the requests of its unallocated claims; empty if it can be placed on no node."""
+        """Return the requests of a shape's unallocated claims; empty if no node can meet them."""
         if not (shape.device_claims or shape.devices) or self.refusal(shape):
             return ()
         shared = (self.devices.claims[key].request for key in self.shared(shape))
@@ -346,7 +346,7 @@ class _Pools:
         return len(self.devices.on_node.get(self._names[node], ()))
 
     def free(self, node: int, ended: Collection[str] = ()) -> set[int]:
-        """Return the indices of devices that are free once some claims have ended."""
+        """Return the indices of devices that are free after the claims `ended` have ended."""
         here, held = self.devices.on_node.get(self._names[node], ()), self.devices.claim_by_device
         holders = [held.get(device.id) for device in here]
         return {i for i, holder in enumerate(holders) if holder is None or holder in ended}
@@ -381,7 +381,7 @@ class _Pools:
 
     @cached_property
     def first_equal_node(self) -> list[int]:
-        """(N,) the first node with equal devices, as far as claims can select."""
+        """(N,) the first node with equal devices, such that no claim can distinguish them."""
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
         for n, name in enumerate(self._names):
@@ -389,7 +389,7 @@ class _Pools:
             attributes = tuple(
                 (d.driver, d.attributes, d.capacity, d.problem, d.taints) for d in here
             )
-            # Numbers of different types are equal for Python, and not for claims.
+            # Python compares True and 1 as equal, but claims do not.
             types = tuple(type(value) for d in here for _, value in d.attributes)
             in_flux = name if self.devices.in_flux & {name, ""} else ""
             found.append(first.setdefault((attributes, types, in_flux), n))
@@ -425,9 +425,9 @@ class _AllocationRows:
     users
         Groups of victims by claim; the claim ends once all of them have left.
     joining
-        Variables of tasks that would use an allocated claim.
+        By allocated claim, the variables of tasks that would use it.
     dealt
-        Variables by node and index of a device: whether it is taken.
+        Variables by node and device index, each 1 if it allocates the device.
 
     """
 
@@ -463,9 +463,9 @@ def _joining(pools: _Pools, shapes: Sequence[TaskShape], supplied: I64) -> dict[
 
 
 def _close(allocation_rows: _AllocationRows, evictions: EvictionGroups) -> None:
-    """Every device for one claim at most, and for none before its current claim has ended.
+    """Add rows: each device goes to at most one claim, after its current claim has ended.
 
-    A claim does not end while a new task uses it.
+    A claim does not end if a placed task uses it.
     """
     model, ends = allocation_rows.model, dict[str, int]()
     for (node, place), variables in allocation_rows.dealt.items():
@@ -486,7 +486,7 @@ def _close(allocation_rows: _AllocationRows, evictions: EvictionGroups) -> None:
 
 
 class _Rows:
-    """The rows of what claims take on one node; see models/formulation/device_claims.md."""
+    """Adds the rows of claims on one node; see models/formulation/device_claims.md."""
 
     def __init__(self, allocation_rows: _AllocationRows, node: int) -> None:
         self._model = allocation_rows.model
@@ -495,7 +495,7 @@ class _Rows:
         self._device_variables = allocation_rows.dealt
 
     def add(self, request: DeviceClaimRequest, tasks: int) -> None:
-        """Allocate devices for the tasks of a variable, each with a claim of its own."""
+        """Add rows that allocate devices to the tasks of a variable, each with its own claim."""
         (options,) = self._pools.options(self._node, [request])
         if any(option.bonds for option in options):
             self._add_one_by_one(options, tasks)
@@ -503,7 +503,7 @@ class _Rows:
             self._add_options(options, tasks, int(self._model.bounds[1][tasks]))
 
     def _add_options(self, options: Sequence[Option], tasks: int, most: int) -> list[list[Places]]:
-        """Σ over options of tasks = all tasks; return the variables by option, demand and place."""
+        """Add Σ over options of tasks = all tasks; return variables by option, demand and place."""
         if len(options) == 1:
             chosen = [tasks]
         else:
@@ -516,7 +516,7 @@ class _Rows:
         ]
 
     def _add_demand(self, demand: Demand, tasks: int) -> Places:
-        """Σ allocated = number·tasks."""
+        """Add the row Σ allocated = number·tasks; return its variables by place."""
         open_places = [place for place in demand.places if place in self._free]
         variables = self._model.add_variables(0, np.ones(len(open_places), np.int64))
         factors = np.append(np.ones(len(variables), np.int64), -demand.number)
@@ -527,7 +527,7 @@ class _Rows:
         return found
 
     def _add_one_by_one(self, options: Sequence[Option], tasks: int) -> None:
-        """The same with constraints between devices of a claim: one choice for each claim."""
+        """Add the rows for claims with constraints, where each claim makes its own choice."""
         least = max(min(option.number for option in options), 1)
         most = min(int(self._model.bounds[1][tasks]), len(self._free) // least)
         each = self._model.add_variables(0, np.ones(most, np.int64)).tolist()
@@ -538,7 +538,7 @@ class _Rows:
                     self._add_bond(bond, places)
 
     def _add_bond(self, bond: Bond, places: Sequence[Places]) -> None:
-        """Devices of a single value, or at most one device of each value."""
+        """Add the rows of a constraint: all devices of one value, or at most one of each value."""
         of_value: dict[object, list[int]] = {}
         for i in bond.demands:
             for place, variable in places[i].items():
@@ -556,13 +556,13 @@ class _Rows:
 
 
 Places = dict[int, int]
-"""A variable by index of a device: whether it is taken."""
+"""Variables by device index, each 1 if it allocates the device."""
 
 
 def _share_rows(
     allocation_rows: _AllocationRows, shared: tuple[str, list[int]], supplied: I64
 ) -> None:
-    """A shared claim is allocated on one node at most, and its tasks go there only."""
+    """Add rows that allocate a shared claim on at most one node, to which its tasks are bound."""
     key, classes = shared
     model, request = allocation_rows.model, allocation_rows.pools.devices.claims[key].request
     chosen: list[int] = []
@@ -583,9 +583,9 @@ def _share_rows(
 
 
 class _OpenClaims(NamedTuple):
-    """Open requests of a task: after terminating tasks have left, and now.
+    """Open requests of a task: those after terminating tasks have left, and those now.
 
-    `now` is None if the task may wait.
+    `now` is None if the task may wait for terminating tasks.
     """
 
     later: tuple[DeviceClaimRequest, ...]
@@ -594,7 +594,10 @@ class _OpenClaims(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _ClaimUse:
-    """Placed tasks that share an unallocated claim: node, number, and those that fit now."""
+    """Placed tasks that share an unallocated claim: their node, their number, and how many fit now.
+
+    The others wait for terminating tasks.
+    """
 
     node: int = -1
     total: int = 0
@@ -602,9 +605,9 @@ class _ClaimUse:
 
 
 class _Live(Greedy):
-    """Devices as tasks are placed: on every node, all requests can be allocated together.
+    """The state of devices while tasks are placed: all requests on a node must fit together.
 
-    Nominated tasks are allocated devices that are free after terminating tasks have left.
+    Nominated tasks may use devices that become free after terminating tasks have left.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -661,7 +664,7 @@ class _Live(Greedy):
         return self._ending_claims.difference(key for key, number in self._joined.items() if number)
 
     def _view(self, open_claims: _OpenClaims) -> Bool:
-        """Return (N,) the nodes with devices for some claims next to all placed tasks."""
+        """Return (N,) whether a node has devices for some claims in addition to placed tasks."""
         if open_claims not in self._views:
             number = self._problem.num_nodes
             self._views[open_claims] = np.full(number, -1, np.int64), np.zeros(number, np.bool_)

@@ -1,8 +1,8 @@
 """Allocation of the devices of one node to claims.
 
-A claim has alternatives (`firstAvailable`). Each demands a number of devices for every request,
-under constraints between devices. Without alternatives and constraints, allocation is a bipartite
-matching. With them, variants are tried in order, and every step is a matching.
+A claim has one or more alternatives (`firstAvailable`). Each demands a number of devices for every
+request, under constraints between devices. Without alternatives and constraints, allocation is a
+bipartite matching. With them, a search tries variants in order and solves a matching in every step.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     )
 
 MOST_DEVICES = 32
-"""Devices that one claim may get (`AllocationResultsMaxSize`)."""
+"""The most devices that one claim may get (`AllocationResultsMaxSize`)."""
 
 
 class Demand(NamedTuple):
-    """A number of devices for a request, from some places (indices) of a node."""
+    """A number of devices for a request, out of some places (device indices) of a node."""
 
     places: tuple[int, ...]
     number: int
@@ -36,10 +36,10 @@ class Demand(NamedTuple):
 
 
 class Bond(NamedTuple):
-    """A constraint between demands, given by their indices.
+    """A constraint between demands, which are given by their indices.
 
-    `value_of` numbers the attribute values of places; -1 for none. Nodes with equal devices have
-    equal bonds.
+    `value_of` numbers the attribute values of places; -1 stands for a missing attribute. Nodes with
+    equal devices have equal bonds.
     """
 
     is_distinct: bool
@@ -102,7 +102,7 @@ def _values(here: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
         if value is None:
             found.append(-1)
             continue
-        # Values of different types are different, also where Python takes them for equal.
+        # Values of different types are different, even if Python compares them as equal.
         found.append(numbers.setdefault((type(value).__name__, value), len(numbers)))
     return tuple(found)
 
@@ -113,7 +113,7 @@ def _values(here: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
 def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] | None:
     """Return free places for every demand, each place once; None if there is no matching.
 
-    Augmenting paths (Kuhn): a place that is taken is given up where its owner finds another.
+    It uses augmenting paths (Kuhn): a demand gives up a place if it finds another one.
     """
     owner: dict[int, int] = {}
 
@@ -170,10 +170,10 @@ KnownResult = tuple[tuple[tuple[str, int], ...], ...] | None
 def allocate_devices(
     claims: Sequence[Sequence[Option]], free: set[int], session: Steps | None = None
 ) -> list[Grant] | None:
-    """Return the free places for each claim; None if they do not suffice for all.
+    """Return the free places for each claim; None if they do not suffice for all claims.
 
-    A search takes at most `STEPS_OF_SEARCH` steps, within those of the session; beyond, the result
-    is None. Results are cached for later sessions.
+    A search takes at most `STEPS_OF_SEARCH` steps, and at most the steps that are left in the
+    session. Beyond these limits the result is None. Results are cached for later sessions.
     """
     if all(map(_is_plain, claims)):
         return _Search(claims, free, Steps(STEPS_OF_SEARCH)).result()
@@ -189,7 +189,7 @@ def allocate_devices(
         if session is not None:
             session.left -= before - max(steps.left, 0)
         if found is None and steps.left < 0 and before < STEPS_OF_SEARCH:
-            # Only the session has ended, not the search.
+            # The session's limit ended the search: the result is unknown, so it is not cached.
             if session is not None:
                 session.num_cut["session"] += 1
             return None
@@ -207,16 +207,16 @@ def allocate_devices(
 
 STEPS_OF_SEARCH = 20_000
 STEPS_OF_SESSION = 200_000
-"""Steps of all searches of one session: about a second."""
+"""The step limit of all searches of one session, about a second."""
 MOST_KNOWN = 4096
 _known: dict[tuple[tuple[tuple[Option, ...], ...], frozenset[int]], KnownResult] = {}
-"""Results of searches; they follow from their keys."""
+"""Cached results of searches, which depend only on their keys."""
 _cut: set[tuple[tuple[tuple[Option, ...], ...], frozenset[int]]] = set()
-"""The known searches that took more than `STEPS_OF_SEARCH`."""
+"""The cached searches that `STEPS_OF_SEARCH` ended."""
 
 
 class _Search:
-    """Backtracking over claims with alternatives; the other claims are matched in every step."""
+    """A backtracking search over claims with choices; every step matches all chosen demands."""
 
     def __init__(self, claims: Sequence[Sequence[Option]], free: set[int], steps: Steps) -> None:
         self._steps = steps
@@ -234,7 +234,7 @@ class _Search:
         return self.collect_result() if self.succeeds(0) else None
 
     def succeeds(self, first: int) -> bool:
-        """Return whether the claims from one on find devices next to those that have chosen."""
+        """Return whether the claims from index `first` on fit in addition to the chosen ones."""
         if first == len(self._open):
             return first > 0 or self._match_chosen() is not None
         claim = self._open[first]
@@ -289,7 +289,7 @@ class _LazyVariants:
         self._found: list[tuple[Demand, ...]] = []
 
     def iterate_from(self, first: int) -> Iterator[tuple[int, tuple[Demand, ...]]]:
-        """Yield index and variant, from one on."""
+        """Yield (index, variant) from an index on."""
         at = first
         while True:
             while at >= len(self._found):
@@ -358,7 +358,7 @@ def _expand_distinct(
 
 
 def _has_values(bond: Bond, demands: Sequence[Demand]) -> bool:
-    """Return whether there are enough distinct values for a bond."""
+    """Return whether the places have enough distinct values for a bond."""
     values = [
         Demand(tuple(sorted({bond.value_of[p] for p in demands[i].places})), demands[i].number)
         for i in bond.demands

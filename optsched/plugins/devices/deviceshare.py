@@ -1,4 +1,4 @@
-"""GPUs and NPUs shared by memory and cores: tasks of a node are allocated shares of its devices.
+"""GPUs and NPUs that tasks share by memory and cores.
 
 Mathematics: models/formulation/deviceshare.md. Volcano: `pkg/scheduler/plugins/deviceshare`,
 `pkg/scheduler/api/devices/{nvidia,ascend/hami}`.
@@ -56,18 +56,18 @@ if TYPE_CHECKING:
 
 GPU_MEMORY, GPU_NUMBER = "volcano.sh/gpu-memory", "volcano.sh/gpu-number"
 MIG = "mig"
-"""Devices in MIG mode have geometries; a device without a known geometry takes nothing."""
+"""The mode of devices with MIG geometries; no task gets a device without a known geometry."""
 
 TOP = 100.0
 BY_TEMPLATE = "template"
-"""The sharing mode of NPUs for pods that name none."""
+"""The sharing mode of NPUs for pods that name no mode."""
 WIRED = "Ascend910"
-"""NPUs of this model are connected in networks within a node; tasks prefer one network."""
+"""NPUs of this model form networks within a node; tasks prefer NPUs of one network."""
 WIRED_TOP = 10.0
 
 
 EXCLUSIVE = "optsched.io/gpu-exclusive"
-"""The annotation that names the exclusion groups of a task, see `exclusive_groups`."""
+"""The annotation with the exclusion groups of a task, see `exclusive_groups`."""
 
 _BY_LABELS = "labels:"
 _UUIDS = (VGPU_USE_UUID, VGPU_AVOID_UUID)
@@ -82,9 +82,9 @@ class Prefers(StrEnum):
 
 
 class Need(NamedTuple):
-    """The request of one container: a number of different devices of a family, and shares of each.
+    """The request of one container: a number of different devices of a family, and a share of each.
 
-    `groups` are the exclusion groups: tasks of one group share no device.
+    Tasks of one exclusion group (`groups`) share no device.
     """
 
     number: int
@@ -102,25 +102,25 @@ class Need(NamedTuple):
 
     @property
     def is_npu(self) -> bool:
-        """Whether it requests NPUs, none of which a task may get twice."""
+        """Whether it requests NPUs; a task can not get an NPU twice."""
         return self.family not in ("", NVIDIA)
 
     def memory_of(self, device: SharedGpu) -> int:
-        """Return the memory that it takes of a usable device: of an NPU, a template or all."""
+        """Return the memory that it takes on a usable device; on an NPU, that of a template."""
         memory = self.memory or device.memory * self.percent // 100
         template = device.chip.cut(memory) if device.chip is not None else None
         return memory if template is None else template.memory
 
 
 Slice: TypeAlias = tuple[int, int]
-"""Indices of a geometry of a device and of an instance kind in it."""
+"""Index of a geometry of a device, and index of a profile in the geometry."""
 
 
 class Used(NamedTuple):
-    """Use of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
+    """The use of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
 
-    `slices` counts MIG slices as ((geometry, kind), number), sorted. `groups` has the exclusion
-    groups of the tasks on it, sorted, one entry for each task.
+    `slices` counts MIG slices as ((geometry, profile), number), sorted. `groups` has the exclusion
+    groups of the tasks on the device, sorted, with an entry for each task.
     """
 
     memory: int = 0
@@ -150,17 +150,17 @@ class DeviceShare(Rule):
     Attributes
     ----------
     by_memory, by_number, by_vgpu, by_npu
-        Which requests count: `volcano.sh/gpu-memory`, `…/gpu-number`, `…/vgpu-*`, and
-        `huawei.com/Ascend*` with its memory.
+        Whether requests of `volcano.sh/gpu-memory`, of `…/gpu-number`, of `…/vgpu-*`, and of
+        `huawei.com/Ascend*` with its memory are allocated.
     prefers, weight
-        The score of nodes.
+        Preference for devices and weight of the score of nodes.
     geometries_in
-        Namespace and name of the ConfigMap with the geometries of MIG and the templates of NPUs,
-        for the reader of the cluster.
+        Namespace and name of the ConfigMap with MIG geometries and NPU templates, which the reader
+        of the cluster uses.
     locks_nodes
         Whether the binder locks a node while a pod gets its vGPUs.
     exclusive
-        Sets of labels; pods that have all labels of one set share no vGPU with one another.
+        Sets of labels. Pods that have all labels of one set share no vGPU with each other.
 
     """
 
@@ -187,7 +187,7 @@ class DeviceShare(Rule):
 
     @property
     def cuts(self) -> bool:
-        """Whether geometries and templates of devices matter."""
+        """Whether the plugin uses MIG geometries and NPU templates."""
         return self.by_vgpu or self.by_npu
 
     def gpu_needs(self, shape: TaskShape) -> tuple[Need, ...]:
@@ -207,7 +207,7 @@ class DeviceShare(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: some allocation must exist."""
+        """See `Rule`: an allocation must exist for all placed tasks of a node."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             sharing = [t for t in placed if self.gpu_needs(t.shape)]
@@ -215,11 +215,11 @@ class DeviceShare(Rule):
             used = self.resident_use(node, before) if sharing else []
             if sharing and self._allocate_tasks(node, used, sharing) is None:
                 number = count_noun(len(node.shared_gpus), "shared GPU")
-                detail = f"{count_noun(len(sharing), 'more task')} can not be dealt out to {number}"
+                detail = f"{count_noun(len(sharing), 'more task')} can not be allocated {number}"
                 yield Violation(self.name, f"node {name}", detail)
 
     def allocate_devices(self, world: World) -> dict[str, tuple[GpuShare, ...]]:
-        """Return the devices of each task that a plan binds, where an allocation exists."""
+        """Return the shares of each task that a plan binds, by task key, if they exist."""
         found: dict[str, tuple[GpuShare, ...]] = {}
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -237,7 +237,10 @@ class DeviceShare(Rule):
     def _allocate_tasks(
         self, node: Node, used: Sequence[Used], sharing: Sequence[Task]
     ) -> dict[str, list[tuple[int, Taken]]] | None:
-        """Return (need, share) by task: in Volcano's order, else any allocation that fits."""
+        """Return (need, share) by task key, in Volcano's order or else as any allocation that fits.
+
+        None if no allocation fits.
+        """
         found = self._allocate_in_order(node, used, sharing)
         if found is not None:
             return found
@@ -272,9 +275,10 @@ class DeviceShare(Rule):
         return found
 
     def resident_use(self, node: Node, before: Node | None = None) -> list[Used]:
-        """Return the use of devices by residents; unknown shares count in Volcano's order.
+        """Return the use of devices by residents; unknown shares are assigned in Volcano's order.
 
-        `before` is the node with tasks that have left since: no shares move when a task leaves.
+        before: the node before some tasks left. It fixes the shares of the other residents, which
+        do not move when a task leaves.
         """
         known = self.holdings(before or node)
         staying = {task.key for task in node.residents}
@@ -290,7 +294,7 @@ class DeviceShare(Rule):
             for use in (u for u in task.shared_gpus if (u.npu, u.key) in place):
                 at = place[use.npu, use.key]
                 device = node.shared_gpus[at]
-                # A task that requests a number of devices has the whole memory of each.
+                # A task that requests a number of devices holds the whole memory of each.
                 memory = use.memory or (device.memory if alone else 0)
                 cut = _slice_of(device, use.instance)
                 # A slice of an unknown geometry takes its whole device.
@@ -329,11 +333,11 @@ class DeviceShare(Rule):
         needs = self.gpu_needs(shape)
         way = dict(shape.notes).get(NPU_MODE, BY_TEMPLATE)
         is_other = way != BY_TEMPLATE and any(need.is_npu for need in needs)
-        other = f" ({NPU_MODE}: {way} is not shared out here)" if is_other else ""
+        other = f" ({NPU_MODE}: {way} is not shared by optsched)" if is_other else ""
         return f"had {' and '.join(map(_describe_need, needs))} free{other}"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: tasks that hold shares of devices, grouped by these."""
+        """See `Rule`: tasks that hold shares of devices, grouped by equal shares."""
         if not self.gpu_needs(problem.classes.shapes[task_class]):
             return None
         running = running_tasks(problem)
@@ -343,7 +347,7 @@ class DeviceShare(Rule):
         )
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: every need allocated to GPUs, within memory, cores and number of tasks."""
+        """See `Rule`: allocates every need within the memory, cores and task limits of devices."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         needs = [self.gpu_needs(shape) for shape in problem.classes.shapes]
@@ -408,14 +412,14 @@ def _groups_of(shape: TaskShape) -> tuple[str, ...]:
 
 
 def _groups_on(device: SharedGpu, groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the groups that count on a device; labels do not matter for isolated MIG slices."""
+    """Return the groups that matter on a device: no label groups in MIG mode, which isolates."""
     if device.mode != MIG:
         return groups
     return tuple(group for group in groups if not group.startswith(_BY_LABELS))
 
 
 def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[Used]:
-    """Return the use of the devices of a node by its holdings."""
+    """Return the use of the devices of a node, summed over holdings."""
     used = [Used() for _ in node.shared_gpus]
     for parts in holdings.values():
         for taken in parts:
@@ -424,21 +428,21 @@ def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[U
 
 
 def _describe_need(need: Need) -> str:
-    """Describe what a node lacks: `no vGPU with 3000 memory`, `fewer than 2 vGPUs with …`."""
+    """Return what a node lacks, such as `no vGPU with 3000 memory`."""
     kind = "vGPU" if need.is_vgpu else need.family or "shared GPU"
     few = f"fewer than {count_noun(need.number, kind)}" if need.number > 1 else f"no {kind}"
     if need.is_alone and not need.family:
-        return f"{few} that nobody uses"
+        return f"{few} that no task uses"
     memory = f"{need.memory} memory" if need.memory else f"{need.percent}% memory"
     if need.is_npu and need.number > 1 and need.memory:
-        return f"{few} with {memory} (of several NPUs at once each is had whole)"
+        return f"{few} with {memory} (several NPUs are allocated only whole)"
     cores = f" and {need.cores}% cores" if need.cores else ""
     return f"{few} with {memory}{cores}{_describe_exclusion(need)}"
 
 
 def _describe_exclusion(need: Need) -> str:
     by_labels = any(group.startswith(_BY_LABELS) for group in need.groups)
-    words = " and no pod that its labels keep away" if by_labels else ""
+    words = " and no pod that its labels exclude" if by_labels else ""
     own = any(not group.startswith(_BY_LABELS) for group in need.groups)
     return " and no pod of its PodGroup" + words if own else words
 
@@ -447,7 +451,7 @@ def _describe_exclusion(need: Need) -> str:
 
 
 def usable(device: SharedGpu, need: Need, shape: TaskShape) -> bool:
-    """Return whether a need may take a device of this kind, if it is idle."""
+    """Return whether a need may take a device, if the device is idle."""
     if device.family != need.family or not device.is_healthy:
         return False
     notes = dict(shape.notes)
@@ -471,7 +475,7 @@ def _matches_notes(device: SharedGpu, notes: Mapping[str, str]) -> bool:
 
 
 def _has_template(device: SharedGpu, need: Need) -> bool:
-    """Return whether an NPU has a template for a need; several NPUs are allocated whole."""
+    """Return whether an NPU has a template for a need; several NPUs are allocated only whole."""
     if device.chip is None:
         return False
     template = device.chip.cut(need.memory or device.memory * need.percent // 100)
@@ -479,7 +483,7 @@ def _has_template(device: SharedGpu, need: Need) -> bool:
 
 
 def is_wired(device: SharedGpu) -> bool:
-    """Return whether an NPU is connected to a part of its node only."""
+    """Return whether an NPU is in a network with some of the NPUs of its node."""
     return device.network is not None and device.npu.startswith(WIRED)
 
 
@@ -488,9 +492,9 @@ def _is_model(device: SharedGpu, models: str) -> bool:
 
 
 def admits(device: SharedGpu, used: Used, need: Need) -> bool:
-    """Return whether a device has enough idle for a need.
+    """Return whether a device has enough idle memory, cores and slices for a need.
 
-    A need without cores may join any device whose cores were not all taken before the session.
+    A need without cores may use any device whose cores were not all in use before the session.
     """
     if used.number >= device.sharers or used.owners or (need.is_alone and used.number):
         return False
@@ -508,8 +512,8 @@ def admits(device: SharedGpu, used: Used, need: Need) -> bool:
 def slices(device: SharedGpu, used: Used, need: Need) -> list[Slice]:
     """Return the slices that suffice for a need, of the geometry in use, the smallest first.
 
-    Without a geometry in use, slices of all geometries in their order. A device that changes its
-    geometry has two in use and offers none.
+    Without a geometry in use, these are slices of all geometries in their order. A device that is
+    changing its geometry has two in use and offers no slice.
     """
     taken = dict(used.slices)
     cut = {geometry for geometry, _ in taken}
@@ -564,7 +568,7 @@ class _Positions:
         self._taken = {(use.key, use.instance) for use in uses if use.instance}
 
     def take_position(self, taken: Taken) -> str:
-        """Take a free position, as `geometry-position`; empty for a device without slices."""
+        """Take a free position; returns `geometry-position`, or "" for a device without slices."""
         if taken.slice is None:
             return ""
         device, (g, kind) = self._cards[taken.at], taken.slice
@@ -577,7 +581,7 @@ class _Positions:
         return ""
 
     def make_annotation(self, taken: Taken, container: int) -> GpuShare:
-        """Return a share as it is written to the annotation of a pod."""
+        """Return the share for the annotation of a pod."""
         device = self._cards[taken.at]
         template = device.chip.cut(taken.memory) if device.chip is not None else None
         instance = self.take_position(taken) if template is None else template.name
@@ -598,8 +602,8 @@ def assign(
 ) -> list[Taken] | None:
     """Return the shares of a task in Volcano's order of devices; None if they do not fit.
 
-    vGPUs are taken from the last device on, numbered devices from the first. NPUs are taken as
-    `prefers` says, within one network where they are connected, and no NPU twice.
+    vGPUs are taken from the last device on, GPUs shared by memory from the first. NPUs are taken in
+    the order of `prefers`, preferably within one network, and no NPU twice.
     """
     after = list(used)
     found: list[Taken] = []
@@ -661,7 +665,7 @@ def _add_use(used: list[Used], taken: Taken, sign: int = 1) -> None:
 
 
 class Wanted(NamedTuple):
-    """A need of a task, the devices that it may take, and its index among the needs of the task."""
+    """A need of a task, the devices that may serve it, and its index among the task's needs."""
 
     need: Need
     may: tuple[bool, ...]
@@ -670,7 +674,10 @@ class Wanted(NamedTuple):
 
 
 def _hardest_first(wanted: Wanted) -> tuple[object, ...]:
-    """Sort key: NPUs of one task in a row, for none may be taken twice; else the largest first."""
+    """Return a sort key: the largest needs first, and the NPU needs of one task in a row.
+
+    They are in a row because no NPU may be taken twice for a task.
+    """
     need = wanted.need
     size = (not need.is_alone, -need.memory, -need.percent, -need.cores)
     return (need.family, wanted.task if need.is_npu else "", size)
@@ -686,7 +693,7 @@ def _allocate_all(
 ) -> list[list[Taken]] | None:
     """Return an allocation of all needs from `first` on; None if there is none.
 
-    `mine` are the NPUs that the current task has already, `dead` the states known to fail.
+    `mine` are the NPUs that the current task already has, `dead` the states that are known to fail.
     """
     if first == len(wanted):
         return []
@@ -763,7 +770,7 @@ class _DeviceRows:
         self._describe_exclusion: dict[tuple[int, str], list[int]] = {}
 
     def add(self, here: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
-        """Allocate the tasks of classes on this node, then bound the use of each device."""
+        """Add rows that allocate the tasks of classes on this node and bound the use of devices."""
         for c in here:
             npus: dict[int, list[int]] = {}
             for need in needs[c]:
@@ -771,7 +778,7 @@ class _DeviceRows:
                 for at, variable in allocated if need.is_npu else ():
                     npus.setdefault(at, []).append(variable)
             for variables in (v for v in npus.values() if len(v) > 1):
-                # No NPU twice for one task, in whichever of its containers.
+                # A task must not get an NPU twice, not even in different containers.
                 ones = [*[1] * len(variables), -1]
                 self._model.add_row([*variables, int(supplied[c])], ones, upper=0)
         for at, device in enumerate(self._cards):
@@ -780,7 +787,7 @@ class _DeviceRows:
             self._add_exclusion(at, group, variables)
 
     def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
-        """Σ over devices of v = number·tasks, no device twice for one task; return (device, v)."""
+        """Add Σ over devices of v = number·tasks and v ≤ tasks; return (device, v)."""
         model = self._model
         open_devices = [
             i
@@ -806,7 +813,7 @@ class _DeviceRows:
         return found
 
     def _add_exclusion(self, at: int, group: str, variables: Sequence[int]) -> None:
-        """At most one task of a group on a device, and none before its current tasks have left."""
+        """Add rows: at most one task of a group on a device, after its current tasks have left."""
         ones = [1] * len(variables)
         self._model.add_row(variables, ones, upper=1)
         goes = [v for v, taken in self._departures[at] if group in taken.groups]
@@ -816,7 +823,7 @@ class _DeviceRows:
             self._model.add_row([*variables, *goes], factors, upper=0)
 
     def _add_slices(self, at: int, need: Need, variable: int) -> None:
-        """Every task on a MIG device has one slice: Σ over kinds of w = v."""
+        """Add the row that gives every task on a MIG device one slice: Σ over profiles of w = v."""
         model, device = self._model, self._cards[at]
         kinds = slices(device, self._left[at], need)
         counts = [device.geometries[g].instances[kind].number for g, kind in kinds]
@@ -827,9 +834,9 @@ class _DeviceRows:
             by_slice.setdefault(kind, []).append(each)
 
     def _bound_slices(self, at: int) -> None:
-        """One geometry a device, and its number of slices: Σ w + held ≤ count·q, Σ q ≤ 1.
+        """Add rows for one geometry per device, within its slices: Σ w + held ≤ count·q, Σ q ≤ 1.
 
-        A device with two geometries in use takes no task until one of them is free.
+        A device with two geometries in use gets no task until one of them is unused.
         """
         model, device, by_slice = self._model, self._cards[at], self._cut.get(at, {})
         if not by_slice:
@@ -884,7 +891,10 @@ class _DeviceRows:
         self._bound_owners(at, device)
 
     def _wait_for_owners(self, at: int, comes: Sequence[int]) -> None:
-        """No task starts before exclusive tasks leave, nor one without cores if all are taken."""
+        """Add rows: no task starts before exclusive tasks leave.
+
+        A task without cores does not start while all cores are in use either.
+        """
         used, departures = self._sum_holdings[at], self._departures[at]
         if used.owners and comes:
             owners = [v for v, t in departures if t.is_alone]
@@ -898,7 +908,7 @@ class _DeviceRows:
             self._model.add_row(variables, factors, upper=0)
 
     def _bound_owners(self, at: int, device: SharedGpu) -> None:
-        """An exclusive task needs an empty device, which no other task gets."""
+        """Add rows: an exclusive task starts on an empty device, which no other task gets."""
         model, owner, departures = self._model, int(self._alone[at]), self._departures[at]
         most = min(device.sharers - self._left[at].number, self._pending)
         if self._owning[at]:
@@ -916,10 +926,10 @@ class _DeviceRows:
 
 
 class _Live(Greedy):
-    """The use of devices as tasks are placed, in Volcano's order.
+    """The use of devices while tasks are placed, in Volcano's order.
 
-    It is kept twice: now, and after terminating pods have left. A nominated task that does not fit
-    now is allocated from the latter and counts in both.
+    It has two states: the current use, and the use after terminating pods have left. A nominated
+    task that fits only in the second state is allocated there and counts in both.
     """
 
     def __init__(self, rule: DeviceShare, problem: Problem) -> None:
@@ -952,7 +962,7 @@ class _Live(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Count the shares of a terminating resident as future idle; with sign -1 undo it."""
+        """Count the shares of a terminating resident as future idle; sign -1 undoes this."""
         for taken in self._rule.known_holdings(self._problem, node).get(task, ()):
             _add_use(self._later[node], taken, -sign)
             now = self._later[node][taken.at]
@@ -1005,7 +1015,7 @@ class _Live(Greedy):
 
 
 class _Scored(_Live):
-    """The same with scores of nodes."""
+    """`_Live` with scores of nodes."""
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         problem = self._problem
@@ -1054,43 +1064,47 @@ PLUGIN = Plugin(
     "deviceshare",
     "GPUs and NPUs shared by memory and cores",
     (
-        switch_argument(f"{_SHARE}GPUSharingEnable", "volcano.sh/gpu-memory counts", default=False),
-        switch_argument(f"{_SHARE}GPUNumberEnable", "volcano.sh/gpu-number counts", default=False),
-        switch_argument(f"{_SHARE}VGPUEnable", "volcano.sh/vgpu-* count", default=False),
+        switch_argument(
+            f"{_SHARE}GPUSharingEnable", "allocates volcano.sh/gpu-memory", default=False
+        ),
+        switch_argument(
+            f"{_SHARE}GPUNumberEnable", "allocates volcano.sh/gpu-number", default=False
+        ),
+        switch_argument(f"{_SHARE}VGPUEnable", "allocates volcano.sh/vgpu-*", default=False),
         choice_argument(
             f"{_SHARE}SchedulePolicy",
             Prefers.NONE,
-            "what makes a node good: GPUs in use or idle ones",
+            "whether nodes with GPUs in use or with idle GPUs score higher",
             (Prefers.BINPACK, Prefers.SPREAD),
         ),
-        weight_argument(f"{_SHARE}ScheduleWeight", 0, "weight of that"),
+        weight_argument(f"{_SHARE}ScheduleWeight", 0, "weight of that score"),
         switch_argument(
             f"{_SHARE}NodeLockEnable",
-            "binds one pod with vGPUs of a node after the other",
+            "binds pods with vGPUs to a node one after the other",
             default=False,
         ),
         switch_argument(
             f"{_SHARE}AscendMindClusterVNPUEnable",
-            "an error: no node reports these NPUs itself",
+            "an error: nodes do not report these NPUs themselves",
             default=False,
         ),
         switch_argument(
             f"{_SHARE}AscendHAMiVNPUEnable",
-            "huawei.com/Ascend* and its memory count, by templates",
+            "allocates huawei.com/Ascend* and its memory, by templates",
             default=False,
         ),
         Argument(
             f"{_SHARE}KnownGeometriesCMName",
             Kind.TEXT,
             "volcano-vgpu-device-config",
-            "the ConfigMap that says how MIG may cut GPUs and templates NPUs",
+            "the ConfigMap with the MIG geometries of GPUs and the templates of NPUs",
         ),
         Argument(f"{_SHARE}KnownGeometriesCMNamespace", Kind.TEXT, "kube-system", "its namespace"),
         Argument(
             _EXCLUSIVE,
             Kind.LIST,
             "",
-            "labels: pods with all of an entry share no vGPU among them",
+            "sets of labels: pods with all labels of one set share no vGPU",
             fields=(Argument("*", Kind.TEXT, "", "the value of this label"),),
         ),
     ),

@@ -47,17 +47,20 @@ if TYPE_CHECKING:
     Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 TYPICAL = 0.95
-"""Typical kinds cover at least this part of all tasks; rarer kinds are ignored."""
+"""The typical kinds of tasks cover at least this part of all tasks; rarer kinds are ignored."""
 
 SHARES = 1000
-"""Shares of typical tasks are rounded to thousandths, so that levels are whole numbers."""
+"""The weights of kinds are rounded to thousandths of all tasks, so that levels are integers."""
 
 _AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What decides which GPUs a task can use: CPU, GPUs, thousandths of each, and its nodes."""
+    """The properties that decide which GPUs a task can use.
+
+    They are CPU, number of GPUs, thousandths of each GPU, and node selection.
+    """
 
     cpu_m: int
     number: int
@@ -67,7 +70,7 @@ class Kind:
 
     @classmethod
     def from_shape(cls, shape: TaskShape) -> Kind:
-        """Return the kind of a shape."""
+        """Return the kind of a task shape."""
         cpu_m, part = amount_of(shape.request, CPU), share_milli(shape)
         number = 1 if part else amount_of(shape.request, GPU)
         milli = part or (WHOLE if number else 0)
@@ -75,7 +78,7 @@ class Kind:
 
     @property
     def size(self) -> tuple[int, int, int, str]:
-        """Sort key among equally frequent kinds: larger ones first, then by their nodes."""
+        """Sort key of equally frequent kinds: larger kinds first, then by their selectors."""
         return (
             -self.number * self.milli,
             -self.cpu_m,
@@ -84,7 +87,7 @@ class Kind:
         )
 
     def reach(self, columns: NodeColumns, num_nodes: int) -> Bool:
-        """Return (N,) the nodes that it selects."""
+        """Return (N,) whether the kind selects a node."""
         chosen = np.ones(num_nodes, np.bool_)
         for key, value in self.selector:
             chosen &= columns.accepts(Requirement(key, Operator.IN, (value,)))
@@ -92,7 +95,7 @@ class Kind:
 
 
 def typical(number_of: Mapping[TaskShape, int]) -> list[tuple[Kind, int]]:
-    """Return the most frequent kinds of tasks, until they cover `TYPICAL` of all."""
+    """Return the most frequent kinds, which cover `TYPICAL` of all tasks, with their numbers."""
     kinds: Counter[Kind] = Counter()
     for shape, number in number_of.items():
         kinds[Kind.from_shape(shape)] += number
@@ -113,11 +116,11 @@ class Target:
     Attributes
     ----------
     share
-        (M,) weights.
+        (M,) weight of each kind.
     cpu_m, number, milli
-        (M,) the request of one task: CPU, GPUs, and thousandths of each.
+        (M,) request of one task: CPU, GPUs, and thousandths of each GPU.
     reach
-        (M, N) nodes that it may run on.
+        (M, N) whether the kind may run on a node.
 
     """
 
@@ -129,7 +132,7 @@ class Target:
 
     @classmethod
     def from_kinds(cls, problem: Problem, kinds: Iterable[tuple[Kind, int]]) -> Target:
-        """Kinds with their weights, as arrays."""
+        """Return kinds with their weights as arrays."""
         listed = list(kinds)
         numbers = [(w, k.cpu_m, k.number, k.milli) for k, w in listed]
         share, cpu_m, number, milli = np.array(numbers, np.int64).reshape(-1, 4).T
@@ -140,8 +143,8 @@ class Target:
     def waste(self, nodes: I64, cpu_m: I64, free: I64) -> I64:
         """Return (m,) weighted fragmentation of m nodes with idle CPU (m,) and GPUs (m, D).
 
-        A kind that cannot run on a node wastes all idle GPUs there. A kind that can run wastes the
-        GPUs that have less idle than it requests of one.
+        A kind that can not run on a node wastes all idle GPUs there. A kind that can run wastes the
+        GPUs with less idle capacity than it requests of one GPU.
         """
         room = free[:, None, :]
         suffices = room >= self.milli[:, None]
@@ -152,14 +155,14 @@ class Target:
         return found
 
     def total(self, cpu_m: I64, free: I64) -> int:
-        """Return the sum of the waste over all nodes (N,), (N, D)."""
+        """Return the sum of `waste` over all nodes, given idle CPU (N,) and GPUs (N, D)."""
         nodes = np.flatnonzero(free.any(axis=1))
         parts = np.array_split(nodes, len(nodes) // _AT_ONCE + 1)
         return sum(int(self.waste(n, cpu_m[n], free[n]).sum()) for n in parts)
 
 
 def target_of(problem: Problem) -> Target:
-    """Return the typical tasks, running and pending, with weights that sum to `SHARES`."""
+    """Return the typical kinds of running and pending tasks, with weights that sum to `SHARES`."""
     return problem.derived(_target_of)
 
 
@@ -189,12 +192,12 @@ def _rounded(numbers: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Fragmentation(Rule):
-    """Tasks go where they cause the least GPU fragmentation.
+    """Prefers nodes where a task causes the least GPU fragmentation.
 
     Attributes
     ----------
     weight
-        Points for a thousandth of a GPU that becomes unusable.
+        Points for each thousandth of a GPU that becomes unusable.
 
     """
 
@@ -219,14 +222,14 @@ def _has_gpus(problem: Problem) -> bool:
 
 
 def _has_gpu_request(problem: Problem) -> bool:
-    """Return whether a pending task or a queue uses GPUs; axis R alone does not imply it."""
+    """Return whether a pending task or a queue uses GPUs; a GPU column alone does not imply it."""
     at = problem.index(GPU)
     parts = (problem.classes.request, problem.queues.allocated)
     return at >= 0 and any(bool(part[:, at].any()) for part in parts)
 
 
 def _column(problem: Problem, resource: str, amounts: I64) -> I64:
-    """Return (N,) one resource of amounts (N, R); zeros for an absent one."""
+    """Return (N,) one resource of amounts (N, R); zeros if the resource is absent."""
     at = problem.index(resource)
     return amounts[:, at] if at >= 0 else np.zeros(problem.num_nodes, np.int64)
 
@@ -236,7 +239,7 @@ def _column(problem: Problem, resource: str, amounts: I64) -> I64:
 
 @dataclass(frozen=True, eq=False)
 class FragLevel:
-    """Expected amount of free GPUs of ready nodes that a typical task cannot use."""
+    """The expected amount of idle GPUs of ready nodes that a typical task can not use."""
 
     name: str = "fragmentation"
     unit: str = "millionths of a GPU"
@@ -249,7 +252,7 @@ class FragLevel:
         return target_of(problem).total(_column(problem, CPU, outcome.idle), free)
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: every pending task is placed, and only kinds without GPUs waste any."""
+        """See `Level`: every pending task is placed, and only kinds without GPUs waste GPUs."""
         target = target_of(problem)
         free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()
@@ -273,7 +276,7 @@ def _free_at_start(problem: Problem) -> I64:
 
 
 def _fresh(problem: Problem, idle: I64) -> I64:
-    """Return (N, D) idle whole GPUs for idle amounts (N, R)."""
+    """Return (N, D) thousandths of idle GPUs for idle amounts (N, R), without GPU shares."""
     number = idle[:, problem.index(GPU)]
     return WHOLE * (np.arange(number.max(initial=0)) < number[:, None]).astype(np.int64)
 
@@ -292,10 +295,10 @@ def left_devices(outcome: Outcome) -> I64:
 
 
 def _encode(form: Formulation, supplied: I64, target: Target) -> Expression:
-    """Σ share·waste with waste[m, n] ≥ R[n] − top·runs[m, n], R the devices that n has free.
+    """Return Σ share·waste, where waste[m, n] ≥ R[n] − top·runs[m, n] and n has R[n] idle GPUs.
 
-    Without parts of GPUs a kind that runs on a node wastes nothing there. `runs` may be 1 only
-    where CPU and devices suffice; as waste is made small, it is 1 wherever it may.
+    Without GPU shares, a kind that can run on a node wastes nothing there. runs[m, n] can be 1 only
+    if the CPU and GPUs of node n suffice. As waste is minimized, it is 1 wherever it can be.
     """
     problem, model = form.problem, form.model
     nodes = np.flatnonzero(problem.idle[:, problem.index(GPU)])
@@ -318,7 +321,7 @@ def _encode(form: Formulation, supplied: I64, target: Target) -> Expression:
 
 
 def _add_fit_row(form: Formulation, supplied: I64, at: int, what: tuple[int, int, int]) -> None:
-    """requested·runs + Σ request·tasks ≤ idle on a node."""
+    """Add the row requested·runs + Σ request·tasks ≤ idle of a node."""
     node, runs, requested = what
     here = supplied >= 0
     request = form.problem.classes.request[here, at]
@@ -331,7 +334,7 @@ def _add_fit_row(form: Formulation, supplied: I64, at: int, what: tuple[int, int
 
 
 def _add_waste(form: Formulation, supplied: I64, node: int, what: tuple[int, int, int]) -> None:
-    """Waste + top·runs + Σ devices·tasks ≥ idle devices of a node."""
+    """Add the row waste + top·runs + Σ GPUs·tasks ≥ idle GPUs of a node."""
     waste, runs, top = what
     at = form.problem.index(GPU)
     here = supplied >= 0
@@ -348,9 +351,9 @@ def _add_waste(form: Formulation, supplied: I64, node: int, what: tuple[int, int
 
 
 class _Live(Greedy):
-    """How much fragmentation grows with one more task of a class on each node.
+    """Scores nodes by how much fragmentation grows if one more task of a class is placed there.
 
-    The scores are kept by class and updated for nodes that have changed since.
+    The scores are cached by class and updated for nodes that have changed.
     """
 
     def __init__(self, problem: Problem, weight: int) -> None:
@@ -378,7 +381,7 @@ class _Live(Greedy):
         self._log.append(nodes)
 
     def _score(self, task_class: int) -> F64:
-        """Return (N,) points, more for less waste afterwards."""
+        """Return (N,) points; less waste after the placement gives more points."""
         if task_class not in self._views:
             self._views[task_class] = np.zeros(len(self._cpu_m)), 0
             touched = [np.arange(len(self._cpu_m))]
@@ -400,9 +403,9 @@ class _Live(Greedy):
 
 
 def devices_after(kind: Kind, free: I64) -> I64:
-    """Return (m, D) idle GPUs after one more task of a kind; a share takes the fullest that fits.
+    """Return (m, D) idle GPUs after one more task of a kind, for idle GPUs (m, D).
 
-    Rows where it does not fit stay unchanged.
+    A share goes to the fullest GPU where it fits. Rows where it does not fit stay unchanged.
     """
     left = free.copy()
     if kind.milli < WHOLE:
@@ -417,7 +420,7 @@ def devices_after(kind: Kind, free: I64) -> I64:
 
 PLUGIN = Plugin(
     "fragmentation",
-    "leaves free GPUs where typical tasks can use them",
+    "keeps idle GPUs usable for typical tasks",
     (weight_argument("fragmentation.weight", 1, "points for a thousandth of a GPU"),),
     lambda a: (Fragmentation(read_whole(a, "fragmentation.weight", 1)),),
     levels=(LevelKind("frag", "free GPUs that typical tasks can not use", 80, ("fragmentation",)),),

@@ -1,7 +1,8 @@
 """GPU shares: a share comes from one GPU; a whole GPU is shared with no other task.
 
-Mathematics: models/formulation/gpu_shares.md. Always on, without effect unless a task requests a
-share. Shares are thousandths of a GPU, as in the openb trace (Weng et al., USENIX ATC 2023).
+Mathematics: models/formulation/gpu_shares.md. This rule is always active, and has no effect unless
+a task requests a share. Shares are in thousandths of a GPU, as in the openb trace (Weng et al.,
+USENIX ATC 2023).
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
 
 
 class GpuShares(Rule):
-    """The GPU shares and whole GPUs of the tasks on a node can be allocated to its GPUs."""
+    """The GPU shares and whole GPUs of all tasks on a node fit its GPUs."""
 
     name = "gpu-shares"
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: some packing must exist."""
+        """See `Rule`: a packing of all tasks of a node must exist."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             if tied := [t for t in node.residents if t.gpus]:
@@ -51,14 +52,14 @@ class GpuShares(Rule):
             if parts and not packs(parts, devices):
                 requested = ", ".join(map(str, parts))
                 free_milli = count_noun(max(devices, 0), "device")
-                detail = f"parts of {requested} thousandths do not fit {free_milli}"
+                detail = f"shares of {requested} thousandths do not fit {free_milli}"
                 yield Violation(self.name, f"node {name}", detail)
         yield from self._verify_nominations(world)
 
     def _verify_known_devices(
         self, node: Node, tied: Sequence[Task], placed: Sequence[Task]
     ) -> Iterator[Violation]:
-        """Tasks with known GPUs keep them; the others must fit the rest."""
+        """Yield a violation if tasks without known GPUs do not fit what known GPUs leave idle."""
         free_milli = [WHOLE] * amount_of(node.allocatable, GPU)
         for task in tied:
             for device in (d for d in task.gpus if d < len(free_milli)):
@@ -72,20 +73,23 @@ class GpuShares(Rule):
         if whole > fresh or not _pack(tuple(parts), tuple(open_devices), set()):
             requested = ", ".join(map(str, parts)) or "none"
             detail = (
-                f"{count_noun(whole, 'whole GPU')} and parts of {requested} thousandths do not fit"
+                f"{count_noun(whole, 'whole GPU')} and shares of {requested} thousandths do not fit"
                 f" devices with {', '.join(map(str, free_milli))} free"
             )
             yield Violation(self.name, f"node {node.name}", detail)
 
     def _verify_nominations(self, world: World) -> Iterator[Violation]:
-        """Nominated tasks must fit after terminating pods have left."""
+        """Yield a violation for each node where nominated tasks do not fit later.
+
+        They must fit after terminating pods have left.
+        """
         for name, promised in world.nominated_tasks.items():
             node = world.snapshot.node_by_name[name]
             stays = [t.shape for t in node.residents if t.status is not TaskStatus.RELEASING]
             stays += [t.shape for t in world.placed_on.get(name, ())]
             have = Holding.from_shapes(node, (*stays, *(t.shape for t in promised)))
             if any(_uses_gpus(t.shape) for t in promised) and have.parts and not have.fits:
-                detail = "parts of GPUs are promised that will not fit"
+                detail = "nominated tasks request GPU shares that will not fit"
                 yield Violation(self.name, f"node {name}", detail)
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
@@ -114,7 +118,7 @@ class GpuShares(Rule):
         return f"had fewer than {count_noun(whole, 'whole GPU')} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: tasks that hold GPUs or shares, grouped by equal parts."""
+        """See `Rule`: tasks that hold GPUs or shares, grouped by equal amounts."""
         if not self.ties_nodes(problem, task_class):
             return None
         running = running_tasks(problem)
@@ -125,7 +129,7 @@ class GpuShares(Rule):
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: if tasks may leave a node, all its GPU shares are allocated again."""
+        """See `Rule`: on nodes with possible victims, all GPU shares are allocated again."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         if not is_shared(problem):
@@ -154,7 +158,7 @@ class GpuShares(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The GPUs of a node, how many are allocated whole, and shares, the largest first."""
+    """The number of GPUs of a node, how many are allocated whole, and shares, largest first."""
 
     devices: int
     whole: int
@@ -162,18 +166,18 @@ class Holding:
 
     @classmethod
     def from_shapes(cls, node: Node, shapes: Sequence[TaskShape]) -> Holding:
-        """Return what tasks of some shapes hold of a node."""
+        """Return the holding of tasks of some shapes on a node."""
         parts = sorted((p for s in shapes if (p := share_milli(s))), reverse=True)
         whole = sum(amount_of(s.request, GPU) for s in shapes)
         return cls(amount_of(node.allocatable, GPU), whole, tuple(parts))
 
     @property
     def fits(self) -> bool:
-        """Whether some allocation exists."""
+        """Whether the shares fit the GPUs that are not allocated whole."""
         return packs(self.parts, self.devices - self.whole)
 
     def with_tasks(self, part: int, whole: int, number: int = 1) -> Holding:
-        """Return the holding with a number of tasks more; fewer for a negative number."""
+        """Return the holding with `number` more equal tasks; a negative number removes tasks."""
         parts = [*self.parts, *([part] * number if part else ())]
         for _ in range(-number if part else 0):
             parts.remove(part)
@@ -204,7 +208,7 @@ def packs(parts: Sequence[int], devices: int) -> bool:
 def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ...]]) -> bool:
     """Return whether shares, largest first, fit idle amounts, smallest first.
 
-    `dead` are the states known to fail.
+    `dead` are the states that are known to fail.
     """
     if not parts:
         return True
@@ -222,7 +226,10 @@ def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ..
 
 
 def free_devices(problem: Problem) -> I64:
-    """Return (N, D) idle thousandths of each GPU, residents by best fit, largest first."""
+    """Return (N, D) idle thousandths of each GPU of a node.
+
+    Residents with unknown GPUs are packed by best fit, the largest first.
+    """
     return problem.derived(_free_devices)
 
 
@@ -251,7 +258,7 @@ def _free_devices(problem: Problem) -> I64:
 
 
 def _nominated(problem: Problem) -> dict[int, list[TaskShape]]:
-    """Return the shapes of nominated tasks with GPUs, by node."""
+    """Return the shapes of nominated tasks with GPUs, by node index."""
     number = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     found: dict[int, list[TaskShape]] = {}
     for task in problem.tasks:
@@ -261,9 +268,9 @@ def _nominated(problem: Problem) -> dict[int, list[TaskShape]]:
 
 
 def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
-    """Return the use of each GPU in a packing that leaves idle shares for nominated tasks.
+    """Return the use of each GPU in a packing of residents that leaves nominated tasks enough.
 
-    None if there is no such packing. Whole GPUs are the last ones.
+    None if there is no such packing. GPUs that are allocated whole are the last ones.
     """
     open_devices = have.devices - have.whole - coming.whole
     if not have.parts or open_devices < 0:
@@ -282,7 +289,7 @@ def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
 
 
 def _rest_fits(free: Sequence[int], device: int, part: int, rest: Sequence[int]) -> bool:
-    """Return whether all other shares fit if one goes to a device."""
+    """Return whether the other shares still fit if one share goes to a device."""
     if free[device] < part:
         return False
     left = (free_milli - part * (d == device) for d, free_milli in enumerate(free))
@@ -290,10 +297,10 @@ def _rest_fits(free: Sequence[int], device: int, part: int, rest: Sequence[int])
 
 
 def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
-    """Return (N, D) idle thousandths after shares and then whole GPUs have been taken.
+    """Return (N, D) idle thousandths after shares and then whole GPUs are allocated.
 
-    Shares are (node, thousandths); the largest goes first, to the fullest GPU that fits. Whole GPUs
-    (N,) come from unused ones. A share that does not fit takes nothing.
+    Shares are (node, thousandths). The largest share goes first, to the fullest GPU where it fits;
+    a share that fits nowhere is ignored. Whole GPUs (N,) come from unused ones.
     """
     left = free.copy()
     for node, part in sorted(parts, key=lambda p: -p[1]):
@@ -306,7 +313,7 @@ def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64
 
 
 def fullest_fit(free: I64, milli: int) -> I64:
-    """Return (m,) the fullest GPU with so many idle thousandths in each row (m, D); -1 for none."""
+    """Return (m,) the fullest GPU in each row (m, D) with `milli` idle thousandths; else -1."""
     if not free.shape[1]:
         return np.full(len(free), -1, np.int64)
     fits = np.where(free >= max(milli, 1), free, WHOLE + 1)
@@ -314,10 +321,10 @@ def fullest_fit(free: I64, milli: int) -> I64:
 
 
 class Devices(Greedy):
-    """Idle GPUs as tasks are placed; a share goes to the fullest GPU that fits.
+    """The idle GPUs while tasks are placed; a share goes to the fullest GPU where it fits.
 
-    On nodes with terminating pods, the tasks must also fit after those have left, in any packing.
-    Nominated tasks count there before they fit now.
+    On nodes with terminating pods, all tasks must also fit in some packing after these have left.
+    Nominated tasks count in that packing, even if they do not fit now.
 
     Attributes
     ----------
@@ -390,7 +397,7 @@ class Devices(Greedy):
                     self.free[node, _devices_of(devices_left.pop())] += part or WHOLE
 
     def _allocate(self, node: int, part: int, whole: int) -> int:
-        """Take GPUs of a node if they are idle now; return them as bits."""
+        """Take GPUs of a node if enough are idle now; return their indices as a bit mask."""
         free = self.free[node]
         if part:
             at = int(fullest_fit(free[None], part)[0])
@@ -410,9 +417,9 @@ def _devices_of(bits: int) -> list[int]:
 
 
 class _RepackRows:
-    """Rows of a node with possible victims: all tasks that remain or come are allocated again.
+    """Rows of a node with possible victims, which allocate all remaining and placed tasks again.
 
-    If the current tasks do not fit together, the rows bind only once a task comes.
+    If the current tasks do not fit together, the rows bind only if a task is placed.
     """
 
     def __init__(
@@ -424,7 +431,7 @@ class _RepackRows:
     ) -> None:
         self._model = where[1]
         self._have = have
-        # Tasks that come use GPUs, victims return them.
+        # Placed tasks use GPUs, and victims return them.
         self._terms = [*((x, -1, shape) for x, shape in comes), *((x, 1, s) for x, _, s in goes)]
         variables = [x for x, _ in comes]
         most = int(max(self._model.bounds[1][variables].max(), 1))
@@ -447,7 +454,7 @@ class _RepackRows:
         )
 
     def _allocate(self, part: int) -> None:
-        """Allocate all shares of one size that exist in the end."""
+        """Add rows that allocate all shares of one size, of remaining and placed tasks."""
         most = np.full(len(self._on), WHOLE // part, np.int64)
         devices_left = self._model.add_variables(0, most).tolist() if len(most) else []
         for on, variable in zip(self._on, devices_left, strict=True):
@@ -457,7 +464,7 @@ class _RepackRows:
         self._add_row(terms, -self._have.parts.count(part))
 
     def _add_row(self, terms: Sequence[tuple[int, int]], most: int) -> None:
-        """Σ amount·variable ≤ most, if any task comes."""
+        """Add the row Σ amount·variable ≤ most, which may bind only if a task is placed."""
         variables, amounts = [x for x, _ in terms], [amount for _, amount in terms]
         if self._comes >= 0:
             self._model.add_row([*variables, self._comes], [*amounts, -most], upper=0)

@@ -1,4 +1,4 @@
-"""NUMA: a pod goes to a node whose kubelet can align its CPUs and GPUs by its policy.
+"""NUMA: a pod runs on a node whose kubelet can align the pod's CPUs and GPUs.
 
 Mathematics: models/formulation/numa_aware.md. Volcano: `pkg/scheduler/plugins/numaaware`.
 """
@@ -54,9 +54,9 @@ _SHOWN = 3
 
 
 def wanted_policy(shape: TaskShape) -> str:
-    """Return the topology policy that a pod requests; empty for none.
+    """Return the topology policy that a pod requests; empty if it requests none.
 
-    It matters to pods with exclusive CPUs or GPUs only.
+    The policy matters only for pods with exclusive CPUs or GPUs.
     """
     policy = dict(shape.notes).get(NUMA_TOPOLOGY_POLICY, "") if shape.numa else ""
     return "" if policy == Alignment.NONE else policy
@@ -66,7 +66,7 @@ def wanted_policy(shape: TaskShape) -> str:
 
 
 class NumaPolicies(Rule):
-    """A pod that requests a topology policy goes to nodes whose kubelets have it."""
+    """A pod that requests a topology policy runs on a node whose kubelet has the policy."""
 
     name = "numa-policy"
     hard_face = Face.PREDICATE
@@ -76,7 +76,7 @@ class NumaPolicies(Rule):
         for task, _, node in world.placements:
             policy = wanted_policy(task.shape)
             if policy and not _has_policy(node, policy):
-                detail = f"asks for {policy}, and node {node.name} {_policy_of(node)}"
+                detail = f"requests {policy}, but node {node.name} {_policy_of(node)}"
                 yield Violation(self.name, f"task {task.key}", detail)
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
@@ -109,7 +109,7 @@ def _has_policy(node: Node, policy: str) -> bool:
 
 
 def _policy_of(node: Node) -> str:
-    """Describe the policy of a node."""
+    """Return a description of the policy of a node."""
     if node.numa is None:
         return "has no Numatopology"
     if node.numa.problem:
@@ -120,7 +120,7 @@ def _policy_of(node: Node) -> str:
 def _explain_missing_policy(policy: str, nodes: Sequence[Node]) -> str:
     """Return why no node suits a pod that requests a policy."""
     if policy not in tuple(Alignment):
-        return f"NUMA policy {policy} is none: write one of {', '.join(Alignment)}"
+        return f"NUMA policy {policy} does not exist: write one of {', '.join(Alignment)}"
     broken = [f"{n.name}: {n.numa.problem}" for n in nodes if n.numa and n.numa.problem]
     found = dict.fromkeys(_policy_of(n) for n in nodes)
     tally = ", ".join(
@@ -131,17 +131,17 @@ def _explain_missing_policy(policy: str, nodes: Sequence[Node]) -> str:
     return f"no node has NUMA policy {policy}: {tally or 'there are none'}{faults}"
 
 
-# --- cells ---------------------------------------------------------------------------------------
+# --- NUMA nodes ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class NumaAware(Rule):
-    """The exclusive CPUs and GPUs of the pods on a node fit its NUMA nodes by its policy.
+    """The kubelet of a node can align the exclusive CPUs and GPUs of the pods on the node.
 
     Attributes
     ----------
     weight
-        Of the score.
+        Weight of the score.
 
     """
 
@@ -153,7 +153,7 @@ class NumaAware(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: some assignment of all tasks on a node must exist."""
+        """See `Rule`: an assignment of all tasks of a node to its NUMA nodes must exist."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             layout = layout_of(node)
@@ -182,7 +182,7 @@ class NumaAware(Rule):
         return found
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: needs that a kubelet with a strict policy aligns."""
+        """See `Rule`: True for tasks that a kubelet with a strict policy aligns."""
         needs = problem.classes.shapes[task_class].numa
         return bool(needs) and any(
             inside is not None and inside[0].alignment.is_strict and inside[0].relevant_needs(needs)
@@ -190,7 +190,7 @@ class NumaAware(Rule):
         )
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes that would suffice if they were empty."""
+        """See `Rule`: nodes whose NUMA nodes suffice if the node is empty."""
         if not self.ties_nodes(problem, task_class):
             return None
         needs = problem.classes.shapes[task_class].numa
@@ -212,7 +212,7 @@ class NumaAware(Rule):
         return f"had no {_numa_scope(wanted_policy(shape))} with {_describe_needs(shape.numa)} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: tasks that hold parts of NUMA nodes, grouped by these."""
+        """See `Rule`: tasks that hold parts of NUMA nodes, grouped by equal parts."""
         if not self.ties_nodes(problem, task_class):
             return None
         running, insides = running_tasks(problem), _insides(problem)
@@ -225,7 +225,7 @@ class NumaAware(Rule):
         return number_keys(tuple(has.get(n, {}).get(task.key, ())) for task, n in pairs)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: containers on sets of cells, what sets give split up within them."""
+        """See `Rule`: assigns containers to sets of cells, and splits them among the cells."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         shapes = problem.classes.shapes
@@ -262,7 +262,7 @@ class NumaAware(Rule):
     def points(self, nodes_with_policy: Bool, counts: I64, nodes: Bool) -> F64:
         """Return (N,) points by the number of NUMA nodes (N,) that a task would use.
 
-        `nodes` are (N,) the nodes that compete. A node where the number is unknown gets 0.
+        `nodes` (N,) are the nodes that compete. A node where the number is unknown gets 0 points.
         """
         known = nodes_with_policy & (counts > 0)
         most = max(int(counts[known & nodes].max(initial=1)), 1)
@@ -277,7 +277,7 @@ class NumaAware(Rule):
 
 
 def _insides(problem: Problem) -> tuple[_Inside, ...]:
-    """Return (N,) layout and idle amounts of nodes whose kubelets align; None for others."""
+    """Return (N,) layout and idle amounts of nodes whose kubelets align; None for other nodes."""
     return problem.derived(_find_insides)
 
 
@@ -287,12 +287,12 @@ def _find_insides(problem: Problem) -> tuple[_Inside, ...]:
 
 
 def _begin(problem: Problem) -> _Live:
-    """Return the NUMA nodes before anything has been placed."""
+    """Return the state of the NUMA nodes before the session places tasks."""
     return _Live(NumaAware(), problem)
 
 
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
-    """Return parts by task: in the order of the kubelet, else any assignment that is known."""
+    """Return parts by task key, as the kubelet assigns them or else as any known assignment."""
     found: dict[str, list[Part]] = {}
     left = free
     for task in aligned:
@@ -317,7 +317,7 @@ def _packed(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, li
 
 
 def _joined(parts: Iterable[Part], numbers: Sequence[int]) -> tuple[NumaPart, ...]:
-    """Return the parts merged by NUMA node, with its number."""
+    """Return the parts, merged by NUMA node."""
     cpus: dict[int, int] = {}
     gpus: dict[int, int] = {}
     for part in parts:
@@ -326,7 +326,7 @@ def _joined(parts: Iterable[Part], numbers: Sequence[int]) -> tuple[NumaPart, ..
     return tuple(NumaPart(numbers[at], cpus[at], gpus[at]) for at in sorted(cpus))
 
 
-# --- words ---------------------------------------------------------------------------------------
+# --- texts ---------------------------------------------------------------------------------------
 
 
 def _describe_needs(needs: Sequence[NumaNeed]) -> str:
@@ -345,10 +345,10 @@ def _describe_free(free: Free) -> str:
 
 
 def _numa_scope(policy: str) -> str:
-    """Describe what must have the idle CPUs and GPUs, by policy."""
+    """Return a description of where idle CPUs and GPUs must be, by policy."""
     if policy == Alignment.SINGLE:
         return f"NUMA node ({policy})"
-    return f"NUMA nodes ({policy})" if policy else "NUMA nodes as its policy wants them"
+    return f"NUMA nodes ({policy})" if policy else "NUMA nodes for its topology policy"
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ class _Rows:
     def add(
         self, need: NumaNeed, choices: Sequence[tuple[int, int]], tasks: int, task_class: int
     ) -> None:
-        """Σ over options of v = tasks: each container takes one option."""
+        """Add the row Σ over options of v = tasks: each container takes one option."""
         model = self._model
         most = int(self._pending[task_class])
         chosen = model.add_variables(0, np.full(len(choices), most, np.int64))
@@ -385,7 +385,7 @@ class _Rows:
                     requested.setdefault(cells, []).append((variable, amount))
 
     def close(self) -> None:
-        """Split requests of sets of NUMA nodes among the nodes, bounded by idle amounts."""
+        """Add rows that split requests of cell sets among the cells, within idle amounts."""
         for r, (requested, free) in enumerate(zip(self._requested, self._free, strict=True)):
             goes: list[list[tuple[int, int]]] = [[] for _ in free]
             most = list(free)
@@ -428,10 +428,10 @@ class _Rows:
 
 
 class _Live(Greedy):
-    """Idle amounts of NUMA nodes as tasks are placed, assigned as kubelets would.
+    """The idle amounts of NUMA nodes while tasks are placed; tasks are assigned as by kubelets.
 
-    They are kept twice: now, and after terminating pods have left. A nominated task that does not
-    fit now is assigned from the latter and counts in both.
+    There are two states: the current one, and the one after terminating pods have left. A nominated
+    task that fits only in the second state is assigned there and counts in both.
     """
 
     def __init__(self, rule: NumaAware, problem: Problem) -> None:
@@ -462,7 +462,7 @@ class _Live(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Count the parts of a terminating resident as future idle; with sign -1 undo it."""
+        """Count the parts of a terminating resident as future idle; sign -1 undoes this."""
         parts = holdings(self._problem.snapshot.nodes[node])[1].get(task, ())
         self._later[node] = self._later[node].subtract(parts, -sign)
 
@@ -479,7 +479,7 @@ class _Live(Greedy):
         )
 
     def nodes_with_policy(self, task_class: int) -> Bool:
-        """Return (N,) the nodes with the policy that a class requests."""
+        """Return (N,) whether a node has the policy that a class requests."""
         policy = wanted_policy(self._problem.classes.shapes[task_class])
         if policy not in self._nodes_with_policy:
             having = [layout is not None and layout.alignment == policy for layout in self._layouts]
@@ -520,7 +520,7 @@ class _Live(Greedy):
         return self._known[key]
 
     def view(self, task_class: int, *, later: bool = False) -> tuple[Bool, I64]:
-        """Return (N,) the nodes that take one more task, and its NUMA nodes there; 0 if unknown."""
+        """Return (N,) whether one more task fits, and how many NUMA nodes it uses; 0 if unknown."""
         touched: Iterable[int] = range(self._problem.num_nodes)
         key = (task_class, later)
         if key in self._views:
@@ -542,7 +542,7 @@ class _Live(Greedy):
 
 PLUGIN = Plugin(
     "numa-aware",
-    "pods get CPUs and GPUs of as few NUMA nodes as they ask for",
+    "pods get CPUs and GPUs of few NUMA nodes, by their topology policy",
     (weight_argument("weight", 1, "weight of the score"),),
     lambda a: (NumaPolicies(), NumaAware(read_whole(a, "weight", 1))),
     aliases=("numaaware",),

@@ -1,6 +1,6 @@
 """NUMA nodes (cells) of one machine: their idle amounts, and the assignment of containers.
 
-How a kubelet aligns containers: k8s.io/kubernetes/pkg/kubelet/cm/topologymanager (policies) and
+Kubelets align containers in k8s.io/kubernetes/pkg/kubelet/cm/topologymanager (policies) and
 cm/cpumanager/policy_static.go (`generateCPUTopologyHints`). Sets of cells are bit masks.
 """
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 MOST_FAILED = 3000
-"""Failed assignments after which the search is given up."""
+"""The number of failed assignments after which a search is given up."""
 
 
 class Free(NamedTuple):
-    """CPUs and GPUs by cell."""
+    """Idle CPUs and GPUs by cell."""
 
     cpus: tuple[int, ...]
     gpus: tuple[int, ...]
 
     def subtract(self, parts: Iterable[Part], sign: int = 1) -> Free:
-        """Return the amounts less some parts; with sign -1 plus them."""
+        """Return the amounts minus some parts; sign -1 adds the parts."""
         cpus, gpus = list(self.cpus), list(self.gpus)
         for part in parts:
             cpus[part.at] -= sign * part.cpus
@@ -41,7 +41,7 @@ class Free(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The amounts taken of a cell; `at` is the index of the cell on the node."""
+    """The amounts that are taken from a cell; `at` is the index of the cell on the node."""
 
     at: int
     cpus: int
@@ -49,38 +49,38 @@ class Part(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The alignment policy of a kubelet, and the capacity of its cells with reserved CPUs."""
+    """The alignment policy of a kubelet, and the capacity of its cells including reserved CPUs."""
 
     alignment: Alignment
     cpus: tuple[int, ...]
     gpus: tuple[int, ...]
 
     def relevant_needs(self, needs: Iterable[NumaNeed]) -> tuple[NumaNeed, ...]:
-        """Return the needs that matter: GPUs matter only if the cells of GPUs are known."""
+        """Return the needs that the kubelet aligns, without GPUs if no cell reports GPUs."""
         gpus = any(self.gpus)
         found = (NumaNeed(n.cpus, n.gpus if gpus else 0) for n in needs)
         return tuple(need for need in found if need.cpus or need.gpus)
 
 
 class Option(NamedTuple):
-    """Sets of cells from which a container may get its CPUs and its GPUs; 0 if it needs none."""
+    """The cell sets from which a container gets its CPUs and its GPUs; 0 without a request."""
 
     cpus: int
     gpus: int
 
     @property
     def cells(self) -> int:
-        """The cells of both resources together."""
+        """The cells of both resources."""
         return self.cpus | self.gpus
 
     @property
     def shared(self) -> int:
-        """The cells that both resources share, or those of the only resource."""
+        """The cells that both resources have in common, or the cells of the only resource."""
         return self.cpus & self.gpus if self.cpus and self.gpus else self.cpus | self.gpus
 
 
 def layout_of(node: Node) -> Layout | None:
-    """Return the layout of a node whose kubelet aligns; None for others and unreadable ones."""
+    """Return the layout of a node if its kubelet aligns and its report is usable; else None."""
     numa = node.numa
     if numa is None or numa.problem or numa.alignment is Alignment.NONE:
         return None
@@ -88,7 +88,7 @@ def layout_of(node: Node) -> Layout | None:
     return Layout(numa.alignment, tuple(c.cpus for c in cells), tuple(c.gpus for c in cells))
 
 
-# --- where a container may be ------------------------------------------------------------------
+# --- cells for a container ---------------------------------------------------------------------
 
 
 @cache
@@ -109,7 +109,7 @@ def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
 
 
 def _smallest(layout: Layout, amounts: Sequence[int], number: int) -> list[int]:
-    """Return the smallest sets of cells with a number of units; some policies allow one cell."""
+    """Return the smallest cell sets with a number of units; `single-numa-node` allows one cell."""
     if not number:
         return [0]
     sets = [m for m in range(1, 1 << len(amounts)) if total(amounts, m) >= number]
@@ -120,7 +120,7 @@ def _smallest(layout: Layout, amounts: Sequence[int], number: int) -> list[int]:
 
 @cache
 def _preferred_options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
-    """Return the order in which cells are tried; without a strict policy, fewer cells first."""
+    """Return the options in the order of preference; without a strict policy, few cells first."""
     if layout.alignment.is_strict:
         return options(layout, need)
     sets = sorted(range(1, 1 << len(layout.cpus)), key=lambda m: (m.bit_count(), m))
@@ -136,7 +136,7 @@ def total(amounts: Sequence[int], cells: int) -> int:
 
 
 def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] | None:
-    """Return the parts of a pod, container by container, as its kubelet would; None if refused."""
+    """Return the parts of a pod as its kubelet assigns them; None if the kubelet rejects it."""
     found: list[Part] = []
     for need in layout.relevant_needs(needs):
         fitting = (
@@ -155,7 +155,10 @@ def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] 
 
 
 def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
-    """Take a need from the cells of an option, shared cells first, as far as they suffice."""
+    """Return the parts that serve a need from an option, as far as idle amounts suffice.
+
+    Cells that both resources share come first.
+    """
     cells = [at for at in range(len(free.cpus)) if (option.cpus | option.gpus) >> at & 1]
     cpus, gpus = need.cpus, need.gpus
     found = []
@@ -169,7 +172,7 @@ def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
 
 
 def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
-    """Take needs from any cells, as far as they suffice."""
+    """Return the parts that serve needs from any cells, as far as idle amounts suffice."""
     everything = (1 << len(free.cpus)) - 1
     both = NumaNeed(sum(n.cpus for n in needs), sum(n.gpus for n in needs))
     return _take_from_cells(free, both, Option(everything, everything))
@@ -181,7 +184,7 @@ def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
 def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
     """Return whether some assignment of all needs passes the kubelet's topology manager.
 
-    False if the search is given up.
+    Returns False if the search is given up.
     """
     ordered = sorted(layout.relevant_needs(needs), key=lambda n: (-n.cpus, -n.gpus))
     if not layout.alignment.is_strict or assign(layout, free, ordered) is not None:
@@ -196,7 +199,7 @@ def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
 
 
 def pack_single(free: Free, needs: Sequence[NumaNeed]) -> list[int] | None:
-    """Return the cell of each need if each fits one cell; None if they do not fit."""
+    """Return a cell for each need, if every need fits in one cell; else None."""
     return _pack_single(needs, tuple(zip(*free, strict=True)), set())
 
 
@@ -205,7 +208,10 @@ def _pack_single(
     capacities: tuple[tuple[int, int], ...],
     dead: set[tuple[int, tuple[tuple[int, int], ...]]],
 ) -> list[int] | None:
-    """See `pack_single`; `dead` are the sorted idle amounts known to fail, for cells are equal."""
+    """Return the cells as `pack_single`; `dead` are the states that are known to fail.
+
+    A state has sorted idle amounts, because cells are interchangeable.
+    """
     if not needs:
         return []
     state = (len(needs), tuple(sorted(capacities)))
@@ -228,10 +234,10 @@ _SubsetCapacity = tuple[int, ...]
 
 
 def _subset_capacity(amounts: Sequence[int]) -> _SubsetCapacity:
-    """Return by set of cells how much more may be requested of its subsets.
+    """Return, for each set of cells, how much may still be requested from its subsets together.
 
-    Requests of sets can be split among their cells if and only if no set is short of the requests
-    of all its subsets (Hall).
+    Requests of cell sets can be split among the cells if and only if every set of cells has enough
+    for the requests of all its subsets (Hall).
     """
     return tuple(total(amounts, cells) for cells in range(1 << len(amounts)))
 
@@ -250,7 +256,11 @@ def _pack_sets(
     at: tuple[int, int],
     dead: set[object],
 ) -> bool:
-    """Return whether the needs from `at` on fit; equal needs take options in ascending order."""
+    """Return whether the needs from index `at[0]` on fit.
+
+    Options from `at[1]` on are tried for the first of them, so that equal needs take options in
+    ascending order.
+    """
     first, least = at
     if first == len(needs):
         return True
@@ -280,16 +290,16 @@ def free_of(node: Node) -> Free:
 
 
 def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
-    """Return the idle amounts of cells of a node, and the parts of each resident if known.
+    """Return the idle amounts of the cells of a node, and the known parts of each resident.
 
-    Holds that the agent reports count for present pods; holds of absent pods are idle. The rest of
-    the reported use is attributed to the other residents, the oldest first. Residents beyond that
-    started after the last report. They count as planned at binding, or as the kubelet would assign
-    them. Parts of attributed residents are known only from their plans.
+    Holds that the agent reports count if their pod exists; otherwise they are idle. The rest of the
+    reported use is attributed to the other residents, the oldest first. Residents beyond that use
+    started after the last report; they count as planned when they were bound, or else as the
+    kubelet would assign them. The parts of attributed residents are known only from their plans.
     """
     layout, numa = layout_of(node), node.numa
-    assert layout is not None  # noqa: S101  the caller has looked
-    assert numa is not None  # noqa: S101
+    assert layout is not None  # noqa: S101  callers check this
+    assert numa is not None  # noqa: S101  callers check this
     cells = numa.cells
     free = Free(tuple(c.free_cpus for c in cells), tuple(c.free_gpus for c in cells))
     place = {cell.number: at for at, cell in enumerate(cells)}
@@ -321,7 +331,7 @@ def _parts_by_cell(free: Free) -> list[Part]:
 
 
 def _match_residents(numa: Numa, residents: Sequence[Task]) -> list[Task | None]:
-    """Return the resident of each hold; None for absent pods."""
+    """Return the resident of each reported hold; None if the pod is not on the node."""
     by_uid = {task.uid: task for task in residents if task.uid}
     by_key = {task.key: task for task in residents}
     return [by_uid.get(h.uid) or (by_key.get(h.key) if h.key else None) for h in numa.holds]
@@ -332,7 +342,7 @@ def _find_unreported(
 ) -> Iterator[tuple[Task, tuple[NumaNeed, ...]]]:
     """Yield residents that the agent has not reported yet, and their unreported needs."""
     numa = node.numa
-    assert numa is not None  # noqa: S101  the caller has looked
+    assert numa is not None  # noqa: S101  callers check this
     seen = [Counter[str](), Counter[str]()]
     unreported = [sum(c.cpus - c.reserved - c.free_cpus for c in numa.cells)]
     unreported.append(sum(c.gpus - c.free_gpus for c in numa.cells))
@@ -378,7 +388,7 @@ def _assign_unreported(
 
 
 def _planned_parts(task: Task, most: Free, place: Mapping[int, int]) -> list[Part]:
-    """Return the parts planned for a task when it was bound, as far as cells suffice."""
+    """Return the parts that were planned for a task when it was bound, up to the amounts `most`."""
     cells = ((p, place[p.cell]) for p in task.numa if p.cell in place)
     return [
         Part(at, min(p.cpus, max(most.cpus[at], 0)), min(p.gpus, max(most.gpus[at], 0)))

@@ -1,4 +1,4 @@
-"""CPU and memory reserved in proportion to idle devices, so that these stay usable.
+"""CPU and memory reserved in proportion to idle devices, so that the devices stay usable.
 
 Mathematics: models/formulation/proportions.md. Volcano:
 `pkg/scheduler/plugins/resource-strategy-fit`, `proportional`.
@@ -36,14 +36,14 @@ SECONDARY = (CPU, MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class KeptPerDevice:
-    """Base units reserved for each idle unit of a device."""
+    """CPU and memory, in base units, that are reserved for each idle unit of a device."""
 
     device: str
     cpu_m: int
     mem_bytes: int
 
     def reserved_amount(self, resource: str) -> int:
-        """Return the base units of CPU or memory reserved for one unit."""
+        """Return the base units of CPU or memory that are reserved for one idle unit."""
         return self.cpu_m if resource == CPU else self.mem_bytes
 
 
@@ -60,7 +60,7 @@ class Proportions(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: in the best order of the tasks placed on a node."""
+        """See `Rule`: checks the tasks of a node in their most favourable order."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             for proportion in self.proportions:
@@ -90,11 +90,15 @@ class Proportions(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: idle amounts of the node decide."""
+        """See `Rule`: the idle amounts of a node matter for tasks without devices."""
         return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack, where tasks without come."""
+        """See `Rule`: Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack.
+
+        The first sum is over tasks without devices, the second over tasks with devices. The row
+        binds only on nodes that get tasks without devices.
+        """
         form, supplied = nodes.form, nodes.supplied
         if form is None:
             return
@@ -112,7 +116,7 @@ class Proportions(Rule):
                     _encode_node(form, supplied[:, n], change, (int(slack[n]), int(comes[n])))
 
     def _encode_comes(self, form: Formulation, supplied: I64) -> I64:
-        """Return (N,) variables: whether a node gets tasks without devices; -1 for never."""
+        """Return (N,) 0-1 variables: whether a node gets tasks without devices; -1 for never."""
         comes = np.full(supplied.shape[1], -1, np.int64)
         counted = (supplied >= 0) & ~self._exempt(form.problem)[:, None]
         most = int(form.problem.classes.num_pending.sum())
@@ -124,7 +128,7 @@ class Proportions(Rule):
         return comes
 
     def _change(self, problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
-        """Return (C,) how one task of each class changes the slack at best."""
+        """Return (C,) how much one task of each class changes the slack in the best case."""
         offers = problem.derived(Offers)
         devices, requested = offers.requests_of(proportion.device), offers.requests_of(resource)
         change: I64 = proportion.reserved_amount(resource) * devices - requested
@@ -133,7 +137,7 @@ class Proportions(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: only if a node has such devices."""
+        """See `Rule`; None if no node has devices with proportions."""
         there = self._active_proportions(problem)
         return _Kept(problem, there, self._exempt(problem)) if there else None
 
@@ -143,7 +147,7 @@ class Proportions(Rule):
         return [p for p in self.proportions if offers.offered(p.device).any()]
 
     def _exempt(self, problem: Problem) -> Bool:
-        """Return (C,) the classes that request one of the devices."""
+        """Return (C,) whether a class requests one of the devices."""
         offers = problem.derived(Offers)
         exempt = np.zeros(len(problem.classes.shapes), np.bool_)
         for proportion in self.proportions:
@@ -156,7 +160,7 @@ def _idle(offers: Mapping[str, int], held: Mapping[str, int], resource: str) -> 
 
 
 def _slack(problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
-    """Return (N,) idle amounts less the reserve for idle devices; may be negative."""
+    """Return (N,) idle amounts minus the reserve for idle devices; may be negative."""
     offers = problem.derived(Offers)
     slack: I64 = offers.idle(resource) - proportion.reserved_amount(resource) * offers.idle(
         proportion.device
@@ -176,7 +180,7 @@ def _encode_node(form: Formulation, tasks: I64, change: I64, bounds: tuple[int, 
 
 
 class _Kept(Greedy):
-    """The slack of nodes as tasks are placed, by device and resource."""
+    """The slack of nodes, by device and resource, while tasks are placed."""
 
     def __init__(self, problem: Problem, there: list[KeptPerDevice], exempt: Bool) -> None:
         offers = problem.derived(Offers)
@@ -198,7 +202,7 @@ class _Kept(Greedy):
 
 
 class _Slack:
-    """(N,) slack of nodes with a device, and (C,) its change by a task of each class."""
+    """The slack (N,) of nodes with a device, and its change (C,) by one task of each class."""
 
     def __init__(
         self, offers: Offers, proportion: KeptPerDevice, resource: str, slack: I64

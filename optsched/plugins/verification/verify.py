@@ -1,4 +1,4 @@
-"""Prove a plan against every hard rule; shares no code with any engine."""
+"""Verification of a plan against every hard rule; it shares no code with the engines."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 def verify_actions(
     snapshot: Snapshot, actions: Sequence[Action], rules: RuleSet
 ) -> list[Violation]:
-    """Every violation that carrying out the actions would cause; empty when there is none.
+    """Return all rule violations that the actions would cause; empty if there are none.
 
-    Where tasks move, rules have to hold at the end as well, with all tasks at their targets.
+    If a plan nominates tasks, predicates must also hold once these have started. If it moves tasks,
+    all hard rules must.
     """
     world = World(snapshot, actions)
     found = [violation for rule in rules.hard for violation in rule.verify(world.after)]

@@ -1,4 +1,4 @@
-"""A plan names what exists and may be placed, once: the rule before all others.
+"""The rule that is checked first: a plan places existing, schedulable tasks at most once each.
 
 Mathematics: models/formulation/well_formed.md.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WellFormed(Rule):
-    """Actions are about pending tasks of open queues and ready nodes; no task comes twice."""
+    """Actions place pending tasks of open queues on ready nodes, and no task twice."""
 
     name = "well-formed"
 

@@ -39,16 +39,15 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """A snapshot and the actions of a plan, with the indices that checks need.
+    """A snapshot and the actions of a plan, with the indices that checks use.
 
-    Actions that name unknown tasks, gangs or nodes are left out here; `well_formed` reports them.
-    Placements are judged in the world `after` the evictions of the plan, where victims terminate.
+    Actions that name unknown tasks, gangs or nodes are left out; `well_formed` reports them.
+    Placements are checked in the world `after` the evictions of the plan, where victims terminate.
 
     Attributes
     ----------
     unsettled
-        The snapshot in which terminating pods have not left yet; None unless this is
-        `once_settled`.
+        For the world `once_settled`, the snapshot before terminating pods ended; else None.
 
     """
 
@@ -58,7 +57,7 @@ class World:
 
     @cached_property
     def placements(self) -> tuple[Placement, ...]:
-        """What the plan binds."""
+        """The tasks that the plan binds."""
         found = (self._placement(a) for a in self.actions if isinstance(a, Allocate))
         return tuple(p for p in found if p is not None)
 
@@ -74,8 +73,8 @@ class World:
 
     @property
     def after(self) -> World:
-        """The same plan with its victims terminating, and a place reserved for those that move."""
-        # A world that cached itself would be freed by a full garbage collection only.
+        """The world after evictions: victims terminate, and moved tasks have a place reserved."""
+        # A world that caches itself would be freed only by a full garbage collection.
         return self._after_evictions if self.evictions else self
 
     @cached_property
@@ -89,7 +88,7 @@ class World:
 
     @cached_property
     def moves(self) -> tuple[Evict, ...]:
-        """Those of the evictions after which a task starts again elsewhere."""
+        """The evictions after which the task starts again on another node."""
         return tuple(e for e in self.evictions if e.to and e.task in self.task_by_key)
 
     def _returns(self) -> Iterator[Nominate]:
@@ -99,7 +98,7 @@ class World:
 
     @property
     def once_settled(self) -> World:
-        """The same plan once terminating pods have left and nominated ones have started."""
+        """The world after terminating pods have ended and nominated tasks have started."""
         return self._once_settled if self.promises else self
 
     @cached_property
@@ -145,7 +144,7 @@ class World:
 
     @cached_property
     def placed_on(self) -> Mapping[str, list[Task]]:
-        """Newly bound tasks by node."""
+        """Tasks that the plan binds, by node name."""
         found: dict[str, list[Task]] = {}
         for placement in self.placements:
             found.setdefault(placement.node.name, []).append(placement.task)
@@ -153,7 +152,7 @@ class World:
 
     @cached_property
     def nominated_tasks(self) -> Mapping[str, list[Task]]:
-        """Tasks that wait for room, by node."""
+        """Tasks that the plan nominates, by node name."""
         found: dict[str, list[Task]] = {}
         for placement in self.promises:
             found.setdefault(placement.node.name, []).append(placement.task)
@@ -161,7 +160,7 @@ class World:
 
     @cached_property
     def placed_of(self) -> Mapping[str, list[Task]]:
-        """Tasks by gang that are newly bound or have room kept for them."""
+        """Tasks that the plan binds or nominates, by gang key."""
         found: dict[str, list[Task]] = {}
         for placement in (*self.placements, *self.promises):
             found.setdefault(placement.gang.key, []).append(placement.task)
@@ -169,7 +168,7 @@ class World:
 
     @cached_property
     def total(self) -> Mapping[str, int]:
-        """The total of ready nodes."""
+        """Allocatable amounts of all ready nodes together."""
         ready = [n for n in self.snapshot.nodes if n.ready]
         kinds = {n.allocatable: n for n in ready}
         numbers = Counter(n.allocatable for n in ready)
@@ -179,12 +178,15 @@ class World:
         )
 
     def offers(self, node: Node) -> dict[str, int]:
-        """What a node offers, including the quotas that devices count for in queues."""
+        """Return the allocatable amounts of a node.
+
+        Resources that count devices of a class for queues are not limited by nodes.
+        """
         return {**dict.fromkeys(self._class_quotas, NO_POD_LIMIT), **node.offers}
 
     @cached_property
     def _class_quotas(self) -> frozenset[str]:
-        """Resources by which queues count devices of claims, as far as anybody names them."""
+        """The resources that count devices of claims and that a gang or a queue names."""
         snapshot = self.snapshot
         named: set[str] = set().union(*set(derived_of(snapshot.gangs, _class_quotas_of)))
         for queue in snapshot.queues:
@@ -194,7 +196,7 @@ class World:
 
     @cached_property
     def stakes(self) -> Mapping[Stake, int]:
-        """The use and the requests of gangs, and how many have equal ones."""
+        """The number of gangs with each distinct stake."""
         return Counter(self._stake_by_gang)
 
     @cached_property
@@ -203,7 +205,7 @@ class World:
 
     @cached_property
     def oldest_ms(self) -> Mapping[Stake, int]:
-        """When the oldest of the gangs was made that hold and ask for just that."""
+        """Creation time of the oldest gang with each stake."""
         found: dict[Stake, int] = {}
         for stake, gang in zip(self._stake_by_gang, self.snapshot.gangs, strict=True):
             if gang.created_ms < found.get(stake, gang.created_ms + 1):
@@ -212,7 +214,7 @@ class World:
 
     @cached_property
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """The use of each queue's own bound, running and expected tasks before the plan."""
+        """Amounts of bound, running and expected tasks in each queue itself, before the plan."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for stake, number in self.stakes.items():
             if stake.queue in held:
@@ -221,7 +223,10 @@ class World:
 
     @cached_property
     def terminating_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """The use of each queue's own terminating tasks on ready nodes that no session evicted."""
+        """Amounts of terminating tasks in each queue itself, on ready nodes.
+
+        Tasks that a session evicted are left out.
+        """
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for gang in self.snapshot.gangs:
             for task in gang.derived(terminating_within_quota):
@@ -232,14 +237,14 @@ class World:
 
     @cached_property
     def gained_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """The additions of the plan to each queue's own tasks, nominations included."""
+        """Amounts that the plan binds or nominates in each queue itself."""
         gained: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for placement in (*self.placements, *self.promises):
             add_into(gained.setdefault(placement.gang.queue, {}), task_usage(placement.task))
         return gained
 
     def shut(self, name: str) -> str:
-        """Return why nothing may be placed under a queue: it or an ancestor takes no work."""
+        """Return why no task may be placed in a queue: it or an ancestor takes no work."""
         if name not in self._shut:
             self._shut[name] = _shut(self.snapshot.queue_by_name, name)
         return self._shut[name]
@@ -249,7 +254,7 @@ class World:
         return {}
 
     def ancestors(self, queue: Queue) -> list[Queue]:
-        """Return the queue and those above it, nearest first; stops where a cycle closes."""
+        """Return a queue and its ancestors, nearest first; stops where a cycle closes."""
         by_name = self.snapshot.queue_by_name
         found = {queue.name: queue}
         above = by_name.get(queue.parent)
@@ -259,7 +264,7 @@ class World:
         return list(found.values())
 
     def descendants(self, queue: Queue) -> list[str]:
-        """Names of the queue and of all queues below it."""
+        """Return the names of a queue and its descendants."""
         return self._descendants.get(queue.name, [])
 
     @cached_property
@@ -289,23 +294,23 @@ def _shut(queues: Mapping[str, Queue], name: str) -> str:
 
 
 def task_usage(task: Task) -> dict[str, int]:
-    """Return the use of a task on a node, itself counted as one pod."""
+    """Return the amounts that a task takes on a node, including one pod."""
     return {**dict(task.shape.request), PODS: 1}
 
 
 def _class_quotas_of(gang: Gang) -> frozenset[str]:
-    """Resources that count devices of claims, of those that a gang asks for."""
+    """Return the resources that count devices of claims and that a gang requests."""
     named = {gang.min_resources, *(t.shape.request for t in gang.tasks)}
     return frozenset(r for part in named for r, _ in part if is_class_quota(r))
 
 
 def gang_usage(gang: Gang) -> Amounts:
-    """Return the use of the bound, running and expected tasks of a gang."""
+    """Return the amounts of the bound, running and expected tasks of a gang."""
     return amounts(summed(task_usage(t) for t in gang.tasks if t.status.counts_for_queue))
 
 
 def claimed_by(gang: Gang) -> Amounts:
-    """The use of the tasks of a gang that counts for its queue, victims of the session included."""
+    """Return `gang_usage` plus the amounts of victims of this session."""
     claiming = (t for t in gang.tasks if t.status.counts_for_queue or t.is_victim)
     return amounts(summed(map(task_usage, claiming)))
 
@@ -320,7 +325,10 @@ def gang_demand(gang: Gang) -> Amounts:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """The use, the claim and the requests of a gang in its queue. Equal ones are one object."""
+    """The held, claimed and requested amounts of a gang, and its queue.
+
+    Equal stakes are one object.
+    """
 
     queue: str
     held: Amounts
@@ -336,7 +344,7 @@ STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 
 
 def add_into(totals: dict[str, int], part: Mapping[str, int]) -> None:
-    """Add amounts to totals."""
+    """Add amounts to totals, in place."""
     for name, amount in part.items():
         totals[name] = totals.get(name, 0) + amount
 
