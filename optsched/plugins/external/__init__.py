@@ -1,1 +1,1 @@
-"""Extenders: HTTP services that filter, score, order and vote."""
+"""Extenders: HTTP services that filter and score nodes and vote on gangs, queues and victims."""

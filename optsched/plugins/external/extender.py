@@ -1,7 +1,8 @@
 """External services: the plugin `extender`, its calls, and records that replay them.
 
-Mathematics: models/formulation/extender.md. A rule calls through a port. The live session puts a
-service behind it and records the replies; a session on a snapshot with that record calls nothing.
+Mathematics: models/formulation/extender.md. The rule sends its calls to a port (`Outside`). In a
+live session, the port calls the service and records the replies. A session on a snapshot with such
+a record replays it and makes no calls.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 
-NOBODY = "no answer has been recorded, and nobody is asked offline"
+NOBODY = "no answer has been recorded, and offline sessions make no calls"
 
 
 class Verb(StrEnum):
-    """The verbs; their values are those of Volcano's arguments without `Verb`."""
+    """The kinds of calls; the values are the names of Volcano's arguments without `Verb`."""
 
     PREDICATE = "predicate"
     PRIORITIZE = "prioritize"
@@ -63,22 +64,22 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to a service.
+    """A call to a service.
 
     Attributes
     ----------
     verb
-        The kind of question. The other attributes are set as far as the verb needs them.
+        The kind of call. The other attributes are set only if the verb needs them.
     task
-        A pending task: one represents all equal tasks, or is the preemptor of the victims.
+        A pending task, which represents all tasks of its shape or preempts the victims.
     nodes
-        Candidate nodes of the task.
+        Candidate nodes for the task.
     victims
         Running tasks that might be evicted.
     gang, queue
-        The gang or queue of the question.
+        The gang or queue that the call is about.
     placed
-        Tasks of the gang that have been placed so far.
+        Number of tasks of the gang that have been placed so far.
 
     """
 
@@ -92,7 +93,7 @@ class Question:
 
     @property
     def text(self) -> str:
-        """The question in a record: its subject, by name."""
+        """The key of the call in a record: the verb and the names of its objects."""
         words = [
             self.verb.value,
             self.task.key if self.task is not None else "",
@@ -106,14 +107,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What was answered.
+    """The reply to a call.
 
     Attributes
     ----------
     fields
-        The content of the answer, checked by the caller of the service.
+        The content of the reply, checked by the code that calls the service.
     failure
-        Why there is no reply; empty where there is one.
+        Why the call failed; empty if the service replied.
 
     """
 
@@ -122,20 +123,20 @@ class Reply:
 
     @property
     def failure_reason(self) -> str:
-        """Why a reply, or the reply for some node, is missing; empty if it exists."""
+        """Why the call failed, in all or for some node; empty if it did not."""
         failed = self.fields.get("failed")
         some = failed.values() if isinstance(failed, dict) else ()
         return self.failure or str(next(iter(some), ""))
 
     @property
     def text(self) -> str:
-        """The reply in a record."""
+        """The reply as JSON, for a record."""
         kept = {"failure": self.failure} if self.failure else dict(self.fields)
         return json.dumps(kept, sort_keys=True)
 
     @classmethod
     def read(cls, text: str) -> Reply:
-        """A reply out of a record; ValueError where it is none."""
+        """Return the reply that a text of a record contains; ValueError if it contains none."""
         try:
             found = json.loads(text)
         except RecursionError as e:
@@ -153,7 +154,7 @@ class Outside(Protocol):
 
 
 class Silent:
-    """No external service."""
+    """A port without a service: every call fails."""
 
     def send_question(self, question: Question) -> Reply:
         """See `Outside`."""
@@ -161,7 +162,7 @@ class Silent:
 
 
 class Recording:
-    """Replays the replies of a record in order; the last one repeats."""
+    """Replays the replies of a record in order; the last reply to a call repeats."""
 
     def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
         self._replies: dict[str, list[Reply]] = {}
@@ -191,12 +192,12 @@ class Recorder:
 
     @property
     def entries(self) -> tuple[tuple[str, str], ...]:
-        """Questions and replies as a snapshot holds them."""
+        """Calls and replies in the form of a snapshot."""
         return tuple((question.text, reply.text) for question, reply in self._entries)
 
     @property
     def failures(self) -> Sequence[tuple[str, str]]:
-        """(verb, why) of questions that got no answer."""
+        """(verb, reason) of the failed calls."""
         return [(q.verb.value, why) for q, r in self._entries if (why := r.failure_reason)]
 
 
@@ -213,7 +214,7 @@ class Service:
 
 @dataclass
 class _Answers:
-    """The answers of the service in one session."""
+    """The replies of the service in one session, cached by subject."""
 
     refusals: dict[TaskShape, Mapping[str, str]] = field(default_factory=dict)
     scores: dict[TaskShape, Mapping[str, float]] = field(default_factory=dict)
@@ -232,13 +233,13 @@ class Extender(Rule):
     Attributes
     ----------
     service
-        Where it is.
+        The address and timeout of the service.
     paths
-        (verb, path) of the calls that are made.
+        (verb, path) of the configured calls.
     ignorable
         Whether failed calls are ignored; otherwise the affected gangs wait.
     managed
-        Resources; tasks that request none of them are not sent. Empty sends all tasks.
+        Resources. No call is made for tasks that request none of them. Empty means all tasks.
     outside
         The port for calls.
 
@@ -256,11 +257,11 @@ class Extender(Rule):
     _answers: _Answers = field(default_factory=_Answers, init=False, repr=False)
 
     def connect(self, outside: Outside) -> Extender:
-        """Return the rule for one session, with the services that it may call."""
+        """Return the rule for one session, with the port for its calls."""
         return replace(self, outside=outside)
 
     def is_configured(self, verb: Verb) -> bool:
-        """Return whether a verb is configured."""
+        """Return whether the policy configures a path for a verb."""
         return any(verb is known for known, _ in self.paths)
 
     def manages(self, request: Amounts) -> bool:
@@ -276,7 +277,7 @@ class Extender(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
-        """Return why nodes are refused to tasks of this shape, by node."""
+        """Return the reasons why the service excludes nodes for the task's shape, by node."""
         if not self.is_configured(Verb.PREDICATE) or not self.manages(task.shape.request):
             return {}
         known = self._answers.refusals
@@ -293,7 +294,7 @@ class Extender(Rule):
         return {**failed, **_texts(reply.fields, "refused")}
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: by the answer for the shape of each task."""
+        """See `Rule`: uses the reply for the shape of each task."""
         for task, _, node in world.placements:
             why = self.refusals(task, world.snapshot.nodes).get(node.name)
             if why is not None:
@@ -319,7 +320,7 @@ class Extender(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: no score for nodes without an answer."""
+        """See `Rule`: nodes that the reply does not contain score 0."""
         task = _first_task_of(problem, task_class)
         if (
             task is None
@@ -344,7 +345,7 @@ class Extender(Rule):
         return _Votes(self, problem, ledger) if any(map(self.is_configured, _VOTING)) else None
 
     def vote(self, gang: Gang) -> int:
-        """Whether a gang may be enqueued."""
+        """Return the service's vote on enqueueing a gang: 1 permits, 0 abstains, -1 rejects."""
         known = self._answers.votes
         if not self.is_configured(Verb.JOB_ENQUEUEABLE) or not self.manages_gang(gang):
             return ABSTAIN
@@ -360,12 +361,12 @@ class Extender(Rule):
         return int(np.sign(status)) if isinstance(status, int) else ABSTAIN
 
     def enqueued(self, gang: Gang) -> None:
-        """Tell the service that a gang has been enqueued."""
+        """Notify the service that a gang has been enqueued."""
         if self.is_configured(Verb.JOB_ENQUEUED) and self.manages_gang(gang):
             self.outside.send_question(Question(Verb.JOB_ENQUEUED, gang=gang))
 
     def is_overused(self, problem: Problem, queue: int) -> bool:
-        """Whether a queue gets nothing more."""
+        """Return whether the service stops further allocation to a queue."""
         found = problem.snapshot.queue_by_name.get(problem.queues.names[queue])
         if found is None or not self.is_configured(Verb.QUEUE_OVERUSED):
             return False
@@ -388,7 +389,7 @@ class Extender(Rule):
         return known[gang.key, placed]
 
     def victims(self, verb: Verb, task: Task, victims: tuple[Task, ...]) -> frozenset[str] | None:
-        """Keys of the victims that may go; None where the service has no say."""
+        """Return the keys of the victims that may be evicted; None if the service abstains."""
         if not self.is_configured(verb) or not self.manages(task.shape.request):
             return None
         names = tuple(victim.key for victim in victims)
@@ -400,10 +401,10 @@ class Extender(Rule):
             known[asked] = None if self._status(reply) == ABSTAIN else frozenset(allowed)
         return known[asked]
 
-    # --- words -----------------------------------------------------------------------------------
+    # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: the service was asked whether it is ready, and it never was."""
+        """See `Rule`: the service replied that the gang is not ready, whenever it was called."""
         key = outcome.problem.snapshot.gangs[gang].key
         reasons = [ready for (known, _), ready in self._answers.ready.items() if known == key]
         if not reasons or any(reasons):
@@ -454,7 +455,7 @@ def _numbers(fields: Mapping[str, object], name: str) -> dict[str, float]:
 
 
 class _Votes(Greedy):
-    """Its votes in the pipeline."""
+    """The votes of the service in the greedy pipeline."""
 
     def __init__(self, rule: Extender, problem: Problem, ledger: Ledger) -> None:
         self._rule, self._problem, self._ledger = rule, problem, ledger
@@ -494,10 +495,10 @@ class _Votes(Greedy):
 
 _CALLS = (
     (Verb.PREDICATE, "which nodes a task may use"),
-    (Verb.PRIORITIZE, "points of nodes for a task"),
-    (Verb.PREEMPTABLE, "which tasks a more important task may preempt (without the solver)"),
+    (Verb.PRIORITIZE, "scores of nodes for a task"),
+    (Verb.PREEMPTABLE, "which tasks a task of higher priority may preempt (without the solver)"),
     (Verb.RECLAIMABLE, "which tasks a task of another queue may reclaim (without the solver)"),
-    (Verb.QUEUE_OVERUSED, "whether a queue gets nothing more (without the solver)"),
+    (Verb.QUEUE_OVERUSED, "whether a queue is overused (without the solver)"),
     (Verb.JOB_ENQUEUEABLE, "whether the pods of a gang may be created"),
     (Verb.JOB_ENQUEUED, "notice that the pods of a gang may be created"),
     (Verb.JOB_READY, "whether a gang may start (without the solver)"),
@@ -525,16 +526,18 @@ def _extender(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 PLUGIN = Plugin(
     "extender",
-    "a service outside has its say",
+    "an external service filters, scores and votes",
     (
-        Argument("extender.urlPrefix", Kind.URL, "", "where the service is"),
-        duration_argument("extender.httpTimeout", "1s", "longest time for one call"),
+        Argument("extender.urlPrefix", Kind.URL, "", "address of the service"),
+        duration_argument("extender.httpTimeout", "1s", "timeout of one call"),
         *(
             Argument(f"extender.{verb}Verb", Kind.TEXT, "", f"path: {meaning}")
             for verb, meaning in _CALLS
         ),
-        switch_argument("extender.ignorable", "no say while it does not answer", default=False),
-        Argument("extender.managedResources", Kind.NAMES, "", "only who asks for one of them"),
+        switch_argument("extender.ignorable", "whether failed calls are ignored", default=False),
+        Argument(
+            "extender.managedResources", Kind.NAMES, "", "only tasks that request one of these"
+        ),
     ),
     _extender,
 )

@@ -1,1 +1,1 @@
-"""Gangs: minimum members, sub-groups, and which gangs are enqueued."""
+"""Gangs: minimum members, sub-groups, and votes on enqueueing."""

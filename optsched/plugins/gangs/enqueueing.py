@@ -1,4 +1,4 @@
-"""Votes on enqueueing: `overcommit` and `resourcequota`, and the pods that are expected already.
+"""Votes on enqueueing: `overcommit` and `resourcequota`, and the use that enqueued gangs expect.
 
 Mathematics: models/formulation/overcommit.md and models/formulation/resourcequota.md.
 """
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 def least_resources(problem: Problem) -> I64:
-    """Return (G, R) the `minResources` of every gang; 0 for resources that it does not name."""
+    """Return (G, R) the `minResources` of every gang; 0 for resources that are not in it."""
     return problem.derived(_least_resources)
 
 
 def expected_by_queue(problem: Problem) -> I64:
-    """Return (Q, R) what the own gangs of queues in phase Inqueue expect, less elastic amounts.
+    """Return (Q, R) the expected use of each queue's Inqueue gangs, minus elastic amounts.
 
-    Elastic is what gangs hold beyond their `minResources`; Volcano counts it as idle
-    (`JobInfo.GetElasticResources`). A bare pod has no elastic amounts, for Volcano creates a
-    PodGroup with its request.
+    Elastic amounts are what gangs hold beyond their `minResources`; Volcano counts them as idle
+    (`JobInfo.GetElasticResources`). A bare pod has none, because Volcano creates a PodGroup with
+    the pod's request.
     """
     return problem.derived(_expected_by_queue)
 
@@ -77,7 +77,7 @@ def _expected_by_queue(problem: Problem) -> I64:
 
 @dataclass(frozen=True)
 class Overcommit(Rule):
-    """Enqueue while minResources of what waits in the queue fit total · factor − used."""
+    """Enqueue a gang while the `minResources` of all enqueued gangs fit factor · total − used."""
 
     name = "overcommit"
 
@@ -107,8 +107,8 @@ class _Budget(Greedy):
 
 OVERCOMMIT = Plugin(
     "overcommit",
-    "how much more than the cluster holds may be enqueued",
-    (Argument("overcommit-factor", Kind.NUMBER, 1.2, "times the cluster's total", least=1),),
+    "limits the gangs that are enqueued by the resources of the cluster",
+    (Argument("overcommit-factor", Kind.NUMBER, 1.2, "limit, in totals of the cluster", least=1),),
     lambda a: (Overcommit(float(a.get("overcommit-factor", 1.2))),),
 )
 
@@ -119,7 +119,7 @@ _LIMITS: Final = "limits."
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 Expected: TypeAlias = dict[str, dict[str, int]]
-"""Amounts by quota or namespace, and by resource."""
+"""Amounts by quota (or namespace) and resource."""
 
 
 class ResourceQuota(Rule):
@@ -152,7 +152,7 @@ class ResourceQuota(Rule):
 
 
 def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str, int]]:
-    """Yield quota, resource and amount of what a gang will still use."""
+    """Yield (quota, resource, amount) of what the missing pods of a gang will use of quotas."""
     for quota in snapshot.quotas:
         if quota.namespace == gang.namespace:
             for name, _ in quota.hard:
@@ -161,9 +161,9 @@ def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str
 
 
 def _brings(gang: Gang, name: str) -> int:
-    """Return the least that missing pods of a gang will use of a quota.
+    """Return the least amount of a quota resource that the missing pods of a gang will use.
 
-    Existing pods count in the quota already. Each missing pod counts with an equal part of
+    The quota already counts existing pods. Each missing pod counts with an equal part of
     `minResources`.
     """
     alive = sum(task.status not in _OVER for task in gang.tasks)
@@ -177,10 +177,10 @@ def _brings(gang: Gang, name: str) -> int:
 
 
 def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
-    """Return the amount of a quota resource; `cpu` and `requests.cpu` are the same.
+    """Return the amount of a quota resource; `cpu` and `requests.cpu` mean the same resource.
 
-    `requests.cpu` is the larger one where some pods have limits alone: the API server makes these
-    their requests. Where no request is named the limits count, for the same reason.
+    The larger of both counts: `requests.cpu` is larger if some pods have only limits, which the API
+    server makes their requests. Without any request, limits count for the same reason.
     """
     if name.startswith(_LIMITS):
         return least.get(name, 0)
@@ -190,16 +190,16 @@ def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
 
 
 def _quota_usage(problem: Problem, quota: Quota, name: str) -> int:
-    """Return what pods use of a quota: what its status says, or the known pods if that is more.
+    """Return the use of a quota: by its status, or by the known pods if that is more.
 
-    Pods and the status come by different watches, and the status may come later.
+    Pods and quotas arrive through different watches, so the status may lag behind.
     """
     known = problem.derived(_usage_by_namespace).get(quota.namespace, {})
     return max(dict(quota.used).get(name, 0), known.get(name.removeprefix(_REQUESTS), 0))
 
 
 def _usage_by_namespace(problem: Problem) -> Expected:
-    """Return numbers, CPU and memory of the pods of gangs, by namespace with a quota."""
+    """Return the number, CPU and memory of the pods of gangs, by namespace with a quota."""
     found: Expected = {quota.namespace: {} for quota in problem.snapshot.quotas}
     for gang in problem.snapshot.gangs if found else ():
         if gang.namespace not in found:
@@ -216,7 +216,7 @@ def _usage_by_namespace(problem: Problem) -> Expected:
 
 
 def _expected(snapshot: Snapshot) -> Expected:
-    """Return what gangs enqueued before this session will still use."""
+    """Return what the missing pods of gangs enqueued before this session will use of quotas."""
     expected: Expected = {}
     if snapshot.quotas:
         for gang in snapshot.gangs:
@@ -252,7 +252,7 @@ class _Votes(Greedy):
 
 RESOURCEQUOTA = Plugin(
     "resourcequota",
-    "namespaces let in what their ResourceQuotas have room for",
+    "limits the gangs that are enqueued by the ResourceQuotas of their namespaces",
     (),
     lambda _: (ResourceQuota(),),
 )

@@ -1,4 +1,4 @@
-"""Gangs and their subgroups start together or not at all.
+"""Gangs and their sub-groups start together or not at all.
 
 Mathematics: models/formulation/gang.md and models/formulation/sub_groups.md.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Gang(Rule):
-    """A gang starts with its minimum, in all and by role, or not at all."""
+    """A gang starts with its minimum, in total and by role, or not at all."""
 
     name = "gang"
     hard_face = Face.JOB_READY
@@ -72,7 +72,7 @@ class Gang(Rule):
     def _verify_free(
         self, starting: Sequence[GangObject], placed: Sequence[Task], free: Mapping[str, int]
     ) -> Iterator[Violation]:
-        """Idle amounts must cover minResources of each starting gang, and all placements."""
+        """Check that idle amounts cover minResources of each starting gang, and all placements."""
         taken = summed(task_usage(t) for t in placed)
         for gang in starting:
             requested = summed(task_usage(t) for t in _waiting(gang))
@@ -85,15 +85,15 @@ class Gang(Rule):
         for resource, amount in taken.items():
             named = any(resource == r for g in starting for r, _ in g.min_resources)
             if named and amount > free.get(resource, 0):
-                detail = f"{amount_text(resource, amount)} spoken for, {free.get(resource, 0)} free"
+                detail = f"{amount_text(resource, amount)} needed, {free.get(resource, 0)} idle"
                 yield Violation(self.name, "minResources", detail)
 
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """x[f] ≤ count[f]·y[h]; Σ_f x[f] ≥ need[h]·y[h], in all and by role; room for minResources.
+        """Add x[f] ≤ count[f]·y[h]; Σ_f x[f] ≥ need[h]·y[h], in total and by role; minResources.
 
-        Gangs that start whole or not at all need no row: their x is count·y by construction.
+        Gangs that place all tasks or none need no row: their x is count·y by construction.
         """
         gangs, model = form.gangs, form.model
         starts = form.start[gangs.gang_class_of]
@@ -126,7 +126,7 @@ class Gang(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: minResources that are not free."""
+        """See `Rule`: minResources that exceed the idle amounts."""
         problem = outcome.problem
         least = problem.shapes.least[problem.shape_of[gang]]
         free = outcome.idle_total
@@ -147,7 +147,7 @@ def _starts(gang: GangObject) -> bool:
 
 
 def _waiting(gang: GangObject) -> list[Task]:
-    """Return the tasks that could be placed, without those of incomplete sub-groups."""
+    """Return the pending tasks that can be placed, without those of incomplete sub-groups."""
     waits = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
     ready = [t for t in gang.tasks if t.status.counts_as_ready]
     short = find_subgroups(gang, ready, waits).short
@@ -155,7 +155,7 @@ def _waiting(gang: GangObject) -> list[Task]:
 
 
 def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
-    """Return idle amounts of ready nodes, without residents of some statuses."""
+    """Return the idle amounts of ready nodes, ignoring residents with some statuses."""
     free: dict[str, int] = {}
     for node in world.snapshot.nodes:
         if node.ready:
@@ -167,7 +167,7 @@ def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
 
 
 def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: int) -> None:
-    """Σ x over entries − need·y ≥ 0."""
+    """Add Σ x over entries − need·y ≥ 0."""
     if need:
         variables = np.append(form.placed_variable[entries], start)
         factors = np.append(form.placed_factor[entries], -need)
@@ -175,7 +175,7 @@ def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: in
 
 
 def excess_resources(problem: Problem) -> I64:
-    """Return (S, R) the excess of minResources over the pending tasks of a starting gang."""
+    """Return (S, R) the excess of minResources over the requests of a gang's pending tasks."""
     shapes = problem.shapes
     requested = np.zeros_like(shapes.least)
     use = problem.classes.request[shapes.class_of] * shapes.count[:, None]
@@ -206,10 +206,10 @@ def _encode_min_resources(form: Formulation) -> None:
 
 
 class _Order(Greedy):
-    """Gangs that have not started come first (Volcano `gang.go`, JobOrder), broken ones before all.
+    """Order broken gangs first, then gangs that have not started (Volcano `gang.go`, JobOrder).
 
-    A broken gang has fewer running tasks than its minimum: they hold devices in vain until the rest
-    is placed.
+    A broken gang has some running tasks, but fewer than its minimum. They hold devices in vain
+    until the other tasks are placed.
     """
 
     orders_by_class = True
@@ -234,7 +234,7 @@ class _Order(Greedy):
         return self._surplus(victims)
 
     def preempt_reach(self, gang: int) -> Bool:
-        """See `Greedy`: tasks of gangs that have more than their minimum."""
+        """See `VictimReach`: tasks of gangs that have more than their minimum."""
         ledger = self._ledger
         for other in set(ledger.gang_log[self._log_read :]):
             gained = ledger.gang_placed[other] - ledger.gang_evicted[other]
@@ -244,11 +244,11 @@ class _Order(Greedy):
         return reach
 
     def reclaim_reach(self, gang: int) -> Bool:
-        """See `Greedy`."""
+        """See `VictimReach`."""
         return self.preempt_reach(gang)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Vote for all: the action itself keeps gangs whole."""
+        """See `GangPreemption`: all victims, as the action itself evicts whole gangs."""
         return victims
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
@@ -278,7 +278,7 @@ class _Order(Greedy):
 
 
 class _OrderWithMinResources(_Order):
-    """The same order, for problems with minResources."""
+    """The same order for problems with minResources, which it enforces."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         super().__init__(problem, ledger)
@@ -311,7 +311,7 @@ class _OrderWithMinResources(_Order):
         return is_free and self._suffices(ledger.idle_total, nothing)
 
     def _suffices(self, idle: list[int], least: list[int]) -> bool:
-        """Return whether idle amounts less the kept ones cover an amount."""
+        """Return whether idle amounts, minus the excess kept for started gangs, cover an amount."""
         return all(a <= b - k for a, b, k in zip(least, idle, self._kept, strict=True))
 
 
@@ -319,9 +319,9 @@ PLUGIN = Plugin("gang", "gangs start together or not at all", (), lambda _: (Gan
 
 
 class SubGroups(Rule):
-    """Fewer tasks of a smaller group than its size, or fewer groups than asked, never start.
+    """A gang starts with complete sub-groups and at least their minimum number, or not at all.
 
-    The greedy pipeline places groups whole, see `solver.greedy.topology`.
+    The greedy pipeline places sub-groups as a whole, see `solver.greedy.topology`.
     """
 
     name = "sub-groups"
@@ -339,13 +339,13 @@ class SubGroups(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. Which groups are placed is decided by `solver.greedy.topology`."""
+        """See `Rule`. `solver.greedy.topology` decides which sub-groups are placed."""
         return _Live(problem) if any(_open_parts(s) for s in problem.shapes.shapes) else None
 
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """See `Rule`: gangs whose groups are started one by one."""
+        """See `Rule`: gangs with a choice of which sub-groups start."""
         apart = [bool(_open_parts(s)) and not s.is_rigid for s in problem.shapes.shapes]
         if not any(apart):
             return None
@@ -353,9 +353,9 @@ class SubGroups(Rule):
         return gangs
 
     def encode(self, form: Formulation) -> None:
-        """x[f] ≤ count[f]·s[p] and Σ_{f ∈ p} x[f] ≥ need[p]·s[p]; Σ_p s[p] ≥ groups·y.
+        """Add x[f] ≤ count[f]·s[p] and Σ_{f ∈ p} x[f] ≥ need[p]·s[p]; Σ_p s[p] ≥ groups·y.
 
-        s[p] ∈ {0, 1} is whether group p starts. Gangs that start whole need no row.
+        s[p] ∈ {0, 1} is whether sub-group p starts. Gangs that place all tasks or none need no row.
         """
         for h, number in enumerate(form.gangs.shape_of.tolist()):
             shape = form.problem.shapes.shapes[number]
@@ -364,7 +364,7 @@ class SubGroups(Rule):
 
 
 class _Live(Greedy):
-    """Whether groups that got a task got all that they need, and enough groups did."""
+    """Checks that started sub-groups have all tasks that they need, and that enough start."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -408,7 +408,7 @@ def _broken(rule: str, gang: GangObject, placed: Sequence[Task]) -> Iterator[Vio
 
 
 def _open_parts(shape: GangShape) -> list[int]:
-    """Groups that have to start whole still."""
+    """Return the indices of the sub-groups that still need tasks to be complete."""
     return [p for p, part in enumerate(shape.parts) if part.need]
 
 

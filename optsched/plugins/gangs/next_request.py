@@ -1,4 +1,4 @@
-"""The next request of a gang, for plugins that explain or vote."""
+"""The next request of a gang: the tasks that it needs next, together."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
-    """Return class, role and number of the tasks that a gang needs next, together.
+    """Return (class, role, number) of the tasks that a gang needs next, together.
 
-    That is its minimum in task order, or one task once the minimum is placed.
+    These are its minimum in task order, or one task once the minimum is placed.
     """
     problem = outcome.problem
     number = int(problem.shape_of[gang])
@@ -51,13 +51,13 @@ def _placed_by_entry(outcome: Outcome, gang: int) -> list[int]:
 
 
 def first_task(problem: Problem, gang: int, entry: int) -> int:
-    """Return the index of the first task of an entry of a gang; the others follow it."""
+    """Return the index of the first task of an entry of a gang; its other tasks follow."""
     number = problem.shapes.start[problem.shape_of[gang]] + entry
     return int(problem.task_start[gang] + problem.shapes.offset[number])
 
 
 def next_requests(outcome: Outcome, gang: int) -> I64:
-    """Return (R,) the sum of the requests of `next_entries`; read only and shared."""
+    """Return (R,) the sum of the requests of `next_entries`, as a shared read-only array."""
     known = outcome.next_requests
     if gang not in known:
         problem = outcome.problem

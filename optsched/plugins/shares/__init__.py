@@ -1,1 +1,1 @@
-"""Shares of queues: fair shares, guarantees, ceilings, hierarchies and usage over time."""
+"""Shares of queues: fair shares, guarantees, capabilities, hierarchies and usage over time."""

@@ -1,7 +1,7 @@
-"""Hard ceilings of queues: what a queue and all below it take never exceeds its capability.
+"""Hard limits of queues: a queue and its descendants never grow above its capability.
 
-Mathematics: models/formulation/capability.md. Volcano enforces ancestors only with
-`enableHierarchy`; here a ceiling always binds, anywhere in the tree.
+Mathematics: models/formulation/capability.md. Volcano enforces capabilities of ancestors only with
+`enableHierarchy`; here every capability in the tree holds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class Capability(Rule):
     """No queue grows above `spec.capability` of itself or of an ancestor.
 
-    Pods that users delete count until they have ended; victims do not.
+    Pods that users delete count until they have ended. Victims do not count.
     """
 
     name = "capability"
@@ -64,7 +64,7 @@ class Capability(Rule):
                     yield Violation(self.name, f"queue {queue.name}", detail)
 
     def encode(self, form: Formulation) -> None:
-        """Σ over the subtree of request·x ≤ capability − allocated, where there is a ceiling."""
+        """Add Σ request·x ≤ capability − use over the subtree of each queue with a capability."""
         queues = form.problem.queues
         form.add_usage_rows(
             queues.subtree, _subtract_use(find_ceilings(form.problem), _subtree_use(form.problem))
@@ -77,7 +77,7 @@ class Capability(Rule):
         return _Ceilings(problem, ledger) if is_limited or votes else None
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: names the queue or the ancestor whose ceiling binds."""
+        """See `Rule`: names the queue or ancestor whose capability binds."""
         problem = outcome.problem
         queues = problem.queues
         if not problem.derived(_is_limited):
@@ -103,9 +103,9 @@ class Capability(Rule):
 
 
 def find_ceilings(problem: Problem) -> I64:
-    """Return (Q, R) what queues may use: their capability, less the use of terminating pods.
+    """Return (Q, R) what queues may use: their capability minus the use of terminating pods.
 
-    UNLIMITED where a queue has none; below 0 where terminating pods alone exceed it.
+    `UNLIMITED` without a capability; negative if terminating pods alone exceed it.
     """
     return _subtract_use(problem.queues.capability, held_by_terminating(problem))
 
@@ -128,9 +128,10 @@ def _subtract_use(limit: I64, used: I64) -> I64:
 
 
 def _expectable(problem: Problem) -> I64:
-    """Return (Q, R) the most that a queue may ever hold: capability, less guarantees of others.
+    """Return (Q, R) the most that a queue may ever hold.
 
-    Only guarantees of top queues count; those of their descendants lie within them.
+    This is its capability. A top queue must also leave the guarantees of the other top queues free;
+    guarantees of their descendants are part of these.
     """
     queues = problem.queues
     is_root = np.array([name == ROOT_QUEUE for name in queues.names], np.bool_)
@@ -141,7 +142,7 @@ def _expectable(problem: Problem) -> I64:
 
 
 class _Ceilings(Greedy):
-    """Remaining capacity below the capabilities of a queue and its ancestors."""
+    """What queues may still use below the capabilities of themselves and their ancestors."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         queues = problem.queues
@@ -185,10 +186,10 @@ class _Ceilings(Greedy):
 
 
 def held_by_terminating(problem: Problem) -> I64:
-    """Return (Q, R) the use of terminating pods on ready nodes that no session evicted; made once.
+    """Return (Q, R) the use of terminating pods on ready nodes that no session evicted.
 
-    Each queue counts its own pods and those of the queues below it. A node that is not ready may
-    never report that a pod has ended, so that its pods do not count.
+    Each queue counts its own pods and those of its descendants. Pods on other nodes do not count,
+    as a NotReady node may never report that a pod has ended. The result is computed once.
     """
     return problem.derived(_sum_up)
 

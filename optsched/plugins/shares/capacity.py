@@ -1,7 +1,7 @@
-"""Fixed shares: a queue deserves its `spec.deserved` and may borrow beyond it.
+"""Fixed shares: a queue deserves its `spec.deserved` and may borrow more.
 
-Mathematics: models/formulation/capacity.md. Volcano: `pkg/scheduler/plugins/capacity`. Limits and
-guarantees are enforced by the plugins `capability` and `guarantee`.
+Mathematics: models/formulation/capacity.md. Volcano: `pkg/scheduler/plugins/capacity`. The rules
+`capability` and `guarantee` enforce limits and guarantees.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ GRID = 1000
 
 
 class Capacity(Rule):
-    """Queues with the smallest part of their deserved share are first."""
+    """Queues that use the smallest part of their deserved share come first."""
 
     name = "capacity"
     returns_by_use = True
 
     def __init__(self, ancestor_level: int = 0) -> None:
-        """Create the plugin; `ancestor_level` is how many ancestors of a queue count in reclaim."""
+        """Create the rule; `ancestor_level` is how many ancestors of a queue count in reclaim."""
         self._ancestor_level = ancestor_level
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
@@ -54,7 +54,7 @@ class Capacity(Rule):
         return {q.name: _deserved(q) for q in world.snapshot.queues}
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """Return what queues deserve and request but do not hold, on every level of the tree."""
+        """See `Rule`: what queues deserve and request but do not hold, at every tree level."""
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(deserved_amounts(problem), requested)
@@ -78,9 +78,10 @@ def _deserved(queue: Queue) -> dict[str, int]:
 
 
 class _Order(Greedy):
-    """Queue priority, then queues that deserve something, then their largest part in use.
+    """Order by queue priority, then by the largest part of the deserved share that is in use.
 
-    A queue that deserves nothing counts as fully used (`capacity.go`, updateShare).
+    A queue without a deserved share counts as fully used (`capacity.go`, updateShare), and comes
+    after queues that have one.
     """
 
     def __init__(self, problem: Problem, ledger: Ledger, ancestor_level: int) -> None:
@@ -98,22 +99,23 @@ class _Order(Greedy):
         return (self._priority[queue], *self._share(queue, self._ledger.queue_used[queue]))
 
     def _share(self, queue: int, held: Sequence[int]) -> tuple[float, float]:
-        """Return the largest part of its deserved share in use, and 1 if it deserves nothing."""
+        """Return the largest part of the deserved share in use, and 1 if the queue has none."""
         pairs = zip(held, self._deserved[queue], strict=True)
         parts = [used / due for used, due in pairs if due]
         return (max(parts), 0.0) if parts else (1.0, 1.0)
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Order queues with limited overuse first, then by ancestors shared with the reclaimer.
+        """See `Reclaiming`: queues with limited overuse first, then closer relatives.
 
-        Volcano: `VictimQueueOrderFn`.
+        Queues that share more ancestors with the reclaiming queue come first (Volcano
+        `VictimQueueOrderFn`).
         """
         subtree = self._problem.queues.subtree
         shared = -float((subtree[:, queue] & subtree[:, claimer]).sum())
         return (-float(self._returns_first[queue]), shared)
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """Return whether a request keeps the capability, and one resource stays deserved."""
+        """See `Reclaiming`: within the capability, and within the deserved share of a resource."""
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
         requested = self._requested_resources(request)
         future = {r: used[r] + request[r] for r in requested}
@@ -143,7 +145,7 @@ class _Order(Greedy):
         return [sum(column) for column in zip(*rows, strict=True)]
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return victims of queues above their deserved share, as far as guarantees allow."""
+        """See `Preemption`: victims of queues above their deserved share, as guarantees permit."""
         running = running_tasks(self._problem)
         requested = self._requested_resources(self._ledger.request[task_class])
         left: dict[int, list[int]] = {}
@@ -166,8 +168,8 @@ class _Order(Greedy):
     def _lends(self, queue: int, claimer: int, used: list[int], taken: list[int]) -> bool:
         """Return whether a queue and its ancestors are still above their deserved shares.
 
-        `taken` is what was reclaimed from the queue already. Only resources that the victim uses
-        and the queue deserves count (volcano#4918).
+        `taken` is what has already been reclaimed from the queue. Only resources count that the
+        victim uses and that the queue's deserved share contains (volcano#4918).
         """
         subtree = self._problem.queues.subtree
         for at in self._upwards(queue):
@@ -185,9 +187,10 @@ class _Order(Greedy):
 
 
 class _OrderByTree(_Order):
-    """Queue priority, leaves first, then the shares of the highest queues that two differ in.
+    """Order by queue priority, leaf queues first, then by the shares on the paths from the root.
 
-    Volcano: `capacity.go`, QueueOrder with `enableHierarchy`; here it applies to every tree.
+    The first differing share decides. Volcano: `capacity.go`, QueueOrder with `enableHierarchy`;
+    here it applies to every tree.
     """
 
     queue_key_reach = KeyReach.GROWING

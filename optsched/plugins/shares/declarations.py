@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 HALF_LIFE = "usage.halfLife"
 
-_LENDING = "idle capacity is lent to gangs whose queues are reclaimable, beyond what these deserve"
+_LENDING = "gangs of reclaimable queues may borrow idle capacity beyond their deserved share"
 
 
 def _over_time(arguments: Mapping[str, Value], *, keeps_deserved: bool = False) -> tuple[Rule, ...]:
@@ -64,23 +64,21 @@ def _capacity(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
     return (*rules, LeafQueues()) if arguments.get(Face.HIERARCHY.value, False) else rules
 
 
-_HALF_LIFE = duration_argument(
-    HALF_LIFE, "", "what queues have used counts, half as much after so long"
-)
+_HALF_LIFE = duration_argument(HALF_LIFE, "", "past usage of queues counts, with this half-life")
 
 
 FAIR_SHARE = LevelKind(
     "fair-share",
-    "what queues and gangs miss of their fair shares",
+    "how far queues and gangs are below their fair shares",
     50,
     ("proportion", "capacity", "drf"),
 )
 _GUARANTEE = LevelKind(
-    "guarantee", "what queues are guaranteed, ask for and miss", 10, ("guarantee",)
+    "guarantee", "guaranteed resources that queues request but lack", 10, ("guarantee",)
 )
 
 DRF = Plugin(
-    "drf", "gangs with a small dominant share first", (_HALF_LIFE,), _drf, levels=(FAIR_SHARE,)
+    "drf", "gangs with the smallest dominant share first", (_HALF_LIFE,), _drf, levels=(FAIR_SHARE,)
 )
 
 PROPORTION = Plugin(
@@ -98,13 +96,13 @@ PROPORTION = Plugin(
 
 CAPACITY = Plugin(
     "capacity",
-    "queues deserve fixed parts and may borrow beyond them",
+    "queues deserve fixed shares and may borrow more",
     (
         _HALF_LIFE,
-        weight_argument("ancestorReclaimLevel", 0, "levels of ancestors that reclaim looks at"),
+        weight_argument("ancestorReclaimLevel", 0, "levels of ancestors that count in reclaim"),
         switch_argument(
             "capacity.DynamicResourceAllocationEnable",
-            "has no effect: devices of claims always count where a queue names their class",
+            "has no effect: devices of claims always count if a queue names their class",
         ),
         switch_argument(
             "capacity.DRAConsumableCapacityEnable", "has no effect, for the same reason"

@@ -1,9 +1,9 @@
 """Dominant resource fairness among the gangs of a queue.
 
 Mathematics: models/formulation/drf.md. Ghodsi et al., NSDI 2011; Volcano:
-`pkg/scheduler/plugins/drf`. A gang's share is the largest part of the cluster that it holds of any
-resource. The order serves the gang with the least share first; the level makes the least share
-among gangs with tasks to choose from as large as it can be.
+`pkg/scheduler/plugins/drf`. A gang's dominant share is the largest part of the cluster that it
+holds of any resource. The order serves the gang with the smallest share first. The level maximises
+the smallest share among contested gangs: those with a choice of how many tasks are placed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 _NEARLY = 1e-6
-"""Shares this close count as equal (`shareDelta`)."""
+"""Shares that differ by no more than this count as equal (`shareDelta`)."""
 
 GRID = 1000
 MOST_APART = 64
-"""Most gangs that the level compares one by one; beyond that, only the order is fair."""
+"""Maximum number of gangs that the level compares; with more, only the order provides fairness."""
 
 
 class Drf(Rule):
-    """Gangs with a small dominant share come first."""
+    """Gangs with the smallest dominant share come first."""
 
     name = "drf"
 
@@ -51,10 +51,10 @@ class Drf(Rule):
         return _contested(problem)
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """Return two levels: the contested gangs that start, then the least share of running ones.
+        """See `Rule`: the contested gangs that start, then the smallest share of running ones.
 
-        These are the first steps of the lexicographic max-min over all contested gangs: a gang that
-        does not run has share 0, so leaving gangs out never raises the least share.
+        These are the first steps of the lexicographic max-min over all contested gangs. A gang that
+        does not run has share 0, so keeping a gang out never raises the smallest share.
         """
         contested = _contested(problem)
         if contested is None:
@@ -65,14 +65,17 @@ class Drf(Rule):
 
 
 def _contested(problem: Problem) -> Bool | None:
-    """(G,) gangs whose number of tasks is a choice; None when too many or fewer than 2."""
+    """Return (G,) the gangs with a choice of how many tasks are placed.
+
+    None for fewer than 2 such gangs or more than `MOST_APART`.
+    """
     open_to_choice = np.array([not s.is_rigid for s in problem.shapes.shapes], np.bool_)
     chosen: Bool = np.append(open_to_choice, False)[problem.shape_of]
     return chosen if 2 <= int(chosen.sum()) <= MOST_APART else None
 
 
 class DrfOrder(Greedy):
-    """Share ascending (Volcano `drf.go`, JobOrder)."""
+    """Order gangs by dominant share, the smallest first (Volcano `drf.go`, JobOrder)."""
 
     orders_by_class = True
 
@@ -83,7 +86,7 @@ class DrfOrder(Greedy):
         self._inverse = [1.0 / t if t else 0.0 for t in total]
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
-        """See `Greedy`."""
+        """See `Order`."""
         if self._ledger.holds_nothing(gang):
             return (0.0,)
         return (self._share(self._ledger.gang_used(gang)),)
@@ -93,10 +96,10 @@ class DrfOrder(Greedy):
         return max((used * inverse for used, inverse in pairs), default=0.0)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> None:
-        """Abstain, as in Volcano."""
+        """See `GangPreemption`: abstain, as Volcano does."""
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the victims whose gangs keep at least the share that the preemptor would hold."""
+        """See `Preemption`: victims whose gangs keep at least the share that the preemptor gets."""
         running = running_tasks(self._problem)
         pairs = zip(self._ledger.gang_used(gang), self._ledger.request[task_class], strict=True)
         own_share = self._share([used + requested for used, requested in pairs])
@@ -116,9 +119,9 @@ class DrfOrder(Greedy):
 
 @dataclass(frozen=True, eq=False)
 class StartedGangs:
-    """Contested gangs that start, of any size.
+    """The number of contested gangs that start.
 
-    `starting` is (G,): contested gangs of which too few tasks run.
+    `starting` is (G,): contested gangs that have not started.
     """
 
     starting: Bool
@@ -127,7 +130,7 @@ class StartedGangs:
     sense: Sense = Sense.MAX
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: all of them."""
+        """See `Level`: the number of all gangs in `starting`."""
         return int((self.starting & (problem.shape_of >= 0)).sum())
 
     def value(self, outcome: Outcome) -> int:
@@ -135,7 +138,7 @@ class StartedGangs:
         return int((self.starting & (outcome.num_seated > 0)).sum())
 
     def encode(self, form: Formulation) -> Expression:
-        """Σ y[h] over contested gangs."""
+        """Return Σ y[h] over the gangs in `starting`."""
         gangs = form.gangs
         first = gangs.members[gangs.member_start[:-1]]
         counted = self.starting[first] & (form.start >= 0)
@@ -145,7 +148,7 @@ class StartedGangs:
 
 @dataclass(frozen=True, eq=False)
 class LeastShare:
-    """The least dominant share among contested gangs that run, in thousandths of the cluster.
+    """The smallest dominant share among contested gangs that run, in thousandths of the cluster.
 
     `contested` is (G,). Shares are rounded down to the grid.
     """
@@ -160,7 +163,7 @@ class LeastShare:
         return GRID
 
     def value(self, outcome: Outcome) -> int:
-        """See `Level`; the whole grid when no contested gang runs."""
+        """See `Level`: `GRID` if no contested gang runs."""
         problem = outcome.problem
         runs = (outcome.num_seated > 0) | _runs(problem)
         gangs = np.flatnonzero(self.contested & runs).tolist()
@@ -168,7 +171,10 @@ class LeastShare:
         return min([*shares, GRID])
 
     def encode(self, form: Formulation) -> Expression:
-        """T with used[g, r] ≥ step[r]·t for one resource r of each contested gang g that runs."""
+        """Return t where used[g, r] ≥ step[r]·t for some resource r of each contested gang g.
+
+        The rows hold only for gangs that run.
+        """
         model, gangs, problem = form.model, form.gangs, form.problem
         (least,) = model.add_variables(0, GRID)
         step = _step(problem)
@@ -217,7 +223,7 @@ def _holds_resource(problem: Problem, gang: int) -> Bool:
 
 
 def _allocated_after(outcome: Outcome, gang: int) -> I64:
-    """(R,) what a gang holds afterwards."""
+    """Return (R,) the resources that a gang holds after the decisions."""
     problem = outcome.problem
     held = problem.rows[gang].allocated
     used = np.array([held.get(r, 0) for r in problem.resources], np.int64)

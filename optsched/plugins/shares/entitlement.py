@@ -1,7 +1,7 @@
-"""A queue that reclaims in a session ends it with no more than its deserved share.
+"""A queue that reclaims in a session holds no more than its deserved share when the session ends.
 
-Mathematics: models/formulation/entitlement.md. The preemption stage respects this for the gang that
-reclaims; this plugin keeps other gangs of the queue from using the rest.
+Mathematics: models/formulation/entitlement.md. The preemption stage ensures this for the gang that
+reclaims; this rule ensures it for the other gangs of the queue.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Entitlements(Rule):
     name = "entitlement"
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. A queue that already holds more may not grow."""
+        """See `Rule`. A queue that already exceeds its entitlement may not grow."""
         for entitlement in world.snapshot.entitlements:
             queue = world.snapshot.queue_by_name.get(entitlement.queue)
             if queue is None:
@@ -44,13 +44,13 @@ class Entitlements(Rule):
             used = summed(world.held_by_queue[name] for name in below).get(resource, 0) + more
             if more and used > entitlement.most:
                 detail = (
-                    f"{amount_text(resource, used)} would be in use, it reclaims up to "
+                    f"{amount_text(resource, used)} would be in use, the queue may reclaim up to "
                     f"{amount_text(resource, entitlement.most)}"
                 )
                 yield Violation(self.name, f"queue {queue.name}", detail)
 
     def encode(self, form: Formulation) -> None:
-        """Σ over the subtree of request·x ≤ most − allocated."""
+        """Add Σ request·x ≤ most − allocated over the subtree of each entitled queue."""
         problem = form.problem
         if problem.snapshot.entitlements:
             most, queues = problem.derived(entitled_amounts), problem.queues
@@ -63,7 +63,7 @@ class Entitlements(Rule):
         return _Limits(problem, ledger) if problem.snapshot.entitlements else None
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: what the queue reclaims, and what it may hold."""
+        """See `Rule`: names the queue that reclaims, and what it may hold."""
         problem = outcome.problem
         if not problem.snapshot.entitlements:
             return None
@@ -84,7 +84,7 @@ class Entitlements(Rule):
 
 
 def entitled_amounts(problem: Problem) -> I64:
-    """Return (Q, R) what queues with their descendants may hold; UNLIMITED without a limit."""
+    """Return (Q, R) what queues and their descendants may hold; `UNLIMITED` without a limit."""
     queues = problem.queues
     index_of = {name: q for q, name in enumerate(queues.names)}
     most = np.full((len(queues.names), len(problem.resources)), UNLIMITED, np.int64)
@@ -97,7 +97,7 @@ def entitled_amounts(problem: Problem) -> I64:
 
 
 class _Limits(Greedy):
-    """Remaining entitlement of queues and their ancestors."""
+    """The remaining entitlement of queues and their ancestors as tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger

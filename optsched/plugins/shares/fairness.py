@@ -2,8 +2,8 @@
 
 Mathematics: models/formulation/fairness.md. The ideal is the lexicographic max-min of dominant
 shares by weight (Ghodsi et al., NSDI 2011; Bertsekas and Gallager, Data Networks, section 6.5).
-Every queue gets a part of its demand. No queue can get more unless a queue with a smaller weighted
-share gets less.
+Every queue gets a fraction of its demand. No queue can get more unless a queue with a smaller
+weighted share gets less.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 SHARING = ("proportion", "capacity", "drf")
-"""Plugins that define shares of queues; without them no shares are reported."""
+"""Plugins that define shares of queues; without any of them, no shares are reported."""
 
 NEVER = frozenset(
     {
@@ -53,16 +53,17 @@ NEVER = frozenset(
 """Reasons that only a change of the gang or of the cluster can remove."""
 
 _SUSPECT = NEVER | {ReasonCode.CAPABILITY, ReasonCode.DESERVED}
-"""These reasons, and those of gangs that may be too large for any node or queue."""
+"""The reasons of `NEVER`, and reasons of gangs that may be too large for any node or queue."""
 
 
 def queue_shares(
     outcome: Outcome, rules: RuleSet, pending: Mapping[str, Reason] | None = None
 ) -> tuple[QueueShare, ...]:
-    """Return the share of every queue with demand, by name; empty without a plugin for shares.
+    """Return the held and the ideal share of every queue with demand, in order of queues.
 
-    A share is the largest part of the cluster that the queue holds of any resource except pods.
-    `pending` has the reasons why gangs wait. Requests of gangs that can never start do not count.
+    A share is the largest fraction of the cluster that the queue holds of any resource except pods.
+    `pending` maps gangs to the reasons why they wait. Requests of gangs that can never start do not
+    count. The result is empty if no plugin of `SHARING` is on.
     """
     if not any(rules.find_rule(name) is not None for name in SHARING):
         return ()
@@ -80,7 +81,7 @@ def queue_shares(
 
 
 def _ideal_shares(problem: Problem, rules: RuleSet, requested: I64) -> F64:
-    """Return (Q,) ideal shares: over time or over a queue tree if a plugin requires it."""
+    """Return (Q,) the ideal shares: over time or over a queue tree if a plugin defines them so."""
     view = _view(problem, requested)
     for active in sorted(rules.active, key=lambda a: not isinstance(a.rule, OverTime)):
         if isinstance(active.rule, OverTime | HierarchicalDrf):
@@ -90,7 +91,7 @@ def _ideal_shares(problem: Problem, rules: RuleSet, requested: I64) -> F64:
 
 
 def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) -> F64:
-    """Return (Q,) the part of its demand (Q, R) that each queue holds in the ideal."""
+    """Return (Q,) the fraction of its demand (Q, R) that each queue holds in the ideal."""
     requested = problem.queues.requested if requested is None else requested
     view = _view(problem, requested)
     part = guaranteed_parts(problem.queues.guarantee, requested)
@@ -103,7 +104,7 @@ def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) 
 
 
 def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
-    """Return (Q, R) demand of queues without gangs that can never start."""
+    """Return (Q, R) the demand of queues, without that of gangs that can never start."""
     queues = problem.queues
     suspects = {key: reason.code for key, reason in pending.items() if reason.code in _SUSPECT}
     if not suspects:
@@ -148,16 +149,16 @@ def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """The limits that the demand of queues can reach, one row each.
+    """The limits that the demand of queues can reach.
 
     Attributes
     ----------
     use, limit
-        (K, Q) use of a limit by the whole demand of a queue, and (K,) the limit.
+        (K, Q) use of each limit by the whole demand of a queue, and (K,) the limits.
     total
         (R,) allocatable of the cluster; 0 for pods.
     dominant
-        (Q,) share of each queue if its whole demand is met.
+        (Q,) dominant share of each queue if its whole demand is met.
 
     """
 
@@ -193,9 +194,9 @@ def _dominant(total: F64, amounts: I64 | F64) -> F64:
 
 
 def _weights(problem: Problem, rules: RuleSet, view: _View) -> tuple[F64, F64]:
-    """Return the weights (Q,) of queues that fill first, and of those that share the rest.
+    """Return the weights (Q,) of the queues that are filled first, and of those filled second.
 
-    With `capacity`, queues that deserve something fill first, weighted by what they deserve.
+    With `capacity`, queues with a deserved share are filled first, weighted by that share.
     """
     weight = problem.queues.weight.astype(np.float64)
     if rules.find_rule("capacity") is None:
@@ -207,9 +208,10 @@ def _weights(problem: Problem, rules: RuleSet, view: _View) -> tuple[F64, F64]:
 
 
 def _fill(view: _View, part: F64, weight: F64) -> F64:
-    """Return (Q,) the parts of demand after the queues with a weight have been filled.
+    """Return (Q,) the fractions of demand after the queues with a weight have been filled.
 
-    `part` is what queues hold before. A queue waits until the others have as much by weight.
+    `part` are the fractions that queues hold before. A queue rises only once the other queues have
+    reached its weighted share.
     """
     rising = np.flatnonzero((weight > 0) & (view.dominant > 0))
     if not len(rising):

@@ -1,8 +1,8 @@
-"""Guarantees: the unused guarantee of a queue is kept free from all other queues.
+"""Guarantees: no queue may use the unused guarantee of another queue.
 
-Mathematics: models/formulation/guarantee.md. Volcano bounds each queue alone by the cluster's total
-less the guarantees of the others (`realCapability`); two queues may then take a third one's
-guarantee together. Here the reserve is joint, and it holds at every level of the tree.
+Mathematics: models/formulation/guarantee.md. Volcano limits each queue separately to the cluster's
+total minus the guarantees of the others (`realCapability`), so that two queues may together use the
+guarantee of a third. Here one joint limit holds for all queues, at every level of the tree.
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ if TYPE_CHECKING:
 PPM = 1_000_000
 
 SHOWN = 4
-"""Queues that a reason names."""
+"""Number of queues that a reason names."""
 
 
 class Guarantee(Rule):
-    """Use and unused guarantees of all queues together fit the cluster."""
+    """The use and the unused guarantees of all queues together fit the cluster.
+
+    The claim of a queue is its guarantee, or its own use plus the claims of its children if that is
+    more.
+    """
 
     name = "guarantee"
     hard_face = Face.ALLOCATABLE
@@ -49,7 +53,7 @@ class Guarantee(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. Where guarantees exceed the cluster, the claims may not grow."""
+        """See `Rule`. If guarantees exceed the cluster, the sum of claims may not grow."""
         named = {r for q in world.snapshot.queues for r, _ in q.guarantee}
         gained = summed(world.gained_by_queue.values())
         for resource in sorted(named):
@@ -68,7 +72,7 @@ class Guarantee(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Claims of top queues fit: claim ≥ guarantee, claim ≥ own use + claims of children."""
+        """Add Σ claim ≤ cluster over top queues; claim ≥ guarantee, ≥ use + claims of children."""
         problem = form.problem
         for r in _guaranteed(problem):
             _encode_resource(form, r)
@@ -82,7 +86,7 @@ class Guarantee(Rule):
     # --- levels ----------------------------------------------------------------------------------
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """Return the guaranteed and requested amounts that are not held."""
+        """See `Rule`: what queues are guaranteed and request but do not hold."""
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(queues.guarantee, requested)
@@ -93,7 +97,7 @@ class Guarantee(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: what the guarantees of other queues keep free."""
+        """See `Rule`: names the queues whose unused guarantees the gang would have to use."""
         problem = outcome.problem
         if not _guaranteed(problem):
             return None
@@ -121,7 +125,7 @@ class Guarantee(Rule):
 
 
 def _guaranteed(problem: Problem) -> list[int]:
-    """Return the resources that some queue is guaranteed."""
+    """Return the indices of the resources that some queue's guarantee contains."""
     return problem.derived(_find_guaranteed)
 
 
@@ -130,13 +134,13 @@ def _find_guaranteed(problem: Problem) -> list[int]:
 
 
 def _pool(problem: Problem, r: int) -> int:
-    """Return the total of the cluster less what pods outside gangs hold."""
+    """Return the total of the cluster minus what pods outside gangs hold."""
     foreign = problem.foreign[problem.ready, r].sum()
     return int(problem.total[r] - foreign)
 
 
 class _Claims:
-    """The claim of each queue to one resource: its guarantee or its need, whichever is larger.
+    """The claim of each queue to one resource: the larger of its guarantee and its need.
 
     The need of a queue is its own use plus the claims of its children.
     """
@@ -157,7 +161,7 @@ class _Claims:
         self._pool = max(_pool(problem, r), self.total)
 
     def unclaimed(self, queue: int) -> int:
-        """Return what a queue may still take: guarantees of its line, and unclaimed capacity."""
+        """Return what a queue may still use: unclaimed capacity, guarantees of it and ancestors."""
         unused, at = self._pool - self.total, queue
         while at >= 0:
             unused += max(0, self._guarantee[at] - self._need[at])
@@ -165,7 +169,7 @@ class _Claims:
         return unused
 
     def reserved_by_others(self, queue: int) -> dict[int, int]:
-        """Return the unused guarantees, by queue, that a queue may not take."""
+        """Return the unused guarantees, by queue, that a queue may not use."""
         path, at = set(), queue
         while at >= 0:
             path.add(at)
@@ -188,7 +192,7 @@ class _Claims:
 
 
 class _Reserve(Greedy):
-    """Unclaimed capacity as claims change."""
+    """The unclaimed capacity as tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         used = problem.queues.allocated
@@ -253,7 +257,7 @@ def _claim_of(
     resource: str,
     use_of: Callable[[str], Mapping[str, int]],
 ) -> int:
-    """Return the claim of a queue: its guarantee, or more where it and its descendants use more."""
+    """Return the claim of a queue: its guarantee, or its use plus its children's claims if more."""
     below = (_claim_of(q, children, resource, use_of) for q in children.get(queue.name, ()))
     need = use_of(queue.name).get(resource, 0) + sum(below)
     return max(dict(queue.guarantee).get(resource, 0), need)

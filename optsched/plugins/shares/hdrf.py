@@ -1,6 +1,6 @@
 """Dominant resource fairness over a tree of queues (`enableHierarchy` of drf).
 
-It orders queues, and its levels are quotas of each tree level from the root down.
+The rule orders queues. Its levels of the objective are shortfalls at each depth of the tree.
 
 Mathematics: models/formulation/hdrf.md. Bhattacharya et al., "Hierarchical scheduling for diverse
 datacenter workloads", SoCC 2013; Volcano: `pkg/scheduler/plugins/drf`, lines 268-367 and 503-548.
@@ -36,38 +36,41 @@ if TYPE_CHECKING:
 
 
 class HierarchicalDrf(Drf):
-    """Order queues by their weighted shares where their tree paths part; full ones come last."""
+    """Order queues by the weighted shares of the tree nodes where their paths diverge.
+
+    Nodes that can use no more resources come last.
+    """
 
     returns_by_use = False
 
     def __init__(self, *, reclaims: bool = True, half_life_ms: int = 0) -> None:
-        """Create the plugin.
+        """Create the rule.
 
-        `reclaims`: whether queues reclaim what the tree gives them. `half_life_ms`: the half-life
-        of past usage; 0 ignores it.
+        `reclaims` is whether queues may reclaim their ideal share. `half_life_ms` is the half-life
+        of past usage; 0 ignores past usage.
         """
         self._reclaims = reclaims
         self.half_life_ms = half_life_ms
 
     def ideal(self, problem: Problem) -> F64:
-        """Return (Q, R) what each queue holds in the ideal with divisible tasks."""
+        """Return (Q, R) what each queue holds in the ideal, in which tasks are divisible."""
         return problem.derived(self._contest).ideal
 
     def _contest(self, problem: Problem) -> Contest:
         return contest_of(problem, _paths(problem), decayed_usage(problem, self.half_life_ms))
 
     def _timeless(self, problem: Problem) -> Contest:
-        """Return the contest without past usage: old usage is no reason to evict."""
+        """Return the contest without past usage, as past usage does not justify evictions."""
         if not self.half_life_ms:
             return problem.derived(self._contest)
         return contest_of(problem, _paths(problem), decayed_usage(problem, 0))
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """See `Rule`: shares of queues are all that counts."""
+        """See `Rule`: no gang, as only shares of queues count."""
         return None
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """Return what tree nodes miss of their ideal, from the root down to queues."""
+        """See `Rule`: how far tree nodes are below their ideal, from the root down to queues."""
         contest = problem.derived(self._contest)
         return [
             Shortfall(f"fair share at depth {depth}", "steps", member, target, GRID)
@@ -75,7 +78,7 @@ class HierarchicalDrf(Drf):
         ]
 
     def deserved(self, problem: Problem) -> I64 | None:
-        """See `Rule`: the ideal of queues with all below them."""
+        """See `Entitling`: the ideal of queues with their descendants."""
         if not self._reclaims:
             return None
         due: I64 = (
@@ -106,7 +109,7 @@ def _paths(problem: Problem) -> list[Path]:
 
 
 def hierarchy(queue: Queue) -> Path:
-    """Return names and weights from the root to a queue; by default `root/NAME` and its weight.
+    """Return names and weights from the root to a queue; the default is `root/NAME` and its weight.
 
     A weight that is missing or not a positive number counts as 1.
     """
@@ -129,16 +132,19 @@ def _weight(text: str) -> float:
 
 @dataclass(eq=False)
 class _Node:
-    """A tree node or a gang, with its amounts once its children are made equal.
+    """A tree node or a gang, with the amounts that it holds.
 
     Attributes
     ----------
     gang
         The gang of a leaf; -1 for other nodes.
+    held
+        For a gang, the amounts that it holds. For a tree node, the sum over its children, some of
+        them scaled down (`TreeOfTurns._join`).
     past
         Past usage that counts as held; empty for none.
     is_full
-        Whether neither it nor any node below it can use more.
+        Whether neither the node nor any descendant can use more resources.
 
     """
 
@@ -154,7 +160,7 @@ class _Node:
 
 
 class TreeOfTurns:
-    """Shares of all tree nodes, updated where something has changed."""
+    """Shares of all tree nodes; only stale shares are recomputed."""
 
     def __init__(self, problem: Problem, ledger: Ledger, paths: Sequence[Path], past: F64) -> None:
         self._ledger = ledger
@@ -214,14 +220,14 @@ class TreeOfTurns:
         node.share = max(a * i for a, i in zip(node.held, self._inverse, strict=True))
 
     def _is_served(self, held: Sequence[int], requested: Sequence[int]) -> bool:
-        """Return whether a gang has its whole request of a resource, or needs an exhausted one."""
+        """Return whether a gang holds all it requests of a resource, or needs an exhausted one."""
         return any(
             need and (not is_open or 0 < need <= have)
             for have, need, is_open in zip(held, requested, self._open, strict=True)
         )
 
     def _join(self, node: _Node, parts: list[_Node]) -> None:
-        """Add up the children; those that can grow are scaled down to the smallest share."""
+        """Sum up the children; those that can grow are scaled down to the smallest share."""
         node.held = list(node.past) or [0.0] * len(self._inverse)
         node.is_full = all(part.is_full for part in parts)
         growing = [p.share / p.weight for p in parts if p.share and not p.is_full]
@@ -232,7 +238,7 @@ class TreeOfTurns:
                 node.held = [a + scale * b for a, b in zip(node.held, part.held, strict=True)]
 
     def key(self, queue: int) -> tuple[float, ...]:
-        """Return, by tree level from the root, whether the node is full and its weighted share."""
+        """Return whether each node on the path from the root is full, and its weighted share."""
         self.refresh()
         return tuple(
             part for n in self.paths[queue] for part in (float(n.is_full), n.share / n.weight)
@@ -240,7 +246,7 @@ class TreeOfTurns:
 
 
 class TurnsByTree(Greedy):
-    """The order of queues by shares down a tree."""
+    """Orders queues by the shares of the tree nodes on their paths."""
 
     queue_key_reach = KeyReach.ANY
 
@@ -251,7 +257,7 @@ class TurnsByTree(Greedy):
         self._num_evicted = 0
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
-        """See `Greedy`."""
+        """See `Order`."""
         self._note_evictions()
         return self._tree.key(queue)
 
@@ -262,7 +268,7 @@ class TurnsByTree(Greedy):
             self._note(*range(self._problem.num_gangs))
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        """See `Greedy`."""
+        """See `NodeState`."""
         self._tree.changed(gang)
 
     def _note(self, *gangs: int) -> None:
@@ -276,7 +282,7 @@ class _TreeOrder(TurnsByTree, DrfOrder):
         DrfOrder.__init__(self, problem, ledger)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return victims whose queue still comes after the reclaimer's after the eviction."""
+        """See `Preemption`: victims whose queue still comes after the reclaimer's once evicted."""
         running, ledger = running_tasks(self._problem), self._ledger
         queue, requested = int(self._problem.queue_of[gang]), ledger.request[task_class]
         self._note_evictions()

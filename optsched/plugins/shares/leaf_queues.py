@@ -1,7 +1,7 @@
-"""With `enableHierarchy` of capacity, gangs run in leaf queues only.
+"""With `enableHierarchy` of `capacity`, gangs run only in leaf queues.
 
-Mathematics: models/formulation/leaf_queues.md. Volcano: `pkg/scheduler/plugins/capacity`, where a
-gang in another queue keeps the whole plugin from working (`checkHierarchicalQueue`).
+Mathematics: models/formulation/leaf_queues.md. Volcano: `pkg/scheduler/plugins/capacity`, where one
+gang in a parent queue disables the whole plugin (`checkHierarchicalQueue`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 SHOWN = 3
-"""Child queues that a reason names."""
+"""Number of child queues that a reason names."""
 
 
 class LeafQueues(Rule):
@@ -51,7 +51,7 @@ class LeafQueues(Rule):
         return found if found.any() else None
 
     def encode(self, form: Formulation) -> None:
-        """x[f], y[h] = 0 for gangs in parent queues."""
+        """Add x[f], y[h] = 0 for gangs in parent queues."""
         excluded = form.problem.derived(_excluded)
         gangs = form.gangs
         closed = excluded[gangs.members[gangs.member_start[:-1]]]
@@ -66,7 +66,7 @@ class LeafQueues(Rule):
         return _Closed(problem)
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: names the queue and some of those below it."""
+        """See `Rule`: names the queue and some of its child queues."""
         return _reason(outcome.problem, gang)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:

@@ -1,7 +1,7 @@
 """Gangs that may borrow idle capacity beyond their queue's deserved share.
 
 Mathematics: models/formulation/lending.md. A queue that lends gets its capacity back by reclaim. So
-a gang borrows only where reclaim can evict it: its queue is reclaimable and its pods preemptable.
+a gang may borrow only if reclaim can evict it: its queue is reclaimable and its pods preemptable.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ LEND_IDLE = "proportion.lendIdle"
 
 
 def may_borrow(gang: Gang, snapshot: Snapshot) -> bool:
-    """Whether what a gang borrows can be reclaimed."""
+    """Return whether a gang may borrow: resources that it borrows can be reclaimed."""
     return not find_firmness(gang, snapshot)
 
 
 def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
-    """Return why what a gang borrows could not be reclaimed; empty where it could."""
+    """Return why resources that a gang borrows could not be reclaimed; empty if they could."""
     queue = snapshot.queue_by_name.get(gang.queue)
     if queue is None or not queue.reclaimable:
         return f"queue {gang.queue} is not reclaimable"
@@ -43,10 +43,10 @@ def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
 
 
 def firm_gains(world: World, queue: str) -> dict[str, int]:
-    """Return what a plan adds to a queue by gangs that may not borrow.
+    """Return what the gangs of a queue that may not borrow gain by a plan.
 
-    A gang with nominated tasks is among them: it evicts others or waits for them, so it does not
-    borrow idle capacity.
+    They include gangs with nominated tasks: these use capacity that other pods release, not idle
+    capacity.
     """
     promised = {p.gang.key for p in world.promises}
     firm: dict[str, bool] = {}

@@ -1,8 +1,8 @@
 """Fairness over time: recent usage of queues counts in addition to what they hold.
 
-Mathematics: models/formulation/over_time.md. Queues with little recent usage are first. Past usage
-decays by half in each half-life, as in Slurm's multifactor priority. It counts as held, so that the
-order of queues and the quotas of the optimising session follow from the same shares.
+Mathematics: models/formulation/over_time.md. Queues with little recent usage come first. Past usage
+halves in each half-life, as in Slurm's multifactor priority. It counts as held, so that the order
+of queues and the levels of the objective use the same shares.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 
 class OverTime(Rule):
-    """Queues with little recent usage for their weight are first."""
+    """Queues with little recent usage for their weight come first."""
 
     name = "over-time"
 
     def __init__(self, half_life_ms: int, *, keeps_deserved: bool = False) -> None:
-        """Create the plugin.
+        """Create the rule.
 
-        `half_life_ms`: the half-life of past usage. `keeps_deserved`: whether queues keep their
-        deserved share regardless of their usage.
+        `half_life_ms` is the half-life of past usage. `keeps_deserved` is whether queues keep their
+        deserved share whatever they have used.
         """
         self.half_life_ms = half_life_ms
         self._keeps_deserved = keeps_deserved
@@ -50,11 +50,11 @@ class OverTime(Rule):
         return _Turns(problem, ledger, TreeOfTurns(problem, ledger, _paths(problem), past))
 
     def ideal(self, problem: Problem) -> F64:
-        """Return (Q, R) what each queue holds in the ideal with divisible tasks."""
+        """Return (Q, R) what each queue holds in the ideal, in which tasks are divisible."""
         return problem.derived(self._contest).ideal
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """Return what queues miss of the shares that are most equal over time."""
+        """See `Rule`: how far queues are below the shares that are fairest over time."""
         contest = problem.derived(self._contest)
         return [
             Shortfall(f"fair share over time at depth {depth}", "steps", member, target, GRID)
@@ -72,7 +72,7 @@ class OverTime(Rule):
 def _paths(problem: Problem) -> list[Path]:
     """Return the path of names and weights to each queue in the tree of `spec.parent`.
 
-    The own gangs of a parent queue are a child of their own.
+    The own gangs of a parent queue form an additional child with an empty name.
     """
     queues, found = problem.queues, []
     for q, name in enumerate(queues.names):
@@ -89,7 +89,7 @@ def _paths(problem: Problem) -> list[Path]:
 
 
 class _Turns(TurnsByTree):
-    """Queue priority first, then shares over time."""
+    """Order queues by priority, then by shares over time."""
 
     def __init__(self, problem: Problem, ledger: Ledger, tree: TreeOfTurns) -> None:
         super().__init__(problem, ledger, tree)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def decayed_usage(problem: Problem, half_life_ms: int) -> F64:
     """Return (Q, R) the decayed average usage of each queue; zeros for a half-life of 0.
 
-    A queue without a usage record is taken to have always held what it holds now.
+    A queue without a usage record counts as if it had always held its current amounts.
     """
     queues, resources = problem.queues, problem.resources
     past = np.zeros((len(queues.names), len(resources)))
@@ -33,6 +33,6 @@ def decayed_usage(problem: Problem, half_life_ms: int) -> F64:
 
 
 def half_life_of(rules: RuleSet) -> int:
-    """Return the half-life of past usage that some plugins request; 0 for none."""
+    """Return the longest half-life of past usage among the rules; 0 if no rule uses past usage."""
     found = (getattr(active.rule, "half_life_ms", 0) for active in rules.active)
     return max(found, default=0)

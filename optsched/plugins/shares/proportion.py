@@ -1,8 +1,8 @@
-"""Shares by weight: each queue deserves its part of the cluster, up to its demand.
+"""Shares by weight: each queue deserves a share of the cluster, up to its demand.
 
-Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`, whose
-water-filling (lines 199-266) this follows to its limit, in whole units: where Volcano gives two
-queues half a GPU each, neither can ever use it.
+Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`. Shares
+are the limit of its water-filling rounds (lines 199-266), but in whole units: Volcano may give two
+queues half a GPU each, which neither can use.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ GRID = 1000
 
 @dataclass(frozen=True)
 class Proportion(Rule):
-    """A queue takes no more than it deserves by weight.
+    """A queue takes no more than its deserved share by weight.
 
     Attributes
     ----------
     lends
-        Whether gangs that may borrow (`lending.may_borrow`) are allowed to exceed that.
+        Whether gangs that may borrow (`lending.may_borrow`) may exceed the share.
     caps
-        False while a session lends: then nothing is capped, and the verifier has the last word.
+        Whether models and the greedy pipeline enforce the shares. False while a session lends; then
+        only the verifier does.
 
     """
 
@@ -65,7 +66,7 @@ class Proportion(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: with shares computed again."""
+        """See `Rule`: with the shares of `shares_by_name`."""
         deserved: Mapping[str, Mapping[str, int]] | None = None
         for name, gain in world.gained_by_queue.items():
             if not any(gain.values()):
@@ -78,12 +79,12 @@ class Proportion(Rule):
                 if more and used > limit and not self._is_lent(world, name, resource, limit):
                     detail = (
                         f"{amount_text(resource, used)} would be in use, "
-                        f"{amount_text(resource, limit)} are deserved"
+                        f"the deserved share is {amount_text(resource, limit)}"
                     )
                     yield Violation(self.name, f"queue {name}", detail)
 
     def _is_lent(self, world: World, queue: str, resource: str, limit: int) -> bool:
-        """Return whether only gangs that may borrow bring a queue above its deserved share."""
+        """Return whether only gangs that may borrow take a queue above its deserved share."""
         if not self.lends:
             return False
         firm = firm_gains(world, queue).get(resource, 0)
@@ -92,7 +93,7 @@ class Proportion(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Σ request·x of the queue ≤ deserved − allocated, unless idle capacity is being lent."""
+        """Add Σ request·x ≤ deserved − allocated for each queue, unless `caps` is off."""
         if not self.caps:
             return
         queues = form.problem.queues
@@ -108,7 +109,7 @@ class Proportion(Rule):
     # --- victims ---------------------------------------------------------------------------------
 
     def deserved(self, problem: Problem) -> I64:
-        """See `Rule`. Queues do not lend pods to one another."""
+        """See `Entitling`. The resource `pods` is not part of deserved shares."""
         due = deserved_shares(problem).copy()
         if problem.index(PODS) >= 0:
             due[:, problem.index(PODS)] = 0
@@ -124,7 +125,7 @@ class Proportion(Rule):
     # --- levels ----------------------------------------------------------------------------------
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """Return what queues deserve and request but do not hold."""
+        """See `Rule`: what queues deserve and request but do not hold."""
         each = np.eye(len(problem.queues.names), dtype=np.bool_)
         due = np.minimum(own_shares(problem), problem.queues.requested)
         return [Shortfall("fair share", "steps", each, due, GRID)]
@@ -132,7 +133,7 @@ class Proportion(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: which part of the cluster the queue deserves and holds."""
+        """See `Rule`: what the queue deserves and holds."""
         problem = outcome.problem
         if self.lends and may_borrow(problem.snapshot.gangs[gang], problem.snapshot):
             return None
@@ -140,8 +141,8 @@ class Proportion(Rule):
         queue = int(problem.queue_of[gang])
         deserved = own_shares(problem)[queue]
         used = outcome.queue_allocated[queue]
-        # A queue that deserves the whole cluster lacks idle capacity, not a share. The exception is
-        # a queue with pods on nodes that are down: they count as held, and the nodes offer nothing.
+        # A queue that deserves the whole cluster lacks idle capacity, not a share. This does not
+        # hold for a queue with pods on NotReady nodes: they count as held, but offer no capacity.
         is_short = (deserved < problem.total) | (requested <= outcome.future_total)
         binds = (requested > 0) & (used + requested > deserved) & is_short
         for r in np.flatnonzero(binds).tolist():
@@ -157,12 +158,12 @@ class Proportion(Rule):
 
 
 def deserved_shares(problem: Problem) -> I64:
-    """Return (Q, R) what queues deserve together with their descendants."""
+    """Return (Q, R) the deserved shares of queues with their descendants."""
     return weighted_shares(problem).whole
 
 
 def own_shares(problem: Problem) -> I64:
-    """Return (Q, R) what the own gangs of each queue deserve."""
+    """Return (Q, R) the deserved shares of each queue's own gangs."""
     return weighted_shares(problem).own
 
 
@@ -202,15 +203,15 @@ class _Shares(Greedy):
         return self.max_tasks(queue, task_class) > 0
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """See `Reclaiming`: what other queues give back changes no share."""
+        """See `Reclaiming`: resources that other queues return change no share."""
         return self.max_tasks(queue, task_class)
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Queues whose overuse has a limit give back first."""
+        """See `Reclaiming`: queues with limited overuse come first."""
         return (-float(self._returns_first[queue]),)
 
     def reclaim_reach(self, gang: int) -> Bool:
-        """See `Greedy`: tasks of queues that hold more than they deserve of anything."""
+        """See `VictimReach`: tasks of queues that hold more of some resource than they keep."""
         log = self._ledger.queue_log
         for queue in set(log[self._log_read :]):
             self._is_over_share[queue] = self._exceeds_kept(self._ledger.queue_used[queue], queue)
@@ -220,19 +221,19 @@ class _Shares(Greedy):
 
     @cached_property
     def _is_over_share(self) -> Bool:
-        """(Q + 1,) `_exceeds_kept` by queue as of `_log_read`; False for an unknown queue, -1."""
+        """(Q + 1,) `_exceeds_kept` by queue as of `_log_read`; False at -1 (no known queue)."""
         self._log_read = len(self._ledger.queue_log)
         used = enumerate(self._ledger.queue_used)
         above = [self._exceeds_kept(held, queue) for queue, held in used]
         return np.array([*above, False], np.bool_)
 
     def _exceeds_kept(self, held: Sequence[int], queue: int) -> bool:
-        """Return whether a queue that holds these amounts has to give some back."""
+        """Return whether a queue that holds some amounts has more of a resource than it keeps."""
         pairs = enumerate(zip(held, self._kept[queue], strict=True))
         return any(used > due for r, (used, due) in pairs if r != self._pods)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return victims of queues that still hold more of a resource than they deserve."""
+        """See `Preemption`: victims of queues that still hold more of a resource than they keep."""
         running = running_tasks(self._problem)
         left: dict[int, list[int]] = {}
         chosen = []
@@ -247,7 +248,7 @@ class _Shares(Greedy):
 
 
 def _ratio(used: int, deserved: int) -> float:
-    """Volcano's `helpers.Share`: 0 of 0 is 0, a positive amount of 0 is 1."""
+    """Return used / deserved as Volcano's `helpers.Share` does: 0 / 0 is 0, positive / 0 is 1."""
     if not deserved:
         return 1.0 if used else 0.0
     return used / deserved

@@ -1,7 +1,7 @@
-"""What queues deserve by weight, from the domain objects alone, for the verifier.
+"""Deserved shares by weight for the verifier, computed from domain objects alone.
 
-The definition is that of the page `proportion` of the formulation, under "Shares". Engines fill the
-same shares with code of their own, `weighted_shares`.
+The definition is on the page `proportion` of the formulation, under "Shares". The solver and the
+greedy pipeline compute the same shares with separate code, `weighted_shares`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,29 @@ _NEVER_MS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class SharesByName:
-    """Base units by queue and resource: of a queue with all below it, and of its own gangs."""
+    """Deserved shares in base units by queue and resource.
+
+    Attributes
+    ----------
+    whole
+        Shares of a queue with all its descendants.
+    own
+        Shares of a queue's own gangs.
+
+    """
 
     whole: Mapping[str, Mapping[str, int]]
     own: Mapping[str, Mapping[str, int]]
 
 
 def shares_by_name(world: World) -> SharesByName:
-    """Return what the queues deserve that have gangs, or are above such queues."""
+    """Return the deserved shares of the queues that have gangs, and of their ancestors."""
     supply = tuple(sorted(_supply(world).items()))
     return _divide_supply(_Inputs(world.snapshot.queues, supply, _list_stakes(world)))
 
 
 class _EqualGangs(NamedTuple):
-    """Gangs of a queue that claim and request the same, and when the oldest was created."""
+    """Gangs of a queue with equal use and equal requests, and when the oldest was created."""
 
     queue: str
     claimed: Amounts
@@ -47,7 +56,7 @@ class _EqualGangs(NamedTuple):
 
 
 def _list_stakes(world: World) -> frozenset[_EqualGangs]:
-    """Return all that gangs claim and request."""
+    """Return the use and the requests of all gangs, grouped by equal gangs of a queue."""
     found: dict[tuple[str, Amounts, Amounts], tuple[int, int]] = {}
     for stake, number in world.stakes.items():
         key, created_ms = (stake.queue, stake.claimed, stake.wanted), world.oldest_ms[stake]
@@ -58,15 +67,15 @@ def _list_stakes(world: World) -> frozenset[_EqualGangs]:
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """All that shares depend on: queues, what nodes offer them, and what their gangs request."""
+    """The inputs of shares: queues, the supply of nodes, and use and requests of gangs."""
 
     queues: tuple[Queue, ...] = field(hash=False)
     supply: Amounts
     stakes: frozenset[_EqualGangs]
 
 
-# A session verifies several plans and repairs of one snapshot, and few of them change the inputs:
-# victims still claim.
+# A session verifies several plans of one snapshot. Most have equal inputs, as victims still count
+# as held.
 @lru_cache(maxsize=4)
 def _divide_supply(inputs: _Inputs) -> SharesByName:
     world = World(Snapshot(0, queues=inputs.queues), ())
@@ -97,7 +106,7 @@ def _divide_supply(inputs: _Inputs) -> SharesByName:
 
 @dataclass(frozen=True, slots=True)
 class _Stake:
-    """What gangs hold (victims of the session included), whether there are any, and their age."""
+    """What gangs hold (victims of the session included), whether there are any, and the oldest."""
 
     claimed: Mapping[str, int]
     has_gangs: bool
@@ -106,16 +115,18 @@ class _Stake:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A queue with its descendants.
+    """A queue that takes part in the division of a total.
 
     Attributes
     ----------
-    floor, asked
-        Guarantee of all of them, and the request of the own gangs of the queue.
+    floor
+        The guarantee of the queue and its descendants.
+    asked
+        What the own gangs of the queue hold and request.
     own, stake
-        Stake of the own gangs of the queue, and of all gangs.
+        The stake of the queue's own gangs, and of all gangs in its subtree.
     most
-        The most that may be due; None for the request.
+        The largest share that the queue can deserve; None for `asked`.
 
     """
 
@@ -136,7 +147,7 @@ class _Claim:
 
 
 def _supply(world: World) -> dict[str, int]:
-    """Return what ready nodes offer less what pods outside gangs hold, node by node."""
+    """Return what ready nodes offer minus what pods outside gangs hold, node by node."""
     supply = dict(world.total)
     for node in world.snapshot.nodes:
         strangers = [t for t in node.residents if not t.gang] if node.ready else []
@@ -159,7 +170,7 @@ def _child_queues(world: World) -> dict[str, list[str]]:
         if queue.name != ROOT_QUEUE:
             found.setdefault(above, []).append(queue.name)
     order = [ROOT_QUEUE]
-    for name in order:  # grows as it goes
+    for name in order:  # The loop appends to the list.
         order += found.get(name, ())
     return {name: found.get(name, []) for name in order}
 
@@ -213,7 +224,10 @@ def _capped(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
 
 
 def _own_stakes(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, _Stake]:
-    """Return what the own gangs of each queue hold, and when the oldest of them was created."""
+    """Return what the own gangs of each queue hold, and when the oldest gang was created.
+
+    Only gangs with pending requests count for the age.
+    """
     claimed: dict[str, dict[str, int]] = {}
     oldest: dict[str, int] = {}
     for stake in stakes:
@@ -240,7 +254,7 @@ def _requests(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, dict[str
 
 
 def _divide(total: Mapping[str, int], takers: Sequence[_Claim]) -> list[dict[str, int]]:
-    """Return the shares of some queues of a total, resource by resource."""
+    """Return the shares of some queues in a total, resource by resource."""
     shares: list[dict[str, int]] = [{} for _ in takers]
     for r in sorted({r for taker in takers for r in taker.ceiling}):
         for share, amount in zip(shares, _divide_resource(total.get(r, 0), takers, r), strict=True):
@@ -249,7 +263,7 @@ def _divide(total: Mapping[str, int], takers: Sequence[_Claim]) -> list[dict[str
 
 
 def _divide_resource(total: int, takers: Sequence[_Claim], resource: str) -> list[int]:
-    """Return shares by weight within bounds, in whole units by largest remainder."""
+    """Return shares by weight within bounds, rounded to whole units by largest remainder."""
     low = [t.floor.get(resource, 0) for t in takers]
     high = [t.ceiling.get(resource, 0) for t in takers]
     if sum(high) <= total:
@@ -274,10 +288,10 @@ def _divide_resource(total: int, takers: Sequence[_Claim], resource: str) -> lis
 def _find_level(
     total: int, weight: Sequence[int], low: Sequence[int], high: Sequence[int]
 ) -> tuple[int, int, list[int]]:
-    """Return the rest for takers strictly within their bounds, the sum of their weights, and them.
+    """Return the takers whose bounds do not bind, the rest of the total for them, and their weight.
 
-    Each round divides the rest by weight. If shares are further below floors than above ceilings,
-    the floors bind; otherwise the ceilings bind.
+    The order is: rest, sum of weights, indices of takers. Each round divides the rest by weight. If
+    shares are further below floors than above ceilings, the floors bind; otherwise the ceilings.
     """
     free = list(range(len(weight)))
     rest, weights = total, sum(weight)

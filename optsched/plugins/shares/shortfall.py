@@ -1,4 +1,4 @@
-"""Level of guarantees and fair shares: how far queues stay below their targets.
+"""The level of guarantees and fair shares: how far queues stay below their targets.
 
 Mathematics: models/formulation/shortfall.md.
 """
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Shortfall:
-    """Σ over queues and resources of what lacks to a target, on a grid of the cluster's total.
+    """The sum over targets and resources of the missing amounts, in steps.
 
     Attributes
     ----------
     member
         (K, Q) the queues whose use counts towards each target.
     target
-        (K, R) base units; 0 where nothing is due.
+        (K, R) the targets in base units; 0 for none.
     grid
-        Number of steps in the total of a resource. A step is at least the common unit of task
-        requests. Missing amounts are rounded up to whole steps.
+        Number of steps into which the cluster's total of a resource is divided. A step is at least
+        the common unit of task requests. Missing amounts are rounded up to whole steps.
 
     """
 
@@ -45,25 +45,25 @@ class Shortfall:
     sense: Sense = Sense.MIN
 
     def _step(self, problem: Problem) -> I64:
-        """Return (R,) base units in a step: a multiple of the common unit of task requests."""
+        """Return (R,) the base units per step: multiples of the common unit of task requests."""
         unit = np.maximum(np.gcd.reduce(problem.classes.request, axis=0, initial=0), 1)
         step: I64 = np.maximum(-(-problem.total // (self.grid * unit)), 1) * unit
         return step
 
     def _missing(self, problem: Problem, held: I64) -> I64:
-        """Return (K, R) the steps missing to each target when queues hold (Q, R)."""
+        """Return (K, R) the steps missing to each target if queues hold amounts (Q, R)."""
         step = self._step(problem)
         missing: I64 = -(-np.maximum(self.target - self._sum_members(held), 0) // step)
         return missing
 
     @cached_property
     def _pairs(self) -> tuple[I64, I64]:
-        """Target and queue of each pair in `member`: far fewer than K times Q."""
+        """Target and queue of each pair in `member`; these are far fewer than K times Q."""
         target, queue = np.nonzero(self.member)
         return target, queue
 
     def _sum_members(self, held: I64) -> I64:
-        """Return (K, R) what the queues of each target hold, of amounts (Q, R)."""
+        """Return (K, R) what the queues of each target hold together, given (Q, R) by queue."""
         target, queue = self._pairs
         used = np.zeros_like(self.target)
         np.add.at(used, target, held[queue])
@@ -74,11 +74,14 @@ class Shortfall:
         return int(self._missing(outcome.problem, outcome.queue_allocated).sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: nothing is missing."""
+        """See `Level`: no amount is missing."""
         return 0
 
     def encode(self, form: Formulation) -> Expression:
-        """Σ d[k, r] with step[r]·d[k, r] + Σ request·(x − evicted) ≥ target − allocated, d ≥ 0."""
+        """Return Σ d[k, r] and add step[r]·d[k, r] + Σ request·(x − evicted) ≥ target − allocated.
+
+        d[k, r] ≥ 0 are the steps missing to target k.
+        """
         problem, gangs = form.problem, form.gangs
         held = problem.queues.allocated
         if form.victims is not None:
@@ -107,10 +110,10 @@ class Shortfall:
 
 
 def _match_targets(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
-    """Return row, number and resource of each amount (m, R) that counts towards a target.
+    """Return row, index in m and resource of each amount (m, R) that counts towards a target.
 
-    `member` is (K, m), what counts towards each target; `place` (K, R) the row of a target, -1
-    where there is none.
+    `member` is (K, m), whether an amount counts towards a target. `place` is (K, R), the row of a
+    target; -1 for none.
     """
     is_due: Bool = np.any(place >= 0, axis=1)
     k, m = np.nonzero(member & is_due[:, None])

@@ -1,4 +1,4 @@
-"""What queues keep when others reclaim: their deserved share and tolerated overuse."""
+"""What queues keep when other queues reclaim: their deserved share plus tolerated overuse."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 def kept_amounts(problem: Problem, due: I64) -> I64:
-    """Return (Q, R) what each queue keeps; 0 of a resource of which it is due nothing.
+    """Return (Q, R) what each queue keeps; 0 of resources outside its deserved share.
 
-    `due` is (Q, R). The tolerance is the annotation `volcano.sh/overuse-tolerance` of a queue.
+    `due` is (Q, R), the deserved shares. The tolerance is the annotation
+    `volcano.sh/overuse-tolerance` of a queue.
     """
     kept = due.copy()
     for q, queue in enumerate(problem.snapshot.queues):
@@ -26,5 +27,5 @@ def kept_amounts(problem: Problem, due: I64) -> I64:
 
 
 def returns_first(problem: Problem) -> list[bool]:
-    """Return (Q,) the queues that return overuse first: those with a tolerance."""
+    """Return (Q,) which queues return overuse first: those with a tolerance."""
     return [q.tolerance is not None for q in problem.snapshot.queues]

@@ -2,7 +2,7 @@
 
 Mathematics: models/formulation/hdrf.md, "Ideal". Bhattacharya et al. (SoCC 2013) give one task at
 a time to the first leaf in order. Here tasks are divisible, so all first leaves rise together.
-Amounts are parts of the cluster.
+All amounts are fractions of the cluster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Tree:
     parent_of
         (M,) the parent of each node; -1 for the root.
     weight
-        (M,) above zero.
+        (M,) the weight of each node, above zero.
     past
         (M, R) past usage that counts as held.
 
@@ -48,20 +48,20 @@ class Tree:
 
 @dataclass(frozen=True, eq=False)
 class Kinds:
-    """Axis L: gangs of one leaf that request resources in the same proportions.
+    """Kinds of gangs (axis L): gangs of one leaf that request resources in the same proportions.
 
     Attributes
     ----------
     home
-        (L,) their leaf.
+        (L,) the leaf of each kind.
     mix
-        (L, R) parts of the cluster that they take for a dominant share of 1.
+        (L, R) resources that each kind uses for a dominant share of 1.
     sizes
-        (L,) arrays: the dominant shares that their gangs request, ascending.
+        (L,) arrays: the dominant shares that the gangs of each kind request, ascending.
     floor
-        (L,) the part of its request that each gang holds from the start.
+        (L,) the fraction of its request that each gang holds from the start.
     use, limit
-        (K, L) use of a limit for a dominant share of 1, and (K,) the limits.
+        (K, L) use of each limit for a dominant share of 1, and (K,) the limits.
 
     """
 
@@ -74,7 +74,7 @@ class Kinds:
 
 
 def fill_tree(tree: Tree, kinds: Kinds) -> F64:
-    """Return (L,) the dominant shares that the gangs of each kind hold together in the end."""
+    """Return (L,) the sum of the dominant shares that the gangs of each kind hold in the end."""
     filling = _Filling(tree, kinds)
     # A step ends when a gang is served, a limit is reached, two nodes become equal, or another
     # resource becomes dominant.
@@ -87,12 +87,12 @@ def fill_tree(tree: Tree, kinds: Kinds) -> F64:
 
 
 class _Filling:
-    """The state of a filling.
+    """The state of the water filling.
 
     Attributes
     ----------
     held
-        (L,) dominant shares that the gangs of each kind hold.
+        (L,) the sum of the dominant shares that the gangs of each kind hold.
 
     """
 
@@ -106,11 +106,11 @@ class _Filling:
         self._update_held()
 
     def rise(self) -> bool:
-        """Raise the first nodes until the next event; return False when none can rise."""
+        """Raise the first nodes until the next event; return False if no node can rise."""
         if not self._is_open.any():
             return False
         kinds = self._kinds
-        # Kinds that can grow count as if their gangs were equal, the others with what they hold.
+        # Kinds that can grow count without their floors, other kinds with what they hold.
         even = self._gangs.total_without_floors(self._level[kinds.home])
         counted = np.where(self._is_open, even, self.held), self._is_open
         levels = _Levels(self._tree, self._groups, kinds, counted)
@@ -146,12 +146,12 @@ class _Filling:
 
 
 class _Gangs:
-    """How many gangs of each kind are served or rising.
+    """How many gangs of each kind are served (hold their whole request) or rise.
 
     Attributes
     ----------
     num_unserved, num_rising
-        (L,) gangs that are not served, and those of them that are past their floors.
+        (L,) number of gangs that are not served, and how many of these have passed their floors.
 
     """
 
@@ -216,7 +216,7 @@ class _Gangs:
 
 
 class _Levels:
-    """The shares of tree nodes at one moment, and how fast each rises."""
+    """The shares of tree nodes at one moment of the filling, and how fast they rise."""
 
     def __init__(
         self, tree: Tree, groups: list[I64], kinds: Kinds, counted: tuple[F64, Bool]
@@ -234,7 +234,10 @@ class _Levels:
             self._join(nodes)
 
     def _join(self, nodes: I64) -> None:
-        """Add nodes of one depth to their parents: open ones scaled down to the smallest share."""
+        """Add the nodes of one depth to their parents.
+
+        Open nodes count scaled down to the smallest weighted share of an open sibling.
+        """
         parent, is_open = self._tree.parent_of[nodes], self._is_open[nodes]
         self._share[nodes] = self._held[nodes].max(axis=1, initial=0.0)
         key = self._key[nodes] = self._share[nodes] / self._tree.weight[nodes]
@@ -264,8 +267,8 @@ class _Levels:
     def _pick(self, nodes: I64) -> None:
         """Choose the open nodes of one depth that rise, and add their growth to their parents.
 
-        First are nodes whose dominant share does not grow with what they get, because another
-        resource dominates; otherwise all nodes of the smallest share, by weight.
+        They are the nodes of the smallest weighted share. If some of these can grow without a
+        larger dominant share, because another resource dominates, only those rise.
         """
         parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
         share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]
@@ -286,7 +289,10 @@ class _Levels:
         np.add.at(self._gain, parent, grown)
 
     def time_to_next(self) -> float:
-        """Return the time until a waiting node is reached, or another resource becomes dominant."""
+        """Return the time until the next event among nodes.
+
+        Rising nodes reach a waiting node, or another resource becomes dominant in a node.
+        """
         return min(self._time_to_equal(), self._time_to_other_resource())
 
     def _time_to_equal(self) -> float:

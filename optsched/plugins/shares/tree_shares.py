@@ -30,13 +30,13 @@ Path: TypeAlias = "tuple[tuple[str, float], ...]"
 """Names and weights from the root to a queue."""
 
 _FINE = 1_000_000
-"""A unit of a share is at least this part of the cluster."""
+"""A unit of a share is 1/`_FINE` of the cluster, but at least one base unit."""
 
 _GRID = 1000
-"""Remainders are compared in this part of a unit."""
+"""Remainders are compared in steps of 1/`_GRID` of a unit."""
 
 _NEARLY = 0.000137
-"""Shares are rounded up by this part of a unit, so that rounding errors do not decide."""
+"""Units that are added to shares before rounding, so that floating-point errors do not decide."""
 
 _SERVED = 1e-9
 """Relative tolerance within which a share counts as the whole request."""
@@ -49,21 +49,21 @@ class Contest:
     Attributes
     ----------
     paths
-        (Q,) the place of each queue in the tree.
+        (Q,) the path of each queue in the tree.
     past
         (Q, R) past usage that counts as held.
     resources
-        (R,) names.
+        (R,) names of resources.
     queue_of, asked
-        (G,) the queue of a gang, and (G, R) its use and its requests.
+        (G,) the queue of a gang, and (G, R) the sum of its use and its requests.
     claimed
         (Q, R) what each queue holds.
     total, free
-        (R,) allocatable of the cluster, and the rest without pods outside gangs.
+        (R,) allocatable of the cluster, and the same without the use of pods outside gangs.
     subtree, capability, guarantee
         (Q, Q), (Q, R) and (Q, R): see `QueueArrays`.
     pods
-        The place of pods on axis R, -1 for none. Queues do not compete for pods.
+        The index of the resource `pods`, -1 for none. Queues do not compete for pods.
 
     """
 
@@ -82,7 +82,7 @@ class Contest:
 
     @cached_property
     def scale(self) -> F64:
-        """(R,) the part of the cluster in one base unit; 0 for pods and absent resources."""
+        """(R,) the fraction of the cluster in one base unit; 0 for pods and absent resources."""
         counted = np.where(self.total > 0, 1.0 / np.maximum(self.total, 1), 0.0)
         if self.pods >= 0:
             counted[self.pods] = 0.0
@@ -92,8 +92,8 @@ class Contest:
     def ideal(self) -> F64:
         """(Q, R) base units that each queue holds in the ideal.
 
-        Pods are counted as if gangs of the same proportions had as many pods as the first of them.
-        The result does not depend on the order of resources, to the last bit.
+        For pods, all gangs of a kind count with the number of pods of the first of them. The result
+        is the same, to the last bit, for any order of resources.
         """
         order = sorted(range(len(self.resources)), key=self.resources.__getitem__)
         found = np.zeros(self.guarantee.shape)
@@ -113,7 +113,7 @@ class Contest:
         return found
 
     def filled(self) -> F64:
-        """Return `ideal` for resources in order of their names."""
+        """Return `ideal`, given that resources are in order of their names."""
         share = (self.asked * self.scale).max(axis=1, initial=0.0)
         competing = np.flatnonzero(share > 0)
         held = np.zeros(self.guarantee.shape)
@@ -135,7 +135,7 @@ class Contest:
         return held
 
     def _marks(self, mix: F64) -> F64:
-        """Return (G, R) the proportions of resources by which gangs are grouped."""
+        """Return (G, R) the proportions of resources by which gangs are grouped into kinds."""
         limited = (self.capability < UNLIMITED).any(axis=0) & (self.scale == 0)
         rest = mix / np.maximum(mix.max(axis=1, initial=0.0), 1.0)[:, None]
         marks: F64 = np.where(limited, rest, mix * self.scale)
@@ -149,7 +149,7 @@ class Contest:
         return requested
 
     def _floors(self) -> F64:
-        """(Q,) the guaranteed part of demand, scaled down where the cluster lacks capacity."""
+        """(Q,) the guaranteed fraction of demand, scaled down if the cluster lacks capacity."""
         asked = self._requested
         floors = guaranteed_parts(self.guarantee, asked)
         use = floors @ asked
@@ -159,7 +159,7 @@ class Contest:
         return scaled
 
     def _limits(self, queue: I64, amounts: F64, most: F64) -> dict[str, F64]:
-        """Return the limits that demand can reach: resources and capabilities of queues."""
+        """Return the limits that demand can reach: cluster resources and queue capabilities."""
         counted = np.flatnonzero(np.arange(len(self.total)) != self.pods)
         rows, limits = [amounts[:, counted].T], [self.free[counted].astype(np.float64)]
         for q, r in np.argwhere(self.capability < UNLIMITED).tolist():
@@ -173,8 +173,8 @@ class Contest:
     def deserved(self) -> I64:
         """(Q, R) the ideal in whole units by largest remainder; 0 for pods.
 
-        A unit is a millionth of the cluster, at least a base unit. A queue whose whole demand is
-        met is due exactly that. The sum never exceeds the cluster.
+        A unit is a millionth of the cluster, but at least one base unit. A queue whose demand is
+        met deserves exactly its demand. The sum never exceeds the cluster.
         """
         found = np.zeros(self.guarantee.shape, np.int64)
         for r in np.flatnonzero(self.ideal.any(axis=0)).tolist():
@@ -198,7 +198,7 @@ class Contest:
 
 
 def guaranteed_parts(guarantee: I64, requested: I64) -> F64:
-    """Return (Q,) the part of its demand (Q, R) that the guarantee (Q, R) of a queue covers."""
+    """Return (Q,) the fraction of each queue's demand (Q, R) that its guarantee (Q, R) covers."""
     named = (guarantee > 0) & (requested > 0)
     parts = np.where(named, guarantee / np.maximum(requested, 1), np.inf)
     least = parts.min(axis=1, initial=np.inf)
@@ -206,7 +206,7 @@ def guaranteed_parts(guarantee: I64, requested: I64) -> F64:
 
 
 def _kinds(queue: I64, mix: F64) -> tuple[I64, I64]:
-    """Return (G,) the kind of each gang, by queue and proportions, and (L,) a gang of each."""
+    """Return (G,) the kind of each gang by queue and proportions, and (L,) a gang of each kind."""
     rounded = np.rint(mix * 1e9).astype(np.int64)
     _, first, kind_of = np.unique(
         np.column_stack([queue, rounded]), axis=0, return_index=True, return_inverse=True
@@ -268,9 +268,10 @@ def contest_of(
 
 
 def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
-    """Yield depth, members (K, Q) and amounts due (K, R) of each tree level, from the root down.
+    """Yield depth, members (K, Q) and deserved amounts (K, R) of each tree level from the root.
 
-    Levels that divide the queues like the level above are skipped. The last level is the queues.
+    Levels that group the queues like the level above are skipped. The last level has one group per
+    queue.
     """
     due = np.minimum(contest.deserved, problem.queues.requested)
     asking = np.flatnonzero(problem.queues.requested.any(axis=1)).tolist()

@@ -1,7 +1,7 @@
-"""What queues deserve by weight, for the engines: exact, in whole base units.
+"""Deserved shares by weight for the solver and the greedy pipeline: exact, in whole base units.
 
-Mathematics: the page `proportion` of the formulation, under "Shares". The verifier fills the same
-shares with code of its own, `shares_by_name`.
+Mathematics: the page `proportion` of the formulation, under "Shares". The verifier computes the
+same shares with separate code, `shares_by_name`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from optsched.problem.queues import QueueArrays
 
 TOP = -1
-"""Stands for the cluster, which divides its resources among the highest queues."""
+"""The index that stands for the cluster as the parent of the top queues."""
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedShares:
-    """What queues deserve.
+    """Deserved shares of queues.
 
     Attributes
     ----------
     whole, own
-        (Q, R) base units: of a queue with all queues below it, and of its own gangs.
+        (Q, R) base units: shares of a queue with all its descendants, and of its own gangs.
 
     """
 
@@ -42,14 +42,14 @@ class WeightedShares:
 
 
 def weighted_shares(problem: Problem) -> WeightedShares:
-    """Return what queues deserve by weight; computed once for a problem."""
+    """Return the deserved shares of queues by weight; computed once for a problem."""
     return problem.derived(_weighted_shares)
 
 
 def supply_of(problem: Problem) -> I64:
-    """Return (R,) base units of ready nodes that pods outside every gang do not hold.
+    """Return (R,) allocatable of ready nodes minus the use of pods outside gangs, in base units.
 
-    An overcommitted node supplies nothing of its scarce resource.
+    A node on which such pods use more than it offers contributes zero.
     """
     supply: I64 = np.maximum(problem.allocatable - problem.foreign, 0)[problem.ready].sum(axis=0)
     return supply
@@ -60,7 +60,7 @@ def _weighted_shares(problem: Problem) -> WeightedShares:
 
 
 class _Terms:
-    """What shares depend on, compared by value: the problems of a session mostly agree in it."""
+    """The inputs of shares, compared by value, as most problems of a session have equal inputs."""
 
     def __init__(self, queues: QueueArrays, supply: I64) -> None:
         self.queues, self.supply = queues, supply
@@ -100,18 +100,18 @@ def _share_by(terms: _Terms) -> WeightedShares:
 
 
 class _Tree:
-    """The tree of queues; the root queue has a part of its own among the highest queues.
+    """The tree of queues, in which the root queue's own gangs count as one of the top queues.
 
     Attributes
     ----------
     above
-        (Q,) the queue above each; TOP for the highest ones and for the root queue.
+        (Q,) the parent of each queue; TOP for the top queues and for the root queue.
     families
-        Queues above others, from the top down, each with the queues right below it.
+        By parent queue, its child queues; parents from the top down.
     upwards
-        Queues with others below them, the lowest first.
+        Parent queues, the deepest first.
     has_gangs
-        (Q,) whether any gang of a queue, or of a queue below it, holds or requests anything.
+        (Q,) whether any gang of a queue or of its descendants holds or requests anything.
 
     """
 
@@ -135,7 +135,10 @@ class _Tree:
 
 
 def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
-    """(R,) whether some queue may deserve less than it requests; False is certain."""
+    """Return (R,) whether some queue may deserve less than it requests.
+
+    True may be wrong, False never is.
+    """
     most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
     inner = [*tree.upwards, *([tree.root] if tree.root >= 0 else [])]
     is_limited = (queues.capability[inner] < UNLIMITED).any(axis=0)
@@ -144,7 +147,7 @@ def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
 
 
 def _uncontested(queues: QueueArrays, tree: _Tree) -> WeightedShares:
-    """Shares where there is enough of everything: requests, and guarantees."""
+    """Return the shares if every resource suffices: requests, raised to guarantees."""
     own = queues.requested.copy()
     whole = np.minimum(np.maximum(own, queues.guarantee), queues.capability)
     for q in tree.upwards:
@@ -198,7 +201,7 @@ class _Column:
             self.whole[tree.root] = self.own[tree.root]
 
     def _share_out(self, total: int, owner: int, members: Sequence[int]) -> None:
-        """Fill the queues of a family, and the own gangs of the queue above them."""
+        """Divide a total among the queues of a family and the own gangs of their parent."""
         if owner >= 0:
             self.own[owner] = 0
         takers = [q for q in members if self._most[q]]
@@ -230,12 +233,12 @@ def fill(
     Parameters
     ----------
     total
-        What is shared out.
+        The amount to divide.
     takers
-        Weight, floor and ceiling of each; 0 < weight and 0 ≤ floor ≤ ceiling.
+        Weight, floor and ceiling of each taker; 0 < weight and 0 ≤ floor ≤ ceiling.
     precedence
-        Of a taker by its number and its share rounded down: the smaller gets a unit first among
-        equal remainders. No two are equal.
+        A function of the index of a taker and its share rounded down. Among equal remainders, the
+        taker with the smallest value gets a unit first. No two values are equal.
 
     """
     most = [ceiling for _, _, ceiling in takers]
@@ -266,11 +269,12 @@ def fill(
 
 
 def _level(total: int, takers: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
-    """The level λ = rest / weights at which shares λ·weight within their bounds sum to a total.
+    """Return (rest, weights): at λ = rest / weights, shares λ·weight within bounds sum to a total.
 
-    Amounts between floors and ceilings together. The sum is linear in λ between events: a share
-    leaves its floor, or reaches its ceiling. Their levels are compared on a grid that distinguishes
-    all fractions with denominators up to the largest weight.
+    The total must lie between the sum of floors and the sum of ceilings. The sum of shares is
+    linear in λ between events, at which a share leaves its floor or reaches its ceiling. The levels
+    of events are compared on a grid that distinguishes all fractions with denominators up to the
+    largest weight.
     """
     grid = max(weight for weight, _, _ in takers) ** 2
     events = []
