@@ -1,14 +1,15 @@
-"""Binds the tasks of a plan to their nodes, in its order, many at a time.
+"""Bind the tasks of a plan to their nodes in the plan's order, many concurrently.
 
 A bind is assumed from the moment it is planned, so that no later session allocates its resources.
-The answer of the server confirms it, or returns the task to pending. A request without an answer is
-repeated: a conflict then shows where the pod is bound, because a server never binds a pod twice.
+The server's response confirms the bind, or returns the task to pending. A request without a
+response is repeated. A conflict then shows where the pod is bound, because a server never binds a
+pod twice.
 
 The GPU shares and NUMA cells of a pod are recorded in a condition before it is bound: its user may
 change annotations, but not `pods/status`.
 
-Where claims of a gang have no volume yet, none of its pods is bound before all claims are; no other
-gang waits for that.
+If claims of a gang have no volume yet, the binds of its pods wait until all claims are bound. Other
+gangs do not wait for them.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 64
 RETRIES: Final = BackoffSteps(first_s=0.1, most_s=2.0)
 FAULTS: Final = 5
-"""Server faults (5xx) after which a bind is given up."""
+"""Number of server faults (5xx) after which a bind fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,10 @@ class BinderContext:
     """Dependencies of a binder.
 
     may_bind: whether this process still leads; checked before every request.
-    locks_nodes: whether pods with vGPUs are bound one after the other
+    locks_nodes: whether pods with vGPUs are bound to a node one after the other
     (`deviceshare.NodeLockEnable`).
-    patience_s: how long pods wait for their volumes (`volumebinding.bindTimeoutSeconds`); None if
-    the policy has no volume plugin.
+    patience_s: seconds that pods wait for their volumes (`volumebinding.bindTimeoutSeconds`); None
+    if the policy has no volume plugin.
     """
 
     clock: Clock
@@ -127,10 +128,10 @@ class LiveBinder:
     # --- public ----------------------------------------------------------------------------------
 
     def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
-        """Start to bind the allocations of a plan, gang by gang in its order.
+        """Start to bind the allocations of a plan, gang by gang in the plan's order.
 
-        A gang that has changed since the plan was made is left to the next session as a whole.
-        snapshot: the one it was made from; a node that was closed since takes no pod.
+        A gang that has changed since the snapshot is skipped and left to the next session.
+        snapshot: the snapshot of the plan; a node that was closed since then takes no pod.
         """
         by_gang: dict[str, list[Allocate]] = {}
         for action in plan.actions:
@@ -142,12 +143,12 @@ class LiveBinder:
 
     @property
     def num_waiting(self) -> int:
-        """Number of binds without an answer."""
+        """The number of binds that are not finished."""
         unprovided = sum(len(jobs) for jobs, _ in self._unprovided.values())
         return len(self._queue) + self._num_under_way + unprovided
 
     async def until_idle(self) -> None:
-        """Wait until every bind has an answer, except those that wait for volumes."""
+        """Wait until all binds are finished, except binds that wait for volumes."""
         await self._idle.wait()
 
     def release_due(self) -> None:
@@ -155,7 +156,7 @@ class LiveBinder:
         self.gang_backoff.release_due()
 
     def withdraw(self) -> None:
-        """Give up every bind that has not been requested yet."""
+        """Abandon every bind that no worker has started."""
         while self._queue:
             self._abandon(self._queue.popleft())
         for number in tuple(self._unprovided):
@@ -163,7 +164,7 @@ class LiveBinder:
         self._check_idle()
 
     async def run(self) -> None:
-        """Bind until cancelled."""
+        """Execute binds until cancelled."""
         async with asyncio.TaskGroup() as workers:
             for _ in range(AT_ONCE):
                 workers.create_task(self._serve())
@@ -251,7 +252,7 @@ class LiveBinder:
             self._abandon(job)
 
     def _abandon_gang(self, number: int) -> None:
-        """Give up the binds of a gang that waits for volumes."""
+        """Abandon the binds of a gang that waits for volumes."""
         jobs, wanted = self._unprovided.pop(number, ((), None))
         for job in jobs:
             self._abandon(job)
@@ -315,7 +316,7 @@ class LiveBinder:
         self.gang_backoff.fail(job.bind.gang, ReasonCode.NOT_BOUND, message)
 
     async def _bind_locked(self, bind: Bind) -> Failure | None:
-        """Bind a task, with its node locked if the bind requires that."""
+        """Bind a task, and lock its node first if the bind requires it."""
         if not bind.locks:
             return await self._bind(bind)
         try:
@@ -356,7 +357,7 @@ class LiveBinder:
             await self._context.timing.sleep(asked_s or backoff.next_delay())
 
     async def _send_requests(self, bind: Bind) -> None:
-        """Send the requests of a bind, in their order; repeated requests change nothing."""
+        """Send the requests of a bind in order; a repeated request has no further effect."""
         ref = bind.ref
         for grant in bind.devices:
             self._check(bind)
@@ -374,9 +375,9 @@ class LiveBinder:
         await self._api.bind(ref.namespace, ref.name, bind.uid, bind.node, bind.annotations)
 
     def _check(self, bind: Bind) -> None:
-        """Raise _NoLongerLeading or _Refused where a request must not be sent now.
+        """Raise _NoLongerLeading or _Refused if a request must not be sent now.
 
-        Checked before each request, because the one before may have taken long.
+        This is checked before each request, because the previous request may have taken long.
         """
         if not self._context.may_bind():
             raise _NoLongerLeading
@@ -386,7 +387,7 @@ class LiveBinder:
             raise _Refused(Failure("NodeClosed", message))
 
     async def _read_outcome(self, bind: Bind, failure: Failure) -> _Outcome | None:
-        """Return the outcome of a bind as the pod shows it; None if it can not be read now."""
+        """Return the outcome of a bind, read from the pod; None if the pod can not be read."""
         try:
             pod = await self._api.read(bind.ref)
         except NotFound as e:
@@ -409,11 +410,11 @@ class _Outcome:
 
 
 class _NoLongerLeading(Exception):
-    """Another process may lead by now."""
+    """Raised when another process may lead."""
 
 
 class _Refused(Exception):
-    """A request of a bind was not sent, or can not be fulfilled."""
+    """Raised when a request of a bind must not be sent or can not be fulfilled."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -427,7 +428,7 @@ def _failure(error: KubeError) -> Failure:
 
 
 HOLDS: Final = BackoffSteps(first_s=1.0, most_s=60.0)
-"""How long a gang is held after its failures in a row."""
+"""How long a gang is held after consecutive failures."""
 
 
 @dataclass(slots=True)
@@ -437,7 +438,7 @@ class _Hold:
 
 
 class GangBackoff:
-    """Which gangs are held, and until when; the cache keeps held gangs from being scheduled."""
+    """Holds gangs with backoff after failures; the cache excludes held gangs from scheduling."""
 
     def __init__(self, cache: ClusterCache, clock: Clock) -> None:
         self._cache = cache
@@ -445,7 +446,7 @@ class GangBackoff:
         self._held: dict[str, _Hold] = {}
 
     def fail(self, gang: str, code: ReasonCode, message: str) -> None:
-        """Hold a gang after a failure, longer than after the one before."""
+        """Hold a gang after a failure, longer after each consecutive failure."""
         hold = self._held.setdefault(gang, _Hold())
         hold.failures += 1
         pause_s = HOLDS.delay_after(hold.failures)

@@ -1,6 +1,6 @@
-"""Calls extenders over HTTP, within the time budget of a session.
+"""Call extenders over HTTP, within the time budget of a session.
 
-Calls run in threads of their own, so that nothing that hangs, such as a name server, delays the
+Calls run in separate threads, so that a name server or service that hangs does not delay the
 session beyond its budget.
 """
 
@@ -40,27 +40,27 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 MOST_BYTES: Final = 10 * 2**20
-"""Limit of a response, as in Volcano."""
+"""Maximum size of a response in bytes, as in Volcano."""
 
 AT_ONCE: Final = 8
-"""Calls that run together."""
+"""Maximum number of concurrent calls."""
 
 REMEMBERED_S: Final = 30.0
-"""How long an answer about a node is reused if the service is too slow."""
+"""Seconds for which an answer about a node is reused if the service is too slow."""
 
 MOST_REMEMBERED: Final = 200_000
 
-SPENT: Final = "the time that a session has for it is used up"
+SPENT: Final = "the session's time for extender calls is used up"
 
 log = logging.getLogger(__name__)
 
 
 class NoAnswer(Exception):
-    """A service gave no usable answer; the message gives the reason."""
+    """Raised when a service gave no usable answer; the message gives the reason."""
 
 
 class ExtenderClient:
-    """Threads and connections for calls to extenders."""
+    """The threads and connections for calls to extenders."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -72,7 +72,7 @@ class ExtenderClient:
         self._is_closed = False
 
     def open_session(self, snapshot: Snapshot, policy: Policy) -> ExtenderSession | None:
-        """Return the extender of a session, opened; None if its policy has none."""
+        """Open an extender session and return it; None if the policy has no extender."""
         active = policy.rules.find_rule(Extender.name)
         if active is None or not isinstance(active.rule, Extender) or not active.rule.paths:
             return None
@@ -84,7 +84,7 @@ class ExtenderClient:
         return asking
 
     def close(self) -> None:
-        """Close all connections; no further call is made."""
+        """Close all connections and accept no further calls."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._is_closed = True
@@ -94,11 +94,11 @@ class ExtenderClient:
             connection.close()
 
     def left_s(self, deadline_s: float) -> float:
-        """Seconds until a deadline."""
+        """Return the seconds until a deadline, negative after it."""
         return deadline_s - self._clock.monotonic()
 
     def start(self, url: str, body: Body, timeout_s: float) -> Future[bytes]:
-        """Start a call."""
+        """Start a call in a thread and return its future response body."""
         return self._pool.submit(self._post, url, json.dumps(body).encode(), timeout_s)
 
     def _post(self, url: str, body: bytes, timeout_s: float) -> bytes:
@@ -110,7 +110,7 @@ class ExtenderClient:
             except TimeoutError as e:
                 raise NoAnswer(_describe_error(e)) from e
             except (OSError, HTTPException):
-                log.debug("a connection to %s was closed meanwhile", url)
+                log.debug("an idle connection to %s was closed", url)
         try:
             return self._exchange(_connection(url), url, body, until_s)
         except (OSError, HTTPException) as e:
@@ -157,10 +157,10 @@ class ExtenderClient:
 
 
 class AnswerCache:
-    """Answers of a service about shapes and nodes, for a service that is too slow.
+    """Recent answers of a slow service about task shapes and nodes.
 
-    It is used after a session ran out of time: recent answers are reused, so that the next session
-    requests the remaining nodes only.
+    They are reused after a session ran out of time, so that the next session only requests answers
+    about the remaining nodes.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -173,7 +173,7 @@ class AnswerCache:
         self._needed_s = self._clock.monotonic()
 
     def recall(self, shape: TaskShape, nodes: Sequence[Node]) -> dict[str, str]:
-        """Return recent answers about unchanged nodes; empty while there is time for requests."""
+        """Return recent answers about unchanged nodes; empty if no session ran out of time lately."""
         since_s = self._clock.monotonic() - REMEMBERED_S
         if self._needed_s < since_s:
             return {}
@@ -185,7 +185,7 @@ class AnswerCache:
         }
 
     def remember(self, shape: TaskShape, nodes: Sequence[Node], answers: Mapping[str, str]) -> None:
-        """Store answers about nodes."""
+        """Store answers about a task shape on nodes."""
         now_s = self._clock.monotonic()
         if len(self._said) > MOST_REMEMBERED:
             self._said.clear()
@@ -204,11 +204,11 @@ def _connection(url: str) -> HTTPConnection:
 def _describe_error(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "did not answer in time"
-    return f"could not be asked: {str(error) or type(error).__name__}"
+    return f"could not be reached: {str(error) or type(error).__name__}"
 
 
 class ExtenderSession:
-    """The extender of one session; see `plugins.outside.Outside`."""
+    """The extender in one session; implements `plugins.external.extender.Outside`."""
 
     def __init__(
         self, extenders: ExtenderClient, rule: Extender, snapshot: Snapshot, deadline_s: float
@@ -230,7 +230,7 @@ class ExtenderSession:
         try:
             self._wait([self._start(Verb.SESSION_OPEN, session_body(self._snapshot))])
         except NoAnswer as e:
-            log.warning("extender not told that a session begins: %s", e)
+            log.warning("the extender was not notified of the session's begin: %s", e)
             self._shut = str(e)
 
     def closed(self, plan: Plan | None) -> None:
@@ -251,7 +251,7 @@ class ExtenderSession:
             self._wait([self._start(verb, body) for verb, body in calls])
             self._wait([self._start(verb, body) for verb, body in ends if verb in self._paths])
         except NoAnswer as e:
-            log.warning("extender not told what was decided: %s", e)
+            log.warning("the extender was not notified of the plan: %s", e)
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -284,7 +284,8 @@ class ExtenderSession:
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Return refusals by node, empty for accepted nodes, and failures by node.
 
-        One call covers all nodes if the service supports that; else one call per node, together.
+        One call covers all nodes if the service supports this; otherwise each node has its own
+        call, and the calls run concurrently.
         """
         if not nodes:
             return {}, {}
@@ -317,7 +318,7 @@ class ExtenderSession:
 
     @property
     def _time_s(self) -> float:
-        """Seconds that a call may take now."""
+        """The seconds that a call may take now."""
         left_s = self._extenders.left_s(self._deadline_s)
         return min(self._rule.service.timeout_ms / 1000, left_s)
 

@@ -1,8 +1,8 @@
 """The loop of a live scheduler: snapshot, session, binds and evictions, status.
 
-There is at most one session per period, and none while no change could change its plan. A session
-runs in a thread of its own on an immutable snapshot, while watches and binds continue. Its plan is
-assumed at once and carried out in the background.
+There is at most one session per period, and none while it could not change the plan. A session
+runs in a separate thread on an immutable snapshot, while watches and binds continue. Its plan is
+assumed immediately and executed in the background.
 """
 
 from __future__ import annotations
@@ -55,31 +55,31 @@ if TYPE_CHECKING:
     from optsched.session.session import Report
 
 SETTLE_S: Final = 0.05
-"""How long to wait for more changes after the first: pods of a gang are created one by one."""
+"""Seconds to wait for more changes after the first: pods of a gang are created one by one."""
 
 LOOK_S: Final = 1.0
-"""How often the loop runs although nothing has changed."""
+"""The longest interval in seconds at which the loop runs without a change."""
 
 STUCK_S: Final = 120.0
-"""A loop that has not run for so long is stuck."""
+"""Seconds after which a loop that has not run counts as stuck."""
 
 MOST_FAULTS: Final = 100
-"""Faults of plugins that are reported for one policy."""
+"""Maximum number of plugin faults reported per policy."""
 
 _BUILTIN: Final = frozenset({DEFAULT_QUEUE, ROOT_QUEUE})
 _RECLAIMS: Final = frozenset({"reclaim", "gangreclaim"})
-"""Actions that reclaim capacity that queues have lent."""
+"""Actions that reclaim lent capacity of queues."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerDependencies:
-    """Dependencies of a scheduler; the caller runs them.
+    """The dependencies of a scheduler; the caller runs those that have a `run`.
 
-    `follower` knows whether the cache is up to date; None if no other process may have led before.
-    `on_fault` is called with faults of plugins, `on_advice` with likely mistakes in the policy,
-    each once per policy.
+    follower: lists all kinds again after another process led; None if none can have led.
+    on_fault: called with each fault of a plugin, once per policy.
+    on_advice: called with a likely mistake in the policy, once per policy.
     """
 
     cache: ClusterCache
@@ -103,8 +103,9 @@ class SchedulerDependencies:
 class _Answer:
     """The input of the last session and its plan.
 
-    `until_ms` is when the next session is due at the latest, `times` how often in a row the same
-    gangs were pending, and `repeats` how often in a row the same input changed nothing.
+    until_ms: the latest time of the next session.
+    times: how many times in a row the same gangs were pending for the same reasons.
+    repeats: how many times in a row a session repeated an input that had changed nothing.
     """
 
     snapshot: Snapshot
@@ -118,10 +119,10 @@ class _Answer:
 
 @dataclass(slots=True)
 class _Term:
-    """What is known while this process leads; another term begins with nothing.
+    """The state of one term of leadership; the next term starts with an empty state.
 
-    number: as the leadership counts; 0 while another process may lead.
-    may_search_on: whether a session has been held since the last search between sessions.
+    number: the number of the term (`Leadership.term`); 0 while another process may lead.
+    may_search_on: whether a session has run since the last search between sessions.
     """
 
     number: int = 0
@@ -134,7 +135,7 @@ class _Term:
 
 @dataclass(slots=True)
 class _Logged:
-    """What the log has reported; faults of plugins and advice count for one policy."""
+    """The problems that are logged already; faults and advice are reset with each policy."""
 
     faults: set[Fault] = field(default_factory=set)
     is_advised: bool = False
@@ -161,31 +162,31 @@ class Scheduler:
     # --- public ----------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Have the loop run soon: something has changed."""
+        """Make the loop run soon, because something has changed."""
         self._changed.set()
 
     def stop(self) -> None:
-        """End the loop after the session that is running."""
+        """End the loop after the running session."""
         self._stopping.set()
         self._changed.set()
 
     def trouble(self) -> str:
-        """See `server.Probes`."""
+        """See `Probes`."""
         still_s = self._deps.clock.monotonic() - self._beat_s
         return f"the loop has been stuck for {still_s:.0f} s" if still_s > STUCK_S else ""
 
     def unready(self) -> str:
-        """See `server.Probes`: a standby is ready, too."""
+        """See `Probes`; a standby is ready, too."""
         return "" if self._deps.cache.is_synced else "not everything has been listed yet"
 
     def retry_status(self, ref: Ref, *, is_conflict: bool = False) -> None:
-        """Write a status again later that the server has refused; after a conflict soon."""
+        """Schedule a retry of a status write that the server refused; soon after a conflict."""
         self._term.statuses.record_refusal(ref, self._deps.clock.now_ms(), is_conflict=is_conflict)
         if is_conflict:
             self._changed.set()
 
     def dump(self) -> None:
-        """Dump the current snapshot into a file, in a thread."""
+        """Dump the current snapshot into a file, in the session thread."""
         snapshot = self._snapshot(self._deps.policies.current(), self._deps.clock.now_ms())
         answers = () if self._last_report is None else self._last_report.trace.answers
         recorded = replace(snapshot, answers=answers)
@@ -201,14 +202,14 @@ class Scheduler:
             policy = self._deps.policies.current()
             has_turn = self._leads() and self._deps.cache.is_synced
             if self._deps.follower is not None:
-                # Every kind has to be listed again since this process leads.
+                # All kinds must have been listed again since this process became the leader.
                 has_turn = has_turn and self._deps.follower.is_fresh
             if has_turn:
                 await self._run_cycle(policy)
             period_s = self._deps.policies.period_s
             if has_turn:
                 await self._search_between_sessions(policy, began + period_s)
-            # A process that becomes the leader does not wait for a period first.
+            # A process that has just become the leader must not wait for a whole period.
             least_s = period_s if has_turn else min(SETTLE_S, period_s)
             await self._pause(began + least_s - clock.monotonic())
             await self._await_change(period_s)
@@ -218,16 +219,16 @@ class Scheduler:
         self._extenders.close()
 
     def _leads(self) -> bool:
-        """Whether this process leads; a change of leadership clears all pending work."""
+        """Return whether this process leads; a change of term clears all pending work."""
         deps, term = self._deps, self._deps.leadership.term
         deps.metrics.leading.set(term != 0)
         if term == self._term.number:
             return term != 0
         if self._term.number:
-            # Even if it leads again by now: writes in between were dropped. An outage of the server
-            # has been reported already.
+            # Even if this process leads again: writes between the terms were dropped. An outage of
+            # the server has been reported already.
             level = logging.INFO if deps.outage.is_active else logging.WARNING
-            log.log(level, "another process may schedule from now on")
+            log.log(level, "leadership lost: another process may schedule")
             deps.binder.withdraw()
             deps.evictor.withdraw()
             deps.writes.clear()
@@ -235,14 +236,14 @@ class Scheduler:
             deps.metrics.clear_figures()
         self._term = _Term(term)
         if term:
-            log.info("this process schedules")
+            log.info("leading: this process schedules")
             if deps.follower is not None:
-                # The last writes of the leader before may not have arrived by watch yet.
+                # The watches may not have delivered the last writes of the previous leader yet.
                 deps.follower.refresh()
         return term != 0
 
     async def _pause(self, seconds: float) -> None:
-        """Wait for some seconds, or until stopped."""
+        """Wait for a number of seconds, or until stopped."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -284,7 +285,7 @@ class Scheduler:
         if snapshot.sharding.is_missing and not self._logged.lacks_shard:
             log.warning("there is no NodeShard %s: all nodes are used", snapshot.sharding.name)
         elif self._logged.lacks_shard and not snapshot.sharding.is_missing:
-            log.info("NodeShard %s is there", snapshot.sharding.name)
+            log.info("NodeShard %s was found", snapshot.sharding.name)
         self._logged.lacks_shard = snapshot.sharding.is_missing
         if self._is_fresh(policy, snapshot.taken_ms) and self._would_repeat(snapshot, policy):
             deps.metrics.sessions.skipped.inc()
@@ -294,16 +295,16 @@ class Scheduler:
 
     @property
     def _due_ms(self) -> int | None:
-        """When deferred statuses or events are due; None for none."""
+        """When the next deferred status or event is due; None if none is deferred."""
         due = (self._term.statuses.due_ms, self._notices.due_ms)
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def _snapshot(self, policy: Policy, now_ms: int) -> Snapshot:
-        """Return the cluster, with the usage history of queues if the policy reads it."""
+        """Return a snapshot, with the usage history of queues if the policy reads it."""
         return self._term.usage.noted(self._deps.cache.snapshot(now_ms), half_life_of(policy.rules))
 
     def _write_usage(self, *, once_settled: bool = False) -> None:
-        """Write the usage history of queues, for the next leader."""
+        """Queue writes of the queues' usage history, which the next leader reads."""
         for name, usage in self._term.usage.to_write(
             self._deps.clock.now_ms(), once_settled=once_settled
         ):
@@ -312,12 +313,12 @@ class Scheduler:
                 self._deps.writes.enqueue(write_key(patch.ref, "usage"), patch)
 
     def _is_fresh(self, policy: Policy, now_ms: int) -> bool:
-        """Whether the last plan still holds if nothing has changed."""
+        """Return whether the last plan is still valid if the cluster has not changed."""
         answer = self._term.answer
         return answer is not None and answer.policy is policy and now_ms < answer.until_ms
 
     def _would_repeat(self, snapshot: Snapshot, policy: Policy) -> bool:
-        """Whether a session would repeat the last one, which changed nothing."""
+        """Return whether a session would repeat the last session, which changed nothing."""
         answer = self._term.answer
         return (
             answer is not None
@@ -342,15 +343,15 @@ class Scheduler:
         if report is None:
             return
         self._last_report = report
-        # What is planned but not bound by then is where the next session begins.
+        # The next session starts from the planned tasks that are not bound by then.
         self._term.warm_start = WarmStart.from_plan(report.plan)
         self._term.may_search_on = True
         self._term.answer = self._build_answer(snapshot, policy, report, repeats)
-        # Another process may have led between two terms: the new term makes a plan of its own.
+        # Another process may have led between two terms: the next term makes its own plan.
         if self._leads() and self._term is term:
             self._deps.evictor.carry_out(report.plan, snapshot)
             self._deps.binder.carry_out(report.plan, snapshot)
-            # These queues have capacity although no node fits.
+            # The queues of these tasks have capacity, although no node fits them.
             cache, now_ms = self._deps.cache, self._deps.clock.now_ms()
             for task in report.opened:
                 found = cache.task(task)
@@ -369,9 +370,9 @@ class Scheduler:
         _log_session(self._number, report)
 
     async def _search_between_sessions(self, policy: Policy, end_s: float) -> None:
-        """Search on until the next session may begin, which starts from what is found.
+        """Continue the search for a plan until the next session may begin.
 
-        It is not carried out: the next session compares it, if it still holds, with its own plan.
+        The plan found is not executed: the next session starts from it if it is still valid.
         """
         answer, report = self._term.answer, self._last_report
         if (
@@ -411,7 +412,7 @@ class Scheduler:
             log.exception("the search between sessions failed")
             return
         if found.plan.binds:
-            log.info("a search between sessions has placed %d tasks", len(found.plan.binds))
+            log.info("a search between sessions placed %d tasks", len(found.plan.binds))
             self._term.warm_start = WarmStart.from_plan(found.plan)
             self._term.answer = replace(answer, until_ms=snapshot.taken_ms)
             self._changed.set()
@@ -425,19 +426,19 @@ class Scheduler:
             self._logged.is_advised = True
             advice = (
                 f"queues such as {names[0]} are reclaimable, but the actions of {policy.source} "
-                "lack `reclaim`: what they lend is not given back before it is free"
+                "lack `reclaim`: capacity that they lend does not return before it is free"
             )
             log.warning(advice)
             self._deps.on_advice(advice)
 
     async def _decide(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report | None:
-        """Run a session, greedy only if it fails; returns None if that fails too."""
+        """Run a session, again with the greedy engine if it fails; None if that fails too."""
         optimises = policy.solver is not SolverKind.NONE
         for chosen in (policy, without_solver(policy)) if optimises else (policy,):
             try:
                 return await self._in_thread(snapshot, chosen, repeats)
             except Exception:
-                # No error in a session may end the scheduler.
+                # An error in a session must not end the scheduler.
                 log.exception("session failed with policy %s", chosen.name)
                 self._deps.metrics.sessions.errors.inc()
                 self._executor.submit(self._deps.dumps.dump, snapshot, "error")
@@ -482,7 +483,7 @@ class Scheduler:
         now_ms = snapshot.taken_ms
         until_ms = now_ms + snapshot_equivalence.ask_again_ms(plan, times)
         if SHUFFLE in policy.actions:
-            # Time windows of shuffles open and close without any event.
+            # Time windows of shuffles open and close without a watch event.
             until_ms = min(until_ms, now_ms + snapshot_equivalence.SOON_MS)
         limit_ms = policy.budgets.starvation_after_ms
         turn_ms = snapshot_equivalence.next_turn_ms(
@@ -495,7 +496,7 @@ class Scheduler:
         return _Answer(snapshot, policy, plan, report.flaws, until_ms, times, repeats)
 
     def _report_status(self, now_ms: int) -> None:
-        """Write statuses and events of what has changed since the last call."""
+        """Queue writes of statuses and events that have changed since the last call."""
         if self._term.answer is None:
             return
         deps, plan = self._deps, self._term.answer.plan

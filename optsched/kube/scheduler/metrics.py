@@ -1,7 +1,7 @@
-"""Prometheus metrics: Volcano's names where Volcano has one, `optsched_` for the rest.
+"""Prometheus metrics of the scheduler, with Volcano's names or the prefix `optsched_`.
 
-Metrics are computed from reports of sessions, never inside of deciding code. Those of queues,
-levels and pending gangs are as of the last session, so deleted objects leave no series.
+Metrics are computed from reports of sessions, not in the code that decides. Metrics of queues,
+levels and pending gangs describe the last session, so deleted objects leave no series.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SECONDS: Final = tuple(0.001 * 2**i for i in range(15))
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """One queue as of the last session; amounts are base units by resource."""
+    """A queue in the last session; amounts are in base units, by resource."""
 
     allocated: Mapping[str, int]
     request: Mapping[str, int]
@@ -50,20 +50,20 @@ class QueueFigures:
 
     @property
     def share(self) -> float:
-        """The largest share of its deserved amounts that is in use."""
+        """The largest fraction of its deserved amounts that is in use, over all resources."""
         parts = ((self.allocated.get(r, 0), due) for r, due in self.deserved.items())
         return max((used / due if due else float(used > 0) for used, due in parts), default=0.0)
 
     @property
     def is_overused(self) -> bool:
-        """Whether it uses all that it deserves of every resource."""
+        """Whether the queue uses its deserved amounts of all resources."""
         due = {resource: amount for resource, amount in self.deserved.items() if amount}
         return bool(due) and all(self.allocated.get(r, 0) >= a for r, a in due.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Gauges as of the last session."""
+    """The gauges after the last session."""
 
     queues: Mapping[str, QueueFigures] = field(default_factory=dict)
     gaps: Mapping[str, int] = field(default_factory=dict)
@@ -88,7 +88,7 @@ def figures_of(report: Report, policy: Policy) -> Figures:
 
 
 def wasted_gpus(problem: Problem) -> dict[str, int]:
-    """Return GPUs by queue that are allocated to gangs below their minimum."""
+    """Return the number of GPUs, by queue, that gangs below their minMember hold."""
     wasted: dict[str, int] = {}
     for g in np.flatnonzero(problem.num_ready < problem.min_member).tolist():
         gang = problem.snapshot.gangs[g]
@@ -100,7 +100,7 @@ def wasted_gpus(problem: Problem) -> dict[str, int]:
 
 
 def _deserved(problem: Problem, policy: Policy) -> I64:
-    """Return (Q, R) deserved amounts: by weight if the policy has `proportion`, else as stated."""
+    """Return (Q, R) deserved amounts: by weight with `proportion`, else from the queues' specs."""
     if policy.rules.find_rule("proportion") is not None:
         return deserved_shares(problem)
     drf = policy.rules.find_rule("drf")
@@ -138,9 +138,9 @@ class _Latest:
         for kind in ("allocated", "request", "deserved"):
             by_queue = {name: getattr(queue, kind) for name, queue in figures.queues.items()}
             yield from _amount_families(kind, by_queue)
-        share = _family("volcano_queue_share", "Largest part of deserved in use", "queue_name")
+        share = _family("volcano_queue_share", "Largest used part of deserved", "queue_name")
         weight = _family("volcano_queue_weight", "Weight", "queue_name")
-        over = _family("volcano_queue_overused", "1 if nothing deserved is left", "queue_name")
+        over = _family("volcano_queue_overused", "1 if all deserved is in use", "queue_name")
         for name, queue in figures.queues.items():
             share.add_metric([name], queue.share)
             weight.add_metric([name], queue.weight)
@@ -149,10 +149,10 @@ class _Latest:
         gap = _family("optsched_level_gap", "Distance of a level from its bound", "level")
         for level, distance in figures.gaps.items():
             gap.add_metric([level], distance)
-        pending = _family("optsched_pending_gangs", "Gangs that wait, by why", "queue", "code")
+        pending = _family("optsched_pending_gangs", "Pending gangs, by reason", "queue", "code")
         for (queue_name, code), number in figures.pending.items():
             pending.add_metric([queue_name, code], number)
-        jobs = _family("volcano_unschedule_job_count", "Gangs that wait")
+        jobs = _family("volcano_unschedule_job_count", "Pending gangs")
         jobs.add_metric([], sum(figures.pending.values()))
         wasted = _family("optsched_wasted_gpus", "GPUs of gangs below their minimum", "queue")
         for queue_name, gpus in figures.wasted.items():
@@ -167,11 +167,11 @@ def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
 def _amount_families(
     kind: str, by_queue: Mapping[str, Mapping[str, int]]
 ) -> Iterator[GaugeMetricFamily]:
-    """Volcano's three gauges of one kind of amount; scalars are thousandths there, pods are not."""
+    """Yield Volcano's three gauges of one kind of amount; scalars but pods are in thousandths."""
     name = f"volcano_queue_{kind}"
     cpu = _family(f"{name}_milli_cpu", f"CPU {kind}, in thousandths", "queue_name")
     memory = _family(f"{name}_memory_bytes", f"Memory {kind}", "queue_name")
-    scalar = _family(f"{name}_scalar_resources", f"Others {kind}", "queue_name", "resource")
+    scalar = _family(f"{name}_scalar_resources", f"Other {kind}", "queue_name", "resource")
     for queue, amounts in by_queue.items():
         cpu.add_metric([queue], amounts.get(CPU, 0))
         memory.add_metric([queue], amounts.get(MEMORY, 0))
@@ -185,33 +185,33 @@ def _amount_families(
 class PodMetrics:
     """Counters of binds and evictions.
 
-    evictions: by action, and the plugin that moved the pod, if any.
+    evictions: evicted pods, by action and by the plugin that moved the pod, if any.
     spared: planned evictions that were not sent, by reason.
-    count_waiting: returns how many evictions wait, by what for; read with the metrics.
+    count_waiting: returns the number of waiting evictions by what they wait for.
     """
 
     def __init__(self, metrics: ProcessMetrics, attempts: Counter) -> None:
         """attempts: counts tasks and gangs by result."""
         self._attempts = attempts
         name = "volcano_task_scheduling_latency_milliseconds"
-        self._task = metrics.histogram(name, "Plan to bound task", _MS, "stage")
+        self._task = metrics.histogram(name, "Time from plan to bound task", _MS, "stage")
         name = "optsched_bind_failures"
-        self._bind_failures = metrics.counter(name, "Failed binds by why", "reason")
+        self._bind_failures = metrics.counter(name, "Failed binds, by reason", "reason")
         self.evictions = metrics.counter("optsched_evictions", "Evicted pods", "action", "plugin")
         name = "optsched_evictions_spared"
-        self.spared = metrics.counter(name, "Evictions not sent, by why", "reason")
+        self.spared = metrics.counter(name, "Evictions not sent, by reason", "reason")
         self.count_waiting: Callable[[], Mapping[str, int]] = dict
         metrics.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield how many evictions wait, by what for."""
+        """Yield the number of waiting evictions, by what they wait for."""
         found = _family("optsched_evictions_waiting", "Evictions without an answer", "for")
         for reason, number in self.count_waiting().items():
             found.add_metric([reason], number)
         yield found
 
     def bound(self, seconds: float) -> None:
-        """Record a bind, so many seconds after it was planned."""
+        """Record a bind; seconds: the time since it was planned."""
         self._attempts.labels("scheduled").inc()
         self._task.labels("Bound").observe(seconds * 1000)
 
@@ -222,9 +222,9 @@ class PodMetrics:
 
 
 class SessionMetrics:
-    """Counters and times of sessions.
+    """Counters and durations of sessions.
 
-    skipped: sessions whose answer was known.
+    skipped: sessions that were skipped because they would repeat the last plan.
     errors: sessions that raised an error.
     plugin_failures: errors in extension points, by plugin.
     """
@@ -234,29 +234,29 @@ class SessionMetrics:
         counter = metrics.counter
         self._attempts = attempts
         name = "volcano_e2e_scheduling_latency_milliseconds"
-        self._e2e = metrics.histogram(name, "Snapshot to plan handed on", _MS)
+        self._e2e = metrics.histogram(name, "Time from snapshot to plan", _MS)
         name = "volcano_open_session_duration_milliseconds"
-        self._open = metrics.histogram(name, "Snapshot to problem", _MS)
+        self._open = metrics.histogram(name, "Time from snapshot to problem", _MS)
         name = "volcano_action_scheduling_latency_milliseconds"
-        self._action = metrics.histogram(name, "Time of deciding", _MS, "action")
+        self._action = metrics.histogram(name, "Time of decisions by action", _MS, "action")
         self._sessions = counter("optsched_sessions", "Sessions by engine", "engine")
-        self.skipped = counter("optsched_sessions_skipped", "Sessions whose answer was known")
+        self.skipped = counter("optsched_sessions_skipped", "Sessions that would repeat a plan")
         self.errors = counter("optsched_session_errors", "Sessions that raised an error")
-        self._violations = counter("optsched_violations", "Rules broken by plans, none bound")
+        self._violations = counter("optsched_violations", "Rules broken by unbound plans")
         self._repairs = counter("optsched_repairs", "Gangs dropped from plans that broke a rule")
         self._cut_searches = counter(
             "optsched_device_searches_cut",
-            "Searches for devices of claims that a limit ended",
+            "Searches for devices of ResourceClaims that a limit ended",
             "limit",
         )
         name = "optsched_session_seconds"
-        self._phases = metrics.histogram(name, "Time of a session by phase", _SECONDS, "phase")
+        self._phases = metrics.histogram(name, "Time of sessions by phase", _SECONDS, "phase")
         self.plugin_failures = counter(
-            "optsched_plugin_failures", "Errors in faces of plugins, once a session", "plugin"
+            "optsched_plugin_failures", "Errors of plugins, counted once per session", "plugin"
         )
 
     def decided(self, report: Report, policy: Policy, seconds: float) -> None:
-        """Record a session whose plan was handed on after so many seconds."""
+        """Record a session; seconds: its duration until the binds and evictions were started."""
         self._sessions.labels(report.plan.certificate.engine).inc()
         self._e2e.observe(seconds * 1000)
         spent = report.trace.seconds
@@ -277,8 +277,8 @@ class SessionMetrics:
 class Metrics(ProcessMetrics):
     """All metrics of one scheduler.
 
-    sessions, pods: counters of sessions, and of binds and evictions.
-    policy_rejected, leading: 1 while the policy file is unusable; 1 while this process leads.
+    sessions, pods: the metrics of sessions, and of binds and evictions.
+    policy_rejected, leading: 1 while the policy file is invalid; 1 while this process leads.
     """
 
     def __init__(self) -> None:
@@ -289,37 +289,37 @@ class Metrics(ProcessMetrics):
         attempts = self.counter(name, "Tasks and gangs by result", "result")
         self.sessions = SessionMetrics(self, attempts)
         self.pods = PodMetrics(self, attempts)
-        self._wasted = self.counter("optsched_wasted_gpu_seconds", "The same over time", "queue")
+        self._wasted = self.counter("optsched_wasted_gpu_seconds", "GPU seconds in them", "queue")
         self._counted_s = 0.0
         self._counted: set[str] = set()
         self.watch_failures = self.counter("optsched_watch_failures", "Failed watches", "kind")
-        self._dropped = self.counter("optsched_events_dropped", "Events given up")
+        self._dropped = self.counter("optsched_events_dropped", "Events dropped")
         self._num_dropped = 0
         name = "optsched_policy_rejected"
-        self.policy_rejected = self.gauge(name, "1 while the file is unusable")
-        self.leading = self.gauge("optsched_leading", "1 while this process schedules")
+        self.policy_rejected = self.gauge(name, "1 while the policy file is invalid")
+        self.leading = self.gauge("optsched_leading", "1 while this process leads")
 
     def session(self, report: Report, policy: Policy, seconds: float) -> None:
-        """Record a session whose plan was handed on after so many seconds."""
+        """Record a session; seconds: its duration until the binds and evictions were started."""
         self.sessions.decided(report, policy, seconds)
         self._latest.figures = figures_of(report, policy)
-        # Deleted queues leave no series behind.
+        # The series of deleted queues are removed.
         for queue in self._counted - self._latest.figures.queues.keys():
             self._wasted.remove(queue)
             self._counted.discard(queue)
 
     def add_wasted_time(self, now_s: float) -> None:
-        """Count the GPUs that were wasted since the last call; now_s: of a monotonic clock."""
+        """Count the wasted GPU seconds since the last call; now_s: time of a monotonic clock."""
         seconds, self._counted_s = now_s - self._counted_s, now_s
         for queue, gpus in self._latest.figures.wasted.items():
             self._wasted.labels(queue).inc(gpus * seconds)
             self._counted.add(queue)
 
     def clear_figures(self) -> None:
-        """Drop the figures of the last session: another process may lead."""
+        """Drop the gauges of the last session, as another process may lead."""
         self._latest.figures = Figures()
 
     def dropped(self, events: int) -> None:
-        """Record how many events have been given up in all."""
+        """Record the total number of events dropped so far."""
         self._dropped.inc(events - self._num_dropped)
         self._num_dropped = events

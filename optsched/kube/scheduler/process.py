@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from optsched.policy.reload import PolicyWatch
 
 DRAIN_S: Final = 20.0
-"""How long the remaining binds may take at shutdown."""
+"""Seconds that the remaining binds may take at shutdown."""
 
 SHUTDOWN_S: Final = 2.0
-"""How long statuses, events and the release of the lease may each take at shutdown."""
+"""Seconds that statuses, events and the release of the lease may each take at shutdown."""
 
 WRITES: Final = 8
-"""Status patches sent together; a slow webhook may delay some."""
+"""Maximum of concurrent status patches: a slow webhook may delay some."""
 
 log = logging.getLogger(__name__)
 
@@ -70,13 +70,13 @@ class Settings:
     """Settings of a live scheduler.
 
     policy: the policy and its file.
-    solver, period_s: override the policy; None to follow it.
-    election: None where this process is the only one.
-    listen: where health is served, and metrics unless `metrics` names another address.
-    metrics: where metrics are served over TLS; None for plain HTTP.
-    node_labels: (label, value): only nodes with one of them are used; empty for all nodes.
-    reports_gangs: whether binds of one gang are one event on its PodGroup, and not one on each pod.
-    max_grace_s: the longest that a victim may take to end, in seconds; None for no limit.
+    solver, period_s: override the policy's values unless None.
+    election: None if this process is the only replica.
+    listen: the addresses of health, and of metrics unless `metrics` is given.
+    metrics: the settings of metrics over TLS; None for plain HTTP at `listen`.
+    node_labels: (label, value) pairs: only nodes with one of them are used; empty for all nodes.
+    reports_gangs: whether a gang's binds are one event on its PodGroup instead of one on each pod.
+    max_grace_s: the longest grace period of a victim in seconds; None for no limit.
     """
 
     policy: PolicyWatch
@@ -96,7 +96,7 @@ class Settings:
 async def run(settings: Settings) -> None:
     """Schedule until SIGTERM or SIGINT.
 
-    Raises ConfigError where no cluster is configured, and OSError for an address that is taken.
+    Raises ConfigError if no cluster is configured, and OSError if an address is in use.
     """
     async with connect(settings.kubeconfig) as client:
         process = SchedulerProcess(settings, client)
@@ -109,7 +109,7 @@ async def run(settings: Settings) -> None:
 
 
 class SchedulerProcess:
-    """The parts of one process: made here, run together, stopped in order."""
+    """The parts of a scheduler process, which `run` runs together and stops in order."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
         clock, timing, outage = SystemClock(), Timing(), Outage()
@@ -122,7 +122,7 @@ class SchedulerProcess:
             return leadership.is_leading
 
         def is_event_due(note: Note) -> bool:
-            # Only a leader reports on the cluster; every process reports on itself.
+            # Only a leader reports about the cluster; every process reports about itself.
             exists = note.is_last or cache.exists(note.about, note.uid)
             return own.is_self_report(note.about) or (is_leading() and exists)
 
@@ -161,7 +161,7 @@ class SchedulerProcess:
             self.scheduler.retry_status(ref, is_conflict=isinstance(error, Conflict))
 
         write = make_writer(client, is_leading, cache)
-        # Evictions wait for nominations, which must not wait for anything else.
+        # Evictions wait for nominations, so nominations must not wait for other writes.
         self._writes, self._nominations = (
             WriteQueue(write, timing, at_once=WRITES, on_failure=report_unwritten) for _ in range(2)
         )
@@ -243,7 +243,7 @@ class SchedulerProcess:
             with handle_signals(signals):
                 tasks = [group.create_task(service()) for service in self._services]
                 await self.scheduler.run()
-                log.info("stopping: %d binds are left", self._binder.num_waiting)
+                log.info("stopping: %d binds remain", self._binder.num_waiting)
                 await wait_at_most(DRAIN_S, self._binder.until_idle())
                 self._binder.withdraw()
                 self._evictor.withdraw()

@@ -1,4 +1,4 @@
-"""Snapshots in files, for debugging."""
+"""Write snapshots into files, for debugging."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from optsched.plugins.extension_points import Violation
 
 KEPT: Final = 20
-"""Number of dumps of each sort that are kept; the oldest are deleted."""
+"""Number of dumps of each sort to keep; older dumps are deleted."""
 
 log = logging.getLogger(__name__)
 
 
 class SnapshotDumps:
-    """Writes snapshots into a folder that only its owner can read; see `session.ports.Incidents`.
+    """Writes snapshots into a folder; implements `session.ports.Incidents`.
 
-    Snapshots hold what all tenants have submitted.
+    Only the folder's owner can read it, because snapshots hold objects of all tenants.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def violated(self, snapshot: Snapshot, plan: Plan, violations: list[Violation]) -> str:
-        """Dump a snapshot with the plan that broke rules; returns the path."""
+        """Dump a snapshot and the plan that broke rules; returns the path, empty on failure."""
         for violation in violations:
-            log.error("plan not carried out: %s", violation)
+            log.error("plan not executed: %s", violation)
         path = self.dump(snapshot, "violation")
         if path is None:
             return ""
@@ -47,7 +47,7 @@ class SnapshotDumps:
         return str(path)
 
     def dump(self, snapshot: Snapshot, sort: str) -> Path | None:
-        """Write a snapshot for `optsched solve`; returns its path, None if that fails."""
+        """Write a snapshot as input of `optsched solve`; returns its path, None on failure."""
         time = format_micro_time(snapshot.taken_ms).replace(":", "")
         path = self._folder / f"optsched-{sort}-{time}.json"
         try:
@@ -64,5 +64,5 @@ class SnapshotDumps:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that only its owner can read; a symbolic link is refused."""
+    """Open a file so that only its owner can read it; raises OSError for a symbolic link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)

@@ -1,4 +1,4 @@
-"""Writes other than binds and evictions: status patches, queues, removal of gates."""
+"""Writes other than binds and evictions: status patches, built-in queues, gate removals."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ Write: TypeAlias = StatusPatch | Creation | GateOpening
 def make_writer(
     api: Client, may_write: Callable[[], bool], cache: ClusterCache | None = None
 ) -> Callable[[Ref, Write], Awaitable[None]]:
-    """Return a function that carries out writes; AlreadyExists and NotFound count as done.
+    """Return a function that executes a write; AlreadyExists and NotFound count as success.
 
-    may_write: whether this process still leads; other writes are dropped. cache: known objects;
-    patches of deleted objects and of bound pods are dropped.
+    may_write: whether this process still leads; if not, writes are dropped. cache: the known
+    objects; status patches of deleted objects and of pods that are not pending are dropped.
     """
 
     def is_obsolete(what: Write) -> bool:
@@ -64,7 +64,7 @@ def make_writer(
 
 
 def write_key(ref: Ref, what: str) -> Ref:
-    """Return a key for writes to an object that must not replace pending writes of its status."""
+    """Return a queue key for another write to an object than its status, to keep both queued."""
     return Ref(ref.kind, ref.namespace, f"{ref.name}/{what}")
 
 
@@ -78,15 +78,15 @@ BUILTIN_QUEUES: Final = (
     _queue(DEFAULT_QUEUE, reclaimable=True),
     _queue(ROOT_QUEUE, reclaimable=False),
 )
-"""As Volcano's scheduler creates them (pkg/scheduler/cache/cache.go)."""
+"""The queues `default` and `root`, as Volcano's scheduler creates them (cache/cache.go)."""
 
 
 def shard_patch(
     sharding: Sharding, shards: Mapping[str, NodeShard], now_ms: int
 ) -> StatusPatch | None:
-    """Return the patch for the status of this scheduler's shard; None if it is up to date.
+    """Return the status patch of this scheduler's NodeShard; None if its status is up to date.
 
-    sharding: as the last session saw it. shards: objects as the server has them.
+    sharding: the shard in the last session. shards: the NodeShards as the server reported them.
     """
     shard, used = shards.get(sharding.name), sharding.nodes
     if shard is None or used is None:

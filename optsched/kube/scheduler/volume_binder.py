@@ -1,10 +1,11 @@
-"""Binds PersistentVolumeClaims once the nodes of the pods that use them are known.
+"""Bind PersistentVolumeClaims once the nodes of the pods that use them are known.
 
-An existing volume is reserved for its claim (`spec.claimRef`). For a volume to be provisioned the
-claim is annotated with the node (`volume.kubernetes.io/selected-node`), for which provisioners
-wait. Volume controllers do the rest; a gang is bound once all its claims are. Upstream:
-kube-scheduler, VolumeBinding (`bindAPIUpdate`, `checkBindings`). Completed steps are skipped, so a
-scheduler that restarts continues from there.
+An existing volume is reserved for its claim (`spec.claimRef`). To have a volume provisioned, the
+claim is annotated with its node (`volume.kubernetes.io/selected-node`), for which provisioners
+wait. Volume controllers do the rest, and a gang is bound once all its claims are. Completed steps
+are skipped, so a restarted scheduler continues where it stopped.
+
+Upstream: kube-scheduler, VolumeBinding (`bindAPIUpdate`, `checkBindings`).
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 16
 TRIES: Final = 60
-"""Attempts per claim after conflicts and while the server is unavailable."""
+"""Maximum attempts per claim: conflicts and an unavailable server cause retries."""
 LOOKS_EVERY_S: Final = 0.5
 _PASSING: Final = (Conflict, ServerFault, TooMany, Unreachable)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingVolumes:
-    """The claims that have to be bound before the pods of a gang are.
+    """The claims that have to be bound before the pods of a gang are bound.
 
-    grants: volumes or nodes for claims that nothing provides yet.
-    used_on: by unbound claim, the nodes that have to reach its volume.
-    task_of: by claim, one of the tasks that use it.
+    grants: volumes or nodes for claims for which none has been requested yet.
+    used_on: the nodes that have to reach the volume of each unbound claim, by claim.
+    task_of: one of the tasks that use each unbound claim, by claim.
     """
 
     grants: Sequence[VolumeGrant]
@@ -61,7 +62,7 @@ class PendingVolumes:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A claim that was not bound, and why."""
+    """A claim that was not bound, and the reason."""
 
     claim: str
     message: str
@@ -71,8 +72,8 @@ class Refusal:
 class VolumeBinderContext:
     """Dependencies of a volume binder.
 
-    may_continue: whether to continue; checked before every request.
-    patience_s: how long pods may wait for their volumes; None if the policy has no volume plugin.
+    may_continue: whether this process still leads; checked before every request.
+    patience_s: seconds that pods may wait for volumes; None if the policy has no volume plugin.
     """
 
     clock: Clock
@@ -82,11 +83,11 @@ class VolumeBinderContext:
 
 
 class Stopped(Exception):
-    """Another process continues from here."""
+    """Raised when this process no longer leads; another process continues."""
 
 
 class VolumeBinder:
-    """Binds claims to volumes, for one gang after another."""
+    """Binds the claims of gangs to volumes."""
 
     def __init__(self, api: Client, cache: ClusterCache, context: VolumeBinderContext) -> None:
         self._api = api
@@ -98,7 +99,7 @@ class VolumeBinder:
     # --- planning --------------------------------------------------------------------------------
 
     def find_pending(self, allocated: Sequence[Allocate]) -> PendingVolumes | None:
-        """Return what tasks on their nodes wait for; None if it can not be provided any more."""
+        """Return the unbound claims of allocated tasks; None if one can no longer get a volume."""
         used_on, task_of = self._find_unbound_claims(allocated)
         if not used_on:
             return PendingVolumes((), {}, {})
@@ -126,7 +127,7 @@ class VolumeBinder:
     def _find_unbound_claims(
         self, allocated: Sequence[Allocate]
     ) -> tuple[dict[str, dict[str, None]], dict[str, str]]:
-        """Return the nodes and a task of each unbound claim."""
+        """Return the nodes of each unbound claim, and one of its tasks."""
         used_on: dict[str, dict[str, None]] = {}
         task_of: dict[str, str] = {}
         if self._context.patience_s() is None:
@@ -141,7 +142,7 @@ class VolumeBinder:
         return used_on, task_of
 
     def _open_claim(self, key: str) -> Claim | None:
-        """Return a claim with its remaining candidate volumes; None if it can get none."""
+        """Return a claim with its unreserved candidate volumes; None if it can not be bound."""
         claim = self._cache.claim(key)
         if claim is None or (claim.problem and key not in self._under_way):
             return None
@@ -149,7 +150,7 @@ class VolumeBinder:
         return replace(claim, volumes=tuple(v for v in claim.volumes if v.name not in taken))
 
     def _serves_nodes(self, key: str, nodes: Mapping[str, None]) -> bool:
-        """Whether the volume reserved for a claim can be reached from further nodes, if known."""
+        """Return whether nodes can reach the volume reserved for a claim; true if unknown."""
         grant = self._under_way.get(key)
         claim = self._cache.claim(key)
         if grant is None or not grant.volume or claim is None:
@@ -162,9 +163,9 @@ class VolumeBinder:
     # --- requests --------------------------------------------------------------------------------
 
     async def provision(self, wanted: PendingVolumes) -> Refusal | None:
-        """Provide volumes and wait until all claims are bound; returns why not, or None.
+        """Request volumes and wait until all claims are bound; returns the refusal, or None.
 
-        Raises Stopped where another process continues.
+        Raises Stopped if this process no longer leads.
         """
         try:
             asked = await asyncio.gather(*(self._request_volume(grant) for grant in wanted.grants))
@@ -185,13 +186,13 @@ class VolumeBinder:
             self.cancel(wanted)
 
     def cancel(self, wanted: PendingVolumes) -> None:
-        """Forget the grants of a gang that is not bound."""
+        """Forget the grants of a gang."""
         for grant in wanted.grants:
             if self._under_way.get(grant.claim) is grant:
                 del self._under_way[grant.claim]
 
     async def _request_volume(self, grant: VolumeGrant) -> Refusal | None:
-        """Reserve a volume or select a node for a claim; returns why not, or None."""
+        """Reserve a volume or select a node for a claim; returns the refusal, or None."""
         async with self._turns:
             for _ in range(TRIES):
                 if not self._context.may_continue():
@@ -206,7 +207,7 @@ class VolumeBinder:
                 except KubeError as e:
                     message = f"claim {grant.claim}: {e}"
                 return Refusal(grant.claim, message) if message else None
-        return Refusal(grant.claim, f"claim {grant.claim} could not be told its node")
+        return Refusal(grant.claim, f"claim {grant.claim}: its volume could not be requested")
 
     async def _request_once(self, grant: VolumeGrant) -> str:
         ref = _ref(grant.claim)
@@ -221,7 +222,7 @@ class VolumeBinder:
         if selected == grant.node:
             return ""
         if selected:
-            return f"claim {grant.claim} is being provided for node {selected}"
+            return f"claim {grant.claim} is being provisioned for node {selected}"
         marks = {SELECTED_NODE: grant.node}
         await self._api.patch(ref, {"metadata": {**_version(claim), "annotations": marks}})
         return ""
@@ -236,7 +237,7 @@ class VolumeBinder:
         whose = {key: held.get(key) or mine[key] for key in mine}
         if held and whose != mine:
             other = f"{held.get('namespace')}/{held.get('name')}"
-            return f"claim {grant.claim}: volume {grant.volume} has been given to {other}"
+            return f"claim {grant.claim}: volume {grant.volume} is reserved for {other}"
         if held.get("uid"):
             return ""
         body: dict[str, Any] = {"metadata": _version(volume)}
@@ -271,7 +272,7 @@ class VolumeBinder:
         return None
 
     def _check_claim(self, key: str, wanted: PendingVolumes, seen: set[str]) -> str | None:
-        """Return why a claim will not be bound; empty while it may be, None once it is."""
+        """Return why a claim will not be bound; empty while it may be bound, None once it is."""
         claim = self._cache.claim(key)
         if claim is None or claim.problem == LOST:
             return f"claim {key} {LOST if claim else 'does not exist any more'}"
@@ -284,16 +285,16 @@ class VolumeBinder:
             if claim.selected_node == grant.node:
                 seen.add(claim.key)
                 return ""
-            # Provisioners remove the annotation if they can provide no volume for the node.
+            # Provisioners remove the annotation if they can not provide a volume for the node.
             return f"no volume for claim {claim.key} on {grant.node}" if claim.key in seen else ""
         return "" if claim.problem else self._find_unreachable(claim, wanted.used_on[key])
 
     def _find_unreachable(self, claim: Claim, nodes: Sequence[str]) -> str | None:
-        """Return a message about a node that can not reach the volume of a claim; else None."""
+        """Return a message about a node that can not reach a claim's volume, or None."""
         for node in nodes:
             labels = self._cache.node_labels(node)
             if labels is None or not claim.is_reachable(node, labels):
-                return f"claim {claim.key} has got a volume that node {node} can not reach"
+                return f"claim {claim.key} is bound to a volume that node {node} can not reach"
         return None
 
 

@@ -608,4 +608,4 @@ async def test_a_server_that_is_away_is_one_line_of_the_log(
         lost[0] = False
         await process.until_idle()
     (line,) = (m for m in caplog.messages if "refused" in m)
-    assert "not done yet" in line
+    assert "will retry" in line

@@ -335,7 +335,7 @@ def test_nobody_at_the_address(ignorable) -> None:
     policy = policy_for(url, "predicate", ignorable=ignorable)
     report = decide(two(gang("a", ("w", 1, shape(1)))), policy)
     assert bool(report.plan.binds) is ignorable
-    assert "could not be asked: " in report.trace.faults[0].error
+    assert "could not be reached: " in report.trace.faults[0].error
 
 
 @ignorable
