@@ -120,7 +120,7 @@ def test_pods_move_and_all_run_in_the_end(site: Site, web: Replicas) -> None:
     scheduler.await_metric(4, "optsched_evictions_total", action="consolidation")
     told = until(lambda: consolidations(site, 4), "four are told")
     assert len(told) == 4
-    assert all(f"{site.name}/large; a place on {site.name}-" in e["message"] for e in told)
+    assert all(f"{site.name}/large; capacity on {site.name}-" in e["message"] for e in told)
     assert_nothing_moves(site, scheduler)
     (group,) = site.groups()
     name = group["metadata"]["name"]

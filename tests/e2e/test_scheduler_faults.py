@@ -98,7 +98,7 @@ def test_queues_that_contradict_are_told_and_the_rest_is_bound(site: Site) -> No
 
     site.api.patch(f"{QUEUES}/{orphan}", {"spec": {"parent": "root"}})
     site.await_bound("lost", 1)
-    scheduler.await_log(f"no longer so: Queue {orphan}: InvalidQueue")
+    scheduler.await_log(f"resolved: Queue {orphan}: InvalidQueue")
 
 
 def test_a_network_that_can_not_be_is_told_and_the_rest_is_bound(site: Site) -> None:

@@ -151,7 +151,7 @@ def test_an_action_of_a_folder_has_its_place_and_a_broken_one_costs_nothing(site
     assert stage not in nodes_of(site, "first", 4)
 
     replace(folder / "stage.py", text.replace("    stage = [", "    1 / 0\n    stage = ["))
-    scheduler.await_log("read again")
+    scheduler.await_log("reloaded")
     for gang in ("first", "show"):
         for i in range(4):
             site.api.delete(f"/api/v1/namespaces/{site.name}/pods/{gang}-{i}")

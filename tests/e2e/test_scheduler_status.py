@@ -291,7 +291,7 @@ def test_a_policy_is_read_again_and_the_last_good_one_stays(site: Site, tmp_path
     _swap(policy, text.replace("  - name: gang\n    enablePreemptable: false\n", ""))
     scheduler.await_metric(0, "optsched_policy_rejected")
     site.await_bound("parts", 2)
-    scheduler.await_log(f"policy {policy} read again")
+    scheduler.await_log(f"policy {policy} reloaded")
     assert site.story.num_bound("parts") == 2
 
     # A policy comes from a ConfigMap: it brings no code that the command line has not named.

@@ -1,13 +1,14 @@
-"""What is written before a pod is bound: device claims, node locks, the device record, its gate.
+"""Writes before a pod is bound: ResourceClaims, node locks, the device record and the queue gate.
 
-Claims are allocated and reserved as kube-scheduler writes them (KEP-4381): first a finalizer, so
-that a claim in use can not be deleted, then both in the status, each with the resource version that
-was read. Completed steps are skipped, so every step may be repeated.
+ResourceClaims are allocated and reserved as in kube-scheduler (KEP-4381). First a finalizer is
+written, so that a claim in use can not be deleted. Then allocation and reservation are written to
+the status. Each write has the resource version that was read as precondition. Completed steps are
+skipped, so every step may be repeated.
 
-The kubelet does not tell a device plugin for which pod it allocates; the plugin takes the pod whose
-annotations say `allocating`. The lock of a node leaves only one such pod: the binder sets an
-annotation on the node, and the device plugin removes it once it has allocated. Volcano:
-`pkg/scheduler/plugins/util/nodelock`; there a locked node fails the bind, here the bind waits.
+A device plugin does not know for which pod the kubelet allocates; it takes the pod whose annotation
+is `allocating`. A lock on the node ensures that there is only one such pod. The binder sets the
+lock as an annotation, and the device plugin removes it after its allocation. In Volcano
+(`pkg/scheduler/plugins/util/nodelock`) a locked node fails the bind; here the bind waits.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
 
 
 CLAIM_TRIES: Final = 8
-"""How often a claim is read again after a conflict."""
+"""Maximum number of attempts to reserve a claim: each conflict causes another."""
 
 
 class ClaimReserver:
-    """Reserves claims for pods.
+    """Reserves ResourceClaims for pods.
 
-    `kind_of` returns the API version in which a claim is watched, `class_of` a DeviceClass.
+    `kind_of` returns the kind (API version) by which a claim is watched, `class_of` a DeviceClass.
     """
 
     def __init__(
@@ -58,9 +59,9 @@ class ClaimReserver:
         self._class_of = class_of
 
     async def reserve(self, grant: DeviceGrant, pod: Ref, uid: str, node: str) -> str:
-        """Reserve a claim and its devices for a pod; returns why not, or an empty string.
+        """Reserve a claim and its devices for a pod; returns why it failed, or an empty string.
 
-        Raises KubeError where the outcome is unknown.
+        Raises KubeError if the outcome is unknown.
         """
         for _ in range(CLAIM_TRIES):
             ref = self._ref(grant.claim)
@@ -83,7 +84,7 @@ class ClaimReserver:
                     return f"resource claim {grant.claim} {_NOT_COMPACT}: {e.message}"
                 raise
             return ""
-        return f"resource claim {grant.claim} is being changed by others all the time"
+        return f"resource claim {grant.claim} is being changed by other clients all the time"
 
     async def release(self, grant: DeviceGrant, uid: str) -> None:
         """Undo `reserve` for a pod that was not bound, if possible."""
@@ -123,10 +124,10 @@ class ClaimReserver:
 
 
 _NOT_COMPACT: Final = (
-    "can not be changed by whoever writes JSON: its parameters for drivers stand with spaces "
-    "between them; create it again without these"
+    "can not be changed by JSON clients, because its driver parameters contain spaces between "
+    "values: create it again without these spaces"
 )
-"""The server stores parameters without spaces, and then treats them as changed."""
+"""A JSON patch makes the server store parameters without spaces, which it treats as a change."""
 
 
 def _status(claim: Raw) -> dict[str, Any]:
@@ -143,38 +144,38 @@ def _is_reserved(claim: Raw, uid: str) -> bool:
 
 
 def _refusal(claim: Raw, grant: DeviceGrant) -> str:
-    """Return how a claim differs from what the plan assumed; empty if it does not."""
+    """Return how a claim differs from the plan's assumption; empty if it does not."""
     allocation = _status(claim).get("allocation")
     if not allocation:
-        return "" if grant.devices else f"resource claim {grant.claim} has lost its devices"
+        return "" if grant.devices else f"resource claim {grant.claim} is no longer allocated"
     if not grant.devices:
         return ""
     results = (allocation.get("devices") or {}).get("results") or ()
     found = {(r.get("request"), r.get("driver"), r.get("pool"), r.get("device")) for r in results}
     if found == {(request, *device) for request, device in grant.devices}:
         return ""
-    return f"resource claim {grant.claim} has got other devices"
+    return f"resource claim {grant.claim} is allocated to other devices"
 
 
 LOCK: Final = "hamivgpu"
-"""The annotation, as the device plugin knows it (`DeviceName`)."""
+"""The name of the lock annotation, which the device plugin defines (`DeviceName`)."""
 EXPIRES_MS: Final = 5 * 60 * 1000
-"""After this a lock counts as abandoned."""
+"""Age in milliseconds after which a lock counts as abandoned."""
 PATIENCE_S: Final = 30.0
-"""How long a bind waits for a lock that another scheduler holds."""
+"""Seconds that a bind waits for a lock that another process holds."""
 LOOKS_EVERY_S: Final = 0.5
 
 
 @dataclass(slots=True)
 class _Turn:
-    """The turn of a node, and the binds that have it or wait for it."""
+    """The mutex of a node, and the number of binds that hold it or wait for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     num_binds: int = 0
 
 
 class NodeLocks:
-    """Locks nodes; binds to one node take turns."""
+    """Locks nodes, for one bind at a time on each node."""
 
     def __init__(self, api: Client, clock: Clock, timing: Timing) -> None:
         self._api = api
@@ -183,9 +184,9 @@ class NodeLocks:
         self._turns: dict[str, _Turn] = {}
 
     async def acquire(self, node: str) -> str:
-        """Lock a node once it is free; returns why not, or an empty string.
+        """Lock a node once it is unlocked; returns why it failed, or an empty string.
 
-        Raises KubeError where the outcome is unknown.
+        Raises KubeError if the outcome is unknown.
         """
         async with self._lock_node(node):
             until_s = self._clock.monotonic() + PATIENCE_S
@@ -199,7 +200,7 @@ class NodeLocks:
 
     @asynccontextmanager
     async def _lock_node(self, node: str) -> AsyncIterator[None]:
-        """Hold the turn of a node while the context is open; the last bind forgets the node."""
+        """Hold the mutex of a node while the context is open; delete it after the last bind."""
         turn = self._turns.setdefault(node, _Turn())
         turn.num_binds += 1
         try:
@@ -216,7 +217,7 @@ class NodeLocks:
             await self._api.patch(Ref(NODE, "", node), {"metadata": {"annotations": {LOCK: None}}})
 
     async def _try_acquire(self, node: str) -> str | None:
-        """Return since when another process holds the lock; None once this one does."""
+        """Try to lock a node; returns since when another process holds the lock, or None."""
         ref = Ref(NODE, "", node)
         obj = await self._api.read(ref)
         now_ms = self._clock.now_ms()
@@ -235,7 +236,7 @@ class NodeLocks:
 
 
 def _has_expired(since: str, now_ms: int) -> bool:
-    """Whether a lock has expired; an unreadable one has."""
+    """Return whether a lock has expired; a lock with an unreadable time has."""
     try:
         return now_ms - parse_time_ms(since) > EXPIRES_MS
     except TimestampError:
@@ -243,14 +244,14 @@ def _has_expired(since: str, now_ms: int) -> bool:
 
 
 _RECORD_TRIES: Final = 3
-"""Attempts before a pod that keeps changing is left to the next session."""
+"""Maximum number of attempts; a pod that keeps changing is left to a later session."""
 
 
 async def record_devices(api: Client, ref: Ref, uid: str, message: str, now_ms: int) -> None:
     """Write the condition `optsched.io/BoundDevices` of the pod with this UID.
 
-    A pod that is bound, or that another pod has replaced, is left as it is: the bind finds out. The
-    resource version keeps a scheduler that no longer leads from overwriting the record of a bind.
+    A pod that is bound already or has another UID is not changed; the bind that follows fails. The
+    resource version prevents a scheduler that no longer leads from overwriting another record.
     """
     for attempt in range(_RECORD_TRIES):
         pod = await api.read(ref)
@@ -280,7 +281,7 @@ SCHEDULED = "PodScheduled"
 
 @dataclass(frozen=True, slots=True)
 class GateOpening:
-    """A gate to remove from a pod that fits on no node; message: why it fits on none."""
+    """A gate to remove from a pod that fits no node; message: why it fits no node."""
 
     ref: Ref
     uid: str
@@ -291,15 +292,15 @@ class GateOpening:
 async def open_gate(api: Client, ref: Ref, uid: str) -> Raw:
     """Remove the gates of the pod with this UID; returns the pod as stored.
 
-    No gate can come back: an API server only allows their removal.
+    No client can add a gate later, because an API server only allows their removal.
     """
     return await api.patch(ref, {"metadata": {"uid": uid}, "spec": {"schedulingGates": None}})
 
 
 async def open_gate_unplaced(api: Client, opening: GateOpening) -> None:
-    """Remove the gates of a pod, and report in PodScheduled that it fits on no node.
+    """Remove the gates of a pod, and set its condition PodScheduled to False: it fits no node.
 
-    Cluster autoscalers read that condition.
+    Cluster autoscalers read this condition.
     """
     pod = await open_gate(api, opening.ref, opening.uid)
     if (pod.get("spec") or {}).get("nodeName"):
@@ -314,7 +315,7 @@ async def open_gate_unplaced(api: Client, opening: GateOpening) -> None:
     }
     others = [each for each in conditions if each.get("type") != SCHEDULED]
     meta = {"uid": opening.uid, "resourceVersion": pod["metadata"].get("resourceVersion")}
-    # A conflict means a newer state: the pod was bound, or is being changed.
+    # On a conflict the pod has changed and may be bound, so the condition is dropped.
     with suppress(Conflict):
         await api.patch(
             opening.ref, {"metadata": meta, "status": {"conditions": [*others, fact]}}, "status"

@@ -1,16 +1,16 @@
-"""Evicts the victims of a plan, and nominates the tasks that get their resources.
+"""Evict the victims of a plan, and nominate the tasks that get their resources.
 
 A relocation is recorded on the gang that it helps (see `cluster.relocation`) before the eviction.
-Victims count as terminating, and the tasks that wait for them as nominated, from the moment they
-are planned. Nominations are written first: a scheduler that starts in between finds them in
-`status.nominatedNodeName` of the pods. Pods are evicted through the eviction API, so that the
-server enforces disruption budgets.
+From the moment of the plan, victims count as terminating, and the tasks that wait for them as
+nominated. Nominations are written before evictions are sent, so that a scheduler that starts in
+between finds them in `status.nominatedNodeName` of the pods. Pods are evicted through the eviction
+API, so that the server enforces disruption budgets.
 
-A pod gets the time to end that it requests, up to a limit of the administrator: it holds its
-resources until then.
+A victim gets its grace period, up to a limit of the administrator, and holds its resources until it
+has ended.
 
-UID and resource version are preconditions of an eviction, so that a pod that has ended meanwhile
-keeps its logs. A later plan that does not need an eviction any more withdraws it.
+UID and resource version are preconditions of an eviction, so that a pod that has just ended keeps
+its logs. A later plan withdraws evictions that it no longer needs.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 16
 
 LOOK_S: Final = 0.02
-"""How often the conditions of waiting evictions are checked."""
+"""Seconds between two checks of the conditions of waiting evictions."""
 
 REPORT_S: Final = 2.0
-"""After this the log says what an eviction waits for."""
+"""Seconds after which the log reports what an eviction waits for."""
 
 PATIENCE_S: Final = 10.0
-"""How long an eviction waits for the writes of its plan; after that it is sent without them.
+"""Seconds that an eviction waits for the writes of its plan; then it is sent without them.
 
-The resources are nominated to their gang all the same; only a scheduler that starts in between does
-not see it.
+This scheduler still keeps the resources for the nominated gang, but a scheduler that starts in
+between does not know of the nomination.
 """
 
 CONFLICTS: Final = 5
-"""Conflicts in a row after which an eviction is given up."""
+"""Maximum of conflicts of an eviction; one more makes the eviction fail."""
 
 log = logging.getLogger(__name__)
 
@@ -83,17 +83,17 @@ class _Batch:
     is_begun: bool = False
 
     def serves_nominations(self, nominated: Mapping[str, set[str]]) -> bool:
-        """Whether a plan still needs the resources; nominated: its nodes by gang."""
+        """Return whether a plan still needs the resources; nominated: its nodes by gang."""
         return not self.nodes or not self.nodes.isdisjoint(nominated.get(self.preemptor, ()))
 
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """An eviction without an answer.
+    """An eviction that is planned or sent, but not yet answered.
 
     after: keys of the writes that have to be done first.
     num_polls: how often its conditions were checked.
-    is_sent, was_asked: whether a request is under way; whether one was sent without an answer.
+    is_sent, was_asked: whether a request is in progress; whether an earlier request failed.
     """
 
     victim: Victim
@@ -105,7 +105,7 @@ class _Pending:
 
     @property
     def waited_s(self) -> float:
-        """Seconds that it has waited, at least."""
+        """The least number of seconds that it has waited."""
         return self.num_polls * LOOK_S
 
 
@@ -113,9 +113,9 @@ class _Pending:
 class EvictorContext:
     """Dependencies of an evictor.
 
-    gang_backoff: gangs that are held after failures; shared with the binder.
+    gang_backoff: the backoff of gangs after failures, shared with the binder.
     may_evict: whether this process still leads; checked before every request.
-    max_grace_s: the longest that a victim may take to end, in seconds; None for no limit.
+    max_grace_s: the longest grace period of a victim in seconds; None for no limit.
     """
 
     listener: OutcomeReporter
@@ -135,21 +135,21 @@ class Evictor:
         writes: WriteQueue[Ref, Write],
         context: EvictorContext,
     ) -> None:
-        """writes: for nominations and annotations; a queue of its own keeps them fast."""
+        """writes: a separate queue for nominations and annotations, which keeps them fast."""
         self._api = api
         self._cache = cache
         self._writes = writes
         self._context = context
         self._pending: dict[str, _Pending] = {}
         self._waits: dict[str, _Pending] = {}
-        """Those of them that wait for their conditions."""
+        """The pending evictions that wait for their conditions."""
         self._reported: set[str] = set()
         """Gangs whose waiting evictions have been logged."""
         self._has_waits = asyncio.Event()
         self._has_none = asyncio.Event()
         self._has_none.set()
         self._marks: dict[str, dict[str, str]] = {}
-        """UIDs of evicted pods by name, by gang, as long as the gangs exist."""
+        """UIDs of evicted pods, by gang and pod name, as long as the gangs exist."""
         self._outbox: WriteQueue[str, _Pending] = WriteQueue(
             lambda _, pending: self._evict(pending),
             context.timing,
@@ -158,7 +158,7 @@ class Evictor:
         )
 
     def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
-        """Start the evictions and nominations of a plan; snapshot: the one it was made from."""
+        """Start the evictions and nominations of a plan; snapshot: the snapshot of the plan."""
         nominated = _nominated_nodes(plan)
         for pending in tuple(self._pending.values()):
             batch = pending.batch
@@ -180,7 +180,7 @@ class Evictor:
         self._begin_all(plan, snapshot, nominated)
 
     def withdraw(self) -> None:
-        """Give up every eviction that has not been sent yet."""
+        """Abandon every eviction that has not been sent yet."""
         self._outbox.clear()
         self._waits.clear()
         self._has_none.set()
@@ -190,18 +190,18 @@ class Evictor:
         self._cache.forget_moves()
 
     async def run(self) -> None:
-        """Evict until cancelled."""
+        """Send evictions until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._outbox.run())
             await self._release_all()
 
     async def until_idle(self) -> None:
-        """Wait until every eviction has an answer."""
+        """Wait until no eviction waits or is being sent."""
         await self._has_none.wait()
         await self._outbox.until_idle()
 
     def count_waiting(self) -> Mapping[str, int]:
-        """Return how many evictions wait for each of `nomination`, `bind` and `answer`."""
+        """Return the number of evictions that wait for `nomination`, `bind` and `answer`."""
         found = Counter(self._waits_for(each) or "answer" for each in self._waits.values())
         found["answer"] += len(self._pending) - len(self._waits)
         return found
@@ -215,9 +215,9 @@ class Evictor:
             self._writes.enqueue(ref, StatusPatch(ref, body, "status"))
 
     def _annotate_evicted(self, victims: Iterable[Victim], snapshot: Snapshot) -> None:
-        """Record evicted pods on the PodGroups of their gangs, so that they count as no failures.
+        """Annotate PodGroups with evicted pods, which job controllers do not count as failed.
 
-        A job's controller reads the annotation even after the pods are deleted.
+        A job's controller can read the annotation even after the pods are deleted.
         """
         for key in [key for key in self._marks if key not in snapshot.gang_by_key]:
             del self._marks[key]
@@ -232,11 +232,11 @@ class Evictor:
                 marks = self._marks[gang.key]
                 known = {task.key.partition("/")[2]: task.uid for task in gang.tasks}
                 for name in [name for name in marks if known.get(name, marks[name]) != marks[name]]:
-                    del marks[name]  # another pod has the name by now
+                    del marks[name]  # another pod has this name
                 self._write_evicted(Ref(POD_GROUP, gang.namespace, gang.name), marks)
 
     def _unannotate_evicted(self, victim: Victim) -> None:
-        """Remove a pod that stays, or has ended by itself, from the record of evicted pods."""
+        """Remove a pod that was not evicted after all from the annotation of evicted pods."""
         marks, group = self._marks.get(victim.gang, {}), self._cache.group(victim.gang)
         if marks.get(victim.ref.name) != victim.uid:
             return
@@ -250,24 +250,24 @@ class Evictor:
         self._writes.enqueue(_mark_key(ref), StatusPatch(ref, body, ""))
 
     def _record(self, gang: Gang, text: str) -> None:
-        """Record on a gang what has been moved for it, for a scheduler that starts again."""
+        """Annotate a gang with the pods moved for it, so that a restarted scheduler knows them."""
         self._cache.assume_moves(gang.key, text)
         body = {"metadata": {"annotations": {MOVES: text or None}}}
         if is_upstream(gang):
-            return  # this scheduler does not write PodGroups of Kubernetes itself
+            return  # this scheduler does not write Kubernetes' own PodGroups
         ref, part = Ref(POD_GROUP, gang.namespace, gang.name), ""
         if gang.is_implicit:
             ref, part = pod_ref(gang.tasks[0].key), "status"
         self._writes.enqueue(_moves_key(ref), StatusPatch(ref, body, part))
 
     def _shuffled(self, plan: Plan) -> Iterator[tuple[str, str]]:
-        """Yield gangs whose pods a plugin moves, with the plugin; each pair once."""
+        """Yield each gang whose pods a plugin moves, with the plugin; each pair once."""
         moved = (a for a in plan.actions if isinstance(a, Evict) and a.plugin)
         pairs = ((self._cache.task(a.task), a.plugin) for a in moved)
         yield from dict.fromkeys((task.gang, plugin) for task, plugin in pairs if task is not None)
 
     def _write_shuffle(self, gang: Gang, plugin: str, now_ms: int) -> None:
-        """Record on a gang when a plugin moved its pods, for a scheduler that starts again."""
+        """Annotate a gang with the time at which a plugin moved its pods, for later schedulers."""
         if is_upstream(gang) or gang.is_implicit:
             return
         ref = Ref(POD_GROUP, gang.namespace, gang.name)
@@ -308,7 +308,7 @@ class Evictor:
         return Victim(eviction, uid, "" if task is None else task.gang)
 
     async def _release_all(self) -> None:
-        """Send evictions whose conditions hold."""
+        """Send each waiting eviction as soon as its conditions hold."""
         while True:
             await self._has_waits.wait()
             for task, pending in tuple(self._waits.items()):
@@ -331,7 +331,7 @@ class Evictor:
         whose = pending.batch.preemptor or pending.victim.gang
         if reason == "nomination" and pending.waited_s >= PATIENCE_S:
             log.warning(
-                "eviction of %s goes out before its nominations are written: gang=%s waited=%.0fs",
+                "eviction of %s is sent before its nominations are written: gang=%s waited=%.0fs",
                 pending.victim.eviction.task,
                 whose,
                 pending.waited_s,
@@ -350,9 +350,9 @@ class Evictor:
         return False
 
     def _waits_for(self, pending: _Pending) -> str:
-        """Return what an eviction waits for; empty for nothing.
+        """Return what an eviction waits for; empty if it can be sent.
 
-        A pod that is evicted before its bind is confirmed would be lost.
+        A pod that is evicted before its bind is confirmed might be deleted without ever running.
         """
         if not all(map(self._writes.is_written, pending.after)):
             return "nomination"
@@ -377,7 +377,7 @@ class Evictor:
             pending.is_sent = False
 
     async def _send_eviction(self, pending: _Pending, version: str) -> None:
-        """Evict a pod at a known version; retried if it changed but still runs."""
+        """Evict a pod at a known version, again at the current version if it still runs."""
         victim = pending.victim
         ref, num_conflicts = victim.ref, 0
         most_s = self._context.max_grace_s
@@ -427,7 +427,7 @@ class Evictor:
         self._context.listener.not_evicted(victim, error)
 
     def _end(self, pending: _Pending) -> None:
-        """Handle a victim that has ended: by an eviction whose answer was lost, or by itself."""
+        """Handle a victim that has ended, by itself or by an eviction without a response."""
         if pending.was_asked:
             self._pending.pop(pending.victim.eviction.task, None)
             self._context.listener.evicted(pending.victim)
@@ -457,7 +457,7 @@ def _nominated_nodes(plan: Plan) -> dict[str, set[str]]:
 def _batches(
     victims: Iterable[Victim], snapshot: Snapshot, nominated: Mapping[str, set[str]]
 ) -> dict[str, _Batch]:
-    """Return the batch of each victim: all of its gang if too few would remain, else itself."""
+    """Return each victim's batch: all its gang's victims if too few tasks remain, else only it."""
     by_gang: dict[tuple[str, str], list[Victim]] = {}
     for victim in victims:
         by_gang.setdefault((victim.gang, victim.eviction.preemptor), []).append(victim)
@@ -474,7 +474,7 @@ def _batches(
 
 
 def _record_ref(gang: Gang) -> Ref:
-    """Return the object that carries the annotations of a gang: its PodGroup, or a bare pod."""
+    """Return the object with the annotations of a gang: its PodGroup, or a bare pod itself."""
     is_bare = gang.is_implicit and gang.tasks
     return pod_ref(gang.tasks[0].key) if is_bare else Ref(POD_GROUP, gang.namespace, gang.name)
 

@@ -173,7 +173,7 @@ class AnswerCache:
         self._needed_s = self._clock.monotonic()
 
     def recall(self, shape: TaskShape, nodes: Sequence[Node]) -> dict[str, str]:
-        """Return recent answers about unchanged nodes; empty if no session ran out of time lately."""
+        """Return recent answers about unchanged nodes, if a session lately ran out of time."""
         since_s = self._clock.monotonic() - REMEMBERED_S
         if self._needed_s < since_s:
             return {}

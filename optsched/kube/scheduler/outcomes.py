@@ -1,4 +1,4 @@
-"""Metrics, events and log lines about binds, evictions, waiting gangs and the scheduler itself."""
+"""Report binds, evictions, pending gangs and the scheduler itself in metrics, events and logs."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ _WAITS: Final = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 _AGAIN_MS: Final = round(REPEATS_S[0] * 1000)
 
 YOUNG_MS: Final = 2_000
-"""Age below which a pending pod gets no event: most are placed by then."""
+"""Age below which a pending pod gets no event, because most pods are placed by then."""
 
 MADE_WITHIN_MS: Final = 5_000
-"""How long controllers may take to create a PodGroup, or the next pod of a gang."""
+"""Milliseconds that controllers may take to create a PodGroup, or the next pod of a gang."""
 
 
 TOGETHER_MS: Final = 1_000
-"""How long binds of a gang are collected for one event."""
+"""Milliseconds for which binds of a gang are collected into one event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """A task to bind, with annotations for its pod and devices for its claims."""
+    """A task to bind, with annotations for its pod and devices for its ResourceClaims."""
 
     task: str
     uid: str
@@ -63,13 +63,13 @@ class Bind:
     annotations: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[DeviceGrant, ...] = ()
     locks: bool = False
-    """Whether the node is locked meanwhile, so that no other pod gets its vGPUs."""
+    """Whether the node is locked during the bind, so that no other pod gets the vGPUs."""
     is_gated: bool = False
     """Whether the pod has a queue gate that has to be removed first."""
     closures: frozenset[str] = frozenset()
-    """Why the node was closed when this was planned: the pod tolerates that."""
+    """Why the node was closed when the bind was planned, which the pod tolerates."""
     record: str = ""
-    """Message of the condition that names node and devices; empty for a pod without devices."""
+    """The message of the condition that names node and devices; empty without devices."""
 
     @property
     def ref(self) -> Ref:
@@ -79,7 +79,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a task was not bound: a word for metrics and a message."""
+    """Why a task was not bound: one word for metrics, and a message."""
 
     word: str
     message: str
@@ -87,7 +87,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod to evict, with its UID and gang, which are needed after it is deleted."""
+    """A pod to evict, with its UID and gang, which are still needed after its deletion."""
 
     eviction: Evict
     uid: str
@@ -116,15 +116,15 @@ class GangBindEvents:
         self._at_ms: dict[str, int] = {}
 
     def add(self, bind: Bind, now_ms: int) -> None:
-        """Add a bind."""
+        """Add a bind to those of its gang."""
         self._binds.setdefault(bind.gang, []).append(bind)
         self._since_ms.setdefault(bind.gang, now_ms)
         self._at_ms[bind.gang] = now_ms
 
     def collect_due(self, before_ms: int) -> list[Note]:
-        """Return the events of gangs whose first bind is at least so old.
+        """Return the events of gangs whose first collected bind is not later than `before_ms`.
 
-        Several pods get one event on their PodGroup; a single pod gets its own.
+        Several pods get one event on their PodGroup; a single pod gets its own event.
         """
         found: list[Note] = []
         for gang in [gang for gang, at_ms in self._since_ms.items() if at_ms <= before_ms]:
@@ -155,11 +155,11 @@ def not_bound(bind: Bind, failure: Failure) -> Note:
 def evicted(victim: Victim) -> Note:
     """Return the event of an evicted pod."""
     eviction, word = victim.eviction, "Evict"
-    message = f"evicted by {eviction.action}: its room is for {eviction.preemptor}"
+    message = f"evicted by {eviction.action}: its resources are for {eviction.preemptor}"
     if eviction.plugin:
         message = f"evicted by {eviction.action} for plugin {eviction.plugin}: {eviction.reason}"
     if eviction.to:
-        word, message = "Consolidation", f"{message}; a place on {eviction.to} is kept for it"
+        word, message = "Consolidation", f"{message}; capacity on {eviction.to} is kept for it"
     whose = eviction.plugin or eviction.preemptor
     return Note(victim.ref, victim.uid, EventType.NORMAL, word, message, whose, is_last=True)
 
@@ -181,18 +181,18 @@ def overuse_reclaimed(victim: Victim, cache: ClusterCache) -> Note | None:
     if queue is None or not reclaims or not queue.overuse_tolerance:
         return None
     message = (
-        f"more is held than is deserved and {OVERUSE_TOLERANCE}={queue.overuse_tolerance} allows: "
-        f"pods are evicted to make room for {eviction.preemptor}"
+        f"usage is above deserved and {OVERUSE_TOLERANCE}={queue.overuse_tolerance}: "
+        f"pods are evicted for {eviction.preemptor}"
     )
     about, code = Ref(QUEUE, "", queue.name), eviction.preemptor
     return Note(about, queue.meta.uid, EventType.NORMAL, "OveruseReclaimed", message, code)
 
 
 def flawed(flaw: Flaw, uid: str) -> Note:
-    """Return the event of an object that contradicts itself or others."""
+    """Return the event of an object that contradicts itself or other objects."""
     namespace, _, name = flaw.key.rpartition("/")
     about = Ref(flaw.kind, namespace, name)
-    # The message as code makes each flaw of an object an event of its own.
+    # With the message as code, each flaw of an object has its own event.
     kind, code = EventType.WARNING, flaw.message
     return Note(about, uid, kind, flaw.code.value, flaw.message, code)
 
@@ -200,7 +200,7 @@ def flawed(flaw: Flaw, uid: str) -> Note:
 def unschedulable(gang: Gang, reason: Reason, born_ms: int) -> Iterator[Note]:
     """Yield the events of a pending gang: one on its PodGroup and one on each pending pod.
 
-    born_ms: objects created after it get no event yet.
+    born_ms: objects created after this time get no event yet.
     """
     if not gang.is_implicit and gang.uid and gang.created_ms <= born_ms:
         kind = SCHEDULING_POD_GROUPS[0] if is_upstream(gang) else POD_GROUP
@@ -217,7 +217,7 @@ def _unschedulable_note(about: Ref, uid: str, reason: Reason) -> Note:
 
 
 def _soonest_ms(gang: Gang, reason: Reason) -> int:
-    """Return when the PodGroup and all pods should exist, if the reason is that they do not."""
+    """Return when the missing PodGroup or pods should exist; 0 if the reason is another."""
     if reason.code is ReasonCode.POD_GROUP_NOT_FOUND:
         is_made = gang.name.startswith(MADE_GROUP_PREFIX)
         return gang.created_ms + MADE_WITHIN_MS if is_made else 0
@@ -235,7 +235,7 @@ def _grown_ms(gang: Gang) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Reported:
-    """The last report on a gang; young_ms: until when some of its pods were too young."""
+    """The last report on a gang; young_ms: when all its pods are old enough for an event."""
 
     gang: Gang
     reason: Reason
@@ -244,9 +244,9 @@ class _Reported:
 
 
 class GangReporter:
-    """Reports why gangs are pending, when that changes and from time to time.
+    """Reports why gangs are pending, whenever the reason changes and periodically.
 
-    due_ms: when the next report is due, even if nothing changes until then; None for never.
+    due_ms: when the next report is due even without a change; None if no report is due.
     """
 
     def __init__(self, note: Callable[[Note], None]) -> None:
@@ -256,7 +256,7 @@ class GangReporter:
         self._flaws: frozenset[Flaw] = frozenset()
 
     def report_pending(self, outcome: Outcome) -> None:
-        """Report why gangs are pending, if that is new or was not reported for a while."""
+        """Report why gangs are pending, if the reason has changed or its last report is old."""
         now_ms, gangs = outcome.snapshot.taken_ms, outcome.snapshot.gang_by_key
         self.due_ms = None
         for key, reason in outcome.reasons.items():
@@ -278,32 +278,32 @@ class GangReporter:
             del self._reported[key]
 
     def _defer(self, due_ms: int, now_ms: int) -> bool:
-        """Return whether a report is due later, and record when."""
+        """Return whether a report is due only later, and record when."""
         if due_ms <= now_ms:
             return False
         self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
         return True
 
     def report_flaws(self, flaws: Iterable[Flaw], uid_of: Callable[[Kind, str], str]) -> None:
-        """Report flaws of objects; the event recorder limits repetitions."""
+        """Report flaws of objects; the event recorder limits repeated events."""
         now = frozenset(flaws)
         for flaw in sorted(now - self._flaws, key=str):
             log.warning("%s", flaw)
         for flaw in sorted(self._flaws - now, key=str):
-            log.info("no longer so: %s", flaw)
+            log.info("resolved: %s", flaw)
         self._flaws = now
         for flaw in now:
             self._note(flawed(flaw, uid_of(flaw.kind, flaw.key)))
 
 
 POLICY_CONFIG_MAP: Final = "POLICY_CONFIG_MAP"
-"""Names the ConfigMap that is mounted as the policy: NAMESPACE/NAME."""
+"""Environment variable with NAMESPACE/NAME of the ConfigMap that is mounted as the policy."""
 
 
 class OutcomeReporter:
     """Reports the outcomes of binds and evictions to metrics, events and the log.
 
-    on_change: called where a failure makes another session worthwhile.
+    on_change: called when a failure may let the next session find another plan.
     """
 
     def __init__(
@@ -324,7 +324,7 @@ class OutcomeReporter:
         self._gang_binds = GangBindEvents(cache.group) if reports_gangs else None
 
     def bound(self, bind: Bind, seconds: float) -> None:
-        """Handle a bind that took so many seconds since its plan."""
+        """Report a bind; seconds: the time since it was planned."""
         self._metrics.pods.bound(seconds)
         if self._gang_binds is None:
             self._events.note(scheduled(bind))
@@ -332,14 +332,14 @@ class OutcomeReporter:
             self._gang_binds.add(bind, self._clock.now_ms())
 
     def failed(self, bind: Bind, failure: Failure) -> None:
-        """Handle a failed bind: the task is pending again."""
+        """Report a failed bind, whose task is pending again."""
         log.warning("%s not bound to %s: %s", bind.task, bind.node, failure.message)
         self._metrics.pods.not_bound(failure.word)
         self._events.note(not_bound(bind, failure))
         self.on_change()
 
     def evicted(self, victim: Victim) -> None:
-        """Handle an accepted eviction."""
+        """Report an accepted eviction."""
         eviction = victim.eviction
         self._metrics.pods.evictions.labels(eviction.action, eviction.plugin).inc()
         self._events.note(evicted(victim))
@@ -348,26 +348,26 @@ class OutcomeReporter:
             self._events.note(note)
 
     def not_evicted(self, victim: Victim, error: KubeError) -> None:
-        """Handle a refused eviction: the pod stays."""
+        """Report a refused eviction, whose pod keeps running."""
         log.warning("%s not evicted: %s", victim.eviction.task, error)
         self._events.note(not_evicted(victim, error))
         self.on_change()
 
     def spared(self, victim: Victim, why: str) -> None:
-        """Handle an eviction that was not sent; why: `ended`, `unwanted` or `stood-down`."""
+        """Report an eviction that was not sent; why: `ended`, `unwanted` or `stood-down`."""
         log.info("%s not evicted: why=%s", victim.eviction.task, why)
         self._metrics.pods.spared.labels(why).inc()
         self.on_change()
 
     def report_gang_binds(self, age_ms: int = 0) -> None:
-        """Write the events of binds that are so old."""
+        """Write the events of gangs' binds that are at least `age_ms` old."""
         if self._gang_binds is not None:
             for note in self._gang_binds.collect_due(self._clock.now_ms() - age_ms):
                 self._events.note(note)
 
 
 class SelfReporter:
-    """Reports on the scheduler itself: on its pod if it knows it, else on its lease."""
+    """Reports events about the scheduler itself: on its pod if known, else on its lease."""
 
     def __init__(
         self,
@@ -389,11 +389,11 @@ class SelfReporter:
             self._about = Ref(LEASE, "default", COMPONENT)
 
     def is_self_report(self, about: Ref) -> bool:
-        """Whether an event about this object is about this process itself."""
+        """Return whether an event about this object is about this process itself."""
         return about in (self._about, self._policy)
 
     def report_policy(self, problems: str) -> None:
-        """Report the problems of a new policy; empty for a good one."""
+        """Report the problems of a changed policy; empty if it is valid."""
         self._metrics.policy_rejected.set(bool(problems))
         if problems:
             self._report("PolicyRejected", problems)
@@ -403,7 +403,7 @@ class SelfReporter:
         self._report("PluginFailed", fault)
 
     def report_advice(self, advice: str) -> None:
-        """Report on the ConfigMap of the policy that its actions lack `reclaim`."""
+        """Write an event on the policy's ConfigMap that the actions lack `reclaim`."""
         if self._policy is not None:
             warning = EventType.WARNING
             self._events.note(Note(self._policy, "", warning, "ReclaimMissing", advice, advice))

@@ -1,4 +1,4 @@
-"""The policy in force, reloaded when its file changes."""
+"""The current policy, reloaded when its file changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 READ_S: Final = 1.0
-"""How often the file is read."""
+"""Seconds between two reads of the file, or less if the period is shorter."""
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class PolicyFile:
     """The last valid policy, with the overrides of the command line.
 
-    `on_verdict` is called with the problems of a changed file; empty once it is valid again.
+    `on_verdict` is called with the problems of a changed file; empty if it is valid.
     """
 
     def __init__(
@@ -47,25 +47,25 @@ class PolicyFile:
 
     @property
     def period_s(self) -> float:
-        """Seconds from the start of a session to the start of the next."""
+        """The seconds from the start of a session to the start of the next."""
         if self._period_s is not None:
             return self._period_s
         return self._policy.budgets.period_ms / 1000
 
     def current(self) -> Policy:
-        """Return the policy in force; the very same object until it changes."""
+        """Return the current policy, which is the same object until the file changes."""
         now_s = self._clock.monotonic()
         if now_s - self._read_s >= min(READ_S, self.period_s):
             self._read_s = now_s
             match self._watch.poll():
                 case Reloaded(policy):
                     self._policy = with_solver(policy, self._solver)
-                    log.info("policy %s read again", policy.source)
+                    log.info("policy %s reloaded", policy.source)
                     self._log_policy()
                     self._on_verdict("")
                 case Rejected(problems):
                     text = "\n".join(map(str, problems))
-                    log.error("policy not read again, the last good one stays:\n%s", text)
+                    log.error("policy not reloaded, the last valid policy stays in use:\n%s", text)
                     self._on_verdict(text)
                 case _:
                     pass

@@ -1,4 +1,4 @@
-"""The solver process: started on demand, restarted when it dies, never waited for."""
+"""Supervise the solver process: it is started on demand, restarted, and never waited for."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ log = logging.getLogger(__name__)
 
 
 class SolverProcess(Solver, Protocol):
-    """A solver that has to load before it can solve."""
+    """A solver in a process, which has to load before it can solve."""
 
     def wait_until_ready(self) -> bool:
-        """Start it if necessary, and wait; returns False if it does not start."""
+        """Start the process if necessary, wait until it is ready, and return whether it is."""
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None while there is no process."""
+        """The process id; None while there is no process."""
 
 
 class SolverSupervisor:
     """Keeps a solver process ready while `run` runs.
 
-    A process that is still loading would exceed the time limit of its first solve and be killed, so
-    it is not used before it reports that it is ready.
+    A process that is still loading is not used: it would exceed the time limit of its first solve
+    and be killed.
     """
 
     def __init__(self, solver: SolverProcess, timing: Timing) -> None:
@@ -42,12 +42,12 @@ class SolverSupervisor:
         self._lost = asyncio.Event()
 
     def request_start(self) -> None:
-        """Have the process started."""
+        """Request the start of the process."""
         self._wanted.set()
 
     @property
     def available(self) -> Solver | None:
-        """The solver if it can solve now, else None; also requests its start."""
+        """The solver if it can solve now, else None; reading this also requests its start."""
         self.request_start()
         if self._is_ready and self._solver.pid is None:
             self._is_ready = False
@@ -64,9 +64,9 @@ class SolverSupervisor:
                 if self._is_ready:
                     log.info("solver ready, process %s", self._solver.pid)
                     await self._lost.wait()
-                    log.warning("solver lost; until it is back the greedy pipeline decides")
+                    log.warning("solver lost: the greedy pipeline decides until it restarts")
                 else:
-                    log.error("solver does not start; tried again in %.0f s", RETRY_S)
+                    log.error("solver does not start: retry in %.0f s", RETRY_S)
                     await self._timing.sleep(RETRY_S)
         finally:
             self._is_ready = False

@@ -1,8 +1,8 @@
-"""Status of PodGroups and queues.
+"""The status of PodGroups and queues.
 
-`StatusTracker` compares the status that a session calls for with what the server has, and returns
-patches. It does no I/O and reads no clock, and looks only at gangs that changed. A patch is made
-once, and again only when the object on the server changes to something else.
+`StatusTracker` compares the status after a session with the status on the server, and returns
+patches. It does no I/O, reads no clock and examines only gangs that changed. A patch is returned
+once, and again only if the object on the server changes to a different state.
 """
 
 from __future__ import annotations
@@ -37,40 +37,40 @@ if TYPE_CHECKING:
 UNSCHEDULABLE: Final = "Unschedulable"
 SCHEDULED: Final = "Scheduled"
 READY: Final = "tasks in gang are ready to be scheduled"
-"""Volcano's reason of the condition Scheduled (plugins/gang)."""
+"""The reason in Volcano's condition Scheduled (plugins/gang)."""
 
 MESSAGE_EVERY_MS: Final = 30_000
-"""Interval of writes when only the message of a condition has changed."""
+"""Least interval of writes in which only the message of a condition changes."""
 
 NEWS_EVERY_MS: Final = 1_000
-"""Interval of writes when phase or conditions change; the first write is immediate."""
+"""Least interval of writes in which phase or conditions change; the first is immediate."""
 
 COUNTS_EVERY_MS: Final = 3_000
-"""Interval of writes when only counts of pods have changed."""
+"""Least interval of writes in which only the counts of pods change."""
 
 SETTLE_MS: Final = 2_000
-"""How long the status of a gang may wait while its pods start or end one by one."""
+"""Milliseconds that the status of a gang may wait while its pods start or end one by one."""
 
 QUEUE_EVERY_MS: Final = 3_000
-"""Interval of writes to a queue whose allocation keeps changing."""
+"""Least interval of writes to a queue whose allocation keeps changing."""
 
 CORRECTED_EVERY_MS: Final = 30_000
-"""Interval of corrections to a queue status that another process has written.
+"""Least interval of corrections to a queue status that another process has written.
 
-Another scheduler may count its own pods there: the two must not overwrite each other all the time.
+Another scheduler may write its own counts: the two must not overwrite each other all the time.
 """
 
 AGAIN_MS: Final = 30_000
-"""After this a refused status is written again."""
+"""Delay in milliseconds before a refused status is written again."""
 
 MAX_CONFLICTS: Final = 3
-"""Conflicts (409) within `AGAIN_MS` after which a status waits like any other refused one."""
+"""Conflicts (409) within `AGAIN_MS` that are retried soon; further ones wait for `AGAIN_MS`."""
 
 CONFLICT_MS: Final = 200
-"""After this a status is computed again that met a conflict: its object has changed meanwhile."""
+"""Delay in milliseconds before a status is computed again after a conflict."""
 
 STEADY_MS: Final = 3_000
-"""How long a gang must lack room for the same reason before that reason replaces the other one."""
+"""Milliseconds that a gang must lack capacity for one reason before it replaces the other."""
 
 K = TypeVar("K")
 
@@ -79,9 +79,9 @@ _THERE: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A snapshot after the plan of its session, and why gangs are pending.
+    """A snapshot after the plan of a session was assumed, and why gangs are pending.
 
-    reasons: by gang.
+    reasons: the reason of each pending gang.
     enqueued: gangs whose pods may be created.
     """
 
@@ -105,7 +105,7 @@ class StatusPatch:
 def wanted_conditions(
     known: Iterable[PodGroupCondition], status: GangStatus, now_ms: int
 ) -> tuple[PodGroupCondition, ...]:
-    """Return the conditions of a PodGroup; other types stay, times change with the status."""
+    """Return a PodGroup's conditions: other types stay, and times change only with the status."""
     by_type = {condition.type: condition for condition in known}
     for condition in _facts(by_type, status):
         before = by_type.get(condition.type)
@@ -159,9 +159,9 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 
 
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
-    """Return how long after the last patch this one is due.
+    """Return the least milliseconds between the last patch of a PodGroup and this patch.
 
-    Controllers wait for Inqueue; other changes may be written together.
+    Controllers wait for Inqueue, so it is written immediately; other changes may be collected.
     """
     fresh = patch.body["status"]
     known = group.status
@@ -176,7 +176,7 @@ def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
 
 
 def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
-    """Return how long a patch may wait for changes that are likely to follow."""
+    """Return how many milliseconds a patch waits for further changes that are likely."""
     owner = group.meta.controller
     is_of_job = owner is not None and (owner.api_version, owner.kind) == (JOB.api_version, JOB.kind)
     if is_of_job and status.phase is GangPhase.COMPLETED:
@@ -191,7 +191,7 @@ def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
 
 
 def alternates(group: PodGroup, status: GangStatus) -> bool:
-    """Return whether a status only replaces one reason for lacking room by the other."""
+    """Return whether a status only replaces one reason for a lack of capacity by the other."""
     known = next((c for c in group.status.conditions if c.type == UNSCHEDULABLE), None)
     return (
         known is not None
@@ -208,7 +208,7 @@ def alternates(group: PodGroup, status: GangStatus) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of one gang in the status of its queue."""
+    """The contribution of one gang to the status of its queue."""
 
     queue: str
     held: Mapping[str, int]
@@ -216,7 +216,7 @@ class Share:
 
 
 def queue_share(gang: Gang, status: GangStatus) -> Share:
-    """Return what a gang adds to its queue; gangs without a PodGroup have no phase."""
+    """Return a gang's contribution to its queue; gangs without a PodGroup have no phase."""
     here = [task for task in gang.tasks if task.status.is_standing]
     held = {PODS: len(here), **total(task.shape.request for task in here)} if here else {}
     has_group = not gang.is_implicit and gang.uid != ""
@@ -224,7 +224,7 @@ def queue_share(gang: Gang, status: GangStatus) -> Share:
 
 
 def _add_number(numbers: dict[K, int], key: K, number: int) -> None:
-    """Add a number to that of a key; zero removes the key."""
+    """Add to the number of a key, and remove the key if the sum is zero."""
     total_now = numbers.get(key, 0) + number
     if total_now:
         numbers[key] = total_now
@@ -240,7 +240,7 @@ class Account:
     phases: dict[GangPhase, int] = field(default_factory=dict)
 
     def add(self, share: Share, times: int) -> None:
-        """Add a share, or remove one with -1; a share of zero is forgotten."""
+        """Add a share if `times` is 1, or subtract it if `times` is -1."""
         for name, amount in share.held.items():
             _add_number(self.held, name, times * amount)
         if share.phase is not None:
@@ -248,12 +248,12 @@ class Account:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no gang holds anything or has a phase."""
+        """Whether the account has no allocation and no PodGroup."""
         return not self.held and not self.phases
 
     @property
     def counts(self) -> QueueCounts:
-        """PodGroups by phase."""
+        """The number of PodGroups in each phase."""
         of = self.phases.get
         return QueueCounts(
             unknown=of(GangPhase.UNKNOWN, 0),
@@ -267,7 +267,7 @@ class Account:
 def sum_with_descendants(
     accounts: Mapping[str, Account], parents: Mapping[str, str]
 ) -> dict[str, dict[str, int]]:
-    """Return the allocation of each queue with its descendants; a cycle of parents is cut."""
+    """Return the allocation of each queue with its descendants; cycles of parents are cut."""
     held: dict[str, dict[str, int]] = {name: {} for name in parents}
     for name, account in accounts.items():
         at, seen = name, set[str]()
@@ -301,7 +301,7 @@ def usage_patch(queue: str, usage: Usage) -> StatusPatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _GangInputs:
-    """The inputs of the status of one gang."""
+    """The inputs from which the status of one gang is computed."""
 
     gang: Gang
     reason: Reason | None
@@ -309,7 +309,7 @@ class _GangInputs:
     is_enqueued: bool
 
     def has_same_inputs(self, other: _GangInputs) -> bool:
-        """Whether the other leads to the same status."""
+        """Return whether the other inputs lead to the same status."""
         return (
             self.gang is other.gang
             and self.group is other.group
@@ -320,7 +320,7 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """A PodGroup whose patch is deferred: since when, and since when phase and reason hold."""
+    """The times since when a patch is deferred, and since when its phase and reason hold."""
 
     since_ms: int
     phase: GangPhase
@@ -329,7 +329,7 @@ class _Deferred:
     code_ms: int
 
     def with_status(self, status: GangStatus, now_ms: int) -> _Deferred:
-        """Return the same with the current phase and reason."""
+        """Return a copy with the current phase and reason."""
         phase, code = status.phase, _code(status)
         return _Deferred(
             self.since_ms,
@@ -346,7 +346,7 @@ def _code(status: GangStatus) -> ReasonCode | None:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The last status of a gang; no inputs if it has to be computed again."""
+    """The last status of a gang; look: its inputs, or None if it has to be computed again."""
 
     look: _GangInputs | None
     share: Share
@@ -358,7 +358,7 @@ class _Seen:
 class _QueueReport:
     """The last status of a queue.
 
-    at_ms, written_ms: when it was up to date or patched, and when it was patched.
+    at_ms, written_ms: when it was last up to date or patched, and when it was last patched.
     """
 
     held: Mapping[str, int]
@@ -368,9 +368,9 @@ class _QueueReport:
 
 
 class StatusTracker:
-    """The status of every gang and queue, and the patches that write it.
+    """Tracks the status of every gang and queue, and returns the patches that write it.
 
-    due_ms: when deferred patches are due, even if nothing else changes; None if there are none.
+    due_ms: when deferred patches are due even without a change; None if no patch is deferred.
     """
 
     def __init__(self) -> None:
@@ -384,7 +384,8 @@ class StatusTracker:
     def record_refusal(self, ref: Ref, now_ms: int, *, is_conflict: bool = False) -> None:
         """Record that the server refused a status, so that it is computed and written again.
 
-        After a conflict (409) that is soon, `MAX_CONFLICTS` times within `AGAIN_MS`.
+        The retry follows after `AGAIN_MS`. After a conflict (409) it follows after `CONFLICT_MS`,
+        up to `MAX_CONFLICTS` times within `AGAIN_MS`.
         """
         pause_ms = AGAIN_MS
         if is_conflict:
@@ -402,7 +403,7 @@ class StatusTracker:
         group_of: Callable[[str], PodGroup | None],
         queues: Mapping[str, ApiQueue],
     ) -> list[StatusPatch]:
-        """Return the patches after a session; group_of, queues: objects as the server has them."""
+        """Return the patches after a session; group_of, queues: objects as the server reported."""
         snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
         for ref in [
             r for r, times in self._conflicts.items() if times[-1] + AGAIN_MS <= snapshot.taken_ms
@@ -467,7 +468,7 @@ class StatusTracker:
         self._add_share(share, 1)
 
     def _add_share(self, share: Share, times: int) -> None:
-        """Add a share to the account of its queue; an empty account is forgotten."""
+        """Add a share to the account of its queue, and delete the account if it is empty."""
         account = self._accounts.setdefault(share.queue, Account())
         account.add(share, times)
         if account.is_empty:
@@ -501,7 +502,7 @@ class StatusTracker:
     def _is_queue_due(
         self, name: str, wanted: tuple[Mapping[str, int], QueueCounts], now_ms: int
     ) -> bool:
-        """Whether a queue has another status than before, or its correction is due."""
+        """Return whether a patch of a queue is due now; otherwise defer it."""
         said = self._said.get(name)
         if said is None:
             return True

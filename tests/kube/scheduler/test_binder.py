@@ -511,7 +511,7 @@ async def test_a_claim_that_others_took_keeps_its_pod_unbound() -> None:
     async with world.at_work():
         await world.binder.until_idle()
     assert world.failures["ns/a-0"].word == "ClaimNotReserved"
-    assert "has got other devices" in world.problem("a")
+    assert "is allocated to other devices" in world.problem("a")
     assert world.node_of("ns/a-0") == ""
     assert allocation(world)
 

@@ -103,7 +103,7 @@ def test_a_claim_that_nobody_can_change_is_named() -> None:
     api = FakeApi(claim)
     api.refuse("patch", no)
     why = reserve(api)
-    assert "resource claim ns/c can not be changed by whoever writes JSON" in why
+    assert "resource claim ns/c can not be changed by JSON clients" in why
     assert "spec: field is immutable" in why
 
 
@@ -117,8 +117,8 @@ def test_a_second_pod_is_added() -> None:
 @pytest.mark.parametrize(
     ("claim", "grant", "why"),
     [
-        (has(device="d1"), GRANT, "has got other devices"),
-        (device_claim("c"), SHARE, "has lost its devices"),
+        (has(device="d1"), GRANT, "is allocated to other devices"),
+        (device_claim("c"), SHARE, "is no longer allocated"),
         (None, GRANT, "does not exist any more"),
     ],
 )

@@ -546,5 +546,5 @@ async def test_an_eviction_waits_for_its_nomination_until_a_deadline(
         "eviction of ns/old-0 waits: for=nomination gang=ns/new "
         "unwritten=Pod ns/new-0, PodGroup ns/old/evicted"
     )
-    assert "goes out before its nominations are written: gang=ns/new" in goes
+    assert "is sent before its nominations are written: gang=ns/new" in goes
     assert world.evictor.count_waiting() == {"answer": 0}

@@ -226,7 +226,8 @@ def test_evictions_are_told_with_for_whom() -> None:
     victim = Victim(Evict("ns/old-0", "n1", "reclaim", "ns/g"), "u")
     note = evicted(victim)
     assert (str(note.about), note.uid, note.type) == ("Pod ns/old-0", "u", EventType.NORMAL)
-    assert (note.reason, note.message) == ("Evict", "evicted by reclaim: its room is for ns/g")
+    assert note.reason == "Evict"
+    assert note.message == "evicted by reclaim: its resources are for ns/g"
     note = not_evicted(victim, TooMany(429, "TooManyRequests", "the budget says no"))
     assert (note.reason, note.message) == (
         "FailedEvict",
@@ -254,8 +255,8 @@ def test_a_queue_with_a_limit_is_told_that_it_gives_back(
     if note is not None:
         assert (str(note.about), note.uid, note.reason) == ("Queue lab", "u-q", "OveruseReclaimed")
         assert note.message == (
-            "more is held than is deserved and volcano.sh/overuse-tolerance=0 allows: "
-            "pods are evicted to make room for ns/big"
+            "usage is above deserved and volcano.sh/overuse-tolerance=0: "
+            "pods are evicted for ns/big"
         )
 
 
@@ -263,7 +264,7 @@ def test_a_pod_that_moves_is_told_where_its_place_is_kept() -> None:
     note = evicted(Victim(Evict("ns/g-0", "n1", "consolidation", "ns/new", to="n2"), "u"))
     assert note.reason == "Consolidation"
     assert note.message == (
-        "evicted by consolidation: its room is for ns/new; a place on n2 is kept for it"
+        "evicted by consolidation: its resources are for ns/new; capacity on n2 is kept for it"
     )
 
 

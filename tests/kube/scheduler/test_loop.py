@@ -617,8 +617,8 @@ async def test_queues_that_lend_without_reclaim_are_remarked(
     async with plant.at_work():
         await plant.sessions(1)
     assert plant.advice == [
-        "queues such as team are reclaimable, but the actions of policy.conf lack `reclaim`: what "
-        "they lend is not given back before it is free"
+        "queues such as team are reclaimable, but the actions of policy.conf lack `reclaim`: "
+        "capacity that they lend does not return before it is free"
     ]
     assert plant.advice[0] in caplog.text
 
