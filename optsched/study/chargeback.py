@@ -1,8 +1,8 @@
-"""Accounting of what queues and users held, in exact integers.
+"""Accounting of the resources that queues and users held, in exact integers.
 
-The unit is the GPU-microsecond: thousandths of a GPU times milliseconds. A GPU for an hour is 3 600
-000 000 of it; a pod with a part of a GPU is charged the thousandths that it requests. Nothing is
-counted before an instant (the end of a warm-up) or after the last recorded one.
+The unit is the GPU-microsecond: thousandths of a GPU times milliseconds. A GPU-hour is
+3 600 000 000 GPU-microseconds. A pod with a GPU share is charged the thousandths that it requests.
+Usage during the warm-up and after the last recorded instant is not counted.
 """
 
 from __future__ import annotations
@@ -52,13 +52,12 @@ class Amounts:
     """Held amounts in GPU-microseconds and, where noted, CPU-microseconds."""
 
     jobs: int = 0  # gangs that have arrived
-    held: int = 0  # from when pods have a node until they leave it
-    # Of that, what gangs held before they had their minimum: Crater's bills begin after it
+    held: int = 0  # held by pods from binding until they leave their node
+    # Part of `held` before the gang had its minimum; Crater's bills begin at the minimum
     idle: int = 0
-    # Of that, work lost to evictions and moves, which has to be repeated, and what evicted pods
-    # held until they had left
+    # Part of `held`: work lost to evictions and moves, and usage of evicted pods while terminating
     evicted: int = 0
-    failed: int = 0  # of that, work that was lost to nodes that failed
+    failed: int = 0  # part of `held`: work lost to node failures
     cpu_held: int = 0  # CPU-microseconds: thousandths of a CPU times milliseconds
 
     def __add__(self, other: Amounts) -> Amounts:
@@ -72,7 +71,7 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """The charge of one user in one queue. user: empty if no user is named."""
+    """The charge of one user in one queue; `user` is empty if no user is named."""
 
     queue: str
     user: str
@@ -87,7 +86,7 @@ class Chargeback:
 
     @property
     def total(self) -> Amounts:
-        """The total."""
+        """Sum of all charges."""
         return sum((c.amounts for c in self.charges), Amounts())
 
     @property
@@ -159,12 +158,12 @@ def together(several: Iterable[Chargeback]) -> Chargeback:
 
 
 def as_numbers(found: Amounts) -> dict[str, int]:
-    """Return the integers by name and unit."""
+    """Return the amounts by column name, which includes the unit."""
     return {_COLUMNS[f.name]: getattr(found, f.name) for f in fields(found)}
 
 
 def of_json(found: Mapping[str, Any]) -> Chargeback:
-    """Read what `Chargeback.as_json` wrote."""
+    """Return the charges from the JSON of `Chargeback.as_json`."""
     return Chargeback(
         tuple(
             Charge(c["queue"], c["user"], Amounts(**{k: c[v] for k, v in _COLUMNS.items()}))
@@ -181,11 +180,11 @@ def hours_text(held_us: int, digits: int = 6) -> str:
 
 
 def user_of(gang: Gang) -> str:
-    """Return the user who is charged for a gang; empty if none is named.
+    """Return the user who is charged for a gang; empty if no user is named.
 
-    Its annotation `optsched.io/user`, which readers of traces set from their column of users; else
-    the label `optsched.io/user` of its first pod that has one, else Crater's label
-    `crater.raids.io/task-user`.
+    The user is taken from the gang's annotation `optsched.io/user`, which trace readers set from
+    the user column. Otherwise it is the first pod label `optsched.io/user`, and otherwise the first
+    pod label `crater.raids.io/task-user` of Crater.
     """
     named = gang.annotations.get(USER)
     labels = (task.labels.get(name) for name in (USER, CRATER_USER) for task in gang.tasks)
@@ -205,14 +204,14 @@ def chargeback(trace: Trace, events: Iterable[Event], *, warm_up_ms: int = 0) ->
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A task's use of a node. since_ms: start of the charge. milli, cpu_m: its amounts."""
+    """A task's usage of a node: start of the charge, thousandths of a GPU and of a CPU."""
 
     since_ms: int
     milli: int
     cpu_m: int
 
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
-        """Return its use, and the part before its gang ran. ran_ms: None if it never ran."""
+        """Return the usage until `until_ms`; the part before `ran_ms` is idle (None: all)."""
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
         return Amounts(
@@ -220,15 +219,15 @@ class Usage:
         )
 
     def lost(self, from_ms: int, until_ms: int) -> int:
-        """Return the part of it whose work is lost."""
+        """Return the GPU usage between two instants, whose work is lost."""
         return self.milli * max(until_ms - max(self.since_ms, from_ms), 0)
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A gang that has arrived: the requests and nodes of its tasks.
+    """A gang that has arrived: the requests and the usage of its tasks.
 
-    since_ms: when the present run began; None while it does not run.
+    `since_ms`: start of the current run; None while the gang does not run.
     """
 
     payer: tuple[str, str]
@@ -267,7 +266,7 @@ class Charging:
             case Bind():
                 self._sit(self._jobs[event.job], event.places)
             case Move():
-                # The moved tasks begin again elsewhere; the gang resumes from its checkpoint.
+                # Moved tasks restart on another node; the gang resumes from its checkpoint.
                 job = self._jobs[event.job]
                 self._lose(job, event.lost_ms, "")
                 self._rise(job, [place.task for place in event.places])
@@ -289,7 +288,7 @@ class Charging:
                 pass
 
     def total(self, until_ms: int | None = None) -> Chargeback:
-        """Return all charges up to an instant (default: the last event), with running tasks."""
+        """Return all charges up to an instant, including running tasks; default: last event."""
         end_ms = self._now_ms if until_ms is None else until_ms
         found = dict(self._found)
         for job in self._jobs.values():
@@ -321,7 +320,7 @@ class Charging:
             self._staying.append((job.payer, seat, self._now_ms + job.grace_ms))
 
     def _lose(self, job: _Job, lost_ms: int, cause: str) -> None:
-        """Charge the lost work of a run: for each task the part during which it ran."""
+        """Charge the work lost in the last `lost_ms` to every task that ran during this time."""
         from_ms = self._now_ms - lost_ms
         lost = sum(seat.lost(from_ms, self._now_ms) for seat in job.seats.values())
         kind = Amounts(failed=lost) if cause == _NODE else Amounts(evicted=lost)
@@ -334,11 +333,11 @@ class Charging:
 def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
     """Return the charges between the first and the last snapshot of a cluster.
 
-    A pod holds its requests from when it was bound, or from the first picture on where that was
-    before, until the first picture in which it has left its node. A gang that had its minimum and
-    has it no more in the next picture, where it waits, has been evicted, or has failed where a node
-    of its was not ready then: lost is what its pods have done since they came or last saved their
-    work (`optsched.io/checkpointed-at`). The finer the pictures, the finer all this.
+    A pod holds its requests from its binding, or from the first snapshot if it was bound before,
+    until the first snapshot in which it has left its node. A gang that had its minimum and waits
+    below it in the next snapshot was evicted; if a node of a lost pod was not ready, it has failed.
+    The lost work is that since the pods started or last saved their work
+    (`optsched.io/checkpointed-at`). More frequent snapshots make the charges more accurate.
     """
     first_ms = snapshots[0].taken_ms if snapshots else 0
     watched: dict[str, _Watched] = {}
@@ -355,7 +354,7 @@ def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """A gang in recorded snapshots. ran_ms: since when its minimum runs, or None."""
+    """A gang in recorded snapshots; `ran_ms`: since when its minimum runs, or None."""
 
     payer: tuple[str, str]
     first_ms: int
@@ -364,11 +363,11 @@ class _Watched:
     ran_ms: int | None = None
 
     def observe(self, gang: Gang | None, snapshot: Snapshot) -> None:
-        """Process the gang of the next snapshot; None if it is missing."""
+        """Process the gang of the next snapshot; None if the snapshot does not have the gang."""
         now_ms = snapshot.taken_ms
         tasks = gang.tasks if gang is not None else ()
         held = {t.key: t for t in tasks if t.status.holds_resources}
-        # A pod that is made again has the same name and is another one.
+        # A recreated pod has the same name but another UID.
         present = {(key, task.uid, task.node) for key, task in held.items()}
         left = [k for k, (task, _) in self.seats.items() if (k, task.uid, task.node) not in present]
         is_over = bool(tasks) and all(t.status in _OVER for t in tasks)

@@ -1,12 +1,12 @@
 """An emulated cluster in memory, and the gang experiment on it.
 
-The cluster consists of objects, a scheduler and emulated nodes. It has the same ports as a real
-cluster, so that both can play the same scenarios. Time passes only on request.
+The cluster consists of objects, a scheduler and emulated nodes. It has the same interface as a real
+cluster, so the same scenarios run on both. Time passes only on request.
 
-The experiment has jobs that need all tasks together, with and without gang scheduling. Each job has
-2 parameter servers of 1 CPU and 4 workers of 2 CPU, 10 CPU in all, and makes progress only while
-all six run. On 4 nodes of 4 CPU one job fits at a time. Slides of kube-batch and Volcano (2019)
-report 1, 2 and 5 jobs: without gangs they hold each other's resources forever.
+The experiment runs jobs that need all tasks together, with and without gang scheduling. Each job
+has 2 parameter servers of 1 CPU and 4 workers of 2 CPU, 10 CPU in all, and makes progress only
+while all six run. On 4 nodes of 4 CPU one job fits at a time. Slides of kube-batch and Volcano
+(2019) report 1, 2 and 5 jobs: without gangs, several jobs block each other forever.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FAIL_ANNOTATION = "optsched.io/fail"
 class EmulatedCluster:
     """Objects by kind and key, scheduled by sessions.
 
-    `now_ms`: the time there. `last_plan`: the last plan; None before the first.
+    `now_ms`: time of the cluster. `last_plan`: plan of the last session; None before the first.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class EmulatedCluster:
         self._objects.pop((kind, key), None)
 
     def objects(self, kind: str) -> Iterator[dict[str, Any]]:
-        """The objects of a kind, in key order."""
+        """Yield the objects of a kind in key order."""
         for found, key in sorted(self._objects):
             if found == kind:
                 yield self._objects[found, key]
@@ -117,23 +117,23 @@ ROLE_LABEL = "volcano.sh/task-spec"
 SCHEDULER = "optsched"
 
 PATIENCE = 10
-"""How many quiet times a task may take to start while some CPU is idle."""
+"""Multiple of the quiet time after which jobs count as stuck although CPU is idle."""
 
 
 class Stage(Protocol):
-    """The cluster of the experiment."""
+    """The cluster on which the experiment runs."""
 
     def apply(self, manifests: Sequence[Mapping[str, Any]]) -> None:
         """Create objects."""
 
     def pods(self) -> Iterable[Mapping[str, Any]]:
-        """The pods of the experiment."""
+        """Return the pods of the experiment."""
 
     def complete(self, names: Sequence[str]) -> None:
-        """Let pods succeed."""
+        """Make pods succeed."""
 
     def clear(self) -> None:
-        """Delete all pods and PodGroups of the experiment, and wait for it."""
+        """Delete all pods and PodGroups of the experiment, and wait until they are deleted."""
 
     def advance(self) -> float:
         """Let a little time pass; return a monotonic time in seconds."""
@@ -159,9 +159,9 @@ class Progress:
 
     seconds: float  # since the jobs were created
     jobs: Mapping[str, JobState]  # by name
-    # Seconds at which jobs were done, by name
+    # Seconds at which jobs completed, by name
     finished_at: Mapping[str, float] = field(default_factory=dict)
-    # Whether nothing can move any more: no job has all its tasks, and nothing has changed for long
+    # Whether the jobs are deadlocked: no job runs all its tasks, and no state has changed for long
     is_stuck: bool = False
 
     def deadlock(self, num_cpus: int) -> str:
@@ -199,11 +199,11 @@ def play(
 ) -> Iterator[Progress]:
     """Run one round; yield the progress after every step.
 
-    `stage`: where to play; cleared before. `num_jobs`: how many jobs are created at once.
-    `min_member`: tasks of a job that start together: 6 makes it a gang, 1 leaves each task to
-    itself. `num_cpus`: the CPUs of all nodes together. `run_seconds`: how long a job must run with
-    all its tasks. `quiet_seconds`: how long nothing has to change until jobs that hold all CPUs
-    count as stuck.
+    `stage`: the cluster, which is cleared first. `num_jobs`: number of jobs created together.
+    `min_member`: tasks of a job that start together; 6 makes the job a gang, 1 starts tasks
+    independently. `num_cpus`: CPUs of all nodes. `run_seconds`: time that a job must run with all
+    its tasks. `quiet_seconds`: time without change after which jobs that hold all CPUs count as
+    stuck.
     """
     jobs = [f"tf{i}" for i in range(num_jobs)]
     stage.clear()
@@ -225,7 +225,7 @@ def play(
             if state.is_complete:
                 finished.setdefault(job, now - start)
         works = any(state.running == TASKS for state in states.values())
-        # While a CPU is idle the scheduler may only be slow: that is no deadlock yet.
+        # While a CPU is idle, the scheduler may only be slow, so wait longer for a deadlock.
         is_full = sum(state.cpus for state in states.values()) >= num_cpus
         patience_s = quiet_seconds if is_full else PATIENCE * quiet_seconds
         stuck = not works and now - changed >= patience_s

@@ -65,7 +65,7 @@ def test_people_see_means_and_differences() -> None:
     assert lines[0] == "means over 1 replay of each model"
     assert "against volcano-compatible: paired, 95 % intervals for all figures together" in lines
     assert lines[-1] == (
-        "too few were played to call a model better or worse: 1 distinct trace of at least 6"
+        "too few replays to call a model better or worse: 1 distinct trace of at least 6"
     )
     assert any(line.split()[:3] == ["shortest-remaining", "JCT", "mean"] for line in lines)
 

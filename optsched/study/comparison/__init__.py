@@ -1,1 +1,1 @@
-"""Models compared on the same traces: a grid of replays, and paired differences of figures."""
+"""Compare models on the same traces: a grid of replays, and paired differences of metrics."""

@@ -1,12 +1,13 @@
 """Metrics by which models are compared, and their differences paired by trace.
 
-A claim needs both of two conditions, so that it holds for figures of any scale and shape:
+A difference is significant only if both of two tests agree, so that metrics of any scale and
+distribution can be judged:
 
 - The simultaneous interval excludes zero: Student's t with Bonferroni's correction.
-- The sign-flip test rejects: under the null hypothesis either model could have been the other, so
-  that the signs of all differences of a pair flip together. The greatest standardised sum over all
-  figures is the statistic, which corrects for their number (Westfall and Young, Resampling-Based
-  Multiple Testing, 1993, §2.3).
+- The sign-flip test rejects. Under the null hypothesis the two models of a pair are exchangeable,
+  so the signs of all differences of a pair flip together. The statistic is the maximum of the
+  standardised sums over all metrics, which corrects for their number (Westfall and Young,
+  Resampling-Based Multiple Testing, 1993, §2.3).
 """
 
 from __future__ import annotations
@@ -72,11 +73,11 @@ def duration_text(seconds: float) -> str:
 class Figure:
     """One metric of `Metrics`."""
 
-    name: str  # its column in tables and files
-    path: tuple[str, ...]  # where it is in the figures of a result
-    unit: str = ""  # `s`, `part` of one, `hours`, or empty for a plain number
-    is_better_low: bool | None = True  # whether less is better; None where neither is
-    # Whether the clock of the machine measures it: no claim rests on such figures
+    name: str  # column name in tables and files
+    path: tuple[str, ...]  # path of keys in the metrics of a result
+    unit: str = ""  # `s`, `part` (a fraction of one), `hours`, or empty for a plain number
+    is_better_low: bool | None = True  # whether lower is better; None for no direction
+    # Whether the machine's clock measures the metric; such metrics are never judged
     is_timed: bool = False
 
     @property
@@ -123,11 +124,11 @@ SHOWN: Final = (
     *("finished", "JCT mean", "JCT p95", "queueing mean", "makespan", "allocation"),
     *("fragmentation", "DRF distance", "ρ worst", "preemptions", "lost"),
 )
-"""Those that are worth a column on a screen."""
+"""Names of the metrics that are shown in the terminal."""
 
 
 FLIPS: Final = 4_000
-"""Random sign flips where there are too many to go through all of them."""
+"""Number of random sign flips, if there are too many to enumerate."""
 CONFIDENCE: Final = 0.95
 _ALL_FLIPS_UP_TO: Final = 13
 _ROUNDING: Final = 1e-12
@@ -141,13 +142,13 @@ class Difference:
     # low, high: ends of the simultaneous interval; None with fewer than `least_pairs`
     low: float | None
     high: float | None
-    pairs: int  # how many there were
-    # Of the sign-flip test, corrected for all figures and models; None with fewer pairs
+    pairs: int  # number of pairs
+    # p-value of the sign-flip test, corrected for all metrics and models; None with fewer pairs
     p_value: float | None
 
     @property
     def is_clear(self) -> bool:
-        """Whether interval and test leave no doubt about the sign."""
+        """Whether the interval excludes zero and the sign-flip test rejects."""
         if self.low is None or self.high is None or self.p_value is None:
             return False
         return self.low * self.high > 0 and self.p_value <= 1 - CONFIDENCE
@@ -156,7 +157,7 @@ class Difference:
 def least_pairs(num_models: int = 1) -> int:
     """Return the fewest pairs with which the test can reject: 6 for one model, 7 for two or three.
 
-    `num_models`: how many models are held against the first.
+    `num_models`: number of models compared with the first.
     """
     pairs = 1
     while 2.0 ** (1 - pairs) * num_models > 1 - CONFIDENCE:
@@ -167,13 +168,12 @@ def least_pairs(num_models: int = 1) -> int:
 def paired_differences(
     differences: Sequence[Sequence[float | None]], num_models: int = 1, seed: int = 0
 ) -> list[Difference | None]:
-    """Return mean, interval and corrected p-value of each figure.
+    """Return mean, interval and corrected p-value of each metric; None if no pair has a value.
 
-    `differences`: one row a figure, one column a pair of replays: the value of a model less that of
-    the first one; None where a figure was not measured. `num_models`: how many models are held
-    against the first: all claims together are wrong with a probability of at most 5 %. `seed`: of
-    random sign flips; the same seed gives the same p-values. Returns one entry a figure; None where
-    no pair has a value.
+    `differences`: one row per metric and one column per pair of replays. An entry is the value of a
+    model less that of the first model, or None if not measured. `num_models`: number of models
+    compared with the first; the family-wise error rate of all claims is at most 5 %. `seed`: seed
+    of random sign flips; the same seed gives the same p-values.
     """
     if not differences:
         return []
@@ -185,7 +185,7 @@ def paired_differences(
     is_tested = (number >= least_pairs(num_models)) & known.any(axis=1)
     p_values = np.ones(len(table))
     if is_tested.any():
-        # How often flipped signs give as great a sum in any figure.
+        # The p-value is the fraction of flips whose maximum sum is at least the observed sum.
         tested, counts = known[is_tested], number[is_tested]
         scaled = tested / np.sqrt(counts * (tested**2).sum(axis=1))[:, None]
         greatest = np.abs(_flips(known.shape[1], seed) @ scaled.T).max(axis=1)
@@ -208,7 +208,7 @@ def _difference(
     if pairs < least_pairs(num_models):
         return Difference(mean, None, None, pairs, None)
     quantile = float(stdtrit(pairs - 1, 1 - (1 - CONFIDENCE) / 2 / num_claims))
-    # Equal differences have no spread; what rounding makes of them is none.
+    # Equal differences have no spread: ignore a spread that is only rounding.
     spread = 0.0 if np.ptp(apart) <= _ROUNDING * np.abs(apart).max() else float(apart.std(ddof=1))
     half = quantile * spread / pairs**0.5
     return Difference(mean, mean - half, mean + half, pairs, p_value)
@@ -216,12 +216,12 @@ def _difference(
 
 @lru_cache(maxsize=4)
 def _flips(pairs: int, seed: int) -> NDArray[np.float64]:
-    """Rows of signs of all pairs."""
+    """Return rows of signs, one column per pair."""
     if pairs <= _ALL_FLIPS_UP_TO:
-        # The first sign stays: to flip all of them changes no absolute value.
+        # The first sign is fixed, because flipping all signs changes no absolute value.
         bits = np.arange(2 ** (pairs - 1))[:, None] >> np.arange(pairs)[None, :] & 1
         return (1.0 - 2.0 * bits[:, ::-1]).astype(np.float64)
     drawn = np.random.default_rng(seed).integers(2, size=(FLIPS, pairs))
-    # The observation is one of the flips, so that no p-value is zero.
+    # The observation counts as one of the flips, so no p-value is zero.
     found: NDArray[np.float64] = np.vstack([np.ones(pairs), 1.0 - 2.0 * drawn])
     return found

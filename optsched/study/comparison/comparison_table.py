@@ -41,18 +41,18 @@ class Row:
 
     @property
     def replay(self) -> tuple[str, int]:
-        """Trace and seed, which pair the models."""
+        """Trace and seed, by which replays of different models are paired."""
         return self.trace, self.seed
 
     @cached_property
     def jobs(self) -> dict[str, JobTimes] | None:
-        """Times of the jobs by name; None if the result has none."""
+        """Times of the jobs by name; None if the result lists no jobs."""
         found = self.result.get("jobs")
         return None if found is None else read_job_times(found)
 
     @cached_property
     def finished(self) -> frozenset[str]:
-        """Names of the jobs that finished; none if the result lists no jobs."""
+        """Names of the jobs that finished; empty if the result lists no jobs."""
         jobs = (self.jobs or {}).items()
         return frozenset(name for name, job in jobs if job.ended_ms is not None)
 
@@ -68,7 +68,7 @@ class Comparison:
 
     models: Sequence[str]  # in the order of the grid; the others are compared with the first
     rows: Sequence[Row]  # by model, trace and seed, in the order of the grid
-    failures: Mapping[str, str]  # cells that could not be played, and why
+    failures: Mapping[str, str]  # error message by cell, for cells that could not be replayed
     is_complete: bool
 
     @classmethod
@@ -78,7 +78,7 @@ class Comparison:
         results: Mapping[str, Mapping[str, Any]],
         failures: Mapping[str, str],
     ) -> Self:
-        """Return the comparison of a grid. results: by key of the cell. failures: by its name."""
+        """Return the comparison of a grid; `results` by cell key, `failures` by cell name."""
         rows = [
             Row(cell.model, cell.trace, cell.seed, results[cell.key])
             for cell in cells
@@ -89,14 +89,14 @@ class Comparison:
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Self:
-        """Read what `as_json` wrote."""
+        """Return the comparison from the JSON of `as_json`."""
         rows = [Row(c["model"], c["trace"], c["seed"], c["result"]) for c in found["cells"]]
         models = tuple(m["name"] for m in found["models"])
         return cls(models, rows, found["failures"], found["complete"])
 
     @property
     def least_pairs(self) -> int:
-        """Distinct traces that a claim needs."""
+        """Minimum number of distinct traces for a claim."""
         return least_pairs(max(len(self.models) - 1, 1))
 
     @cached_property
@@ -114,7 +114,7 @@ class Comparison:
         return {replay: frozenset.intersection(*each) for replay, each in self._finished.items()}
 
     def value(self, row: Row, figure: Figure) -> float | None:
-        """Return a metric of a replay; times count jobs that finished under every model."""
+        """Return a metric of a replay; job times cover only jobs that finished under all models."""
         if figure.path[0] not in _TIMES or row.jobs is None:
             return figure.value(row.result["metrics"])
         return figure.value(self._over_common[row.model, row.trace, row.seed])
@@ -128,7 +128,7 @@ class Comparison:
         }
 
     def unfinished(self, model: str) -> dict[tuple[str, int], tuple[str, ...]]:
-        """Return jobs that finished under another model only, by trace and seed."""
+        """Return jobs that finished only under other models, by trace and seed."""
         return {
             row.replay: tuple(sorted(missing))
             for row in self.rows
@@ -142,7 +142,7 @@ class Comparison:
         return merge_reasons(row.result for row in self.rows if row.model == model)
 
     def has_equal_jobs(self, model: str) -> bool:
-        """Return whether a model and the first one finished equal jobs in every replay."""
+        """Return whether a model and the first model finished the same jobs in every replay."""
         base = {r.replay: r for r in self.rows if r.model == self.models[0]}
         pairs = [(base[r.replay], r) for r in self.rows if r.model == model and r.replay in base]
         return all(a.identity_of_finished == b.identity_of_finished for a, b in pairs)
@@ -156,15 +156,15 @@ class Comparison:
     def difference(self, model: str, figure: Figure) -> Difference | None:
         """Return the paired difference to the first model; None without common traces.
 
-        Replays of one trace with several seeds count as one pair, by their mean: a solver's seed is
-        no other trace.
+        Replays of one trace with several seeds are averaged into one pair, because another seed of
+        the solver is not an independent trace.
         """
         return self._differences[model][figure.name]
 
     def verdict(self, model: str, figure: Figure) -> str:
         """Return whether a model is better or worse than the first; empty if unclear.
 
-        No model is where other jobs have finished, in any figure but their number.
+        If the two models finished different jobs, only the number of finished jobs is judged.
         """
         found = self.difference(model, figure)
         if found is None or not found.is_clear or not figure.is_judged:
@@ -175,17 +175,17 @@ class Comparison:
 
     @property
     def reservations(self) -> list[str]:
-        """Return why no difference is called better or worse: sentences without a full stop."""
+        """Reasons why no difference is called better or worse, as sentences without full stop."""
         found, others = [], self.models[1:]
         pairs = min((len(self._pairs(model)) for model in others), default=0)
         if others and pairs < self.least_pairs:
             played = "1 distinct trace" if pairs == 1 else f"{pairs} distinct traces"
             found.append(
-                f"too few were played to call a model better or worse: {played} "
+                f"too few replays to call a model better or worse: {played} "
                 f"of at least {self.least_pairs}"
             )
         found += [
-            f"{model} finished other jobs than {self.models[0]}: it is not called better or worse"
+            f"{model} and {self.models[0]} finished different jobs: no metric is judged"
             for model in others
             if not self.has_equal_jobs(model)
         ]

@@ -1,8 +1,8 @@
 """Executors of a grid's cells: this process, worker processes or a Dask cluster.
 
-Dask moves pickled code between processes: whoever reaches a scheduler of Dask can run anything on
-its workers. Clusters that are made here listen on the loopback interface alone, and one elsewhere
-is spoken to over TLS only.
+Dask sends pickled code between processes, so any client that reaches a Dask scheduler can run code
+on its workers. Local clusters of this module listen on the loopback interface only; a remote
+cluster is reached over TLS only.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
     from optsched.study.comparison.grid import Cell
 
-INSTALL = "Dask is not installed: `pip install 'optsched[study]'`, or --workers 0 to do without"
+INSTALL = "Dask is not installed: `pip install 'optsched[study]'`, or use --workers 0"
 CONNECT_S = 10
 WORKERS_S = 60
-"""How long a cluster may take until its first worker is connected."""
+"""Seconds until the first worker of a cluster must be connected."""
 
 
 class ExecutorError(Exception):
@@ -69,7 +69,7 @@ class Here:
 
 @dataclass(frozen=True)
 class OnDask:
-    """Runs cells on Dask workers; cells of a failed worker move to another one."""
+    """Runs cells on Dask workers; cells of a failed worker move to another worker."""
 
     client: Client
     clock: Clock
@@ -86,8 +86,8 @@ class OnDask:
             if future.status == "finished":
                 yield Done(cell_of[future], future.result())
             elif future.status in ("cancelled", "lost"):
-                gone = "the scheduler of Dask has gone, or has lost it"
-                fault = f"{gone}: the same command plays what is left"
+                gone = "the Dask scheduler has stopped, or has lost this replay"
+                fault = f"{gone}: run the same command again to replay the missing cells"
                 yield Done(cell_of[future], None, fault)
             else:
                 error = future.exception()
@@ -96,13 +96,13 @@ class OnDask:
 
 
 class VersionError(Exception):
-    """A worker has another version, which could decide differently."""
+    """A worker runs another version of optsched, which could decide differently."""
 
 
 def _played(cell: Cell, clock: Clock, wanted: str) -> dict[str, Any]:
     if wanted != __version__:
         raise VersionError(
-            f"this worker has optsched {__version__}, who asks has {wanted}: install the same"
+            f"this worker has optsched {__version__}, the client has {wanted}: install the same"
         )
     return cell.played(clock)
 
@@ -125,7 +125,7 @@ class Tls:
 def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
     """Yield local workers of one thread each, on the loopback interface only.
 
-    Raises `ExecutorError` where Dask is not installed, or its processes do not start.
+    Raises `ExecutorError` if Dask is not installed, or its processes do not start.
     """
     try:
         from distributed import Client, LocalCluster
@@ -141,7 +141,7 @@ def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
         )
     except (OSError, RuntimeError) as e:
         raise ExecutorError(
-            f"{num_workers} processes of Dask do not start: take fewer, or --workers 0: {e}"
+            f"{num_workers} Dask processes do not start: use fewer, or --workers 0: {e}"
         ) from e
     with cluster, Client(cluster) as client:
         yield OnDask(client, clock)
@@ -151,8 +151,8 @@ def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
 def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
     """Yield the cluster of a Dask scheduler.
 
-    Raises `ExecutorError` where Dask is not installed, the address is not valid, it would be
-    reached over the network without TLS, or no scheduler answers.
+    Raises `ExecutorError` if Dask is not installed, the address is invalid, the connection would
+    cross the network without TLS, or no scheduler answers.
     """
     check_address(address, tls)
     try:
@@ -190,10 +190,10 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
 
 
 def _shake_hands(address: str, security: Security | None) -> None:
-    """Check that a Dask scheduler answers; raise OSError or TimeoutError if not.
+    """Check that a Dask scheduler answers; raise OSError, ValueError or TimeoutError if not.
 
-    `Client` waits forever for a server that accepts a connection and says nothing. In a thread,
-    since the caller may have a running event loop.
+    `Client` waits forever for a server that accepts a connection and sends nothing. The check runs
+    in a thread, because the caller may have a running event loop.
     """
     from distributed.comm import connect
 
@@ -207,7 +207,7 @@ def _shake_hands(address: str, security: Security | None) -> None:
     def run() -> None:
         try:
             asyncio.run(greet())
-        except Exception as e:  # the answer of an unknown server may be read as anything
+        except Exception as e:  # the response of an unknown server can raise any error
             found.append(e)
 
     thread = Thread(target=run, daemon=True)
@@ -218,7 +218,7 @@ def _shake_hands(address: str, security: Security | None) -> None:
     if found and isinstance(found[0], (OSError, ValueError)):
         raise found[0]
     if found:
-        raise ValueError("what answers there does not speak as Dask does") from found[0]
+        raise ValueError("the server does not use the protocol of Dask") from found[0]
 
 
 def check_address(address: str, tls: Tls) -> None:
@@ -229,12 +229,12 @@ def check_address(address: str, tls: Tls) -> None:
     except ValueError:
         is_whole = False
     if not is_whole:
-        raise ExecutorError(f"{address}: is no address of Dask: write tls://HOST:PORT")
+        raise ExecutorError(f"{address}: is not a Dask address: write tls://HOST:PORT")
     if parts.scheme == "tls" and not tls.is_complete:
         raise ExecutorError(f"{address}: needs --dask-ca, --dask-cert and --dask-key")
     if parts.scheme == "tcp" and not _is_loopback(parts.hostname or ""):
         raise ExecutorError(
-            f"{address}: is beyond this machine and without TLS, whoever is in between could run "
+            f"{address}: is a remote address without TLS, which lets others on the network run "
             "code here: write tls://, with --dask-ca, --dask-cert and --dask-key"
         )
 

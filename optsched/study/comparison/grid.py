@@ -1,4 +1,4 @@
-"""A grid of independent replays: models × traces × seeds, and the outcomes of its jobs."""
+"""A grid of independent replays, models × traces × seeds, and the outcomes of their jobs."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ UNDECIDED: Final = ("Undecided", "arrived after the last session")
 
 
 def columns_of(jobs: Iterable[JobTimes]) -> dict[str, list[object]]:
-    """Return times of jobs as JSON, one list per field."""
+    """Return the times of jobs as JSON, one list per field."""
     every = list(jobs)
     return {name: [getattr(job, name) for job in every] for name in _COLUMNS}
 
 
 def read_job_times(found: Mapping[str, Sequence[Any]]) -> dict[str, JobTimes]:
-    """Read what `columns_of` wrote, by name of the job."""
+    """Return the times of jobs by name, from the JSON of `columns_of`."""
     rows = zip(*(found[name] for name in _COLUMNS), strict=True)
     return {job.name: job for job in (JobTimes(*row) for row in rows)}
 
 
 def measure_jobs(jobs: Iterable[JobTimes], names: Collection[str]) -> dict[str, Any]:
-    """Return metrics of times over the named jobs, as in `Metrics`."""
+    """Return the time metrics of `Metrics`, computed over the named jobs."""
     found = [job for job in jobs if job.name in names]
     jct = [(j.ended_ms - j.arrived_ms) / 1000 for j in found if j.ended_ms is not None]
     queueing = [(j.started_ms - j.arrived_ms) / 1000 for j in found if j.started_ms is not None]
@@ -70,14 +70,14 @@ class UnfinishedReason:
 
     code: str  # a reason code of `plan.pending`, or `Running`
     num_gangs: int  # over all replays
-    # example, message: the gang that waited longest, and why it waited, in words
+    # example, message: the gang that waited longest, and the message of its reason
     example: str
-    waited_ms: int  # how long the example waited
+    waited_ms: int  # waiting time of the example
     message: str
 
 
 def reasons_of(timeline: Timeline, counted: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the reasons of gangs that did not finish as JSON; only gangs that are counted."""
+    """Return as JSON why gangs did not finish, for the gangs named in `counted`."""
     names, found = frozenset(counted), []
     for job in timeline.jobs:
         if job.key in names and job.done_ms is None:
@@ -108,7 +108,7 @@ def merge_reasons(results: Iterable[Mapping[str, Any]]) -> list[UnfinishedReason
 
 
 def _merge(reasons: Iterable[UnfinishedReason]) -> list[UnfinishedReason]:
-    """One of each code; its example is the gang that waited longest."""
+    """Return one reason per code; its example is the gang that waited longest."""
     by_code: dict[str, list[UnfinishedReason]] = {}
     for one in reasons:
         by_code.setdefault(one.code, []).append(one)
@@ -127,7 +127,7 @@ _PARTS: Final = {"metrics", "gpu_hours", "jobs"}
 
 @dataclass(frozen=True, slots=True)
 class ResultFolder:
-    """A folder with one file per cell, by key; None stores nothing."""
+    """A folder with one result file per cell, named by its key; without a folder, no storage."""
 
     folder: Path | None
 
@@ -143,7 +143,7 @@ class ResultFolder:
         return found if whole else None
 
     def store_result(self, cell: Cell, result: Mapping[str, Any]) -> None:
-        """Store a result atomically. Raises OSError; then the previous file stays."""
+        """Store a result atomically; on OSError the previous file stays."""
         if self.folder is None:
             return
         path = self._path(self.folder, cell)
@@ -160,8 +160,8 @@ class Cell:
     """One replay of a grid."""
 
     model: str
-    trace: str  # the name of the trace in the grid; that of a synthetic one without its seed
-    seed: int  # of a synthetic trace and of the solver
+    trace: str  # name of the trace in the grid; for a synthetic trace without its seed
+    seed: int  # seed of a synthetic trace and of the solver
     given: LoadedTrace
     policy: Policy
     options: Options
@@ -169,7 +169,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """The identity of the replay: a digest of everything that it depends on."""
+        """Identity of the replay: a digest of everything on which its result depends."""
         options = self.options
         parts = [
             __version__,
@@ -184,7 +184,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The name that users see."""
+        """Name of the cell in messages."""
         return f"{self.model} on {self.trace}, seed {self.seed}"
 
     def played(self, clock: Clock) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def cells_of(
 
 
 def seeded(source: str, seed: int) -> str:
-    """Return the name of a synthetic trace with the seed, unless it names one."""
+    """Return the source of a synthetic trace with a seed, unless it already names a seed."""
     if not source.startswith(SYNTHETIC) or "seed=" in source:
         return source
     comma = "" if source == SYNTHETIC else ","
@@ -226,9 +226,9 @@ def seeded(source: str, seed: int) -> str:
 def read_traces(
     sources: Sequence[str], seeds: Sequence[int], trace_format: str | None, nodes: Path | None
 ) -> dict[tuple[str, int], LoadedTrace]:
-    """Return traces by source and seed; a trace without a seed is read once.
+    """Return traces by source and seed; a trace that does not depend on seeds is read once.
 
-    Raises `InstanceError` or `SyntheticError` for one that can not be read.
+    Raises `InstanceError` or `SyntheticError` if a trace can not be read.
     """
     by_name: dict[str, LoadedTrace] = {}
     found = {}

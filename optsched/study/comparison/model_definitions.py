@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def definition(policy: Policy) -> dict[str, Any]:
-    """Return a model as JSON; equal for models that decide equally."""
+    """Return a model as JSON; models with the same settings have equal JSON."""
     budgets = policy.budgets
     return {
         "name": policy.name,

@@ -24,35 +24,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanMeasures:
-    """Measures of a plan. None if nothing can be measured."""
+    """Measures of a plan; None for a measure that is not defined."""
 
-    # gangs, pods: gangs of which something is bound, and the pods that are
+    # gangs, pods: gangs with at least one bound pod, and bound pods
     gangs: int
     pods: int
-    nominated: int  # pods that are nominated
-    waiting: int  # gangs that wait, whole or in part
-    # victims, moved: pods that leave for others, and pods that start again elsewhere
+    nominated: int  # nominated pods
+    waiting: int  # gangs that wait entirely or in part
+    # victims, moved: pods evicted for other gangs, and pods that restart on another node
     victims: int
     moved: int
-    nodes: int  # nodes on which anything runs afterwards
-    # GPUs in use after the plan as a part of all; CPU in clusters without GPUs
+    nodes: int  # nodes with at least one pod after the plan
+    # Allocated fraction of all GPUs after the plan; of CPU in clusters without GPUs
     allocation: float | None
-    # FGD's F afterwards as a part of the GPUs that are free: what a typical pod of the instance
-    # could not take (ATC 2023, §3). None without GPUs or where none is free.
+    # FGD's F after the plan as a fraction of the idle GPUs: the part that a typical pod of the
+    # instance could not use (ATC 2023, §3). None without idle GPUs.
     fragmentation: float | None
-    # (Σx)²/(n·Σx²) of the weighted dominant shares of the queues that hold or ask for anything
+    # (Σx)²/(n·Σx²) of the weighted dominant shares of queues with allocations or requests
     # (Jain et al. 1984; shares: Ghodsi et al., NSDI 2011).
     jain: float | None
-    # largest_share, least_share: the greatest and the least of those shares before weights, as
-    # parts of one
+    # largest_share, least_share: the largest and the least of these shares before weighting, as
+    # fractions of one
     largest_share: float | None
     least_share: float | None
-    # topology_tier, cross_leaf_pairs: means over gangs with bound pods of the lowest tier of
-    # HyperNodes that holds them, and of the pairs of pods in different lowest HyperNodes. None
+    # topology_tier, cross_leaf_pairs: for gangs with bound pods, the mean of the lowest HyperNode
+    # tier that contains them, and the mean number of pod pairs in different leaf HyperNodes. None
     # without HyperNodes.
     topology_tier: float | None
     cross_leaf_pairs: float | None
-    gap: float | None  # the greatest relative gap of any level; None where a level has no bound
+    gap: float | None  # the largest relative gap of a level; None if a level has no bound
 
 
 def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
@@ -112,11 +112,11 @@ class _After:
         self._weight = {q.name: max(q.weight, 1) for q in snapshot.queues}
 
     def weight(self, queue: str) -> int:
-        """The weight that divides a queue's share."""
+        """Return the weight by which a queue's share is divided."""
         return self._weight.get(queue, 1)
 
     def shares(self) -> Mapping[str, float]:
-        """Dominant shares by name, of queues with allocations or requests."""
+        """Return the dominant shares of queues with allocations or requests, by queue name."""
         total = Counter[str]()
         for node in self._snapshot.nodes:
             total.update(dict(node.allocatable))
@@ -131,7 +131,7 @@ class _After:
         }
 
     def allocation(self) -> float | None:
-        """See `PlanMeasures`."""
+        """Return `allocation` of `PlanMeasures`."""
         books = self._gpu_books()
         gpus = sum(gpus_of(self._nodes[name]) for name in books)
         if gpus:
@@ -145,7 +145,7 @@ class _After:
         return used / total if total else None
 
     def fragmentation(self) -> float | None:
-        """See `PlanMeasures`."""
+        """Return `fragmentation` of `PlanMeasures`."""
         arrivals = tuple(Arrival(0, gang, None) for gang in self._snapshot.gangs if gang.tasks)
         books = self._gpu_books()
         idle = sum(sum(book.free) for book in books.values())
@@ -160,7 +160,7 @@ class _After:
         return lost / idle
 
     def _gpu_books(self) -> dict[str, GpuBook]:
-        """Return the free GPUs of ready nodes."""
+        """Return the GPU accounting of ready nodes after the plan, by node name."""
         books = {n.name: GpuBook(n) for n in self._snapshot.nodes if n.ready}
         for name, book in books.items():
             for task in self.tasks[name]:

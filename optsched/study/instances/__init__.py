@@ -1,1 +1,1 @@
-"""Benchmark instances of our own: made from a seed, with the best that is known of each."""
+"""The project's benchmark instances: generated from a seed, with the best known plan of each."""

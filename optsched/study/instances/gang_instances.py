@@ -1,8 +1,8 @@
-"""Gangs on nodes of 8 GPUs: equal nodes, nodes in part use, and gangs of unequal tasks.
+"""Families of instances with gangs: on equal nodes, on partly used nodes, and with unequal tasks.
 
 `Chance` draws the same numbers in every version of Python and NumPy. Only `random.Random.random` is
-guaranteed to give the same sequence for a seed forever (library reference of `random`, "Notes on
-Reproducibility"); everything else is made of it.
+guaranteed to give the same sequence for a seed in all versions (library reference of `random`,
+"Notes on Reproducibility"), so all draws are derived from it.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ Value = TypeVar("Value")
 
 
 class Chance:
-    """Draws from a seed."""
+    """A random generator that is reproducible from a seed in all versions."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)  # noqa: S311  for instances, not for secrets
 
     def int_below(self, number: int) -> int:
-        """A whole number from 0 to one less than a number."""
+        """Return an integer from 0 to `number` − 1."""
         return int(self._random.random() * number)
 
     def int_between(self, low: int, high: int) -> int:
-        """A whole number from low to high, both included."""
+        """Return an integer from `low` to `high`, both included."""
         return low + self.int_below(high - low + 1)
 
     def pick(self, values: Sequence[Value], parts: Sequence[int] = ()) -> Value:
-        """One of some values, each as often as its part says; alike without parts."""
+        """Return one of the values, drawn with the weights `parts`, or uniformly without them."""
         weights = parts or [1] * len(values)
         at = self.int_below(sum(weights))
         for value, weight in zip(values, weights, strict=True):
@@ -61,7 +61,7 @@ class Chance:
         raise ValueError("there is nothing to pick from")
 
     def happens(self, percent: int) -> bool:
-        """True with this percentage."""
+        """Return True with a probability of `percent` in a hundred."""
         return self.int_below(100) < percent
 
 
@@ -70,7 +70,7 @@ ASKED: Final = "asked"
 
 
 class _Case(NamedTuple):
-    """A gang that can not start: its requests, and its reason."""
+    """A gang that can not start: its requests, and the expected reason."""
 
     order: Order
     roles: Callable[[int], list[Role]]
@@ -79,10 +79,10 @@ class _Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Impossible:
-    """A cluster of racks with one gang that can not start and others that can."""
+    """A cluster of racks with one gang that can not start, and other gangs that can."""
 
-    # What is in the way: `node`, `cluster`, `ceiling`, `fragments`, `rack`, `label`, `apart` or
-    # `pairs`; see `instances/README.md`
+    # The blocker: `node`, `cluster`, `ceiling`, `fragments`, `rack`, `label`, `apart` or `pairs`;
+    # see `instances/README.md`
     case: str
     nodes: int  # nodes of 8 GPUs, four in a rack
 
@@ -92,11 +92,11 @@ class Impossible:
 
     @property
     def pending(self) -> dict[str, str]:
-        """The expected code of the reason by key of the gang."""
+        """Expected reason code by the key of the gang."""
         return {f"jobs/{ASKED}": CASES[self.case].code.value}
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
-        """The manifests."""
+        """Yield the manifests of the instance."""
         yield from priority_classes()
         yield queue("small", capability={GPU: "4"})
         case = CASES[self.case]
@@ -150,23 +150,23 @@ CASES: Final = {
 
 
 MIB = 16_384
-"""Memory of a GPU."""
+"""Memory of a GPU in MiB."""
 
 
 @dataclass(frozen=True)
 class SharedGpus:
-    """Gangs of pods that take a part of one GPU each; more than there is room for.
+    """Gangs whose pods request one GPU share each; the demand exceeds the capacity.
 
-    A GPU that is free by a half in sum, but by a quarter on two devices each, takes no half.
+    A share must fit on one GPU: two GPUs with a quarter idle each do not fit half a GPU.
     """
 
-    # nodes, cards: nodes, and GPUs of 16 GiB on each, which up to ten pods share
+    # nodes, cards: number of nodes, and GPUs of 16 GiB on each, shared by up to ten pods
     nodes: int
     cards: int
-    percent: int = 120  # memory of GPUs asked for, in hundredths of what there is
+    percent: int = 120  # demand of GPU memory in percent of the capacity
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
-        """The manifests."""
+        """Yield the manifests of the instance."""
         yield from priority_classes()
         for i in range(self.nodes):
             yield self._node(node_name(i))
@@ -203,41 +203,41 @@ PRIORITIES: Final = {"low": 1, "normal": 2, "high": 4}
 
 
 def gpu_nodes(number: int) -> Iterator[Manifest]:
-    """Nodes of 8 GPUs, 96 CPUs and 768 GiB."""
+    """Yield `number` nodes of 8 GPUs, 96 CPUs and 768 GiB."""
     for i in range(number):
         yield node(node_name(i), amounts(CPUS, GIB, GPUS))
 
 
 def node_name(number: int) -> str:
-    """The name of a node by its number."""
+    """Return the name of a node by its number."""
     return f"n{number:03d}"
 
 
 def priority_classes() -> Iterator[Manifest]:
-    """The priority classes of all families."""
+    """Yield the PriorityClasses that all families use."""
     for name, value in PRIORITIES.items():
         yield priority_class(name, value)
 
 
 def any_priority(chance: Chance) -> str:
-    """One of the priority classes."""
+    """Return the name of a random PriorityClass."""
     return chance.pick(tuple(PRIORITIES), (2, 2, 1))
 
 
 def share(gpus: int, cpus_per_gpu: int) -> Amounts:
-    """Added with GPUs: CPUs for each, and 80 GiB."""
+    """Return a request of GPUs, with `cpus_per_gpu` CPUs and 80 GiB of memory per GPU."""
     return amounts(gpus * cpus_per_gpu, gpus * 80, gpus)
 
 
 @dataclass(frozen=True)
 class HomogeneousGangs:
-    """Alike empty nodes; more gangs of 1, 2, 4 or 8 GPUs a task than fit."""
+    """Equal empty nodes, and more gangs with 1, 2, 4 or 8 GPUs per task than fit."""
 
-    nodes: int  # how many nodes
-    percent: int = 130  # GPUs asked for, in hundredths of those that there are
+    nodes: int  # number of nodes
+    percent: int = 130  # GPU demand in percent of all GPUs
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
-        """The manifests."""
+        """Yield the manifests of the instance."""
         yield from priority_classes()
         yield from gpu_nodes(self.nodes)
         yield from _gangs(chance, self.nodes * GPUS * self.percent // 100, (10,))
@@ -245,14 +245,14 @@ class HomogeneousGangs:
 
 @dataclass(frozen=True)
 class FragmentedGangs:
-    """Nodes in part use by others; tasks with several numbers of CPUs for a GPU."""
+    """Nodes partly used by pods of another scheduler, and tasks with several CPU-to-GPU ratios."""
 
-    nodes: int  # how many nodes
-    ratios: int = 3  # how many of 4, 8 and 12 CPUs for a GPU occur
-    percent: int = 130  # GPUs asked for, in hundredths of those that are free
+    nodes: int  # number of nodes
+    ratios: int = 3  # how many of the ratios 4, 8 and 12 CPUs per GPU occur
+    percent: int = 130  # GPU demand in percent of the idle GPUs
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
-        """The manifests."""
+        """Yield the manifests of the instance."""
         ratios = (4, 8, 12)[: self.ratios]
         yield from priority_classes()
         yield from gpu_nodes(self.nodes)
@@ -267,7 +267,7 @@ class FragmentedGangs:
 
 
 def _gangs(chance: Chance, gpus: int, ratios: tuple[int, ...]) -> Iterator[Manifest]:
-    """Gangs until so many GPUs are requested."""
+    """Yield gangs until their demand reaches `gpus` GPUs."""
 
     def draw() -> tuple[int, Role, Order]:
         each = chance.pick((1, 2, 4, 8), (7, 4, 4, 5))
@@ -280,19 +280,19 @@ def _gangs(chance: Chance, gpus: int, ratios: tuple[int, ...]) -> Iterator[Manif
 
 @dataclass(frozen=True)
 class UnlikeTasks:
-    """Gangs of unlike tasks on nodes with and without GPUs.
+    """Gangs with several task classes, on nodes with and without GPUs.
 
-    Launchers with workers as of MPI, parameter servers with workers as of TensorFlow, and drivers
-    with workers of which some have GPUs and some have none, as of Ray.
+    A gang is an MPI launcher with workers, TensorFlow parameter servers with workers, or a Ray
+    driver with GPU and CPU workers.
     """
 
-    # gpu_nodes, cpu_nodes: nodes with 8 GPUs, and nodes of 64 CPUs without
+    # gpu_nodes, cpu_nodes: number of nodes with 8 GPUs, and of nodes with 64 CPUs and no GPU
     gpu_nodes: int
     cpu_nodes: int
-    gangs: int  # how many gangs
+    gangs: int  # number of gangs
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
-        """The manifests."""
+        """Yield the manifests of the instance."""
         yield from priority_classes()
         yield from gpu_nodes(self.gpu_nodes)
         for i in range(self.cpu_nodes):

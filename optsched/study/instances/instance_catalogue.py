@@ -1,7 +1,7 @@
-"""The catalogue of instances: what each is made from, the best that is known, which are shipped.
+"""The catalogue of instances: their parameters, their best known plans, and the shipped instances.
 
-`instances/catalogue.yaml` is such a file; docs/instances.md explains it and `SCHEMA` says it for
-programs.
+The catalogue is the file `instances/catalogue.yaml`. docs/instances.md explains it; `SCHEMA`
+defines it for programs.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ END: Final = "<!-- end of table -->"
 
 
 def with_table(page: str, entries: Iterable[Entry]) -> str:
-    """The page with the table of some entries between its two marks.
+    """Return the page with the table of the entries between the marks `BEGIN` and `END`.
 
-    ValueError for a page without them.
+    Raises ValueError: the page does not have both marks.
     """
     head, begin, rest = page.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"the page has no place for the table: {BEGIN} and {END}")
+        raise ValueError(f"the page has no marks for the table: {BEGIN} and {END}")
     lines = ["| instance | model | level | value | bound | gap |", "|---|---|---|---:|---:|---:|"]
     for entry in entries:
         named = f"{entry.title}{'' if entry.is_stored else ' *'}"
@@ -67,34 +67,34 @@ _CERTIFICATE: Final = published_schema(PLAN)["properties"]["certificate"]
 _LEVEL: Final[Schema] = _CERTIFICATE["properties"]["levels"]["items"]
 
 SCHEMA: Final[Schema] = record(
-    "Instances with what is known of them.",
+    "Instances and their best known plans.",
     ("apiVersion", "kind", "instances"),
     apiVersion=text("Version of this format.", enum=[API_VERSION]),
     kind=text("Name of this format.", enum=[KIND]),
     instances=listing(
-        "By family and size.",
+        "The instances, sorted by family and size.",
         record(
             "One instance.",
             ("family", "name", "seed", "parameters", "licence", "sha256", "bytes", "stored"),
-            family=text("The family that it is of; also its folder."),
-            name=text("Of its file, without the ending."),
-            seed=count("What chance begins with."),
-            parameters=mapping("Of the family, by name.", {}),
-            licence=text("Under which the file is given.", enum=[LICENCE]),
-            sha256=text("Of the file, in hexadecimal.", pattern="^[0-9a-f]{64}$"),
+            family=text("Name of the family, which is also the folder."),
+            name=text("File name without the ending."),
+            seed=count("Seed of the random generator."),
+            parameters=mapping("Parameters of the family, by name.", {}),
+            licence=text("Licence of the file.", enum=[LICENCE]),
+            sha256=text("SHA-256 digest of the file, in hexadecimal.", pattern="^[0-9a-f]{64}$"),
             bytes=count("Length of the file."),
-            stored=boolean("Whether the file is there; others are made when they are needed."),
-            pending=mapping("Codes of reasons that gangs have to be told, by key.", _TEXTS),
+            stored=boolean("Whether the file is stored; others are generated when needed."),
+            pending=mapping("Expected reason codes of waiting gangs, by key.", _TEXTS),
             best=listing(
-                "The best plan that is known, by model.",
+                "The best known plan of each model.",
                 record(
-                    "One model.",
+                    "The best known plan of one model.",
                     ("model", "plan", "engine", "found", "levels"),
-                    model=text("Its name."),
-                    plan=text("The file of the plan, beside the instance."),
-                    engine=text("The engine whose plan it is."),
-                    found=mapping("How it was found: versions, limits.", _TEXTS),
-                    levels=listing("In order of importance.", _LEVEL),
+                    model=text("Name of the model."),
+                    plan=text("File of the plan, in the folder of the instance."),
+                    engine=text("Engine that found the plan."),
+                    found=mapping("How the plan was found: versions and limits.", _TEXTS),
+                    levels=listing("Levels in order of importance.", _LEVEL),
                 ),
             ),
         ),
@@ -104,13 +104,13 @@ SCHEMA: Final[Schema] = record(
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best plan that is known of an instance under a model."""
+    """The best known plan of an instance under a model."""
 
     model: str
-    plan: str  # its file, below the family's folder
-    engine: str  # whose plan it is
-    found: Mapping[str, str]  # how: versions and limits by name
-    levels: tuple[LevelResult, ...]  # with the best bounds that are known
+    plan: str  # file of the plan, below the family's folder
+    engine: str  # engine that found the plan
+    found: Mapping[str, str]  # versions and limits of the solve, by name
+    levels: tuple[LevelResult, ...]  # levels with their best known bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """Its name: family and name."""
+        """Family and name of the instance."""
         return f"{self.recipe.family}/{self.recipe.name}"
 
 
@@ -137,12 +137,12 @@ OVER_VICTIMS = frozenset({VICTIMS, ENDED})
 
 
 def gap_of(level: LevelResult) -> float | None:
-    """Distance from value to bound as a part of the value; None without a bound."""
+    """Return the relative gap between value and bound; None without a bound."""
     return None if level.bound is None else relative_gap(level.value, level.bound)
 
 
 def wrong_with_level(level: LevelResult) -> Iterator[str]:
-    """A value that can not be true of a level, or is not good enough to be shipped."""
+    """Yield a message for each inconsistency of a level, and for a gap too large to be shipped."""
     value, bound = level.value, level.bound
     if bound is None:
         yield f"{level.name}: there is no bound"
@@ -151,18 +151,18 @@ def wrong_with_level(level: LevelResult) -> Iterator[str]:
         yield f"{level.name}: {value} is beyond the bound {bound}"
     if (value == bound) is not (level.status is LevelStatus.OPTIMAL):
         yield f"{level.name}: {value} with bound {bound} is not {level.status}"
-    # Bounds of levels over victims hold over all plans, and are loose where several gangs bid.
+    # Bounds of levels over victims hold over all plans, and are loose if several gangs preempt.
     if level.name not in OVER_VICTIMS and (gap := relative_gap(value, bound)) > LARGEST_GAP:
-        yield f"{level.name}: {value} with bound {bound} is a gap of {gap:.2%}; 1 % is the most"
+        yield f"{level.name}: {value} with bound {bound} is a gap of {gap:.2%}; 1 % is allowed"
 
 
 # --- writing -------------------------------------------------------------------------------------
 
 
 def catalogue_text(entries: Iterable[Entry]) -> str:
-    """The file, the same for the same entries; levels take a line each."""
+    """Return the text of a catalogue, the same for the same entries; a level is one line."""
     lines = [
-        "# Instances with the best that is known of each; see docs/instances.md.",
+        "# Instances with the best known plan of each; see docs/instances.md.",
         "# Written by `make instances` and `make instances-update`. Apache-2.0.",
         f"apiVersion: {API_VERSION}",
         f"kind: {KIND}",
@@ -200,10 +200,10 @@ def _entry_lines(entry: Entry) -> Iterator[str]:
 
 
 def read_catalogue(path: Path) -> tuple[Entry, ...]:
-    """The entries of a catalogue.
+    """Return the entries of a catalogue.
 
-    Raises InstanceError: the file can not be read or is not right; names file, line and field of
-    everything wrong.
+    Raises InstanceError: the file can not be read or is invalid. The message names file, line and
+    field of every error.
     """
     source, document = read_document(path, KIND)
     errors: list[FieldError] = []
@@ -212,9 +212,9 @@ def read_catalogue(path: Path) -> tuple[Entry, ...]:
     titles = [entry.title for entry in entries]
     told = [
         *((e.path, f"{e.path}: {e.message}") for e in errors),
-        *((p, f"{p}: is no field of a catalogue") for p in unknown_paths(document.value, SCHEMA)),
+        *((p, f"{p}: is not a catalogue field") for p in unknown_paths(document.value, SCHEMA)),
         *(
-            (f"instances[{i}]", f"instances[{i}]: {title} is there twice")
+            (f"instances[{i}]", f"instances[{i}]: {title} is listed twice")
             for i, title in enumerate(titles)
             if title in titles[:i]
         ),
@@ -254,19 +254,19 @@ def _entry(fields: Fields, errors: list[FieldError]) -> Entry:
 
 
 PACKING: Final = "vector-packing"
-"""Stands for a model with the fewest bins."""
+"""Name used in place of a model for vector bin packing instances."""
 
 _WEIGHTS, _VOLCANO, _FRAGMENTS = "max-throughput", "volcano-default", "min-fragmentation"
 _CARDS = "gpus-shared/model.yaml"
 _QUEUES, _TOPOLOGY = "capacity-hierarchical", "topology-first"
 
 MOST_BYTES: Final = 60_000
-"""Files that are larger are made when they are needed."""
+"""Size limit of stored instance files; larger files are generated when needed."""
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """An instance and the models that it is solved with."""
+    """An instance and the models with which it is solved."""
 
     recipe: Recipe
     models: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""The families of instances by name, and the text of an instance from family, seed, parameters.
+"""The families of instances by name, and the text of an instance from family, seed and parameters.
 
-Networks are racks below spines, with gangs that have to be or prefer to be close together. Queues
-are a tree of departments and their teams, with deserved, ceiling and guarantee. Packing is vector
-bin packing, with items that request unequal parts of several resources, as `.vbp` files.
+Networks are racks below spines; some gangs require a common HyperNode, others prefer it. Queues are
+a tree of departments and teams, with deserved, capability and guarantee. Packing instances are
+vector bin packing in `.vbp` files, with items that request unequal amounts of several resources.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ RACK, SPINE = 1, 2
 
 @dataclass(frozen=True)
 class RacksAndSpines:
-    """HyperNodes of two tiers; some nodes are in use.
+    """HyperNodes of two tiers; some nodes are partly used.
 
-    Of the gangs that ask something of the network some have to be in one rack, some in one spine,
-    and some would like to be in one rack.
+    Some gangs of several pods must be in one rack, some must be in one spine, some prefer one rack,
+    and the others have no network constraint.
     """
 
-    # spines, racks, nodes: how many spines, racks of each, and nodes of 8 GPUs in a rack
+    # spines, racks, nodes: number of spines, racks per spine, and nodes of 8 GPUs per rack
     spines: int
     racks: int
     nodes: int
-    percent: int = 110  # GPUs asked for, in hundredths of those that are free
-    soft: int = 40  # gangs in hundred that would only like to be close, of those that ask
+    percent: int = 110  # GPU demand in percent of the idle GPUs
+    soft: int = 40  # percentage of the gangs of several pods that prefer one rack
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
-        """The manifests."""
+        """Yield the manifests of the instance."""
         yield from priority_classes()
         names = []
         for s in range(self.spines):
@@ -100,20 +100,20 @@ class RacksAndSpines:
 
 @dataclass(frozen=True)
 class FullCluster:
-    """Nodes full of running gangs, and gangs that may have their room.
+    """Nodes full of running gangs, and waiting gangs that may preempt or reclaim their capacity.
 
-    With `queues` 1 those that wait are more important than those that run, in the same queue. With
-    more, the first queue waits for what it deserves while the others hold the whole cluster.
-    Running gangs have 1, 2 or 4 tasks on one node each; half of them need all of their tasks, so
-    that they leave whole, and the others only one.
+    With one queue, waiting gangs have a higher priority than running gangs. With more queues, the
+    first queue waits for its deserved capacity while the others hold the whole cluster. A running
+    gang has 1, 2 or 4 tasks on one node. Half of the running gangs have all tasks as their minimum,
+    so that they are evicted as a whole; the others have a minimum of one task.
     """
 
-    nodes: int  # nodes of 8 GPUs
-    waiting: int  # gangs that wait
-    queues: int = 1  # how many queues share the cluster
+    nodes: int  # number of nodes of 8 GPUs
+    waiting: int  # maximum number of waiting gangs
+    queues: int = 1  # number of queues that share the cluster
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
-        """The manifests."""
+        """Yield the manifests of the instance."""
         yield from priority_classes()
         names = [f"q{q}" for q in range(self.queues)]
         due = {GPU: str(self.nodes * GPUS // self.queues)}
@@ -133,7 +133,7 @@ class FullCluster:
         yield from self._waiting_gangs(chance, names[0], self.nodes * GPUS // self.queues)
 
     def _waiting_gangs(self, chance: Chance, queue: str, due: int) -> Iterator[Manifest]:
-        """Gangs that wait; together no more than a queue can get."""
+        """Yield waiting gangs whose total demand is at most `due` GPUs."""
         priority = "low" if self.queues > 1 else "high"
         for w in range(self.waiting):
             each, size = chance.pick((2, 4, 8), (2, 3, 3)), chance.pick((1, 2, 4), (3, 3, 1))
@@ -145,7 +145,7 @@ class FullCluster:
 
 
 def _contents(chance: Chance) -> Iterator[tuple[int, int]]:
-    """GPUs a task and tasks of running gangs that fill a node."""
+    """Yield (GPUs per task, number of tasks) of running gangs that fill a node."""
     left = GPUS
     while left:
         fitting = [(e, s) for e in (1, 2, 4) for s in (1, 2, 4) if e * s <= left]
@@ -156,21 +156,21 @@ def _contents(chance: Chance) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class TreeOfQueues:
-    """Departments share the GPUs of a cluster, and their teams those of each.
+    """Departments share the GPUs of a cluster, and the teams of a department share its GPUs.
 
-    What departments deserve adds up to the cluster; the ceiling of each is half as much again, and
-    its guarantee a quarter. So it is with the teams inside of each. Departments and teams ask for
-    unlike parts, some for less than they deserve.
+    The deserved GPUs of departments add up to the cluster. The capability of a department is 1.5
+    times its deserved GPUs, and its guarantee a quarter of them. The same holds for the teams of a
+    department. Demand differs between queues, and is below the deserved GPUs in some queues.
     """
 
-    nodes: int  # nodes of 8 GPUs
-    # departments, teams: how many, and how many of each
+    nodes: int  # number of nodes of 8 GPUs
+    # departments, teams: number of departments, and of teams per department
     departments: int
     teams: int
-    percent: int = 150  # GPUs asked for, in hundredths of those that there are
+    percent: int = 150  # GPU demand in percent of all GPUs
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
-        """The manifests."""
+        """Yield the manifests of the instance."""
         yield from priority_classes()
         yield from gpu_nodes(self.nodes)
         teams = []
@@ -185,7 +185,7 @@ class TreeOfQueues:
 
 
 def _split_evenly(whole: int, number: int) -> list[int]:
-    """A whole cut into whole parts, the first ones larger by one where it does not go evenly."""
+    """Return integer parts that sum to `whole` and differ by at most one, larger ones first."""
     return [whole // number + (i < whole % number) for i in range(number)]
 
 
@@ -211,16 +211,16 @@ def _gangs(chance: Chance, gpus: int, teams: list[tuple[str, int]]) -> Iterator[
 
 @dataclass(frozen=True)
 class VectorItems:
-    """Items of some sizes in bins of 100 in each dimension."""
+    """Items of random sizes, to be packed in bins of capacity 100 in each dimension."""
 
-    # items, kinds: how many items, of how many kinds
+    # items, kinds: number of items, and of kinds of items
     items: int
     kinds: int
-    dimensions: int = 2  # how many resources
-    largest: int = 60  # of the sizes; the smallest is 5
+    dimensions: int = 2  # number of resources
+    largest: int = 60  # largest size; the smallest is 5
 
     def text(self, chance: Chance) -> str:
-        """The file: sizes of each kind and how many items it has."""
+        """Return the file, with the sizes and the number of items of each kind."""
         numbers = [1] * self.kinds
         for _ in range(self.items - self.kinds):
             numbers[chance.int_below(self.kinds)] += 1
@@ -233,18 +233,18 @@ class VectorItems:
 
 @dataclass(frozen=True)
 class CutBins:
-    """Bins of 1 000 in each dimension, cut by chance into items that fill them to the last unit.
+    """Bins of capacity 1 000 in each dimension, cut at random into items that fill them exactly.
 
-    So many bins are the optimum, since all of them are full.
+    The optimum is the number of these bins, since all of them are full.
     """
 
-    # bins, pieces: how many bins, and items from each
+    # bins, pieces: number of bins, and of items per bin
     bins: int
     pieces: int
-    dimensions: int = 2  # how many resources
+    dimensions: int = 2  # number of resources
 
     def text(self, chance: Chance) -> str:
-        """The file."""
+        """Return the file of the instance."""
         least = 1000 // (3 * self.pieces)
         spare, items = 1000 - least * self.pieces, list[tuple[int, ...]]()
         for _ in range(self.bins):
@@ -258,7 +258,7 @@ class CutBins:
 
 
 def _text(dimensions: int, capacity: int, rows: Sequence[tuple[int, ...]]) -> str:
-    """A `.vbp` file with bins of one capacity in each dimension."""
+    """Return a `.vbp` file with bins of the same capacity in each dimension."""
     lines = ((dimensions,), (capacity,) * dimensions, (len(rows),), *rows)
     return "".join(f"{' '.join(map(str, line))}\n" for line in lines)
 
@@ -280,27 +280,27 @@ FAMILIES: Final[Mapping[str, type[Any]]] = {
 
 
 class RecipeError(Exception):
-    """An instance can not be made so; says what would do."""
+    """A recipe is invalid; the message says what is accepted."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that an instance is made from."""
+    """Family, name, seed and parameters, which determine an instance."""
 
     family: str
-    name: str  # of its file, below the family's folder, without its ending
+    name: str  # file name without the ending, below the family's folder
     seed: int
-    # Those of the family by name; the others keep their defaults
+    # Parameters of the family by name; missing ones have their defaults
     parameters: Mapping[str, int | str]
 
     @property
     def is_packing(self) -> bool:
-        """Whether it is vector bin packing, and not a cluster."""
+        """Whether the instance is vector bin packing, and not a cluster."""
         return hasattr(self._kind, "text")
 
     @property
     def path(self) -> str:
-        """The path of its file, below the folder of all instances."""
+        """Path of the file, below the folder of all instances."""
         return f"{self.family}/{self.name}.{'vbp' if self.is_packing else 'yaml'}"
 
     @property
@@ -310,9 +310,9 @@ class Recipe:
         return FAMILIES[self.family]
 
     def build_family(self) -> Any:  # noqa: ANN401  any of the families
-        """The family with these parameters.
+        """Return the family with these parameters.
 
-        Raises RecipeError: there is no such family or parameter, or a value is not of its type.
+        Raises RecipeError: the family or a parameter does not exist, or a value has a wrong type.
         """
         types = {field.name: field.type for field in fields(self._kind)}
         for name, value in self.parameters.items():
@@ -327,11 +327,14 @@ class Recipe:
 
     @property
     def pending(self) -> Mapping[str, str]:
-        """Expected codes of reasons by key of the gang, where the family knows them."""
+        """Expected reason codes by gang key; empty if the family defines none."""
         return dict(getattr(self.build_family(), "pending", {}))
 
     def text(self) -> str:
-        """The file, the same bytes for the same recipe; RecipeError as for `made`."""
+        """Return the file of the instance, the same bytes for the same recipe.
+
+        Raises RecipeError: as `build_family`.
+        """
         family, chance = self.build_family(), Chance(self.seed)
         if self.is_packing:
             return str(family.text(chance))

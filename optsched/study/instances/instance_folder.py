@@ -1,7 +1,7 @@
-"""The folder of instances: files are made again, and best-known plans are proved again.
+"""The folder of instances: regenerate its files, and verify its best known plans.
 
-Nothing here solves anything. The value of a plan is computed from the plan alone, and rules judge
-it with their `verify` faces, which share no code with engines.
+This module does not solve instances. The value of a plan is computed from the plan alone, and rules
+check it at their `verify` extension points, which share no code with the engines.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 
 def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[str]:
-    """Every problem of the shared GPUs of a plan, a sentence each.
+    """Yield a message for each violation of GPU sharing by a plan.
 
-    For clusters whose pods ask for parts by memory and cores (vGPU), without slices of MIG.
+    The check is for pods that request GPU memory and cores (vGPU), not MIG profiles.
     """
     tasks = {task.key: task for gang in snapshot.gangs for task in gang.tasks}
     held: defaultdict[tuple[str, str], list[GpuShare]] = defaultdict(list)
@@ -56,7 +56,7 @@ def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[
             asked = sorted(need.memory for need in needs for _ in range(need.number))
             given = sorted(use.memory for use in action.shared_gpus)
             if asked != given:
-                yield f"{action.task} asks for {asked} of memory of GPUs and gets {given}"
+                yield f"{action.task} requests {asked} of GPU memory and gets {given}"
             for use in action.shared_gpus:
                 held[action.node, use.key].append(use)
     shared_gpus = {(node.name, gpu.key): gpu for node in snapshot.nodes for gpu in node.shared_gpus}
@@ -66,16 +66,16 @@ def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[
 
 def _check_gpu(name: str, gpu: SharedGpu | None, uses: Sequence[GpuShare]) -> Iterator[str]:
     if gpu is None or not gpu.is_healthy:
-        yield f"{name} is not there or does not work"
+        yield f"{name} is missing or unhealthy"
         return
     memory, cores = sum(u.memory for u in uses), sum(u.cores for u in uses)
     if memory > gpu.memory or cores > ALL_CORES or len(uses) > gpu.sharers:
-        has = f"{gpu.memory} of memory, {ALL_CORES} of cores and {gpu.sharers} places"
-        yield f"{name} has {has}; {memory}, {cores} and {len(uses)} are given away"
+        has = f"{gpu.memory} of memory, {ALL_CORES} of cores and at most {gpu.sharers} pods"
+        yield f"{name} has {has}; {memory}, {cores} and {len(uses)} are allocated"
 
 
 def snapshot_of(recipe: Recipe) -> Snapshot:
-    """The cluster of a recipe, read from its text as from any file."""
+    """Return the snapshot of a recipe's cluster, read from its text as from any file."""
     (document,) = read_yaml(recipe.text())
     if not isinstance(document, Document):
         raise ValueError(f"{recipe.path}: {document.message}")
@@ -83,13 +83,13 @@ def snapshot_of(recipe: Recipe) -> Snapshot:
 
 
 def packing_of(recipe: Recipe) -> VectorPacking:
-    """The items of a recipe."""
+    """Return the packing instance of a recipe."""
     return parse_vbp(recipe.text(), recipe.name)
 
 
 @lru_cache(maxsize=16)
 def model_of(name: str, folder: Path) -> Policy:
-    """A shipped model by name, or one of a file below the folder of instances."""
+    """Return a shipped model by name, or a model from a file below the folder of instances."""
     return load_policy(str(folder / name) if "/" in name else name, Path.read_text)
 
 
@@ -97,7 +97,7 @@ def model_of(name: str, folder: Path) -> Policy:
 
 
 def entry_of(shipped: Shipped, known: Entry | None) -> Entry:
-    """The catalogue entry of an instance; known values stay if its file does."""
+    """Return the catalogue entry of an instance; it keeps known plans if its file is unchanged."""
     made = shipped.recipe.text()
     entry = Entry(
         shipped.recipe,
@@ -112,7 +112,7 @@ def entry_of(shipped: Shipped, known: Entry | None) -> Entry:
 
 
 def entries_of(shipped: Iterable[Shipped], known: Iterable[Entry]) -> tuple[Entry, ...]:
-    """The catalogue of the shipped instances, with the values known before."""
+    """Return the catalogue of the shipped instances, with the known plans of `known`."""
     before = {entry.title: entry for entry in known}
     found = ((s, f"{s.recipe.family}/{s.recipe.name}") for s in shipped)
     return tuple(entry_of(each, before.get(title)) for each, title in found)
@@ -122,19 +122,19 @@ def entries_of(shipped: Iterable[Shipped], known: Iterable[Entry]) -> tuple[Entr
 
 
 def plan_text(plan: Plan) -> str:
-    """A plan's file without the reasons for waiting, which follow from the rest."""
+    """Return the file of a plan without the reasons for waiting, which can be recomputed."""
     document = replace(plan_document(plan), pending={}, pending_pods={})
     return f"{json.dumps(encode_plan(document), separators=(',', ':'), sort_keys=True)}\n"
 
 
 def bins_text(bins: Sequence[Bin]) -> str:
-    """A packing as lists of kind and number, a bin a line."""
+    """Return a packing as lists of [kind, number] pairs, one bin per line."""
     lines = (json.dumps([list(pair) for pair in each]) for each in bins)
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def bins_level(number: int, bound: int) -> LevelResult:
-    """How many bins there are, as a level."""
+    """Return the number of bins and its bound as a level."""
     status = LevelStatus.OPTIMAL if number == bound else LevelStatus.FEASIBLE
     return LevelResult("bins", "bins", Sense.MIN, number, bound, status)
 
@@ -144,25 +144,26 @@ def bins_level(number: int, bound: int) -> LevelResult:
 
 @dataclass(frozen=True)
 class Proof:
-    """The value of a plan, and its problems."""
+    """The level values of a plan, and the violations found."""
 
     values: tuple[tuple[str, int], ...]
     problems: tuple[str, ...] = ()
 
 
 def verify_entry(entry: Entry, folder: Path) -> Iterator[str]:
-    """Everything that is wrong with an instance, one sentence each.
+    """Yield a message for each error of an instance.
 
-    The file is made again, and each best-known plan is read, judged and compared with its levels.
+    The file is generated again, and each best known plan is read, verified and compared with its
+    levels.
     """
     text = entry.recipe.text()
     if checksum(text) != entry.sha256 or len(text.encode()) != entry.size:
-        yield f"{entry.title}: what is made from the seed has another checksum"
+        yield f"{entry.title}: the instance generated from the seed has a different checksum"
     file = folder / entry.recipe.path
     if entry.is_stored and not file.is_file():
-        yield f"{entry.title}: {file} is not there"
+        yield f"{entry.title}: {file} does not exist"
     elif file.is_file() and file.read_bytes() != text.encode():
-        yield f"{entry.title}: {file} is not what is made from the seed"
+        yield f"{entry.title}: {file} differs from the instance generated from the seed"
     if not entry.best:
         yield f"{entry.title}: no plan is known"
     for best in entry.best:
@@ -187,12 +188,12 @@ def _verify_best(entry: Entry, best: Best, folder: Path) -> Iterator[str]:
 
 
 def _without_empty_loans(values: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Values by level without levels of loans at 0, which a plan may list or not."""
+    """Return values by level without levels of loans at 0, which a plan may list or omit."""
     return [(name, value) for name, value in values if value or not name.startswith(LENT)]
 
 
 def prove_plan(entry: Entry, model: str, source: str, folder: Path) -> Proof:
-    """Judge the text of a plan."""
+    """Return the level values of a plan from its text, and its violations."""
     document, errors = read_plan(source)
     if document is None:
         return Proof((), tuple(map(str, errors)))
@@ -214,17 +215,17 @@ def _wrong_with(entry: Entry, judged: Judgement) -> Iterator[str]:
     for key, code in entry.pending.items():
         reason = reasons.get(key)
         if reason is None:
-            yield f"{key} starts; it is to be told {code}"
+            yield f"{key} starts; the expected reason is {code}"
         elif reason.code.value != code:
-            yield f"{key} is told {reason}; it is to be told {code}"
+            yield f"{key} waits for {reason}; the expected reason is {code}"
 
 
 def prove_bins(entry: Entry, _: str, source: str, __: Path) -> Proof:
-    """Judge the text of a packing."""
+    """Return the number of bins of a packing from its text, and its violations."""
     try:
         listed: Any = json.loads(source)
         bins = [tuple((int(kind), int(number)) for kind, number in each) for each in listed]
     except (ValueError, TypeError) as e:
-        return Proof((), (f"is no list of bins of [kind, number]: {e}",))
+        return Proof((), (f"is not a list of bins of [kind, number]: {e}",))
     problems = wrong_with_bins(packing_of(entry.recipe), bins)
     return Proof((("bins", len(bins)),), tuple(problems))

@@ -1,4 +1,4 @@
-"""Short manifests of the kinds that instances are made of, and their text."""
+"""Short manifests of the objects that instances use, and their text."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _VOLCANO: Final = "scheduling.volcano.sh/v1beta1"
 
 
 def amounts(cpu: int, gib: int, gpus: int = 0, gpu: str = GPU) -> Amounts:
-    """CPUs, GiB of memory and GPUs as Kubernetes writes them."""
+    """Return CPUs, memory in GiB and GPUs as a Kubernetes resource list."""
     found = {"cpu": str(cpu), "memory": f"{gib}Gi"}
     return {**found, gpu: str(gpus)} if gpus else found
 
 
 def node(name: str, offered: Amounts, labels: Mapping[str, str] | None = None) -> Manifest:
-    """A node that is ready."""
+    """Return a node with these allocatable resources."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -37,20 +37,20 @@ def node(name: str, offered: Amounts, labels: Mapping[str, str] | None = None) -
 
 
 def queue(name: str, **spec: object) -> Manifest:
-    """A queue; fields of its spec by name, those that are None left out."""
+    """Return a queue with these fields of its spec; fields that are None are omitted."""
     kept = {field: value for field, value in spec.items() if value is not None}
     return {"apiVersion": _VOLCANO, "kind": "Queue", "metadata": {"name": name}, "spec": kept}
 
 
 def priority_class(name: str, value: int) -> Manifest:
-    """A priority class."""
+    """Return a PriorityClass."""
     meta = {"name": name}
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     return {**kind, "metadata": meta, "value": value}
 
 
 def hypernode(name: str, tier: int, tier_name: str, members: Iterable[str]) -> Manifest:
-    """A part of the network; those of tier 1 have nodes as members, others HyperNodes."""
+    """Return a HyperNode; members are nodes at tier 1 and HyperNodes at higher tiers."""
     kind = "Node" if tier == 1 else "HyperNode"
     listed = [{"type": kind, "selector": {"exactMatch": {"name": each}}} for each in members]
     return {
@@ -62,27 +62,27 @@ def hypernode(name: str, tier: int, tier_name: str, members: Iterable[str]) -> M
 
 
 class Role(NamedTuple):
-    """Alike pods of a gang."""
+    """Equal pods of a gang."""
 
     number: int
     request: Amounts
     name: str = ""
-    nodes: tuple[str, ...] = ()  # where they run already, one a pod; empty while they wait
+    nodes: tuple[str, ...] = ()  # node of each running pod; empty if the pods wait
     more: Mapping[str, Any] = {}  # fields of the pods' specs
     labels: Mapping[str, str] = {}
 
 
 class Order(NamedTuple):
-    """Requests of a gang in addition to those of its pods."""
+    """Settings of a PodGroup."""
 
     queue: str = "default"
-    least: int | None = None  # how many start together; None for all
-    priority_class: str = ""  # empty for none
-    more: Mapping[str, Any] = {}  # fields of its spec
+    least: int | None = None  # minMember; None for all pods
+    priority_class: str = ""  # empty for no PriorityClass
+    more: Mapping[str, Any] = {}  # other fields of the PodGroup's spec
 
 
 def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:
-    """A PodGroup and its pods."""
+    """Yield a PodGroup and its pods."""
     roles = tuple(roles)
     least = order.least if order.least is not None else sum(role.number for role in roles)
     named = {role.name: role.number for role in roles if role.name}
@@ -105,7 +105,7 @@ def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:
 
 
 def gangs_for(amount: int, draw: Callable[[], tuple[int, Role, Order]]) -> Iterator[Manifest]:
-    """Gangs until so much is requested; `draw` makes one and returns what it requests."""
+    """Yield gangs until their demand reaches `amount`; `draw` returns the demand of a new gang."""
     number = 0
     while amount > 0:
         requested, role, order = draw()
@@ -134,7 +134,7 @@ def _pod(name: str, group: str, role: Role, at: str, priority_class: str) -> Man
 
 
 def stranger(name: str, request: Amounts, at: str) -> Manifest:
-    """A pod of another scheduler that runs."""
+    """Return a running pod of another scheduler."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -149,7 +149,7 @@ def stranger(name: str, request: Amounts, at: str) -> Manifest:
 
 
 def text_of(objects: Iterable[Manifest], remark: str) -> str:
-    """A List in YAML, one object a line, below a comment; the same bytes for the same objects."""
+    """Return a YAML List with one object per line below a comment; equal objects, equal bytes."""
     lines = [
         *(f"# {line}" for line in remark.splitlines()),
         "apiVersion: v1",

@@ -1,4 +1,4 @@
-"""Instances solved again, compared with the best known values."""
+"""Solve instances again, and compare the solutions with the best known plans."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Solving:
     """The solver and its limits."""
 
     worker: WorkerProcess
-    seconds: float  # wall time; where there is no clock, deterministic seconds a level
-    clock: Clock | None  # none to read none: one worker then, and always the same answer
-    folder: Path  # of all instances; models of their own are below it
+    seconds: float  # wall time; without a clock, deterministic seconds per level
+    clock: Clock | None  # None to read no clock: one worker and reproducible solutions
+    folder: Path  # folder of all instances, which also has models of instances
 
     @property
     def limits(self) -> Limits:
-        """The limits of one search."""
+        """Limits of one search."""
         if self.clock is None:
             return Limits(None, self.seconds, num_workers=1, num_engines=ENGINES)
         return Limits(int(self.seconds * 1000), self.seconds, num_engines=ENGINES)
@@ -58,7 +58,7 @@ class Solving:
 
 @dataclass(frozen=True)
 class Found:
-    """A fresh answer: its levels, the engine, and the file of its plan."""
+    """A new solution: its levels, the engine, and the file of its plan."""
 
     levels: tuple[LevelResult, ...]
     engine: str
@@ -66,7 +66,7 @@ class Found:
 
 
 def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
-    """Solve an instance with a model."""
+    """Return a solution of an instance with a model."""
     if model == PACKING:
         work = PackingWork(packing_of(recipe), solving.seconds)
         *_, last = packings(solving.worker, work)
@@ -85,7 +85,7 @@ def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
 
 
 def compare(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> int:
-    """1 where the new levels are better in order of importance, -1 where worse, 0 where equal."""
+    """Return 1 if the new levels are lexicographically better, -1 if worse, 0 if equal."""
     for old, fresh in zip(known, new, strict=False):
         if old.value != fresh.value:
             return 1 if (fresh.value > old.value) is (old.sense is Sense.MAX) else -1
@@ -93,23 +93,23 @@ def compare(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> int:
 
 
 def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
-    """Remarks on a new solution, besides that it is as good as the best known."""
+    """Yield remarks on a new solution; none if it is as good as the best known plan."""
     for level in found.levels:
         yield from wrong_with_level(level)
     known = next((b for b in entry.best if b.model == model), None)
     if known is None:
-        yield "nothing was known"
+        yield "no plan is known yet"
         return
     names = [level.name for level in known.levels]
     if names != [level.name for level in found.levels]:
-        yield f"the levels are others than those that are known: {', '.join(names)}"
+        yield f"the levels differ from those of the best known plan: {', '.join(names)}"
     order = compare(known.levels, found.levels)
     if order > 0:
-        yield "better than what is known: keep it with `make instances-update`"
+        yield "better than the best known plan: keep it with `make instances-update`"
     if order == 0 and _tighter(known.levels, found.levels) != known.levels:
-        yield "a bound is better than what is known: keep it with `make instances-update`"
+        yield "a bound is better than the best known bound: keep it with `make instances-update`"
     for old, fresh in zip(known.levels, found.levels, strict=False):
-        # Of victims the bound is proved gang by gang, each with what was decided before it held.
+        # The bound of levels over victims is proved gang by gang, given the earlier decisions.
         bound = None if old.name in OVER_VICTIMS else old.bound
         if bound is not None and (
             fresh.value > bound if fresh.sense is Sense.MAX else fresh.value < bound
@@ -122,7 +122,7 @@ def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
 def merge_best(
     known: Best | None, model: str, name: str, found: Found, how: Mapping[str, str]
 ) -> Best:
-    """The better of what was known and a fresh answer, with the best bounds of both."""
+    """Return the better of the known and the new solution, with the best bounds of both."""
     order = 1 if known is None else compare(known.levels, found.levels)
     if known is not None and order < 0:
         return known
@@ -134,7 +134,7 @@ def merge_best(
 
 
 def _tighter(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
-    """Levels of equal values with the better bound of each."""
+    """Return levels of equal values, each with the tighter of the two bounds."""
 
     def gap(level: LevelResult) -> float:
         found = gap_of(level)
@@ -144,5 +144,5 @@ def _tighter(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> tuple[
 
 
 def is_proved(levels: Sequence[LevelResult]) -> bool:
-    """Whether nothing better exists."""
+    """Return whether every level is proved optimal."""
     return all(level.status is LevelStatus.OPTIMAL for level in levels)

@@ -99,7 +99,7 @@ def test_a_model_that_starves_jobs_is_not_called_better() -> None:
     assert found.difference("b", JCT).is_clear
     assert found.verdict("b", JCT) == ""
     assert not found.has_equal_jobs("b")
-    assert found.reservations == ["b finished other jobs than a: it is not called better or worse"]
+    assert found.reservations == ["b and a finished different jobs: no metric is judged"]
 
 
 def test_finishing_fewer_jobs_is_worse() -> None:

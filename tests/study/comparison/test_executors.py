@@ -54,8 +54,8 @@ def test_this_machine_and_tls_are_taken(address: str, tls: Tls) -> None:
 @pytest.mark.parametrize(
     ("address", "tls", "said"),
     [
-        ("tcp://10.0.0.1:8786", Tls(), "beyond this machine and without TLS"),
-        ("tcp://scheduler:8786", WHOLE, "beyond this machine and without TLS"),
+        ("tcp://10.0.0.1:8786", Tls(), "is a remote address without TLS"),
+        ("tcp://scheduler:8786", WHOLE, "is a remote address without TLS"),
         ("tls://10.0.0.1:8786", Tls(), "needs --dask-ca, --dask-cert and --dask-key"),
         ("tls://10.0.0.1:8786", HALF, "needs --dask-ca, --dask-cert and --dask-key"),
         ("10.0.0.1:8786", WHOLE, "write tls://HOST:PORT"),
@@ -169,7 +169,10 @@ def stranger(says: bytes | None) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("says", "told"),
-    [(None, "no response within 1 s"), (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, "as Dask does")],
+    [
+        (None, "no response within 1 s"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, "the protocol of Dask"),
+    ],
 )
 def test_who_does_not_speak_as_dask_is_told_in_time(
     says: bytes | None, told: str, monkeypatch: pytest.MonkeyPatch
@@ -229,7 +232,7 @@ def test_other_versions_and_a_scheduler_that_goes_are_told(monkeypatch: pytest.M
             other.setattr(executors, "__version__", "9.9")
             refused = place.play(cells(1))
             done = next(refused)
-        assert "who asks has 9.9: install the same" in done.fault
+        assert "the client has 9.9: install the same" in done.fault
         for number, done in enumerate(place.play(cells(4))):
             faults.append(done.fault)
             if number == 0:
@@ -237,4 +240,4 @@ def test_other_versions_and_a_scheduler_that_goes_are_told(monkeypatch: pytest.M
     assert len(faults) == 4
     assert faults[0] == "", "a cell that failed is played again, though its failure is still held"
     assert list(refused) == []
-    assert "the same command plays what is left" in faults[-1]
+    assert "run the same command again to replay the missing cells" in faults[-1]

@@ -42,7 +42,7 @@ def test_what_is_written_is_read(tmp_path):
         ("family: gangs-", "family: gang-", r"6: instances\[0\].family: gang-homogeneous is not"),
         ('"nodes"', '"node"', r"9: instances\[0\].parameters.node: is not one of nodes"),
         ("licence: Apache-2.0", "licence: none", r"10: instances\[0\].licence: is not one of Ap"),
-        ("stored:", "kept: 1\n  stored:", r"13: instances\[0\].kept: is no field of a catalogue"),
+        ("stored:", "kept: 1\n  stored:", r"13: instances\[0\].kept: is not a catalogue field"),
         ('"sense": "max"', '"sense": "best"', r"21: instances\[0\].best\[0\].levels\[0\].sense"),
         ("kind: Inst", "kind: Cat", "is optsched.io/v1alpha1 CatanceCatalogue: write"),
         ("instances:\n", "instances: [\n", "catalogue.yaml:"),
@@ -63,7 +63,7 @@ def test_everything_wrong_is_told_at_once(tmp_path):
     with pytest.raises(InstanceError) as told:
         read_catalogue(path)
     assert len(str(told.value).splitlines()) == 2
-    assert "gangs-homogeneous/x is there twice" in str(told.value)
+    assert "gangs-homogeneous/x is listed twice" in str(told.value)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_everything_wrong_is_told_at_once(tmp_path):
         ({"bound": 3, "status": LevelStatus.FEASIBLE}, "4 is beyond the bound 3"),
         ({"bound": 5}, "4 with bound 5 is not OPTIMAL"),
         ({"status": LevelStatus.FEASIBLE}, "4 with bound 4 is not FEASIBLE"),
-        ({"bound": 5, "status": LevelStatus.FEASIBLE}, "is a gap of 25.00%; 1 % is the most"),
+        ({"bound": 5, "status": LevelStatus.FEASIBLE}, "is a gap of 25.00%; 1 % is allowed"),
         ({"bound": None, "status": LevelStatus.FEASIBLE}, "there is no bound"),
         ({"sense": Sense.MIN, "bound": 5}, "4 is beyond the bound 5"),
     ],
