@@ -196,7 +196,7 @@ def test_nobody_goes_for_what_gets_no_place() -> None:
 def test_with_a_solver_evictions_are_its_own() -> None:
     report = decide(full(), find_victims, CPSAT)
     assert evicted(report) == []
-    assert "it decides who is evicted" in str(report.trace.faults[0])
+    assert "the solver selects victims" in str(report.trace.faults[0])
 
 
 # --- what goes wrong -----------------------------------------------------------------------------
@@ -210,8 +210,8 @@ def broken(view):
 
 NONSENSE = {
     "no stage": broken,
-    "places ns/b-w-0, which is no task of `waiting`": lambda _: [Place("ns/b-w-0", "n0")],
-    "on n9, which is no node that is ready": lambda _: [Place("ns/a-w-0", "n9")],
+    "places ns/b-w-0, which is not a task in `waiting`": lambda _: [Place("ns/b-w-0", "n0")],
+    "on n9, which is not a ready node": lambda _: [Place("ns/a-w-0", "n9")],
     "proposed 'n0', not a Place or Displace": lambda _: ["n0"],
     "proposed Place(task=3, node='n0')": lambda _: [Place(3, "n0")],
     "'int' object is not iterable": lambda _: 3,
@@ -234,8 +234,8 @@ def test_who_is_to_go_has_to_run_and_for_somebody_who_waits() -> None:
     wrong = [Displace("ns/low-w-0", "ns/low"), Displace("ns/high-w-0", "ns/high")]
     report = decide(full(), lambda _: wrong)
     assert [str(f).partition("displaces ")[2] for f in report.trace.faults] == [
-        "ns/low-w-0 for ns/low, which is no gang of `gangs`",
-        "ns/high-w-0, which is no task that runs",
+        "ns/low-w-0 for ns/low, which is not a gang in `gangs`",
+        "ns/high-w-0, which is not a running task",
     ]
 
 

@@ -1,1 +1,1 @@
-"""Volcano's action pipeline by classes: one vector of fits and scores a task class."""
+"""Volcano's action pipeline by classes: one vector of fits and scores per task class."""

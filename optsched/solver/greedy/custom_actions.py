@@ -1,7 +1,7 @@
-"""Custom actions in the pipeline: what they see, and how their proposals are handled.
+"""Custom actions in the pipeline: the view they get, and the handling of their proposals.
 
-A gang gets all of its proposal or nothing, within rules, queues and room, as if the pipeline had
-made it. Running tasks go by the votes of `preempt` and `reclaim`.
+The proposal for a gang is carried out as a whole or not at all. The limits are those of the
+pipeline: rules, queues and idle capacity. Victims need the votes of `preempt` or `reclaim`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optsched.solver.greedy.placement import PlacementState
     from optsched.solver.greedy.preemption import GreedyPreemption
 
-_NO_EVICTIONS = "displaces pods, which has no effect with a solver: it decides who is evicted"
+_NO_EVICTIONS = "displaces pods, which has no effect with a solver: the solver selects victims"
 
 
 @dataclass(slots=True)
@@ -46,7 +46,10 @@ class CustomActionRunner:
         may_start: Callable[[int], bool],
         object_to: Callable[[str], None],
     ) -> None:
-        """`evicting` is None where no task may be evicted; `object_to` is called with problems."""
+        """Set up the runner; `evicting` is None if no task may be evicted.
+
+        `object_to` is called with the problem of each invalid proposal.
+        """
         self._placing = placing
         self._problem: Problem = placing.problem
         self._evicting = evicting
@@ -57,7 +60,7 @@ class CustomActionRunner:
     # -----------------------------------------------------------------------------------------
 
     def view(self, gangs: Sequence[int]) -> View:
-        """Return the present session, with gangs that may get something, the next one first."""
+        """Return the present session, with the gangs that may get nodes, in their order."""
         problem, placing = self._problem, self._placing
         names = [node.name for node in problem.snapshot.nodes]
         free = np.maximum(placing.book.idle, 0).tolist()
@@ -99,7 +102,7 @@ class CustomActionRunner:
     # ------------------------------------------------------------------------------------
 
     def carry_out(self, name: str, gangs: Sequence[int], proposals: Iterable[Proposal]) -> None:
-        """Carry out the proposals of an action, gang by gang in their order."""
+        """Carry out the proposals of an action, gang by gang, in the order of the proposals."""
         for gang, proposed in self._read_proposals(gangs, proposals).items():
             if proposed.victims:
                 self._evict_for_gang(gang, proposed, name)
@@ -143,7 +146,7 @@ class CustomActionRunner:
             self._placing.place_nominated(gang, self._count_by_node(gang, proposed))
 
     def _evict_for_gang(self, gang: int, proposed: _GangProposal, name: str) -> None:
-        """Evict running tasks for a gang, and nominate its nodes; all of it or nothing."""
+        """Evict running tasks for a gang and nominate its nodes, or change nothing."""
         evicting = self._evicting
         if evicting is None or evicting.is_losing_tasks(gang) or not evicting.starving([gang]):
             return
@@ -164,7 +167,7 @@ class CustomActionRunner:
     def _are_victims_allowed(
         self, evicting: GreedyPreemption, gang: int, nominations: Seats, victims: Sequence[int]
     ) -> bool:
-        """Return whether plugins vote for every victim, and its queue and gang may give it."""
+        """Return whether plugins let a gang preempt or reclaim every victim."""
         faces, queue = evicting.faces, int(self._problem.queue_of[gang])
         classes = {self._placing.class_of(gang, entry) for entry, _, _ in nominations}
         near, far = evicting.tasks_of_other_gangs(gang), evicting.tasks_of_other_queues(gang)
@@ -187,7 +190,7 @@ class CustomActionRunner:
 
 
 class _ProposalReader:
-    """Proposals by gang, and the problems of those that make no sense."""
+    """Collects proposals by gang, and returns the problems of invalid proposals."""
 
     def __init__(
         self,
@@ -206,7 +209,7 @@ class _ProposalReader:
         self._victims = victims
 
     def read(self, proposal: Proposal) -> str:
-        """Take it in; a text where it makes no sense."""
+        """Add a proposal to those of its gang; return its problem, or an empty text."""
         return (
             self._read_placement(proposal)
             if isinstance(proposal, Place)
@@ -215,9 +218,9 @@ class _ProposalReader:
 
     def _read_placement(self, proposal: Place) -> str:
         if proposal.task not in self._task_by_key:
-            return f"places {proposal.task}, which is no task of `waiting`"
+            return f"places {proposal.task}, which is not a task in `waiting`"
         if proposal.node not in self._node_by_name:
-            return f"places {proposal.task} on {proposal.node}, which is no node that is ready"
+            return f"places {proposal.task} on {proposal.node}, which is not a ready node"
         task, gang = self._task_by_key[proposal.task]
         proposed = self.by_gang.setdefault(gang, _GangProposal())
         if task in proposed.node_of:
@@ -227,9 +230,9 @@ class _ProposalReader:
 
     def _displace(self, proposal: Displace) -> str:
         if proposal.gang not in self._gang_by_key:
-            return f"displaces {proposal.task} for {proposal.gang}, which is no gang of `gangs`"
+            return f"displaces {proposal.task} for {proposal.gang}, which is not a gang in `gangs`"
         if proposal.task not in self._victims:
-            return f"displaces {proposal.task}, which is no task that runs"
+            return f"displaces {proposal.task}, which is not a running task"
         proposed = self.by_gang.setdefault(self._gang_by_key[proposal.gang], _GangProposal())
         if self._victims[proposal.task] not in proposed.victims:
             proposed.victims.append(self._victims[proposal.task])

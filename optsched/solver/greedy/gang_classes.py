@@ -1,7 +1,7 @@
 """Gang classes: gangs that the pipeline treats equally, except for their age and name.
 
-What holds for one gang of a class holds for all, as long as no pod is placed or evicted for any of
-them. The pipeline therefore skips a gang if another gang of its class has just failed.
+A result for one gang of a class holds for all its gangs, as long as no pod is placed or evicted for
+any of them. The pipeline therefore skips a gang if another gang of its class has just failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 ALONE: Final = -1
-"""The class of gangs that share none."""
+"""The class number of gangs that are alone in their class."""
 
 _OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
 """Annotations that no rule on victims or starts reads."""
@@ -56,7 +56,10 @@ IDENTITIES: Final[SharedObjects[_Identity]] = SharedObjects(_Identity)
 
 
 def number_classes(problem: Problem) -> list[int]:
-    """(G,) numbers of classes; ALONE for gangs that hold something or can not be decided on."""
+    """Return the class number (G,) of each gang.
+
+    ALONE stands for gangs that have claims or ready pods, and for gangs that are not open.
+    """
     number: dict[tuple[_Identity, int], int] = {}
     identities = derived_of(problem.snapshot.gangs, _identity_of)
     shape_of, rows = problem.shape_of.tolist(), problem.rows
@@ -95,7 +98,7 @@ class GangClasses:
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         problem = placing.problem
-        # A custom plugin or an extender may read anything of a gang: each gang is tried separately.
+        # A custom plugin or an extender may read any field of a gang: try each gang separately.
         self.is_known = not any(a.origin or a.rule.name == Extender.name for a in rules.active)
         self.class_of = (
             problem.derived(number_classes) if self.is_known else [ALONE] * problem.num_gangs
@@ -117,7 +120,7 @@ class GangClasses:
             self._failed[number] = self._placing.changes
 
     def has_failed(self, gang: int) -> bool:
-        """Return whether a gang of the class could not start, and nothing has changed since."""
+        """Return whether a gang of the class could not start, with no change since then."""
         number = self.class_of[gang]
         if self._failed.get(number) != self._placing.changes:
             return False
@@ -129,14 +132,14 @@ class GangClasses:
         if self._touched:
             numbers[np.isin(gangs, list(self._touched))] = ALONE
         alone = numbers == ALONE
-        # Each gang without equals gets a number of its own.
+        # Each gang that is alone in its class gets a number of its own.
         numbers[alone] = len(self._numbers) + np.arange(alone.sum())
         _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
         values = [function(gang) for gang in gangs[first].tolist()]
         return [values[i] for i in which.tolist()]
 
     def representatives(self, gangs: I64) -> list[int] | None:
-        """Return a gang of each class of some gangs; None where one of them is alone."""
+        """Return a gang of each class of some gangs; None if one of them is alone in its class."""
         numbers, first = np.unique(self._numbers[gangs], return_index=True)
         is_touched = bool(self._touched) and not self._touched.isdisjoint(gangs.tolist())
         if is_touched or (len(numbers) and numbers[0] == ALONE):

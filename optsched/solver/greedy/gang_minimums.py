@@ -1,4 +1,4 @@
-"""Whether gangs that get tasks in a session keep their minimum despite its evictions."""
+"""Check that gangs which get tasks in a session keep their minimum despite its evictions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class GangMinimums:
         self._gone: dict[int, Counter[str]] = {}
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """Count a running task as evicted; with sign -1 as kept after all."""
+        """Count a running task as evicted; sign -1 takes the eviction back."""
         gone = self._gone.setdefault(int(self._running.gang_of[victim]), Counter())
         gone[self._running.tasks[victim].role] += sign
 
     def can_spare(self, victim: int) -> bool:
-        """Whether a running task may be evicted for another gang, given what its own gang gets."""
+        """Return whether a task's gang keeps its minimum if the running task is evicted, too."""
         self.record_eviction(victim, 1)
         can = self.has_minimum(int(self._running.gang_of[victim]))
         self.record_eviction(victim, -1)
@@ -46,7 +46,7 @@ class GangMinimums:
         left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
         left.subtract(gone)
         if not (found.min_resources and gone.total()):
-            # Else it would have to start again, with all that its eviction releases free.
+            # Otherwise the gang has to restart, so the tasks just placed do not count.
             left.update(self._count_placed_by_role(gang))
         if left.total() < found.min_member:
             return False

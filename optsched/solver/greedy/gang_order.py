@@ -1,4 +1,4 @@
-"""The order of gangs as rules say, with ties ended by age and name."""
+"""The order of gangs by rules, with ties broken by age and name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key = tuple[float, ...]
 
 
 class GangOrder:
-    """Present keys of gangs; those of untouched gangs of a class are worked out once."""
+    """The present keys of gangs; untouched gangs of a class share one computed key."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class GangOrder:
         gang_classes: GangClasses,
         tier_of: I64 | None = None,
     ) -> None:
-        """`tier_of`: (G,) a rank that precedes the order of rules; None without one."""
+        """Set up the order; `tier_of` (G,) is a rank that precedes rules, None without one."""
         self._created_ms = problem.created_ms
         self._born: list[int] = problem.created_ms.tolist()
         self._faces = plugins
@@ -46,7 +46,7 @@ class GangOrder:
         return key if self._tier is None else (self._tier[gang], *key)
 
     def entry(self, gang: int) -> tuple[Key, int, int]:
-        """Return the key of a gang with what ends ties."""
+        """Return the key of a gang followed by its tie-breakers: creation time and index."""
         return (self.key(gang), self._born[gang], gang)
 
     def entry_in_line(self, gang: int) -> tuple[Key, int, int]:
@@ -54,7 +54,7 @@ class GangOrder:
         return self._read[gang] if gang in self._read else self.entry(gang)
 
     def sorted(self, gangs: Sequence[int]) -> list[int]:
-        """Gangs in their order."""
+        """Return some gangs in their order."""
         if not self._shares:
             entries = sorted(map(self.entry, gangs))
             self._read.update((entry[2], entry) for entry in entries)

@@ -1,9 +1,9 @@
-"""The actions gangpreempt and gangreclaim of a policy without a solver: room for whole gangs.
+"""The actions gangpreempt and gangreclaim of a policy without a solver: evict for whole gangs.
 
-As Volcano's (`pkg/scheduler/actions/gangpreempt`, `gangreclaim`) they look for a domain of the
-network in which victims free enough for the minimum of a gang, tasks that their gangs can spare
-first, then gangs as a whole. Unlike there, no part of a victim gang is kept that can not work,
-victims that turn out not to be needed stay, and the room stays reserved in later sessions.
+As in Volcano (`pkg/scheduler/actions/gangpreempt`, `gangreclaim`), they search a network domain in
+which victims release enough for the minimum of a gang. Surplus tasks of gangs are evicted first,
+then whole gangs. There are three differences to Volcano: a victim gang never keeps fewer tasks than
+it needs, victims that turn out to be needless keep running, and nominations last across sessions.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GangPreemptionOptions:
-    """How room is made for whole gangs.
+    """Options of evictions for whole gangs.
 
     Attributes
     ----------
     max_domains
-        Domains of the network that are tried.
+        The most network domains that are tried.
     allow_whole
         Whether gangs may be evicted as a whole.
 
@@ -43,7 +43,7 @@ class GangPreemptionOptions:
 
 
 class GangPreemption:
-    """Makes room gang by gang."""
+    """Evicts running tasks gang by gang, and nominates nodes to the gangs."""
 
     def __init__(
         self, evicting: GreedyPreemption, domains: TopologyPlacement, rules: RuleSet
@@ -56,7 +56,7 @@ class GangPreemption:
         self._running = evicting.running
 
     def preempt(self, gangs: Iterable[int], how: GangPreemptionOptions) -> None:
-        """Evict gangs of the same queue that are less important."""
+        """Evict tasks of gangs in the same queue that have lower priority."""
         priority = self._problem.priority
 
         def less_important(gang: int) -> Bool:
@@ -73,7 +73,7 @@ class GangPreemption:
     def reclaim(
         self, gangs: Iterable[int], is_overused: Callable[[int], bool], how: GangPreemptionOptions
     ) -> None:
-        """Evict gangs of other queues for queues that are due more."""
+        """Evict tasks of other queues for gangs of queues that are entitled to more."""
 
         def attempt(gang: int) -> bool:
             queue = int(self._problem.queue_of[gang])
@@ -95,7 +95,10 @@ class GangPreemption:
         candidates_of: Callable[[int], Bool],
         how: GangPreemptionOptions,
     ) -> bool:
-        """Make room for the minimum of a gang; for one more task where that is reached."""
+        """Evict for the minimum of a gang, or for one more task if it has its minimum.
+
+        Returns whether the gang has got a nomination.
+        """
         evicting = self._evicting
         if evicting.is_losing_tasks(gang) or not (
             evicting.faces.is_starving(gang) and self._unplaced_runs(gang)
@@ -114,12 +117,12 @@ class GangPreemption:
         return False
 
     def _unplaced_runs(self, gang: int) -> list[list[int]]:
-        """Return the rest of a gang for which others may be evicted: entry and number."""
+        """Return the unplaced tasks for which others may be evicted, as [entry, number]."""
         entries = self._evicting.entries(gang)
         return [run for run in self._placing.cursor(gang).runs if run[1] and run[0] in entries]
 
     def _domain_masks(self, gang: int) -> list[Bool]:
-        """(V,) running tasks of each domain in which room may be made."""
+        """Return masks (V,) of the running tasks in each domain where victims may be chosen."""
         found: list[Bool] = [np.ones(len(self._running), np.bool_)]
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self._problem, gang)
@@ -130,7 +133,7 @@ class GangPreemption:
     def _units(
         self, gang: int, action: str, candidates: Bool, how: GangPreemptionOptions
     ) -> Iterator[list[int]]:
-        """Units that are evicted together, in order: spare tasks one by one, then whole gangs."""
+        """Yield units to evict together, in order: single surplus tasks, then whole gangs."""
         faces = self._evicting.faces
         votes = faces.gang_preemptable if action == GANG_PREEMPT else faces.gang_reclaimable
         entry = self._evicting.entries(gang)[0]
@@ -165,7 +168,7 @@ class GangPreemption:
             yield whole[1]
 
     def _is_spare(self, v: int) -> bool:
-        """Return whether the gang of a task stays whole without it."""
+        """Return whether the gang of a task can run without it."""
         number = int(self._running.gang_of[v])
         found = self._problem.snapshot.gangs[number]
         victims = {self._running.tasks[u].key for u in (v, *self._evicted_tasks(number))}
@@ -175,7 +178,7 @@ class GangPreemption:
         return not (ends or found.sub_groups or left_broken(found, victims))
 
     def _can_run_without_victims(self, unit: list[int]) -> bool:
-        """Whether the gang of tasks that stay after all can work with its remaining tasks."""
+        """Return whether the gang of spared tasks can run, given the victims that remain."""
         number = int(self._running.gang_of[unit[0]])
         victims = {self._running.tasks[v].key for v in self._evicted_tasks(number)}
         return not left_broken(self._problem.snapshot.gangs[number], victims)
@@ -191,7 +194,7 @@ class GangPreemption:
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.evicted]
         may = all(self._evicting.evictable[v] for v in rest)
-        # One task may be more than its queue has to return, as in reclaim.
+        # One task may exceed what its queue has to return, as in reclaim.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 
     def _useful_fraction(self, unit: list[int], candidates: Bool, requested: I64) -> float:
@@ -208,7 +211,7 @@ class GangPreemption:
     def _evict_until_placed(
         self, gang: int, units: Iterator[list[int]], nominate: Callable[[int], bool]
     ) -> bool:
-        """Evict units until the gang fits; then keep those that are not needed."""
+        """Evict units until the gang fits, then spare needless ones; return whether it fits."""
         evicting = self._evicting
         victims: list[list[int]] = []
         for unit in units:
@@ -222,7 +225,7 @@ class GangPreemption:
         return False
 
     def _evict_unit(self, unit: list[int], gang: int) -> bool:
-        """Evict a unit, all of it or nothing."""
+        """Evict all tasks of a unit, or none; return whether they are evicted."""
         before = len(self._evicting.taken)
         for v in unit:
             if not self._evicting.can_evict(v, gang):
@@ -232,13 +235,13 @@ class GangPreemption:
         return True
 
     def _may_fit(self, gang: int) -> bool:
-        """Return whether the sum of what will be free does for the minimum of a gang."""
+        """Return whether the sum of future idle capacity suffices for the minimum of a gang."""
         requested, need = self._requested_resources(gang), self._minimum_request(gang)
         room = np.maximum(self._placing.future.idle[:, requested], 0).sum(axis=0)
         return bool((room >= need[requested]).all())
 
     def _minimum_request(self, gang: int) -> I64:
-        """(R,) what the tasks take that a gang can not do without."""
+        """Return the request (R,) of the tasks that the gang's minimum lacks."""
         left, total = (
             self._placing.cursor(gang).need,
             np.zeros(len(self._problem.resources), np.int64),
@@ -251,7 +254,7 @@ class GangPreemption:
         return total
 
     def _nominate_minimum(self, gang: int) -> bool:
-        """Nominate nodes for the minimum of a gang, or change nothing."""
+        """Nominate nodes for the minimum of a gang, or change nothing; return whether it fits."""
         placing = self._placing
         placing.undo(gang)
         if self._domains.guide(gang):
@@ -282,7 +285,7 @@ class GangPreemption:
     def _spare_needless_victims(
         self, gang: int, victims: list[list[int]], nominate: Callable[[int], bool]
     ) -> None:
-        """Of the victims keep those that the gang does not need, the most important first."""
+        """Spare the victims that the gang does not need, the most important first."""
         for unit in reversed(victims[:-1]):
             self._placing.undo(gang)
             self._evicting.keep_running(unit)

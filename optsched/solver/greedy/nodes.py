@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 NOWHERE = -np.inf
 _MANY = 256
-"""Nodes beyond which one sort is faster than searching for the best again and again."""
+"""The most nodes that are found by repeated searches for the best; beyond, a sort is faster."""
 
 
 @dataclass(eq=False, slots=True)
 class _View:
-    """Nodes for one class: (N,) tasks that fit and the score of the next one, NOWHERE if none.
+    """Nodes for one class: (N,) tasks that fit, and the next task's score, NOWHERE if none fits.
 
-    `request` and `parts` are (resource, amount) and (kind of spare room, amount) of one task.
+    `request` holds (resource, amount) of one task, `parts` (extra resource of rules, amount).
     """
 
     allowed: Bool | None
@@ -47,7 +47,7 @@ class _View:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Scored:
-    """Scores for one class: (N,) the constant part, and scorers that depend on load."""
+    """Scores for one class: the constant part (N,), and scorers that depend on load."""
 
     base: F64 | None
     scorers: list[Scorer]
@@ -56,8 +56,8 @@ class _Scored:
 class _Fixed:
     """Properties of classes that no placement changes; node tables of a problem share them.
 
-    The problem keeps them and not the other way round: a problem in a cycle of references would
-    be freed by a full garbage collection only.
+    The problem refers to this object, which refers back only weakly: a problem in a reference
+    cycle would be freed only by a full garbage collection.
     """
 
     def __init__(self, problem: Problem, rules: RuleSet) -> None:
@@ -77,7 +77,7 @@ class _Fixed:
         return problem
 
     def allowed(self, task_class: int) -> Bool | None:
-        """(N,) nodes that a class may use; None for all."""
+        """Return a mask (N,) of nodes that a class may use; None for all."""
         return static_mask(self._problem, self._masking, task_class)
 
     def is_tied(self, task_class: int) -> bool:
@@ -93,7 +93,7 @@ class _Fixed:
         return self._asked[task_class]
 
     def scored(self, task_class: int) -> _Scored:
-        """Return what scores nodes for a class."""
+        """Return the constant score and the scorers of nodes for a class."""
         if task_class not in self._scored:
             scorers = scorers_of(self._problem, self._scoring, task_class)
             self._scored[task_class] = _Scored(self._base(task_class), scorers)
@@ -109,7 +109,7 @@ class _Fixed:
 
 
 def _fixed_of(problem: Problem, rules: RuleSet) -> _Fixed:
-    # The rules are kept with their result, so that no other set of rules gets their id.
+    # The cache keeps the rules alive, so that no other set of rules gets the same id.
     known = problem.derived(_make_cache)
     if id(rules) not in known:
         known[id(rules)] = (rules, _Fixed(problem, rules))
@@ -121,9 +121,9 @@ def _make_cache(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
 
 
 class _Log:
-    """Nodes in the order in which they were touched, in one array that doubles as it fills.
+    """The log of touched nodes, in one array that doubles its size when it is full.
 
-    `every` is all nodes: the very object that `since` returns where all may have changed.
+    `every` holds all nodes; `touched_since` returns this very object if all may have changed.
     """
 
     def __init__(self, num_nodes: int) -> None:
@@ -132,7 +132,7 @@ class _Log:
         self.length = 0
 
     def append(self, nodes: I64) -> None:
-        """Note that nodes (m,) were touched."""
+        """Add touched nodes (m,) to the log."""
         end = self.length + len(nodes)
         if end > len(self._nodes):
             grown = np.empty(max(2 * len(self._nodes), end), np.int64)
@@ -142,9 +142,10 @@ class _Log:
         self.length = end
 
     def touched_since(self, read: int) -> I64:
-        """Nodes touched since a reader had read so much; every node where it has read nothing.
+        """Return the nodes touched after `read` entries of the log.
 
-        Where most nodes were touched, one pass over all is cheaper than telling them apart.
+        Returns every node if nothing was read (-1), or if most nodes were touched: one pass over
+        all nodes is then cheaper.
         """
         if read < 0 or self.length - read >= len(self.every):
             return self.every
@@ -154,7 +155,7 @@ class _Log:
 _UNREAD = -1
 
 _OUTDATED = 64
-"""Touched nodes after which the most that is free on any node is read again."""
+"""Touched nodes after which the largest idle amounts are computed again."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -165,7 +166,7 @@ class NodeView:
     bonus: F64 | None = None
 
     def apply_to(self, score: F64) -> F64:
-        """(N,) scores for the gang; the same array if nothing is restricted."""
+        """Return the scores (N,) for the gang; the same array without a restriction."""
         if self.bonus is not None:
             score = score + self.bonus
         return score if self.nodes is None else np.where(self.nodes, score, NOWHERE)
@@ -181,7 +182,7 @@ class NodeTable:
     Attributes
     ----------
     idle, used
-        (N, R) idle and used now.
+        (N, R) present idle and used amounts.
     spare
         (N, D) idle amounts of resources that rules add, see `Reservation`.
 
@@ -206,7 +207,7 @@ class NodeTable:
         self._views.clear()
 
     def fits(self, task_class: int) -> I64:
-        """(N,) how many tasks of a class each node fits on its own. Read only."""
+        """Return how many tasks of a class fit each node (N,); callers must not modify it."""
         return self._view(task_class).fit
 
     def is_tied(self, task_class: int) -> bool:
@@ -214,13 +215,13 @@ class NodeTable:
         return self._fixed.is_tied(task_class)
 
     def allowed(self, task_class: int) -> Bool | None:
-        """(N,) nodes that a class may use; None for all. Read only."""
+        """Return a mask (N,) of nodes that a class may use, None for all; do not modify it."""
         return self._view(task_class).allowed
 
     def may_fit(self, task_class: int) -> bool:
         """Return whether the request of a class is within the largest idle amount of each resource.
 
-        A cheap necessary condition. The largest amounts may be outdated: they are never too small.
+        This is a cheap necessary condition. The largest amounts may be outdated, but only upwards.
         """
         if self._most_read < 0 or self._log.length - self._most_read > _OUTDATED:
             self._most = self.idle.max(axis=0, initial=0).tolist()
@@ -229,11 +230,14 @@ class NodeTable:
         return all(amount <= most[r] for r, amount in self._fixed.request_of(task_class))
 
     def scores(self, task_class: int) -> F64:
-        """(N,) score of the next task of a class; NOWHERE on nodes where none fits. Read only."""
+        """Return the score (N,) of the next task of a class; NOWHERE on nodes where none fits.
+
+        Callers must not modify the array.
+        """
         return self._scored(task_class).score
 
     def preference_scores(self, task_class: int) -> F64:
-        """(N,) score of the next task, whether or not it fits; NOWHERE on excluded nodes."""
+        """Return the score (N,) of the next task even where none fits; NOWHERE if excluded."""
         problem, view = self._problem, self._view(task_class)
         scored = self._fixed.scored(task_class)
         score = _total(scored.scorers, self.used, problem.allocatable)
@@ -244,7 +248,7 @@ class NodeTable:
         return score
 
     def place_tasks(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Place tasks of a class on nodes (m,), each node once; negative counts undo it."""
+        """Place tasks of a class on distinct nodes (m,); negative counts undo placements."""
         taken = counts[:, None] * self._problem.classes.request[task_class]
         self.idle[nodes] -= taken
         self.used[nodes] += taken
@@ -260,7 +264,7 @@ class NodeTable:
         self._most_read = _UNREAD
 
     def take_spare(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Count tasks (m,) on nodes (m,) against resources that rules add, and nothing else."""
+        """Subtract tasks (m,) on nodes (m,) from the resources that rules add, and only these."""
         self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
         self._log.append(nodes)
 
@@ -270,8 +274,8 @@ class NodeTable:
         Returns
         -------
         tuple
-            Nodes in ascending order and the tasks on each; together fewer than `number` where
-            room ends. Nothing is taken yet.
+            Nodes in ascending order and the tasks on each; together fewer than `number` if
+            capacity does not suffice. The table does not change.
 
         """
         view = self._scored(task_class)
@@ -288,7 +292,7 @@ class NodeTable:
         return _merge(best, ladder, number)
 
     def _ladder(self, task_class: int, view: _View, nodes: I64, most: I64) -> F64:
-        """(m, J) score of the j-th further task on each node; NOWHERE beyond what fits."""
+        """Return the score (m, J) of each node's j-th further task; NOWHERE if it can't fit."""
         steps = int(most.max())
         taken = np.arange(steps, dtype=np.int64)
         request = self._problem.classes.request[task_class]
@@ -303,7 +307,7 @@ class NodeTable:
         return ladder
 
     def _view(self, task_class: int) -> _View:
-        """Return the view of a class, its fits up to date."""
+        """Return the view of a class with its fits up to date."""
         view = self._views.get(task_class)
         if view is None:
             view = self._views[task_class] = self._open(task_class)
@@ -313,7 +317,7 @@ class NodeTable:
         return view
 
     def _scored(self, task_class: int) -> _View:
-        """Return the view of a class, its fits and scores up to date."""
+        """Return the view of a class with its fits and scores up to date."""
         view = self._view(task_class)
         if view.score_read < self._log.length:
             scored = self._fixed.scored(task_class)
@@ -336,7 +340,7 @@ class NodeTable:
         """Recompute fits of some nodes."""
         every = nodes is self._log.every
         fit = np.full(len(nodes), UNLIMITED)
-        # Dividing by one number is several times faster than by an array.
+        # Division by one number is several times faster than by an array.
         for room, amounts in ((self.idle, view.request), (self.spare, view.parts)):
             for r, amount in amounts:
                 left = room[:, r] if every else room[nodes, r]
@@ -359,7 +363,7 @@ class NodeTable:
 
 
 def _amounts(request: I64) -> list[tuple[int, int]]:
-    """Return the requests of one task, as (place, amount), without zeros."""
+    """Return the nonzero amounts of a request, as (index, amount)."""
     asked = np.flatnonzero(request)
     return list(zip(asked.tolist(), request[asked].tolist(), strict=True))
 
@@ -371,7 +375,7 @@ def scorers_of(problem: Problem, rules: Sequence[Rule], task_class: int) -> list
 
 
 def _total(scorers: list[Scorer], used: I64, offered: I64) -> F64:
-    """(m,) sum of scores of m nodes."""
+    """Return the sum of all scores (m,) of m nodes."""
     total = np.zeros(len(used))
     for scorer in scorers:
         total += scorer(used, offered)
@@ -379,7 +383,7 @@ def _total(scorers: list[Scorer], used: I64, offered: I64) -> F64:
 
 
 def _best(score: F64, number: int) -> I64:
-    """Up to `number` nodes with the highest scores, the first of equals first."""
+    """Return up to `number` nodes with the highest scores; among equals, in node order."""
     if number > _MANY:
         order = np.argsort(-score, kind="stable")[:number]
         return order[score[order] > NOWHERE]
@@ -391,18 +395,17 @@ def _best(score: F64, number: int) -> I64:
             break
         found.append(node)
         kept.append(score[node])
-        score[node] = NOWHERE  # so that the next search passes it by
+        score[node] = NOWHERE  # excludes the node from the next search
     best = np.array(found, np.int64)
     score[best] = kept
     return best
 
 
 def _merge(nodes: I64, ladder: F64, number: int) -> tuple[I64, I64]:
-    """Take tasks one by one from the ladders, always the best next rung.
+    """Return nodes and counts as if tasks were placed one by one, always at the best next score.
 
-    A rung can be reached only over the ones below it, so it counts as the lowest so far; sorted by
-    that, then by node, then by rung, the rungs come in the order in which one-by-one placement
-    takes them.
+    The j-th task of a node follows the earlier ones, so it counts with the lowest score so far.
+    Sorted by these scores, then by node and by j, tasks are in the order of one-by-one placement.
     """
     reach = np.minimum.accumulate(ladder, axis=1).ravel()
     order = np.argsort(-reach, kind="stable")[:number]

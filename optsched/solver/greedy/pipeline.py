@@ -1,7 +1,7 @@
 """The actions enqueue, allocate and backfill over one problem.
 
-Order and outcome are Volcano's (`pkg/scheduler/actions`), with ties ended by creation time and
-name instead of chance; what Volcano asks task by task is requested here class by class.
+Order and outcome are Volcano's (`pkg/scheduler/actions`), with ties broken by creation time and
+name instead of randomly. Volcano evaluates plugins task by task, this module class by class.
 """
 
 from __future__ import annotations
@@ -44,32 +44,32 @@ ENQUEUE, ALLOCATE, BACKFILL = "enqueue", "allocate", "backfill"
 
 @dataclass(frozen=True, eq=False)
 class GreedyOptions:
-    """How the pipeline runs.
+    """Options of the pipeline.
 
     Attributes
     ----------
     actions
-        In order; names that the pipeline does not know are skipped.
+        Names of actions, in order; unknown names are skipped.
     tier_of
         (G,) a rank that precedes every rule's order; None for the rules' order alone.
     seats
         By gang, the nodes nominated to its tasks; these gangs are placed first, in order.
     by_gang
-        How gangpreempt and gangreclaim go about it, by action.
+        Options of gangpreempt and gangreclaim, by action.
     weighs_nodes
         Whether preempt takes the node with the cheapest victims, not the one with the best score.
     gated
-        Whether a gang in phase Pending takes part only once it has been enqueued, although its
-        pods exist.
+        Whether a gang in phase Pending is placed only after it has been enqueued, even if its pods
+        exist.
     late
-        Starving gangs that are not enqueued yet, in order. They are first; the request of the first
-        one that is refused counts as if it were enqueued.
+        Starving gangs that are not enqueued yet, in order. They are enqueued first. The request of
+        the first one that is refused counts as if it were enqueued.
     proposers
-        The actions of a user.
+        The custom actions.
     faults
         Records errors of custom actions.
     is_late
-        Whether preempt and reclaim stop; evictions decided before stay.
+        Returns whether preempt and reclaim have to stop; evictions already decided stay.
 
     """
 
@@ -86,7 +86,7 @@ class GreedyOptions:
 
 
 def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Decisions:
-    """Decide a problem greedily."""
+    """Return the greedy decisions on a problem."""
     pipeline = _Pipeline(problem, rules, options)
     steps: dict[str, Callable[[], None]] = {
         ENQUEUE: pipeline.enqueue,
@@ -110,9 +110,9 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
 
 
 def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
-    """(T,) nodes on which the minimum of one gang starts if it is alone; None if it can not.
+    """Return the nodes (T,) on which the minimum of one gang starts if no other gang is placed.
 
-    No gang of an overused queue starts.
+    Returns None if the gang can not start; no gang of an overused queue can.
     """
     pipeline = _Pipeline(problem, rules, GreedyOptions(gated=False))
     return pipeline.find_start(gang)
@@ -150,14 +150,14 @@ class _Pipeline:
         return QueueOrder(self._problem, self._faces.queue_key, self._order, reach)
 
     def iterate_gangs(self, gangs: Iterable[int]) -> Iterator[int]:
-        """Gangs in the order of their turns, each once."""
+        """Yield each gang once, in the order in which gangs are considered."""
         for wave in self._faces.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
             yield from lines.iterate_gangs(lambda _: False)
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
-        """Place gangs turn by turn: the minimum at once, then one more task a turn."""
+        """Place gangs in turns: the minimum in one turn, then one more task per turn."""
         for wave in self._faces.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
@@ -168,7 +168,7 @@ class _Pipeline:
     # --- enqueue ---------------------------------------------------------------------------------
 
     def enqueue(self) -> None:
-        """Enqueue pending gangs, so that their pods are created, as far as plugins vote for it."""
+        """Enqueue the pending gangs that plugins vote for, so that their pods are created."""
         waiting = self._waiting()
         late = [gang for gang in self._options.late if gang in waiting]
         is_set_aside = False
@@ -187,7 +187,7 @@ class _Pipeline:
         self._enqueued[self._waiting()] = True
 
     def _waiting(self) -> list[int]:
-        """Pending gangs of open queues."""
+        """Return the pending gangs of open queues."""
         closed, gangs = self._problem.queues.closed, self._problem.snapshot.gangs
         return [
             i
@@ -198,9 +198,12 @@ class _Pipeline:
         ]
 
     def _enqueue_gang(self, gang: int) -> bool:
-        """Enqueue a gang if there may be room; in strict order nobody is after one that waits."""
+        """Enqueue a gang if plugins expect capacity for it; return whether it is enqueued.
+
+        In a FIFO queue, no gang is enqueued after one that is refused.
+        """
         queue, one = int(self._problem.queue_of[gang]), self._problem.snapshot.gangs[gang]
-        # Resources that only quotas count, such as limits, are part of `minResources` too.
+        # Resources that only quotas count, such as limits, also belong to `minResources`.
         has_least = bool(one.min_resources or one.min_usage)
         if queue not in self._closed_queues and (not has_least or self._faces.may_enqueue(gang)):
             self._enqueued[gang] = True
@@ -212,17 +215,17 @@ class _Pipeline:
         return False
 
     def _could_fit(self, gang: int) -> bool:
-        """Whether what a gang needs is less than the cluster and its queues could ever give."""
+        """Return whether the minimum of a gang is within the cluster's and its queues' totals."""
         problem, queues = self._problem, self._problem.queues
         least = least_resources(problem)[gang]
         above = queues.subtree[:, problem.queue_of[gang]]
         within = (least <= queues.capability[above]).all() and (least <= problem.total).all()
         return bool(within)
 
-    # --- seats -----------------------------------------------------------------------------------
+    # --- nominations -----------------------------------------------------------------------------
 
     def place_nominated_gangs(self) -> None:
-        """Place gangs on nominated nodes, or keep the nominations until the nodes are idle."""
+        """Place gangs on their nominated nodes, or keep nominations until the nodes are idle."""
         for gang, seats in self._options.seats.items():
             if self._placing.place_nominated(gang, seats):
                 continue
@@ -232,7 +235,7 @@ class _Pipeline:
     # --- allocate --------------------------------------------------------------------------------
 
     def allocate(self) -> None:
-        """Place gangs turn by turn: the minimum at once, then one more task a turn."""
+        """Place gangs in turns: the minimum in one turn, then one more task per turn."""
         self._serve(self._candidates(), self._faces.is_overused)
 
     def _candidates(self) -> list[int]:
@@ -249,7 +252,7 @@ class _Pipeline:
         return [g for g in found if g not in away] if away else found
 
     def _serve_gang(self, gang: int, lines: QueueOrder) -> bool:
-        """Place the next tasks of a gang; False when it gets nothing."""
+        """Place the next tasks of a gang; return False if none is placed."""
         if self._waits_for_earlier_gang(gang):
             return False
         if not self._placing.cursor(gang).has_minimum or not self._domains.has_groups(gang):
@@ -261,11 +264,11 @@ class _Pipeline:
         return self._grow(gang, len(self._problem.tasks) if lines.is_last_gang(gang) else 1)
 
     def _waits_for_earlier_gang(self, gang: int) -> bool:
-        """Return whether another gang comes first and has nothing yet."""
+        """Return whether an earlier gang of a FIFO queue has no placement yet."""
         return self._fifo.ahead(gang) != NOBODY
 
     def _grow(self, gang: int, number: int) -> bool:
-        """Place up to some more tasks; fewer where so many would break a rule."""
+        """Place up to `number` more tasks, or fewer if so many would violate a rule."""
         placing = self._placing
         placer = self._domains if self._domains.guide(gang) else placing
         grown = placer.grow(gang, number)
@@ -273,11 +276,11 @@ class _Pipeline:
             placing.commit()
             return True
         placing.undo(gang)
-        fewer = min(grown, number) // 2  # a smaller group may have come whole
+        fewer = min(grown, number) // 2  # a smaller group may have been placed whole
         return fewer > 0 and self._grow(gang, fewer)
 
     def _start(self, gang: int) -> bool:
-        """Start a gang now; else nominate nodes of terminating pods to it and return False."""
+        """Start a gang; if it can not start yet, nominate nodes and return False."""
         placing = self._placing
         if not self._faces.may_start(gang):
             return False
@@ -314,12 +317,12 @@ class _Pipeline:
 
     @property
     def _may_reclaim(self) -> bool:
-        """Whether it evicts at all, and any task runs: without victims there is no reclaim."""
+        """Whether evictions are allowed and a task runs; reclaim needs a victim."""
         return self._options.gated and len(running_tasks(self._problem)) > 0
 
     def preempt(self) -> None:
         """Evict within queues; see `preemption`."""
-        # Finding possible victims is slow, and needless if every gang is placed.
+        # The search for victims is slow, and needless if every gang is placed.
         if self._options.gated and (short := self._find_waiting()):
             self._evicting.preempt(short)
 
@@ -362,7 +365,7 @@ class _Pipeline:
             is_late=self._options.is_late,
         )
 
-    # --- actions of a user -----------------------------------------------------------------------
+    # --- custom actions --------------------------------------------------------------------------
 
     def propose(self, proposer: Proposer) -> None:
         """Run a custom action and carry out its proposals; see `custom_actions`."""
@@ -378,16 +381,16 @@ class _Pipeline:
         proposing.carry_out(proposer.name, gangs, proposals)
 
     def _can_be_placed(self, gang: int) -> bool:
-        """Return whether it is a gang's turn, and worth trying."""
+        """Return whether no earlier gang precedes a gang, and it may start or grow."""
         ready = self._placing.cursor(gang).has_minimum
         return not self._waits_for_earlier_gang(gang) and (ready or self._faces.may_start(gang))
 
     # --- backfill --------------------------------------------------------------------------------
 
     def backfill(self) -> None:
-        """Place gangs of pods that request nothing, in overused queues too, as Volcano does.
+        """Place gangs whose pods all request no resources, in overused queues, too.
 
-        `allocate` places such pods along with the others of their gang.
+        As in Volcano, `allocate` places such pods together with other pods of their gang.
         """
         problem = self._problem
         but_pods = [i for i, name in enumerate(problem.resources) if name != PODS]

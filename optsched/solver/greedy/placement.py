@@ -30,13 +30,13 @@ class Cursor:
     Attributes
     ----------
     sequence, runs
-        (entry, number) in task order, and [entry, remaining tasks] of them.
+        (entry, number) in task order, and [entry, unplaced tasks] in the same order.
     done
-        Tasks placed, by entry.
+        Number of placed tasks, by entry.
     need, need_role
-        Tasks that must still start, in all and by role.
+        Number of tasks that the minimum lacks, in total and by role.
     failed
-        Entries that found no node; they are not tried again.
+        Entries for which no node was found; they are not tried again.
 
     """
 
@@ -60,7 +60,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One placement in the undo log: in which node table, and into which result."""
+    """One placement in the undo log, with its node table and the array that holds its result."""
 
     entry: int
     task_class: int
@@ -73,7 +73,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _TaskIndex:
-    """Where tasks are on the axes of a problem, as lists: reading one number is faster there."""
+    """Index arrays of a problem as lists, from which single numbers are read faster."""
 
     class_of: list[int]
     start: list[int]
@@ -90,11 +90,11 @@ class PlacementState:
     node_of, nominated
         (T,) node of each task so far, and its nominated node.
     ledger, faces
-        Totals and rules.
+        Totals of the session, and the greedy parts of rules.
     book
-        Nodes as they are now.
+        Node table of idle capacity.
     later
-        Nodes once terminating pods have left; None if no pod is terminating.
+        Node table of future idle capacity; None if no pod is terminating.
     changes
         Number of committed placements and nominations.
 
@@ -106,7 +106,7 @@ class PlacementState:
         self.faces = GreedyPlugins(problem, rules, self.ledger)
         self.book = NodeTable(problem, rules, problem.idle)
         self.later: NodeTable | None = None
-        # Negative on overcommitted nodes, which need part of what terminating pods release.
+        # Negative on overcommitted nodes, which use up part of what terminating pods release.
         self._short: I64 = np.minimum(problem.allocatable - problem.used, 0)
         if problem.releasing.any():
             idle = self._short + problem.idle + problem.releasing
@@ -151,11 +151,11 @@ class PlacementState:
         return cursor is not None and bool(cursor.failed)
 
     def class_of(self, gang: int, entry: int) -> int:
-        """Task class of an entry of a gang."""
+        """Return the task class of an entry of a gang."""
         return self._index.class_of[self._index.start[self._index.shape_of[gang]] + entry]
 
     def could_start(self, gang: int) -> bool:
-        """Whether each class of a rigid gang fits all its tasks if the others are ignored."""
+        """Return whether each class of a rigid gang fits all its tasks without other classes."""
         shape = self.problem.shapes.shapes[self._index.shape_of[gang]]
         if not shape.is_rigid:
             return True
@@ -172,12 +172,12 @@ class PlacementState:
         self._start_in(gang, self.book, self.node_of)
 
     def nominate_rest(self, gang: int, later: NodeTable) -> None:
-        """After `start`: nominate nodes of terminating pods to the rest of the minimum."""
+        """Nominate nodes of terminating pods to the tasks of the minimum that `start` left."""
         self.cursor(gang).failed.clear()
         self._start_in(gang, later, self.nominated)
 
     def place_nominated(self, gang: int, seats: Seats) -> bool:
-        """Place a gang on its nominated nodes now; False and no change if it does not fit."""
+        """Place a gang on its nominated nodes; return False, without change, if it can't fit."""
         left = self._place_at_nominations(gang, seats, ((self.book, self.node_of),))
         if not left and self.cursor(gang).has_minimum and self.faces.all_rules_hold(gang):
             self.commit()
@@ -186,9 +186,9 @@ class PlacementState:
         return False
 
     def reserve_nominated(self, gang: int, seats: Seats) -> bool:
-        """Keep the nominations of a gang until its nodes are idle; False if they never will be.
+        """Keep the nominations of a gang until its nodes are idle; return False if it can't fit.
 
-        A gang whose minimum fits now starts; only its other tasks wait.
+        If the minimum of the gang fits already, the gang starts and only its other tasks wait.
         """
         if self.later is None:
             return False
@@ -212,9 +212,9 @@ class PlacementState:
     def _place_at_nominations(
         self, gang: int, seats: Seats, places: Sequence[tuple[NodeTable, I64]]
     ) -> Seats:
-        """Place tasks on nominated nodes, in order of `places`; returns those that did not fit.
+        """Place tasks on nominated nodes, in order of `places`; return those that do not fit.
 
-        Some tasks fit only once others are placed, so all are tried again while any more fit.
+        Some tasks fit only after others are placed, so all are tried again while more fit.
         """
         left, placed, before = list(seats), 0, -1
         while left and placed > before:
@@ -230,7 +230,7 @@ class PlacementState:
     def _place_on_node(
         self, gang: int, seat: tuple[int, int, int], where: tuple[NodeTable, I64]
     ) -> int:
-        """Place tasks of an entry on one node, up to a number; returns how many fit."""
+        """Place up to a number of tasks of an entry on one node; return how many fit."""
         entry, node, number = seat
         task_class, cursor = self.class_of(gang, entry), self.cursor(gang)
         number = min(number, sum(left for e, left in cursor.runs if e == entry))
@@ -251,7 +251,7 @@ class PlacementState:
 
     @property
     def future(self) -> NodeTable:
-        """Nodes as in `later`, even if no pod is terminating yet."""
+        """The node table `later`, which is created if no pod is terminating yet."""
         if self.later is None:
             self.later = NodeTable(self.problem, self.rules, self._short + self.book.idle)
             self.later.used[:] = self.book.used
@@ -259,11 +259,11 @@ class PlacementState:
         return self.later
 
     def add_releasing(self, node: int, amounts: I64) -> None:
-        """Count what a victim releases on a node once it has left."""
+        """Add the amounts that a victim on a node releases when it has terminated."""
         self._releasing[node] += amounts
 
     def nominate_one(self, gang: int, entry: int, node: int) -> bool:
-        """Nominate a node to one task of an entry; False if it does not fit."""
+        """Nominate a node to one task of an entry; return False if the task does not fit."""
         return bool(self._place_on_node(gang, (entry, node, 1), (self.future, self.nominated)))
 
     def _mask(self, gang: int, task_class: int, book: NodeTable) -> Bool | None:
@@ -276,7 +276,7 @@ class PlacementState:
     def commit_nominations(self, later: NodeTable) -> None:
         """Turn placements since the last commit into nominations, and commit them.
 
-        Nominations use what terminating pods release first; the rest is reserved on the node.
+        Nominations first use what terminating pods release; the rest is reserved from idle.
         """
         for step in self._steps:
             number = int(step.counts.sum())
@@ -297,7 +297,7 @@ class PlacementState:
     def _start_in(self, gang: int, book: NodeTable, answer: I64) -> None:
         cursor = self.cursor(gang)
         roles = [e.role for e in self.problem.shapes.shapes[self._index.shape_of[gang]].entries]
-        # Minimums of roles are first: capacity may end with the minimum of the gang.
+        # Minimums of roles come first: capacity may suffice only for the minimum of the gang.
         for role in (*cursor.need_role, None):
             for run in cursor.runs:
                 entry, left = run
@@ -307,7 +307,7 @@ class PlacementState:
                     self.place_tasks(gang, run, wanted, (book, answer))
 
     def grow(self, gang: int, number: int) -> int:
-        """Place more tasks in order, up to a number; returns how many fit."""
+        """Place up to a number of further tasks in order; return how many fit."""
         placed = 0
         cursor = self.cursor(gang)
         for run in cursor.runs:
@@ -318,7 +318,7 @@ class PlacementState:
         return placed
 
     def commit(self) -> None:
-        """Keep what has been placed: clear the undo log."""
+        """Make all placements so far final, and clear the undo log."""
         self.changes += bool(self._steps)
         self._steps.clear()
 
@@ -353,7 +353,7 @@ class PlacementState:
         where: tuple[NodeTable, I64],
         lens: NodeView = ALL_NODES,
     ) -> int:
-        """Place tasks of one run in a node table and a result; returns how many fit."""
+        """Place tasks of one run in a node table and a result array; return how many fit."""
         entry = run[0]
         task_class = self.class_of(gang, entry)
         number = min(wanted, self.faces.max_tasks(self.ledger.queue_of[gang], task_class))
@@ -432,7 +432,7 @@ class PlacementState:
 
 
 def _fresh_runs(cursor: Cursor) -> list[int]:
-    """Remaining tasks of each run, given how many of each entry are placed."""
+    """Return the unplaced tasks of each run, given how many of each entry are placed."""
     done = list(cursor.done)
     left = []
     for entry, number in cursor.sequence:

@@ -1,4 +1,4 @@
-"""The greedy sides of all plugins of a policy, by extension point."""
+"""Calls of the greedy parts of all plugins of a policy, by extension point."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ _VOTES = {
     "gang_preemptable": (Face.PREEMPTABLE, "preemptable"),
     "gang_reclaimable": (Face.RECLAIMABLE, "reclaimable"),
 }
-"""By vote: the extension point that switches it on, and the method that stands in for it."""
+"""By vote: the extension point that enables it, and the method called if a plugin lacks it."""
 
 
 class QueueGate(Protocol):
     """A plugin that stops allocation to whole queues (Volcano `Overused`)."""
 
     def is_overused(self, queue: int) -> bool:
-        """Return whether a queue gets nothing more in this session."""
+        """Return whether a queue gets no further task in this session."""
 
 
 class GangGate(Protocol):
-    """A plugin that knows gangs that are not worth trying."""
+    """A plugin that can rule out that a gang starts, so that the pipeline skips the gang."""
 
     def may_start(self, gang: int) -> bool:
         """Return whether it is worth trying to start a gang."""
@@ -89,7 +89,7 @@ class Reclaiming(Protocol):
         """Return whether a queue may reclaim capacity for a task."""
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """Return the most tasks of a class that a queue may get, whatever other queues lose."""
+        """Return the most tasks of a class that a queue may get, for any victims."""
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """Return the key that orders queues to reclaim from, before the reverse of their order."""
@@ -99,20 +99,20 @@ class VictimReach(Protocol):
     """A plugin that knows which victims it may name, so that the pipeline tries no others."""
 
     def preempt_reach(self, gang: int) -> Bool | None:
-        """(V,) running tasks that `preemptable` may name for a gang now, or more; None for all."""
+        """Return a superset (V,) of the tasks that `preemptable` may name; None for all."""
 
     def reclaim_reach(self, gang: int) -> Bool | None:
-        """(V,) the same for `reclaimable`."""
+        """Return a superset (V,) of the tasks that `reclaimable` may name; None for all."""
 
 
 class GangPreemption(Protocol):
     """A plugin that names other victims where the pipeline preempts for a whole gang."""
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the same as `preemptable` for a whole gang."""
+        """Return victims as `preemptable` does, when the pipeline preempts for a whole gang."""
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the same as `reclaimable` for a whole gang."""
+        """Return victims as `reclaimable` does, when the pipeline reclaims for a whole gang."""
 
 
 class TaskOrder(Protocol):
@@ -129,10 +129,10 @@ class LiveScoring(Protocol):
     """A plugin whose scores depend on what has been placed."""
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
-        """Return a function that adds scores to those of `Rule.scorer`; None without.
+        """Return a function whose scores add to those of `Rule.scorer`; None without one.
 
-        It gets the nodes (N,) that fit a task and returns (N,). Entries with such scores are placed
-        one task at a time.
+        The function maps the nodes (N,) that fit a task to scores (N,). Entries with such scores
+        are placed one task at a time.
         """
 
 
@@ -140,21 +140,21 @@ class PlacementRecord(Protocol):
     """A plugin that tracks more than tasks by class."""
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
-        """Record the same as `record_placement` by entry of the gang."""
+        """Record a placement, as `record_placement` does, with the entry of the gang."""
 
     def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record that tasks placed before are nominated only: they do not stand there yet."""
+        """Record that recorded placements are only nominations: the tasks do not run there yet."""
 
 
 class GreedyPlugins:
-    """The greedy sides of a policy's plugins, called in the policy's order.
+    """The greedy parts of a policy's plugins, called in the policy's order.
 
     Attributes
     ----------
     orders_by_class
-        Whether gangs of a class have equal keys until something is placed for them.
+        Whether gangs of a class have equal keys until tasks are placed for one of them.
     reads_labels
-        Whether a plugin reads labels, so that gangs of a class may fare differently.
+        Whether a plugin reads labels, so that results for gangs of a class may differ.
 
     """
 
@@ -234,7 +234,7 @@ class GreedyPlugins:
         return all(method(queue, task_class) for method in self._methods["may_reclaim"])
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """Return a bound on `max_tasks` that holds whatever victims other queues lose."""
+        """Return a bound on `max_tasks` that holds for any victims."""
         bounds = (bound(queue, task_class) for bound in self._methods["most_reclaimed"])
         return min(bounds, default=int(UNLIMITED))
 
@@ -247,30 +247,30 @@ class GreedyPlugins:
         return _first_answer(self._tiers["reclaimable"], gang, task_class, victims)
 
     def preempt_reach(self, gang: int) -> Bool | None:
-        """(V,) running tasks that `preemptable` may name for a gang now; None for all."""
+        """Return the running tasks (V,) that `preemptable` may name for a gang; None for all."""
         return _reach(self._tiers["preemptable"], "preempt_reach", gang)
 
     def reclaim_reach(self, gang: int) -> Bool | None:
-        """(V,) running tasks that `reclaimable` may name for a gang now; None for all."""
+        """Return the running tasks (V,) that `reclaimable` may name for a gang; None for all."""
         return _reach(self._tiers["reclaimable"], "reclaim_reach", gang)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the same as `preemptable` where victims are chosen for a whole gang."""
+        """Return victims as `preemptable` does, when they are chosen for a whole gang."""
         return _first_answer(self._tiers["gang_preemptable"], gang, task_class, victims)
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return the same as `reclaimable` where victims are chosen for a whole gang."""
+        """Return victims as `reclaimable` does, when they are chosen for a whole gang."""
         return _first_answer(self._tiers["gang_reclaimable"], gang, task_class, victims)
 
     def movable(self, victims: I64) -> I64:
-        """Return the running tasks that every plugin lets be moved."""
+        """Return the running tasks that every plugin allows to be moved."""
         for method in self._methods["movable"]:
             victims = method(victims)
         return victims
 
     @property
     def queue_key_reach(self) -> KeyReach:
-        """Which queues' tasks change the key of a queue."""
+        """The queues whose tasks may change the key of a queue."""
         reaches = [
             greedy.queue_key_reach for a, greedy in self._open if Face.QUEUE_ORDER in a.faces
         ]
@@ -314,9 +314,9 @@ class GreedyPlugins:
         return all(method(gang) for method in self._methods["holds"])
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        """(N,) nodes that one more task of a gang fits now, or once all victims have left.
+        """Return a mask (N,) of nodes that one more task of a gang fits; None for all nodes.
 
-        None if no node is excluded. Gang -1 means nodes that it fits in any gang.
+        With `later`, all terminating pods have left. Gang -1 stands for any gang.
         """
         methods = self._methods["fits_later" if later else "fits"]
         return _intersect_masks(method(gang, task_class) for method in methods)
@@ -327,7 +327,7 @@ class GreedyPlugins:
             note(victim, sign)
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """Return the order of a gang's tasks by the first plugin that has one; None without."""
+        """Return the order of a gang's tasks by the first plugin that sets one; None if none."""
         found = (runs(gang) for runs in self._methods["task_runs"])
         return next((runs for runs in found if runs is not None), None)
 
@@ -351,12 +351,15 @@ class GreedyPlugins:
             note(gang, entry, nodes, counts)
 
     def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record that tasks placed before are nominated only."""
+        """Record that recorded placements are only nominations."""
         for note in self._methods["record_nomination"]:
             note(task_class, nodes, counts)
 
     def may_enqueue(self, gang: int) -> bool:
-        """Whether a gang is enqueued: a rejection wins, else the first tier that permits it."""
+        """Return whether a gang is enqueued.
+
+        The first tier that rejects or permits the gang decides; in a tier, a rejection wins.
+        """
         for tier in self._tiers["enqueue_vote"]:
             votes = [vote(gang) for vote in tier]
             if min(votes) < 0:
@@ -384,13 +387,13 @@ def _intersect_masks(masks: Iterable[Bool | None]) -> Bool | None:
 
 
 def _keep_common(named: I64, found: I64) -> I64:
-    """Return victims of both, in the order of the first; a set is faster than sorting here."""
+    """Return the victims in both arrays, in the order of the first one."""
     kept = set(found.tolist())
     return np.array([v for v in named.tolist() if v in kept], np.int64)
 
 
 def _reach(tiers: list[list[Any]], reach_of: str, gang: int) -> Bool | None:
-    """(V,) tasks that all plugins of some tier may name; None if a tier may name all tasks."""
+    """Return the tasks (V,) that all plugins of some tier may name; None if a tier names any."""
     reach: Bool | None = None
     for tier in tiers:
         known = (getattr(vote.__self__, reach_of, None) for vote in tier)
@@ -402,7 +405,7 @@ def _reach(tiers: list[list[Any]], reach_of: str, gang: int) -> Bool | None:
 
 
 def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I64) -> I64:
-    """Return what all plugins of a tier name, of the first tier that names any (`Preemptable`)."""
+    """Return the victims that all plugins of the first tier with common victims name."""
     for tier in tiers:
         named: I64 | None = None
         for method in tier:
@@ -410,7 +413,7 @@ def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I
             if found is not None:
                 named = found if named is None else _keep_common(named, found)
                 if not len(named):
-                    break  # what one rule of a tier forbids, no other one of it allows
+                    break  # a victim needs the votes of all rules of the tier
         if named is not None and len(named):
             return named
     return victims[:0]

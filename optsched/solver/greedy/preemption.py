@@ -1,8 +1,8 @@
 """The actions preempt and reclaim of a policy without a solver.
 
-The choice and the order of victims are Volcano's (`pkg/scheduler/actions/preempt`, `reclaim`): gang
-by gang, task by task, node by node, votes of plugins by tiers, all or nothing for a gang. Where
-Volcano leaves the order to chance, names end it. Capacity that evictions free is nominated to the
+Victims are chosen and ordered as in Volcano (`pkg/scheduler/actions/preempt`, `reclaim`): gang by
+gang, task by task, node by node, with votes of plugins by tiers. A gang gets all of its minimum or
+nothing. Where Volcano's order is random, names break ties. Nodes of victims are nominated to the
 gang.
 """
 
@@ -47,35 +47,35 @@ if TYPE_CHECKING:
     from optsched.solver.greedy.plugins import GreedyPlugins
 
 _Entry = tuple[int, int]
-"""A gang and an entry of it."""
+"""A gang and one of its entries."""
 
 _LOWEST = 2**31
-"""Added so that every priority counts for more than no task."""
+"""Added to each priority, so that a further victim never lowers the cost."""
 
 
 @dataclass(frozen=True)
 class _Keys:
-    """Negated keys of gangs and queues, for the order of victims, valid until something changes."""
+    """A cache of negated keys of gangs and queues for the order of victims, until a change."""
 
     of_gang: dict[int, Key] = field(default_factory=dict)
     of_queue: dict[int, Key] = field(default_factory=dict)
 
 
 class GreedyPreemption:
-    """Evictions as the pipeline goes along.
+    """The evictions of the pipeline.
 
     Attributes
     ----------
     evictions
-        The decisions so far.
+        The evictions decided so far.
     placing, running, faces
-        What it works on.
-    left
-        Running tasks that leave, those that were taken included.
+        The placements so far, the running tasks, and the greedy parts of plugins.
+    evicted
+        All evicted running tasks, including those of `taken`.
     gang_minimums
-        Whether gangs that get something keep their minimum.
+        Checks whether gangs that get tasks keep their minimum.
     taken
-        Running tasks taken for the present gang, until that is decided.
+        Running tasks evicted for the present gang, until its evictions are final.
 
     """
 
@@ -88,9 +88,9 @@ class GreedyPreemption:
         weighs: bool = False,
         is_late: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`weighs`: whether preempt compares all nodes by the cost of their victims.
+        """Set up without evictions; once `is_late` returns True, no further gang is tried.
 
-        Once `is_late` no further gang is asked.
+        `weighs` says whether preempt compares all nodes by the cost of their victims.
         """
         self.placing = placing
         self._order = order
@@ -118,7 +118,7 @@ class GreedyPreemption:
 
     @property
     def faces(self) -> GreedyPlugins:
-        """The greedy sides of the plugins."""
+        """The greedy parts of the plugins."""
         return self.placing.faces
 
     @cached_property
@@ -138,24 +138,24 @@ class GreedyPreemption:
 
     @cached_property
     def _idles(self) -> Bool:
-        """(V,) running tasks that request nothing but a pod."""
+        """Running tasks (V,) that request no resource but `pods`."""
         requested = self.running.request[:, self._counted_resources]
         idles: Bool = np.logical_not(requested.any(axis=1))
         return idles
 
     @cached_property
     def _reclaimable(self) -> Bool:
-        """(Q,) queues that other queues may reclaim from."""
+        """Queues (Q,) from which other queues may reclaim."""
         return np.array([q.reclaimable for q in self._problem.snapshot.queues], np.bool_)
 
     @cached_property
     def _claimable(self) -> I64 | None:
-        """(Q, R) what queues may reclaim; None if no plugin entitles them."""
+        """Amounts (Q, R) that queues may reclaim; None if no plugin entitles them."""
         return self._rules.entitling(self._problem)[0]
 
     @cached_property
     def _atomic(self) -> bool:
-        """Whether evictions for a gang are all or nothing."""
+        """Whether a gang gets its whole minimum or no evictions."""
         return any(self._rules.enables(name, Face.JOB_PIPELINED) for name in ("gang", "tdm"))
 
     @cached_property
@@ -164,7 +164,7 @@ class GreedyPreemption:
 
     @cached_property
     def evictable(self) -> Bool:
-        """(V,) running tasks that may still be evicted."""
+        """Running tasks (V,) that may still be evicted."""
         return ~self._spared
 
     @cached_property
@@ -174,7 +174,7 @@ class GreedyPreemption:
     # --- actions ---------------------------------------------------------------------------------
 
     def preempt(self, gangs: Iterable[int]) -> None:
-        """Evict less important tasks of the same queue: of other gangs, then of the own gang.
+        """Evict less important tasks of the same queue: of other gangs, then of the gang itself.
 
         Gangs with a network topology evict no pods, as in Volcano.
         """
@@ -183,7 +183,7 @@ class GreedyPreemption:
 
     @contextmanager
     def ignoring_possible_victims(self) -> Iterator[None]:
-        """While victims are searched, waiting tasks do not count for tasks that may be evicted."""
+        """Let no running gang block a node in the future node table, as any may become a victim."""
         self.placing.future.use_masks_of(without_gangs(self._problem))
         self._keys = _Keys()
         try:
@@ -206,13 +206,13 @@ class GreedyPreemption:
                 gang, PREEMPT, self.tasks_of_other_gangs
             ):
                 line.rejoin(gang)
-        # A gang that holds nothing has no victims of its own.
+        # A gang without running tasks has no victims of its own.
         for gang in sorted((g for g in starving if g in self._running_gangs), key=self.gang_key):
             while self.faces.is_starving(gang) and self._preempt_within_gang(gang):
                 pass
 
     def reclaim(self, gangs: Iterable[int], is_overused: Callable[[int], bool]) -> None:
-        """Evict tasks of other queues for gangs of queues that are due more."""
+        """Evict tasks of other queues for gangs of queues that are entitled to more."""
         self._refused.clear()
         with self.ignoring_possible_victims():
             starving = self.starving(gangs)
@@ -232,9 +232,9 @@ class GreedyPreemption:
         attempt: Callable[[int], bool],
         is_refused: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Let gangs try in the order of queues; one that gets something has another turn.
+        """Try gangs in the order of queues; a gang that gets a nomination has another turn.
 
-        Gangs that are refused when their turn comes lose it, and change the order of no queue.
+        Refused gangs are skipped, which does not change the order of queues.
         """
         lines = group_by_queue(self._order, self._problem.queue_of.tolist(), starving)
         queues = [(self.queue_order(q), q, self._commits) for q in lines]
@@ -254,7 +254,7 @@ class GreedyPreemption:
     def _is_vain(self, gangs: Sequence[int], action: str, who: Callable[[int], Bool]) -> bool:
         """Return whether no gang class finds a node with enough victims for a task.
 
-        Then no gang changes anything, and their order does not matter.
+        Then no gang can evict, and the action has no effect.
         """
         if not (self._atomic and self._gang_classes.is_known):
             return False
@@ -269,7 +269,7 @@ class GreedyPreemption:
             classes = tuple(self.placing.class_of(gang, e) for e in self.entries(gang))
             queue, priority = int(self._problem.queue_of[gang]), int(self._problem.priority[gang])
             reach = np.atleast_1d(self._reach(gang, action))
-            # Which victims are waived depends on the whole request of a gang.
+            # The whole request of a gang decides which protections are waived.
             shape = int(self._problem.shape_of[gang]) if reach.any() else -1
             kind = (queue, priority, shape, classes)
             if kind not in known:
@@ -283,11 +283,11 @@ class GreedyPreemption:
         return True
 
     def _is_refused(self, gang: int) -> bool:
-        """Whether a gang of the same class found no victims, and nothing has changed since."""
+        """Return whether a gang of the same class found no victims, with no change since then."""
         return self._atomic and self._gang_classes.class_now(gang) in self._refused
 
     def starving(self, gangs: Iterable[int]) -> list[int]:
-        """Gangs that others may be evicted for."""
+        """Return the gangs for which running tasks may be evicted."""
         chosen = np.array(list(gangs), np.int64)
         starve = self._gang_classes.evaluate(
             chosen, lambda g: self.faces.is_starving(g) and bool(self.entries(g))
@@ -296,22 +296,25 @@ class GreedyPreemption:
         return found
 
     def is_losing_tasks(self, gang: int) -> bool:
-        """Return whether tasks of a gang are evicted: it gets nothing while they terminate."""
+        """Return whether tasks of a gang are evicted; such a gang gets no tasks in the session."""
         return self.placing.ledger.gang_evicted[gang] > 0
 
     def gang_key(self, gang: int) -> tuple[Key, int, int]:
-        """Order of gangs that ask for room."""
+        """Return the key that orders gangs for which tasks are evicted."""
         return self._order.entry(gang)
 
     def queue_order(self, queue: int) -> tuple[Key, int, int]:
-        """Order of queues."""
+        """Return the key that orders queues."""
         born = int(self._problem.queues.created_ms[queue])
         return (self.faces.queue_key(queue), born, queue)
 
     # --- one gang --------------------------------------------------------------------------------
 
     def _preempt_for_gang(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
-        """Make room for tasks of a gang while it starves; all is undone where it stays short."""
+        """Evict for tasks of a gang while it starves; return whether it gets a nomination.
+
+        If the gang does not reach its minimum, all evictions for it are undone.
+        """
         if self.is_losing_tasks(gang):
             return False
         number = self._failure_class(gang)
@@ -336,10 +339,10 @@ class GreedyPreemption:
         return self.commit(gang, action) and seated
 
     def _lacks_victims(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
-        """Return whether a gang stays short of its minimum even if all candidates leave.
+        """Return whether a gang misses its minimum even if all candidates are evicted.
 
-        A bound on the tasks that nodes and shares can take. While room is made for the gang,
-        candidates only become fewer, unless waived protection depends on what it still needs.
+        This is a bound on the tasks that nodes and shares can take. During evictions for the gang,
+        candidates only become fewer, unless the waiver of a protection depends on its need.
         """
         cursor, queue = self.placing.cursor(gang), int(self._problem.queue_of[gang])
         is_bounded = self._atomic and self._gang_classes.is_known and not cursor.has_minimum
@@ -357,7 +360,7 @@ class GreedyPreemption:
             return True
         candidates = np.flatnonzero(who(gang) & self._reach(gang, action))
         if len(candidates) > self._problem.num_nodes:
-            return False  # many candidates mostly suffice, and the bound costs more than it saves
+            return False  # many candidates mostly suffice: the bound costs more than it saves
         node_of, gain = self.running.node_of[candidates], self.running.request[candidates]
         nodes, at = np.unique(node_of, return_inverse=True)
         idle = self.placing.future.idle[nodes]
@@ -376,13 +379,13 @@ class GreedyPreemption:
         return possible < cursor.need
 
     def _failure_class(self, gang: int) -> int:
-        """Return the class of a gang that holds nothing; ALONE for a gang whose own tasks count."""
+        """Return the class of a gang without running tasks or failed entries; otherwise ALONE."""
         if not self._atomic or gang in self._running_gangs or self.placing.has_failed_entry(gang):
             return ALONE
         return self._gang_classes.class_now(gang)
 
     def _preempt_within_gang(self, gang: int) -> bool:
-        """Evict tasks of a gang for a more important one of its own; False if no task gains."""
+        """Evict a gang's own tasks for a more important one; return False if none gains."""
         for entry in self.entries(gang):
             own = self.evictable & (self.running.gang_of == gang)
             if self._has_unplaced_task(gang, entry) and self._evict_for_task(
@@ -392,7 +395,7 @@ class GreedyPreemption:
         return False
 
     def entries(self, gang: int) -> list[int]:
-        """Entries for whose tasks others may be evicted, in the order of their first task."""
+        """Return the entries that may preempt, in the order of their first task."""
         shapes, placing = self._problem.classes.shapes, self.placing
         entries = dict.fromkeys(entry for entry, _ in placing.cursor(gang).runs)
         return [e for e in entries if shapes[placing.class_of(gang, e)].preempts]
@@ -401,13 +404,13 @@ class GreedyPreemption:
         return any(left for e, left in self.placing.cursor(gang).runs if e == entry)
 
     def rollback(self, gang: int) -> None:
-        """Undo what has been done for a gang."""
+        """Undo all evictions and nominations for a gang since the last commit."""
         self.undo_evictions(len(self.taken))
         self.placing.undo(gang)
         self._keys = _Keys()
 
     def commit(self, gang: int, action: str) -> bool:
-        """Evict; False, with all undone, where a rule would not hold then."""
+        """Make the evictions final; if a rule is violated, undo them and return False."""
         shapes, done = self._problem.classes.shapes, self.placing.cursor(gang).done
         placed = [self.placing.class_of(gang, e) for e, number in enumerate(done) if number]
         entitled = not self.taken or all(shapes[c].preempts for c in placed)
@@ -427,17 +430,17 @@ class GreedyPreemption:
         self._keys = _Keys()
         return True
 
-    # --- who may go ------------------------------------------------------------------------------
+    # --- candidates ------------------------------------------------------------------------------
 
     def tasks_of_other_gangs(self, gang: int) -> Bool:
-        """(V,) tasks of other gangs of a gang's queue."""
+        """Return the evictable tasks (V,) of other gangs in a gang's queue."""
         running = self.running
         same = self.evictable & (running.queue_of == self._problem.queue_of[gang])
         others: Bool = same & (running.gang_of != gang)
         return others
 
     def tasks_of_other_queues(self, gang: int) -> Bool:
-        """(V,) tasks of other queues that give back, and owe the gang's queue something."""
+        """Return the evictable tasks (V,) of reclaimable queues that owe to the gang's queue."""
         queue = self.running.queue_of
         lends = np.append(self._reclaimable & self._queues_in_debt(gang), False)
         free = self.evictable | self._waived(gang)
@@ -445,7 +448,7 @@ class GreedyPreemption:
         return others
 
     def _waived(self, gang: int) -> Bool:
-        """(V,) tasks whose annotations do not protect them from a claim within a guarantee."""
+        """Return tasks (V,) whose annotations do not protect them from a claim in a guarantee."""
         if not self._floors.waivable.any():
             return self._floors.waivable
         shapes, classes = self._problem.classes, self.entries(gang)
@@ -461,10 +464,10 @@ class GreedyPreemption:
         return waived
 
     def _queues_in_debt(self, gang: int) -> Bool:
-        """(Q,) queues to reclaim from: something is due to the gang's queue or its ancestor.
+        """Return the queues (Q,) from which a gang's queue may reclaim.
 
-        Siblings that share only an entitled parent owe each other nothing: otherwise they would
-        evict each other in turns.
+        The gang's queue or an ancestor must have a claim. Siblings owe each other nothing if only
+        their parent has one: otherwise they would alternately evict each other.
         """
         queue = int(self._problem.queue_of[gang])
         classes = tuple(self.placing.class_of(gang, entry) for entry in self.entries(gang))
@@ -483,10 +486,10 @@ class GreedyPreemption:
     def _evict_for_task(
         self, entry_of_gang: _Entry, action: str, candidates: Bool, *, takes_idle: bool = False
     ) -> bool:
-        """Evict on one node until a task fits there, and promise it the room.
+        """Evict on one node until a task fits, and nominate the node; return whether one fits.
 
-        With `takes_idle` a node with room for the task is taken first (Volcano's preempt permits
-        no victims, `ValidateVictims`, and looks at the score alone).
+        With `takes_idle`, nodes that the task fits without victims come first: Volcano's preempt
+        accepts an empty list of victims (`ValidateVictims`) and compares scores only.
         """
         gang, entry = entry_of_gang
         task_class = self.placing.class_of(gang, entry)
@@ -521,7 +524,7 @@ class GreedyPreemption:
         return has_room
 
     def _reach(self, gang: int, action: str) -> Bool | np.bool_:
-        """(V,) running tasks that plugins may vote for; a superset of all possible victims."""
+        """Return a superset (V,) of the running tasks that plugins may vote for."""
         faces = self.faces
         reach = faces.preempt_reach if action == PREEMPT else faces.reclaim_reach
         found = reach(gang) if self._gang_classes.is_known else None
@@ -530,10 +533,10 @@ class GreedyPreemption:
     def _by_cost(
         self, entry_of_gang: _Entry, nodes: Iterable[int], clears: Callable[[int], bool]
     ) -> list[int]:
-        """Nodes on which room can be made, by the cost of the victims there (`preempt.go`).
+        """Return the nodes that victims can clear, by the cost of their victims (`preempt.go`).
 
-        The lowest highest priority is best, then the lowest sum, the fewest, and the latest start
-        of the most important ones.
+        Costs compare the victims' highest priority, then the sum of priorities, then their number.
+        Last, a later start of the victims with the highest priority is better.
         """
         found: list[tuple[tuple[float, ...], int]] = []
         first = preferred_nodes(self._problem)
@@ -551,10 +554,11 @@ class GreedyPreemption:
     def _nodes(
         self, task_class: int, action: str, candidates: Bool, *, takes_idle: bool
     ) -> Iterator[int]:
-        """Nodes where all candidates together would make room: by score, or by name to reclaim.
+        """Yield the nodes that a task fits once all candidates have left.
 
-        Nodes of the own shard are first if preferred. With `takes_idle`, nodes with idle capacity
-        for a task are first, and need no candidates.
+        Nodes are ordered by score to preempt, by name to reclaim. Nodes of the scheduler's shard
+        come first if preferred. With `takes_idle`, nodes that the task fits without victims come
+        first of all.
         """
         problem, running = self._problem, self.running
         later, request = self.placing.future, problem.classes.request[task_class]
@@ -592,9 +596,9 @@ class GreedyPreemption:
     def victim_order(
         self, gang: int, claimer: int, keys: _Keys | None = None
     ) -> tuple[object, ...]:
-        """Order of gangs of victims: last in the orders of queues and of gangs is first.
+        """Return the key that orders gangs of victims, in reverse order of queues and gangs.
 
-        `keys`: those that are known; read if None.
+        `keys` is a cache of keys; None reads all keys.
         """
         keys = keys or _Keys()
         lender = int(self._problem.queue_of[gang])
@@ -608,9 +612,9 @@ class GreedyPreemption:
         return (first, keys.of_gang[gang])
 
     def sort_victims(self, victims: I64, claimer: int, keys: _Keys | None = None) -> I64:
-        """The least important first: last in the orders of queues, of gangs and of their tasks.
+        """Return victims, the least important first: in reverse order of queues, gangs and tasks.
 
-        `keys`: those that are known; read if None.
+        `keys` is a cache of keys; None reads all keys.
         """
         running = self.running
         known = keys or _Keys()
@@ -648,7 +652,7 @@ class GreedyPreemption:
         )
 
     def is_blocked(self, entry_of_gang: _Entry, node: int) -> bool:
-        """Return whether a running task that stays keeps tasks of an entry off a node."""
+        """Return whether a running task that is not evicted blocks a node for an entry."""
         task_class = self.placing.class_of(*entry_of_gang)
         if task_class not in self._blockers:
             rules = [r for r in self._rules.blocking if r.hard_face is Face.PREDICATE]
@@ -664,7 +668,7 @@ class GreedyPreemption:
         return False
 
     def _spare_needless_victims(self, entry_of_gang: _Entry, node: int, before: int) -> bool:
-        """Of the victims of a task that has its room keep those that are not in its way."""
+        """Spare the victims on a node without which a placed task still fits; return True."""
         for v in self.taken[before:-1][::-1]:
             self.placing.undo_to(entry_of_gang[0], self.placing.mark - 1)
             self.keep_running([v])
@@ -674,7 +678,7 @@ class GreedyPreemption:
         return True
 
     def can_evict(self, v: int, gang: int) -> bool:
-        """Return whether a running task may be evicted for a gang, on top of the victims so far."""
+        """Return whether a running task may be evicted for a gang, given the victims so far."""
         if any(self._budgets[b] <= 0 for b in self._covering(v)):
             return False
         if v in self._selecting_terms and self._selecting_terms[v] & self._placed_terms(gang):
@@ -683,7 +687,7 @@ class GreedyPreemption:
 
     @cached_property
     def _selecting_terms(self) -> dict[int, set[int]]:
-        """The terms of affinity and spread that select a running task; only of tasks with any."""
+        """The terms of affinity and spread that select each running task, if there are any."""
         found: dict[int, set[int]] = {}
         for m, tasks in enumerate(selected_tasks(self._problem)):
             if self._problem.relations.terms[m].kind is not TermKind.ANTI_AFFINITY:
@@ -694,7 +698,7 @@ class GreedyPreemption:
     def _placed_terms(self, preemptor: int) -> set[int]:
         """Return the terms of tasks of other gangs that were placed in this session.
 
-        Pods that these select have to stay, or the placed tasks would break their terms.
+        Pods that these terms select have to stay, or the placed tasks would violate their terms.
         """
         problem, ledger = self._problem, self.placing.ledger
         placed = (g for g in ledger.touched if g != preemptor and ledger.gang_placed[g] > 0)
@@ -706,18 +710,18 @@ class GreedyPreemption:
         return [b for b in self._budgets if covers(b, task)]
 
     def evict(self, v: int) -> None:
-        """Evict a running task, until that is undone."""
+        """Evict a running task; `undo_evictions` and `keep_running` can undo it."""
         self.taken.append(v)
         self._record_eviction(v, 1)
 
     def keep_running(self, victims: Iterable[int]) -> None:
-        """Keep some of the victims after all."""
+        """Undo the evictions of some victims."""
         for v in victims:
             self.taken.remove(v)
             self._record_eviction(v, -1)
 
     def undo_evictions(self, number: int) -> None:
-        """Keep the last so many victims after all."""
+        """Undo the last `number` evictions."""
         for _ in range(number):
             self._record_eviction(self.taken.pop(), -1)
 
@@ -734,7 +738,7 @@ class GreedyPreemption:
 
 
 def _eviction_cost(victims: Sequence[Task]) -> tuple[float, ...]:
-    """Return the cost of evicting some tasks, less is better; zero where there are none."""
+    """Return the cost of evicting some tasks, less is better; the least if there are none."""
     if not victims:
         return (-math.inf,)
     highest = max(t.priority for t in victims)

@@ -1,4 +1,4 @@
-"""Gangs waiting in line: the best queue is first, and in it the best gang."""
+"""The order in which gangs are considered: the best queue first, and in it the best gang."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class GangQueue:
-    """Gangs in their order, of which some come again.
+    """The gangs of one queue in their order; gangs may rejoin.
 
-    `gangs` are in order. A key is read when a gang enters the line.
+    `gangs` have to be in order. The key of a gang is read when it joins or rejoins.
     """
 
     def __init__(self, order: GangOrder, gangs: Sequence[int]) -> None:
@@ -31,7 +31,7 @@ class GangQueue:
         return bool(self._rest or self._again)
 
     def pop(self) -> int:
-        """Remove the gang whose turn it is."""
+        """Remove and return the next gang."""
         if not self._again:
             self._head = None
             return self._rest.pop()
@@ -44,7 +44,7 @@ class GangQueue:
         return heapq.heappop(self._again)[2]
 
     def pop_hopeful(self, is_hopeless: Callable[[int], bool]) -> int | None:
-        """Take out gangs until one is not hopeless and return it; None if the line runs out."""
+        """Remove gangs until one is not hopeless, and return it; None if there is none."""
         while self._again:
             if not is_hopeless(gang := self.pop()):
                 return gang
@@ -56,14 +56,14 @@ class GangQueue:
         return None
 
     def rejoin(self, gang: int) -> None:
-        """Let a gang line up again."""
+        """Add a gang again, at the position of its present key."""
         heapq.heappush(self._again, self._order.entry(gang))
 
 
 def group_by_queue(
     order: GangOrder, queue_of: Sequence[int], gangs: Sequence[int]
 ) -> dict[int, GangQueue]:
-    """Return a line for each queue of some gangs, by queue number."""
+    """Return the ordered gangs of each queue, by queue number."""
     by_queue: defaultdict[int, list[int]] = defaultdict(list)
     for gang in order.sorted(gangs):
         by_queue[queue_of[gang]].append(gang)
@@ -71,10 +71,11 @@ def group_by_queue(
 
 
 class QueueOrder:
-    """One line a queue. A key is read when its owner enters the line or the queue comes back.
+    """The order of queues, with the ordered gangs of each queue.
 
-    That is enough where in one session only its own tasks change a queue's or a gang's key. Keys of
-    queues that depend on other queues' tasks (`reach`) are read again before a turn is given.
+    The key of a gang is read when it joins, and that of a queue after each of its turns. This
+    suffices if only its own tasks change a key. Keys of queues that depend on tasks of other queues
+    (`reach`) are read again before each turn.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class QueueOrder:
         self._queues: list[tuple[Key, int, int]] = []
 
     def fill(self, gangs: Iterable[int]) -> None:
-        """Let gangs line up."""
+        """Replace all gangs."""
         self._line.update(group_by_queue(self._order, self._queue_of, list(gangs)))
         self._queues = [self._entry(queue) for queue in self._line]
         heapq.heapify(self._queues)
@@ -104,10 +105,10 @@ class QueueOrder:
     def iterate_gangs(
         self, is_closed: Callable[[int], bool], is_hopeless: Callable[[int], bool] | None = None
     ) -> Iterator[int]:
-        """Gangs in the order of their turns; closed queues leave for good.
+        """Yield gangs in the order of their turns; closed queues are removed.
 
-        While a turn is taken, `rejoin` puts the gang back into its line. Gangs that are hopeless
-        when their turn comes lose it: that changes no key, so that their queue has the next turn.
+        During a turn, the caller may `rejoin` the gang. Hopeless gangs are skipped. Skipping
+        changes no key, so the next turn belongs to the same queue.
         """
         while self._queues:
             queue = self._pop_queue()
@@ -121,7 +122,7 @@ class QueueOrder:
                 heapq.heappush(self._queues, self._entry(queue))
 
     def _pop_queue(self) -> int:
-        """Remove the queue whose turn it is."""
+        """Remove and return the next queue."""
         if self._reach is KeyReach.ANY:
             self._queues = [self._entry(queue) for _, _, queue in self._queues]
             heapq.heapify(self._queues)
@@ -134,9 +135,9 @@ class QueueOrder:
         return entry[2]
 
     def rejoin(self, gang: int) -> None:
-        """Put a gang back into its queue's order."""
+        """Put a gang back into the order of its queue."""
         self._line[self._queue_of[gang]].rejoin(gang)
 
     def is_last_gang(self, gang: int) -> bool:
-        """Return whether all other lines are empty."""
+        """Return whether no other gang is left, in any queue."""
         return not self._queues and not self._line[self._queue_of[gang]]

@@ -1,9 +1,9 @@
-"""When and where gangs that have waited for too long can start, and what must be free for it.
+"""Reservations for starving gangs: when and where they can start, and the capacity they need.
 
-The running tasks say when they are expected to end. For each gang in turn the pipeline itself is
-asked on the cluster of a later instant whether it could start, so that every rule has its say; the
-instants are the ends of tasks and of bookings made before. Nothing is kept from session to session:
-while nothing changes, the same bookings come out again.
+Running tasks have expected ends. For one gang after the other, the pipeline checks on the cluster
+of a later instant whether the gang can start, so that every rule is evaluated. The instants are the
+ends of tasks and of earlier reservations. No state is kept between sessions: without a change of
+the cluster, a session computes the same reservations again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 MOST_HOPELESS = 16
-"""Kinds of gangs without an answer after which no more are asked about in a session."""
+"""The number of gang classes without a possible start after which a session stops searching."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class ReservationRequest:
     Attributes
     ----------
     gangs
-        Numbers of gangs, the first first.
+        Numbers of gangs, in their order.
     may_hold
-        Those for which nodes may be reserved although no end of the pods there is known.
+        Gangs for which nodes may be reserved although pods there have no known end.
     most
-        Bookings at most.
+        The most reservations.
 
     """
 
@@ -60,10 +60,10 @@ class ReservationRequest:
 def make_reservations(
     problem: Problem, rules: RuleSet, request: ReservationRequest
 ) -> tuple[CapacityReservation, ...]:
-    """Bookings for gangs that wait, in their order; none for one that could never start.
+    """Return reservations for waiting gangs, in their order; none for a gang that can't start.
 
-    At most one of them is open: its nodes are kept as they become free, without anybody knowing
-    when all of them are.
+    At most one reservation is open: its nodes are reserved as they become idle, and the instant
+    when all of them are idle is unknown.
     """
     planner = _ReservationPlanner(problem, rules)
     made: list[CapacityReservation] = []
@@ -85,7 +85,7 @@ def make_reservations(
 
 @dataclass(frozen=True, eq=False)
 class _ReservedAmounts:
-    """The room of an earlier booking on nodes (N, R) and in queues (Q, R), and its end."""
+    """The capacity of an earlier reservation on nodes (N, R) and in queues (Q, R), and its end."""
 
     on_nodes: I64
     of_queues: I64
@@ -94,12 +94,12 @@ class _ReservedAmounts:
 
 @dataclass(frozen=True, eq=False)
 class _Instant:
-    """An instant, and nodes (N,) that are emptied of tasks that do not say when they end."""
+    """An instant, and nodes (N,) that are emptied of tasks without a known end."""
 
     at_ms: int
     emptied: Bool
     queues_too: bool = False
-    """Whether such tasks no longer count for queues either, on any node."""
+    """Whether tasks without a known end, on any node, do not count for queues."""
 
 
 class _ReservationPlanner:
@@ -114,7 +114,7 @@ class _ReservationPlanner:
         self._no_node = np.zeros(problem.num_nodes, np.bool_)
 
     def plan_reservation(self, gang: int, *, may_hold: bool) -> CapacityReservation | None:
-        """Return the earliest booking for a gang; None where it would never start."""
+        """Return the earliest reservation for a gang; None if it can not start."""
         instants, alone = self._instants(), _alone(self._problem, gang)
         found = self._earliest(alone, instants, self._no_node)
         if found is not None:
@@ -122,7 +122,7 @@ class _ReservationPlanner:
         return self._reserve_emptied_nodes(alone, instants) if may_hold else None
 
     def _instants(self) -> list[int]:
-        """Now, and whenever something that runs or is booked ends."""
+        """Return the present instant, and the ends of running tasks and of reservations."""
         ends = {int(e) for e in np.unique(self._ends).tolist() if e < NEVER}
         ends |= {held.end_ms for held in self._held if held.end_ms < NEVER}
         if self._problem.releasing.any():
@@ -132,7 +132,7 @@ class _ReservationPlanner:
     def _earliest(
         self, alone: Problem, instants: Sequence[int], emptied: Bool
     ) -> tuple[_Instant, I64] | None:
-        """Return the first instant at which a gang can start, and its nodes (T,)."""
+        """Return the first instant at which a gang can start, and its nodes (T,); else None."""
         may_start = self._make_quick_check(alone)
         first = bisect_left(instants, True, key=lambda at: may_start(_Instant(at, emptied)))
         found = self._find_first_start(
@@ -144,9 +144,10 @@ class _ReservationPlanner:
     def _find_first_start(
         self, number: int, start: Callable[[int], I64 | None]
     ) -> tuple[int, I64] | None:
-        """Return the first of `number` starts that works, by bisection; mostly it is the 0th.
+        """Return the first of `number` starts that works, by bisection; mostly it is number 0.
 
-        A greedy start of different tasks may fail with more capacity; the result stays valid.
+        A greedy start may fail with more capacity, so an earlier start may exist. The result is
+        valid nevertheless.
         """
         known: dict[int, I64 | None] = {}
 
@@ -162,7 +163,7 @@ class _ReservationPlanner:
         return None if node_of is None else (at, node_of)
 
     def _make_quick_check(self, alone: Problem) -> Callable[[_Instant], bool]:
-        """Return a quick check whether nodes fit each entry of a gang alone; never too strict."""
+        """Return a quick necessary check for a start: nodes fit each entry of the gang alone."""
         problem, shapes = alone, alone.shapes
         number = int(alone.shape_of[0])
         shape, start = shapes.shapes[number], int(shapes.start[number])
@@ -185,25 +186,25 @@ class _ReservationPlanner:
         return may_start
 
     def _start(self, alone: Problem, moment: _Instant) -> I64 | None:
-        """(T,) where a gang starts if it is alone at a moment."""
+        """Return the nodes (T,) on which a gang starts alone at an instant; None if it can not."""
         used, allocated = self._sum_used(moment), self._sum_allocated(moment)
         releasing = np.zeros_like(alone.releasing)
         frozen(used, allocated, releasing)
         queues = replace(alone.queues, allocated=allocated)
         then = replace(alone, used=used, releasing=releasing, queues=queues)
-        # These depend on which tasks stand where, not on amounts.
+        # These derived values depend on which tasks run where, not on amounts.
         return find_start(
             then.inherit_derived(alone, shares_devices, find_preferences), self._rules, 0
         )
 
     def _finished_tasks(self, moment: _Instant) -> Bool:
-        """(V,) running tasks that hold nothing any more at a moment."""
+        """Return the running tasks (V,) that have ended at an instant."""
         emptied = moment.emptied[self._running.node_of]
         finished: Bool = (self._ends <= moment.at_ms) | ((self._ends == NEVER) & emptied)
         return finished
 
     def _sum_used(self, moment: _Instant) -> I64:
-        """(N, R) use at an instant, reservations and nominations included."""
+        """Return the use (N, R) of nodes at an instant, with reservations and nominations."""
         problem, finished = self._problem, self._finished_tasks(moment)
         used: I64 = problem.used + self._nominated
         if moment.at_ms > self._now:
@@ -215,7 +216,7 @@ class _ReservationPlanner:
         return used
 
     def _sum_allocated(self, moment: _Instant) -> I64:
-        """(Q, R) what queues hold at a moment."""
+        """Return the allocated amounts (Q, R) of queues at an instant, with reservations."""
         finished = self._finished_tasks(moment)
         if moment.queues_too:
             finished = finished | (self._ends == NEVER)
@@ -233,7 +234,7 @@ class _ReservationPlanner:
     def _reserve_emptied_nodes(
         self, alone: Problem, instants: Sequence[int]
     ) -> CapacityReservation | None:
-        """Return the fewest nodes that must be emptied, those first on which the least runs."""
+        """Return a reservation that empties the fewest nodes, the least loaded first."""
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:
             return self._below_ceiling(alone, instants)
@@ -257,7 +258,7 @@ class _ReservationPlanner:
         return None if found is None else self._record_reservation(alone, *found, is_open=True)
 
     def _below_ceiling(self, alone: Problem, instants: Sequence[int]) -> CapacityReservation | None:
-        """Nodes are not short: a booking of the queue alone."""
+        """Return a reservation in the queue alone, for a gang that fits the nodes as they are."""
         for at in instants:
             moment = _Instant(at, self._no_node, queues_too=True)
             node_of = self._start(alone, moment)
@@ -267,7 +268,7 @@ class _ReservationPlanner:
         return None
 
     def _by_load(self) -> I64:
-        """Nodes with tasks that do not say when they end, those on which these hold least first."""
+        """Return the nodes with tasks without a known end, the least loaded by them first."""
         problem = self._problem
         load = np.zeros_like(problem.used)
         stays = self._ends == NEVER
@@ -276,7 +277,7 @@ class _ReservationPlanner:
         nodes = np.flatnonzero(share > 0)
         return nodes[np.lexsort((nodes, share[nodes]))]
 
-    # --- bookings --------------------------------------------------------------------------------
+    # --- reservations ----------------------------------------------------------------------------
 
     def _record_reservation(
         self, alone: Problem, moment: _Instant, node_of: I64, *, is_open: bool = False
@@ -307,7 +308,7 @@ class _ReservationPlanner:
         )
 
     def _ceilings(self, queue: int, of_queues: I64) -> tuple[tuple[str, Amounts], ...]:
-        """What must be free below the ceilings of a queue and its ancestors."""
+        """Return the amounts that must be free within the capability of a queue and ancestors."""
         queues = self._problem.queues
         above = np.flatnonzero(queues.subtree[:, queue]).tolist()
         limited = queues.capability < UNLIMITED
@@ -321,7 +322,7 @@ class _ReservationPlanner:
 
 
 def _alone(problem: Problem, gang: int) -> Problem:
-    """Return the problem of one gang, as number 0; the pods of others fill nodes and queues."""
+    """Return the problem of one gang, as number 0; pods of other gangs use nodes and queues."""
     snapshot = problem.snapshot
     one = slice(gang, gang + 1)
     tasks = slice(int(problem.task_start[gang]), int(problem.task_start[gang + 1]))
@@ -348,14 +349,14 @@ def _alone(problem: Problem, gang: int) -> Problem:
 
 
 def _length_ms(alone: Problem) -> int:
-    """How long a gang will run once it has started; 0 where that is not known."""
+    """Return the expected run time of a gang in milliseconds; 0 if unknown."""
     (gang,) = alone.snapshot.gangs
     said = [estimate_ms(task, gang) for task in alone.tasks]
     return max(said) if all(said) else 0
 
 
 def _nominated_amounts(problem: Problem) -> I64:
-    """(N, R) what tasks that have a nomination will take where they have it."""
+    """Return the requests (N, R) of tasks that have a nomination, on their nominated nodes."""
     nominated = np.zeros_like(problem.used)
     index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes) if n.ready}
     for t, task in enumerate(problem.tasks):

@@ -1,8 +1,8 @@
-"""Gangs that stay together in the network, and gangs of smaller groups that start whole.
+"""Place gangs with a network topology, and gangs of subgroups that start as a whole.
 
-Domains are tried by tier upwards; those of one tier with room for the whole gang by score. The
-first that takes the minimum is it (Volcano `allocateForJob`). A gang that asks for nothing but has
-smaller groups is placed group by group, each with all its tasks or none.
+Domains are tried from the lowest tier upwards; domains of one tier that fit the whole gang, by
+score. The first domain that fits the minimum is taken (Volcano `allocateForJob`). A gang without a
+network topology but with subgroups is placed group by group, each with all its tasks or none.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from optsched.solver.greedy.placement import Cursor, PlacementState
 
 MOST_TRIED = 128
-"""Domains of one tier that are tried; those with room for every class by itself mostly fit."""
+"""The most domains of one tier that are tried; most domains that fit each class alone suffice."""
 
 Where = tuple["NodeTable", "I64"]
 
 
 @dataclass(frozen=True, eq=False)
 class _DomainNodes:
-    """A domain that tasks are kept in, as nodes (N,); all of them where `nodes` is None."""
+    """A domain that tasks must stay in, as a mask of nodes (N,); None stands for all nodes."""
 
     bound: Bound | None = None
     domain: int = NOWHERE
@@ -52,7 +52,7 @@ _CLUSTER = _DomainNodes()
 
 
 class TopologyPlacement:
-    """Places the gangs that the pipeline can not place node by node alone."""
+    """Places gangs that have a network topology or subgroups."""
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         self._placing = placing
@@ -77,17 +77,17 @@ class TopologyPlacement:
         return frozenset(gangs[chosen].tolist())
 
     def guide(self, gang: int) -> bool:
-        """Return whether a gang is placed here."""
+        """Return whether this class places a gang."""
         return gang in self._guided
 
     def has_groups(self, gang: int) -> bool:
-        """Return whether a gang's minimum of smaller groups is reached, besides that of tasks."""
+        """Return whether a gang has reached its minimum of subgroups."""
         return gang not in self._guided or self._work(gang).has_groups
 
     # --- starting --------------------------------------------------------------------------------
 
     def start(self, gang: int) -> bool:
-        """Start a gang now, or nominate it to room that is being freed; False when it must wait."""
+        """Start a gang; if it can not start yet, nominate nodes if possible and return False."""
         placing = self._placing
         now = (placing.book, placing.node_of)
         for _ in self._try_domains(gang, [now]):
@@ -100,7 +100,7 @@ class TopologyPlacement:
         return False
 
     def nominate(self, gang: int) -> bool:
-        """Find room for a gang, idle or released by victims; the placement stands if found."""
+        """Nominate idle and future idle capacity to a gang; return False if it does not fit."""
         return self._nominate_in(gang, self._placing.future)
 
     def _nominate_in(self, gang: int, later: NodeTable) -> bool:
@@ -109,7 +109,7 @@ class TopologyPlacement:
         return any(placing.faces.all_rules_hold(gang) for _ in self._try_domains(gang, stages))
 
     def _try_domains(self, gang: int, stages: Sequence[Where]) -> Iterator[_DomainNodes]:
-        """Each way to start a gang, in place while it is yielded and undone in the end."""
+        """Yield each domain in which a gang can start; its placement lasts until the next one."""
         work = self._work(gang)
         for fence in work.candidate_domains(stages[-1][0]):
             for where in stages:
@@ -124,7 +124,7 @@ class TopologyPlacement:
     # --- growing ---------------------------------------------------------------------------------
 
     def grow(self, gang: int, number: int) -> int:
-        """Place up to some more tasks in order, or a group as a whole; how many found room."""
+        """Place up to `number` more tasks in order, or a whole subgroup; return how many fit."""
         work = self._work(gang)
         where = (self._placing.book, self._placing.node_of)
         placed = 0
@@ -143,7 +143,7 @@ class TopologyPlacement:
 
 
 class _GangPlacement:
-    """One gang while it is being placed."""
+    """The placement of one gang."""
 
     def __init__(
         self,
@@ -162,26 +162,26 @@ class _GangPlacement:
         self._bounds: Bounds = self._problem.topology.bounds[number]
         self.cursor: Cursor = placing.cursor(gang)
 
-    # --- how far it has come ---------------------------------------------------------------------
+    # --- progress --------------------------------------------------------------------------------
 
     def sub_group_of(self, entry: int) -> int:
-        """Return the part of an entry."""
+        """Return the subgroup of an entry; NO_PART without one."""
         return self._shape.entries[entry].part
 
     def is_unstarted(self, part: int) -> bool:
-        """Return whether a part has to start whole still."""
+        """Return whether a subgroup has not started yet; it has to start as a whole."""
         return part != NO_PART and self._placed_in(part) < self._shape.parts[part].need
 
     @property
     def has_groups(self) -> bool:
-        """Whether enough smaller groups have started."""
+        """Whether enough subgroups have started."""
         return all(
             sum(not self.is_unstarted(p) for p in self._sub_groups_of_rule(rule)) >= groups
             for rule, groups in self._shape.need_groups
         )
 
     def _sub_groups_of_rule(self, rule: int) -> list[int]:
-        """Return the parts that a rule forms and that had to start when the session opened."""
+        """Return the subgroups of a rule that had not started when the session began."""
         parts = enumerate(self._shape.parts)
         return [p for p, part in parts if part.rule == rule and part.need]
 
@@ -195,7 +195,7 @@ class _GangPlacement:
         return self._bounds.whole if part == NO_PART else self._bounds.parts[part]
 
     def _anchor(self, part: int, bound: Bound) -> int:
-        """Return the domain of a gang, or of a part of it, in the present state."""
+        """Return the domain of a gang, or of its subgroup, in the present state."""
         forest = self._problem.topology.forest(bound)
         domain = forest.holder(self._nodes_of(part))
         if domain < 0 or bound.held < 0:
@@ -203,7 +203,7 @@ class _GangPlacement:
         return forest.meet(domain, bound.held)
 
     def _nodes_of(self, part: int) -> I64:
-        """Nodes that have been found for tasks of the gang, or of a part."""
+        """Return the nodes placed or nominated for tasks of the gang, or of a subgroup."""
         found = [np.zeros(0, np.int64)]
         for e, entry in enumerate(self._shape.entries):
             if part in (NO_PART, entry.part) and self.cursor.done[e]:
@@ -215,7 +215,7 @@ class _GangPlacement:
         return known
 
     def _share(self, part: int) -> F64:
-        """(N,) share of the tasks of the gang, or of a part, on each node."""
+        """Return the fraction (N,) of the tasks of the gang, or of a subgroup, on each node."""
         there, number = residents(self._problem, self._gang, part)
         nodes = np.concatenate([there, self._nodes_of(part)])
         return np.bincount(nodes, minlength=self._problem.num_nodes) / number
@@ -223,7 +223,7 @@ class _GangPlacement:
     # --- candidate domains -----------------------------------------------------------------------
 
     def candidate_domains(self, book: NodeTable) -> Iterator[_DomainNodes]:
-        """Where the whole gang may lie, the best domain first."""
+        """Yield the domains that may hold the whole gang, the best one first."""
         bound = self._bound(NO_PART)
         if bound is None:
             yield _CLUSTER
@@ -239,9 +239,9 @@ class _GangPlacement:
         need: int,
         within: tuple[NodeTable, _DomainNodes, int],
     ) -> Iterator[_DomainNodes]:
-        """Domains with room for some tasks of entries, the lowest tier first, then by score.
+        """Yield domains that fit `need` tasks of entries, the lowest tier first, then by score.
 
-        `within` is the book, the fence around them, and a domain that they must hold.
+        `within` holds the node table, the domain around them, and a domain that they must contain.
         """
         book, fence, anchor = within
         forest = self._problem.topology.forest(bound)
@@ -281,7 +281,7 @@ class _GangPlacement:
     def _count_fits_by_domain(
         self, forest: Forest, book: NodeTable, entries: list[int], nodes: Bool | None
     ) -> I64:
-        """(entries, D) tasks of each entry that each domain has room for, by themselves."""
+        """Return how many tasks (entries, D) of each entry alone fit each domain."""
         rooms = np.zeros((len(entries), len(forest)), np.int64)
         for row, entry in zip(rooms, entries, strict=True):
             left = self._count_unplaced(entry)
@@ -292,7 +292,7 @@ class _GangPlacement:
         return rooms
 
     def _fits_whole(self, forest: Forest, book: NodeTable, fence: _DomainNodes, need: int) -> Bool:
-        """(D,) domains with enough of every resource for a gang that starts whole."""
+        """Return the domains (D,) with enough of every resource for a gang that starts whole."""
         if not self._shape.is_rigid or need < self._shape.num_tasks:
             return np.ones(len(forest), np.bool_)
         idle = book.idle if fence.nodes is None else np.where(fence.nodes[:, None], book.idle, 0)
@@ -316,7 +316,7 @@ class _GangPlacement:
         return self._rule.domain_scores(self._problem, forest, book.used, request)
 
     def _recorded(self, forest: Forest) -> Bool:
-        """(D,) domains around the one that the gang was in when it ran last."""
+        """Return the domains (D,) that contain the domain in which the gang ran last."""
         known = np.zeros(len(forest), np.bool_)
         name = self._problem.snapshot.gangs[self._gang].recorded_hypernode
         if name and not forest.label and name in forest.names:
@@ -326,7 +326,7 @@ class _GangPlacement:
     # --- placing ---------------------------------------------------------------------------------
 
     def fill(self, fence: _DomainNodes, where: Where) -> None:
-        """Place the tasks of the minimum within a fence, as far as there is room."""
+        """Place the tasks of the minimum within a domain, as far as they fit."""
         for rule, groups in self._shape.need_groups:
             mine = self._sub_groups_of_rule(rule)
             for part in mine:
@@ -346,7 +346,7 @@ class _GangPlacement:
         return min(run[1], max(self.cursor.need, self.cursor.need_role.get(role, 0)))
 
     def _spread(self, run: list[int], wanted: int, where: Where, fence: _DomainNodes) -> int:
-        """Place tasks of a run within a fence, those of a part where the part may lie."""
+        """Place tasks of a run within a domain, and within the domain of their subgroup."""
         part = self.sub_group_of(run[0])
         own = self._bound(part) if part != NO_PART else None
         if own is None:
@@ -365,7 +365,7 @@ class _GangPlacement:
         return placed
 
     def _chain(self, part: int, bound: Bound, fence: _DomainNodes) -> Iterator[_DomainNodes]:
-        """Fences around the placed part of a gang, the narrowest first."""
+        """Yield the domains around the placed tasks of a subgroup, the narrowest first."""
         forest = self._problem.topology.forest(bound)
         anchor = self._anchor(part, bound)
         for d in forest.upwards(anchor):
@@ -373,7 +373,7 @@ class _GangPlacement:
                 yield self._fence(bound, d, fence)
 
     def _start_part(self, part: int, fence: _DomainNodes, where: Where) -> bool:
-        """Place as much of a part as must start together within a fence, or nothing."""
+        """Place the tasks of a subgroup that must start together within a domain, or none."""
         need = self._shape.parts[part].need - self._placed_in(part)
         entries = [e for e, entry in enumerate(self._shape.entries) if entry.part == part]
         bound = self._bound(part)
@@ -395,7 +395,7 @@ class _GangPlacement:
         return False
 
     def _place_run(self, run: list[int], wanted: int, where: Where, fence: _DomainNodes) -> int:
-        """Place tasks of a run within a fence, near to those placed already."""
+        """Place tasks of a run within a domain, near to tasks that are placed already."""
         placed = 0
         if wanted > 1 and self._is_wide(fence) and self._bonus(run, fence) is None:
             placed = self._placing.place_tasks(self._gang, run, 1, where, NodeView(fence.nodes))
@@ -405,7 +405,7 @@ class _GangPlacement:
         return placed + self._placing.place_tasks(self._gang, run, wanted - placed, where, lens)
 
     def _is_wide(self, fence: _DomainNodes) -> bool:
-        """Return whether there are smaller domains within a fence to keep to."""
+        """Return whether a domain contains smaller domains."""
         if fence.bound is None:
             return False
         return int(self._problem.topology.forest(fence.bound).end[fence.domain]) > fence.domain + 1
@@ -428,7 +428,7 @@ class _GangPlacement:
     # --- growing ---------------------------------------------------------------------------------
 
     def open_part(self, part: int, where: Where) -> int:
-        """Start another smaller group within what the gang may use; how many tasks were placed."""
+        """Start a subgroup within the domains of the gang; return how many tasks are placed."""
         before = self._placed_in(part)
         for fence in self._reach(where[0]):
             if self._start_part(part, fence, where):
@@ -436,7 +436,7 @@ class _GangPlacement:
         return 0
 
     def extend(self, run: list[int], wanted: int, where: Where) -> int:
-        """Place more tasks of a run, as near to the others as there is room."""
+        """Place more tasks of a run, as near to the gang's other tasks as possible."""
         placed = 0
         bound = self._bound(NO_PART)
         is_free = bound is not None and self._anchor(NO_PART, bound) < 0
@@ -448,7 +448,10 @@ class _GangPlacement:
         return placed
 
     def _reach(self, book: NodeTable) -> Iterator[_DomainNodes]:
-        """Fences around the placed tasks of the gang, the narrowest first; else all good ones."""
+        """Yield the domains around the gang's placed tasks, the narrowest first.
+
+        If no task is placed, yield all candidate domains.
+        """
         bound = self._bound(NO_PART)
         if bound is None:
             yield _CLUSTER
