@@ -127,7 +127,7 @@ def test_enough_is_free_but_not_on_one_node() -> None:
 def test_roles_that_fit_one_by_one_but_not_together() -> None:
     mixed = gang("g", ("ps", 1, shape(3)), ("w", 1, shape(2)))
     assert why([node("n0", 5)], mixed, busy("b", "n0", 1)) == (
-        "ResourcesFragmented: each of its roles would find room, but not all of them at once"
+        "ResourcesFragmented: each of its roles fits alone, but not all of them fit together"
     )
 
 
@@ -136,7 +136,7 @@ def test_nodes_that_are_closed_to_roles_are_told_once() -> None:
     mixed = gang("g", ("ps", 1, shape(3)), ("w", 1, shape(2)))
     nodes = [node("n0", 5), node("n1", 4, taints=spot)]
     assert why(nodes, mixed, busy("b", "n0", 1)) == (
-        "ResourcesFragmented: each of its roles would find room, but not all of them at once; "
+        "ResourcesFragmented: each of its roles fits alone, but not all of them fit together; "
         "1 node had untolerated taints spot:NoSchedule"
     )
 
@@ -186,7 +186,7 @@ def test_pods_that_other_pods_keep_apart_for_now() -> None:
     there = replace(there, tasks=(running(there.tasks[0], "b0"),))
     two = replace(shy, tasks=shy.tasks[:2], min_member=2)
     assert why(ZONES, two, there) == (
-        "PodRelationsUnsatisfied: pod-affinity: room for 1 of its 2 pods at once"
+        "PodRelationsUnsatisfied: pod-affinity: room for 1 of its 2 pods together"
     )
 
 
@@ -202,7 +202,7 @@ def test_a_spread_that_can_not_be_even() -> None:
     nodes = [node("a0", 9, labels={ZONE: "a"}), node("b0", 1, labels={ZONE: "b"})]
     wants = shape(1, spread=(SpreadTerm(1, ZONE, APP, "ns"),))
     assert why(nodes, asks(4, wants, labels={"app": "x"})) == (
-        "PodRelationsUnsatisfied: topology-spread: room for 3 of its 4 pods at once"
+        "PodRelationsUnsatisfied: topology-spread: room for 3 of its 4 pods together"
     )
 
 
@@ -215,7 +215,7 @@ def test_parts_of_gpus_that_are_left_over() -> None:
     held = gang("old", ("w", 1, shape(0, gpu=1)), phase=GangPhase.RUNNING)
     held = replace(held, tasks=(running(held.tasks[0], "n0"),))
     assert why([node("n0", gpu=3)], parts, held) == (
-        "ResourcesFragmented: gpu-shares: room for 2 of its 3 pods at once"
+        "ResourcesFragmented: gpu-shares: room for 2 of its 3 pods together"
     )
 
 

@@ -335,6 +335,6 @@ def test_min_resources_name_all_that_no_node_offers() -> None:
     code, message = reason
     assert code is ReasonCode.IMPOSSIBLE
     assert message == (
-        "minResources asks for 8 nvidia.com/v100, 2 rdma/v100, "
+        "minResources requests 8 nvidia.com/v100, 2 rdma/v100, "
         "all nodes together offer 0 nvidia.com/v100, 0 rdma/v100"
     )

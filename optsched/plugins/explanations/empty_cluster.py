@@ -1,9 +1,9 @@
 """Whether the minimum of a gang fits the empty cluster, and what it lacks.
 
-Nodes keep their state: one that is not ready offers nothing, and taints, labels and plugins for
-single nodes hold. Pods of other gangs and limits of queues are ignored. Required pod affinity,
-spreading and other constraints that other pods may help to satisfy are ignored, so that a gang fits
-here whenever some state of the cluster lets it start.
+Nodes keep their state: a node that is not ready offers nothing, and taints, labels and plugins that
+track single nodes apply. Pods of other gangs and limits of queues are ignored. So are required pod
+affinity, topology spread and other constraints that other pods may help to satisfy. A gang
+therefore fits the empty cluster whenever any state of the cluster lets it start.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 MOST_CHECKS: Final = 5_000
-"""Most checks of single nodes by plugins; beyond them, a gang counts as possible."""
+"""The most checks of single nodes by plugins; beyond that number, a gang counts as possible."""
 
 HOST: Final = "kubernetes.io/hostname"
 
 
 class Item(NamedTuple):
-    """Pending pods of one role and task class of a gang, as many as there are."""
+    """All pending pods of a gang with one role and task class."""
 
     task_class: int
     role: str
@@ -48,7 +48,7 @@ class Item(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """The least that a gang needs: pods in all, and by role."""
+    """The minimum of a gang: its items, and the least number of pods in total and by role."""
 
     items: tuple[Item, ...]
     whole: int
@@ -62,17 +62,17 @@ class Lack:
     Attributes
     ----------
     chosen
-        Pods of each item that make up the cheapest minimum.
+        Number of pods of each item in the cheapest minimum.
     missing
-        How many of them do not fit, at least.
+        Lower bound of the number of pods that do not fit.
     is_exact
         Whether `missing` is exact.
     resources
-        Resources on axis R of which more on every node would help; empty if none would.
+        Resources (on axis R) of which more on every node would help; empty if none would.
     rules
-        Names of the plugins that exclude pods where resources would suffice.
+        Names of the plugins that exclude pods although resources suffice.
     closed
-        Items that no node is open to.
+        Indices of the items that no node may run.
 
     """
 
@@ -90,7 +90,7 @@ class EmptyCluster:
     Parameters
     ----------
     outcome
-        The problem with what has been decided.
+        The problem and the decisions about it.
     rules
         The rules of the policy.
 
@@ -110,10 +110,10 @@ class EmptyCluster:
         self._ties: dict[int, tuple[str, ...]] = {}
         self._known: dict[tuple[object, ...], Lack | None] = {}
 
-    # --- what a gang needs -----------------------------------------------------------------------
+    # --- minimums --------------------------------------------------------------------------------
 
     def minimum(self, gang: int) -> Minimum:
-        """Return what a gang still needs to start, or one more pod where it has started."""
+        """Return the pods that a gang still needs to start, or one more pod if it has started."""
         problem = self._problem
         number = int(problem.shape_of[gang])
         shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
@@ -136,9 +136,9 @@ class EmptyCluster:
         return Minimum(items, max(shape.need, 1), shape.need_role)
 
     def whole_minimum(self, gang: int) -> Minimum:
-        """Return the minimum with the running pods of a broken gang that equal pending ones.
+        """Return the minimum, for a broken gang with its running pods that equal pending pods.
 
-        They may have to start on other nodes.
+        In an empty cluster, these running pods may start on other nodes.
         """
         minimum = self.minimum(gang)
         problem = self._problem
@@ -197,12 +197,12 @@ class EmptyCluster:
             yield from (task.device_claims for task in item.tasks)
 
     def _tying(self, classes: Sequence[int]) -> tuple[Rule, ...]:
-        """Return the plugins that decide on single nodes which pods fit together."""
+        """Return the plugins that decide for single nodes which pods of classes fit together."""
         tying = {name for task_class in classes for name in self.tying(task_class)}
         return tuple(r for r in self._masking if r.name in tying and not r.pods_may_help)
 
     def tying(self, task_class: int) -> tuple[str, ...]:
-        """Return the names of the plugins that tie a class to other pods on nodes."""
+        """Return the names of the plugins for which the other pods on a node matter to a class."""
         if task_class not in self._ties:
             found = (r.name for r in self._tying_rules if r.ties_nodes(self._problem, task_class))
             self._ties[task_class] = tuple(found)
@@ -219,7 +219,7 @@ class EmptyCluster:
             return None
 
     def _is_easy(self, minimum: Minimum) -> bool:
-        """Return whether the minimum fits because it has one class, or a node for each pod."""
+        """Return whether the minimum obviously fits: as one class, or with a node for each pod."""
         total = sum(item.number for item in minimum.items)
         rooms = [self.pods_per_node(item.task_class) for item in minimum.items]
         if len({item.task_class for item in minimum.items}) == 1:
@@ -228,7 +228,7 @@ class EmptyCluster:
         return all(int(np.count_nonzero(room)) >= total for room in rooms)
 
     def pods_per_node(self, task_class: int) -> I64:
-        """Return (N,) how many pods of a class each empty node fits."""
+        """Return (N,) how many pods of a class fit on each empty node."""
         if task_class not in self._pods_per_node:
             problem = self._problem
             request = problem.classes.request[task_class]
@@ -241,7 +241,7 @@ class EmptyCluster:
         return self._pods_per_node[task_class]
 
     def is_open(self, task_class: int) -> Bool:
-        """Return (N,) the ready nodes that no mask closes to a class."""
+        """Return (N,) whether a node is ready and no mask excludes it for a class."""
         mask = self._mask(task_class)
         return np.ones(self._problem.num_nodes, np.bool_) if mask is None else mask
 
@@ -259,17 +259,17 @@ class EmptyCluster:
 
     @cached_property
     def _offers(self) -> I64:
-        """(N, R) what nodes offer, to be read resource by resource."""
+        """(N, R) allocatable amounts, in an order that is fast to read by resource."""
         return np.asfortranarray(self._problem.allocatable)
 
     @cached_property
     def node_class(self) -> I64:
-        """(N,) number of each node's class: those of one class offer the same."""
+        """(N,) class of each node; the nodes of a class have equal allocatable amounts."""
         return row_groups(list(self._problem.allocatable.T))[0]
 
     @cached_property
     def node_kind(self) -> I64:
-        """(N,) the kind of each node: nodes of one kind differ for plugins by name only."""
+        """(N,) kind of each node; plugins distinguish the nodes of a kind only by name."""
         known: dict[object, int] = {}
         on_node = self._problem.snapshot.devices.on_node
         kinds = [
@@ -279,14 +279,14 @@ class EmptyCluster:
         return np.array(kinds, np.int64)
 
     def cheapest(self, gang: int) -> list[tuple[int, str, int]]:
-        """Return class, role and number of the pods that make up the cheapest minimum of a gang."""
+        """Return (class, role, number) of the pods in the cheapest minimum of a gang."""
         minimum = self.minimum(gang)
         nodes = _Nodes(self, gang, minimum, ())
         pairs = zip(minimum.items, nodes.cheapest().tolist(), strict=True)
         return [(item.task_class, item.role, n) for item, n in pairs if n]
 
     def count_check(self) -> None:
-        """Count one check by plugins; raise `_TooManyChecksError` after too many."""
+        """Count one check by plugins; raises `_TooManyChecksError` after too many."""
         if not self._checks_left:
             raise _TooManyChecksError
         self._checks_left -= 1
@@ -298,11 +298,11 @@ class EmptyCluster:
 
 
 _MOST_COMPARED: Final = 16
-"""Most resources of a minimum for which all combinations are compared."""
+"""The most resources of a minimum that are compared one by one."""
 
 
 class _TooManyChecksError(Exception):
-    """Plugins have checked too many nodes."""
+    """Plugins have reached the limit on checks of nodes."""
 
 
 class _Nodes:
@@ -358,7 +358,7 @@ class _Nodes:
         return tuple(Goal(roles == role, least) for role, least in self._minimum.roles)
 
     def _cliques(self) -> tuple[tuple[Bool, int], ...]:
-        """Return items with anti-affinity among themselves, and the number of their domains."""
+        """Return sets of items whose pods exclude each other, with their number of domains."""
         relations, found = self._problem.relations, []
         if not any(rule.mask_sees_pods for rule in self._rules):
             return ()
@@ -382,7 +382,7 @@ class _Nodes:
         return tuple(found)
 
     def _fits(self, task_class: int) -> Bool:
-        """Return (N,) the nodes that fit one pod of a class, lifted resources aside."""
+        """Return (N,) whether a pod of a class fits on a node, without lifted resources."""
         short = self._problem.classes.request[task_class] > self._problem.allocatable
         short[:, list(self._lifted)] = False
         fits: Bool = self._cluster.is_open(task_class) & ~short.any(axis=1)
@@ -421,7 +421,7 @@ class _Nodes:
     # -------------------------------------------------------------------------------------
 
     def explain(self, missing: int, *, is_exact: bool) -> Lack:
-        """Return which resources or plugins exclude pods of the minimum."""
+        """Return the resources or plugins for which pods of the minimum do not fit."""
         requested = np.flatnonzero(self._request.any(axis=0)).tolist()
         chosen = tuple(self.cheapest().tolist())
         closed = tuple(np.flatnonzero(~self._is_open.any(axis=0)).tolist())
@@ -430,7 +430,7 @@ class _Nodes:
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
         if len(requested) > _MOST_COMPARED:
-            # To compare many takes minutes: lift all of them, then drop those without effect.
+            # Comparing many takes minutes: lift all resources, then drop those without effect.
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]
@@ -449,7 +449,7 @@ class _Nodes:
         return Lack(chosen, missing, is_exact, tuple(lifted), self._refused_alone(), closed)
 
     def _most_helpful(self, lifted: list[int], others: list[int]) -> int:
-        """Return the resource of which more would leave the fewest pods missing, by bounds."""
+        """Return the resource of which more leaves the fewest pods missing, judged by bounds."""
 
         def missing(r: int) -> tuple[int, bool, float, int]:
             bound, is_exact = self.packing((*lifted, r)).estimate_missing()
@@ -470,12 +470,12 @@ class _Nodes:
         return self.packing(lifted).fewest_missing()[0]
 
     def _slack(self, r: int) -> float:
-        """Return the amount of a resource on nodes for each unit of the minimum."""
+        """Return the allocatable amount of a resource divided by the demand of all items."""
         requested = int(self._request[:, r] @ self._count)
         return float(self._number @ self._problem.allocatable[self._first, r]) / max(requested, 1)
 
     def cheapest(self) -> I64:
-        """Return (I,) the pods of each item in the cheapest minimum."""
+        """Return (I,) the number of pods of each item in the cheapest minimum."""
         packing = self.packing()
         top = np.maximum(packing.capacity.max(axis=0, initial=0), 1)
         cost = (self._request * 1_000_000 // top).max(axis=1)
@@ -505,14 +505,14 @@ class _OneNode:
         self.known: dict[tuple[int, ...], bool] = {}
 
     def refusing(self, rules: Sequence[Rule], keys: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of the rules that refuse some tasks on the node together."""
+        """Return the names of the rules that refuse some tasks together on the node."""
         plan = [Allocate(key, self._node.name, self._gang.key) for key in keys]
         world = World(self._snapshot, plan)
         return tuple(rule.name for rule in rules if any(True for _ in rule.verify(world)))
 
 
 def emptied(node: Node) -> Node:
-    """Return a node without its pods: its cells are free, and so is its load."""
+    """Return a node without its pods, with idle NUMA nodes and without load."""
     numa = node.numa
     if numa is not None:
         cells = tuple(
@@ -524,14 +524,14 @@ def emptied(node: Node) -> Node:
 
 
 def _alone(task: Task) -> Task:
-    """Return a task without pod affinity and spreading."""
+    """Return a task without pod affinity and topology spread."""
     if not task.shape.pod_affinity and not task.shape.spread:
         return task
     return replace(task, shape=replace(task.shape, pod_affinity=(), spread=()))
 
 
 def _kind(node: Node) -> object:
-    """Return what plugins may read of an empty node, other than its name."""
+    """Return what plugins may read of an empty node, except its name."""
     labels = tuple(sorted(pair for pair in node.labels.items() if pair[0] != HOST))
     shared_gpus = tuple(replace(card, key="") for card in node.shared_gpus)
     numa = emptied(node).numa

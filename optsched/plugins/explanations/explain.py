@@ -1,4 +1,4 @@
-"""Why a gang waits: the rules' own reasons first, then what nodes lack, in one sentence."""
+"""Explains why a gang waits, in one sentence: reasons of rules first, then shortages of nodes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
 
 SHOWN = 4
-"""Kinds of refusal that a sentence lists."""
+"""The most kinds of refusals that a sentence lists."""
 
 MOST_TRIED = 256
-"""Gangs up to this size are tried out pod by pod where rules watch single nodes."""
+"""Up to this size of a gang, placing it is tried pod by pod if rules track single nodes."""
 
 _OF_QUEUES = frozenset(
     {
@@ -40,21 +40,21 @@ _OF_QUEUES = frozenset(
         ReasonCode.MIN_RESOURCES,
     }
 )
-"""Reasons that more room in queues, or time, takes away."""
+"""Reasons that disappear with time or with more capacity for the queue."""
 
 _ORDER = {code: i for i, code in enumerate(ReasonCode)}
-"""Of several reasons the first in the order of the codes is given."""
+"""The rank of each code; of several reasons, the first by rank is given."""
 
 
 def by_code(reason: Reason) -> int:
-    """Return the place of a reason in the order of codes."""
+    """Return the rank of a reason by its code."""
     return _ORDER[reason.code]
 
 
 class Explainer:
-    """Explains the gangs of one outcome; keeps its results for classes of tasks.
+    """Explains the gangs of one outcome; caches results by task class.
 
-    Reasons are about the capacity left after the decisions.
+    Reasons are about the capacity that is idle after the decisions.
     """
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
@@ -67,9 +67,9 @@ class Explainer:
         return PlacedState(self._outcome, self._rules.masking)
 
     def reason(self, gang: int) -> Reason:
-        """Return why a gang with pending tasks gets nothing (more) now.
+        """Return why no (further) pending task of a gang is placed now.
 
-        `gang` is an index on axis G of a gang that can be decided on.
+        `gang` is the index, on axis G, of a gang that can be decided on.
         """
         explaining = self._rules.explaining
         told = [r for rule in explaining if (r := rule.explain(self._outcome, gang))]
@@ -80,7 +80,7 @@ class Explainer:
         return self._short_of_room(gang)
 
     def _short_of_room(self, gang: int) -> Reason:
-        """What nodes lack now for a gang that no rule holds back."""
+        """Return the shortage of nodes for a gang that no rule blocks."""
         asks = [self._build_request(*entry) for entry in self._entries(gang)]
         for ask in asks:
             if ask.view.most_now < ask.number:
@@ -92,16 +92,17 @@ class Explainer:
         if not _fit_together(self._outcome, asks):
             return Reason(
                 ReasonCode.FRAGMENTED,
-                "each of its roles would find room, but not all of them at once"
+                "each of its roles fits alone, but not all of them fit together"
                 + _besides([r for ask in asks for r in ask.view.refusals]),
             )
         return self._find_tied_blocker(gang, asks) or Reason(
             ReasonCode.OUTRANKED,
-            "room is left for it, but no plan was found that uses it and keeps what comes first",
+            "idle capacity suffices for it, but no plan was found that starts it without loss for "
+            "more important gangs or levels",
         )
 
     def waiting(self, gang: int) -> Reason:
-        """Return that nodes are reserved for a gang, and which rules close them until then."""
+        """Return the reason of a gang with nominated nodes, with the rules that block these now."""
         problem, outcome = self._outcome.problem, self._outcome
         tasks = np.arange(problem.task_start[gang], problem.task_start[gang + 1])
         kept = tasks[outcome.decisions.nominated[tasks] >= 0]
@@ -118,16 +119,16 @@ class Explainer:
         )
 
     def find_permanent_blocker(self, gang: int, told: Sequence[Reason]) -> Reason | None:
-        """Return why a gang could not start in the empty cluster; None where it could.
+        """Return why a gang could not start even in the empty cluster; None if it could.
 
-        `gang` is an index on axis G, also of a gang whose pods do not exist yet; `told` are the
-        reasons of rules in the order of their codes. None, too, where one of them comes first.
+        `gang` is an index on axis G; the pods of the gang need not exist. `told` are the reasons of
+        rules, in the order of their codes. The result is also None if one of them has precedence.
         """
         if told and _ORDER[told[0].code] < _ORDER[ReasonCode.NO_NODES]:
             return None
         never = self._impossible(gang)
         if never is not None and never.code is ReasonCode.PREDICATES:
-            # A rule that knows why its mask is closed says it best.
+            # The reason of the rule whose mask excludes the nodes is more specific.
             return next((reason for reason in told if reason.code not in _OF_QUEUES), never)
         return never
 
@@ -145,7 +146,7 @@ class Explainer:
         return _Impossible(self._outcome, asks, lack).reason()
 
     def _least_exceeds(self, gang: int) -> Reason | None:
-        """Return whether minResources names more than all nodes together offer."""
+        """Return by what minResources exceeds the total of all nodes; None if it does not."""
         problem = self._outcome.problem
         shape = int(problem.shape_of[gang])
         if shape >= 0 and not problem.shapes.least[shape].any():
@@ -161,14 +162,14 @@ class Explainer:
         asked, offer = ([text for text in column] for column in zip(*short, strict=True))
         return Reason(
             ReasonCode.IMPOSSIBLE,
-            f"minResources asks for {', '.join(asked)}, "
+            f"minResources requests {', '.join(asked)}, "
             f"all nodes together offer {', '.join(offer)}",
         )
 
     def _entries(self, gang: int) -> list[tuple[int, str, int]]:
-        """Class, role and number of the pods that a gang must get next.
+        """Return (class, role, number) of the pods that a gang must get next.
 
-        Where it can choose which of its pods make up the minimum, those that ask for least.
+        If several choices of pods make up its minimum, the choice is the cheapest one.
         """
         entries = next_entries(self._outcome, gang)
         minimum = self._empty.minimum(gang)
@@ -185,7 +186,7 @@ class Explainer:
         return _Ask(self._view(task_class), role, number)
 
     def _find_tied_blocker(self, gang: int, asks: list[_Ask]) -> Reason | None:
-        """Return whether rules that watch single nodes leave no room for all pods at once."""
+        """Return the rules on single nodes for which not all pods fit together; None if they do."""
         number = sum(ask.number for ask in asks)
         binding = sorted({name for ask in asks for name in self._empty.tying(ask.view.task_class)})
         if not binding or number > MOST_TRIED:
@@ -199,7 +200,8 @@ class Explainer:
         code = ReasonCode.FRAGMENTED if binding == ["gpu-shares"] else ReasonCode.RELATIONS
         return Reason(
             code,
-            f"{', '.join(binding)}: room for {together} of its {count_noun(number, 'pod')} at once",
+            f"{', '.join(binding)}: "
+            f"room for {together} of its {count_noun(number, 'pod')} together",
         )
 
     def _view(self, task_class: int) -> _View:
@@ -213,7 +215,7 @@ class Explainer:
 
 
 def _fit_together(outcome: Outcome, asks: list[_Ask]) -> bool:
-    """Return whether filling node after node, role after role, finds room for all."""
+    """Return whether all pods fit when nodes are filled one after the other, role by role."""
     idle = np.maximum(outcome.idle, 0)
     for ask in asks:
         nodes = np.flatnonzero(ask.view.open_nodes)
@@ -228,7 +230,7 @@ def _fit_together(outcome: Outcome, asks: list[_Ask]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Free:
-    """The free amounts on some nodes (m, R), together (R,) and at most on one of them (R,)."""
+    """The idle amounts of some nodes (m, R), their sum (R,) and the most of one node (R,)."""
 
     left: I64
     total: I64
@@ -236,7 +238,7 @@ class _Free:
 
 
 class _Sight:
-    """The common view of all task classes: rules by how long their masks last, and free room."""
+    """What the views of all task classes share: rules by how long masks last, and idle amounts."""
 
     def __init__(self, outcome: Outcome, rules: RuleSet, standing: PlacedState) -> None:
         self.outcome = outcome
@@ -246,18 +248,18 @@ class _Sight:
         self._known: dict[bytes, _Free] = {}
 
     def free(self, open_nodes: Bool) -> _Free:
-        """Return the free amounts on nodes (N,); classes that may use the same nodes share it."""
+        """Return the idle amounts of nodes (N,); classes with the same nodes share the result."""
         key = open_nodes.tobytes()
         if key not in self._known:
             left = np.maximum(self.outcome.idle[open_nodes], 0)
             largest = left.max(axis=0, initial=0)
-            # Resource by resource is how it is read.
+            # The amounts are read by resource.
             self._known[key] = _Free(np.asfortranarray(left), left.sum(axis=0), largest)
         return self._known[key]
 
 
 class _View:
-    """The nodes as one class of tasks finds them."""
+    """The nodes from the view of one task class."""
 
     def __init__(self, sight: _Sight, task_class: int) -> None:
         self.task_class = task_class
@@ -289,12 +291,12 @@ class _View:
 
     @cached_property
     def largest(self) -> I64:
-        """(R,) the most that a node offers which the class may ever use."""
+        """(R,) the largest allocatable amounts among nodes that the class may ever use."""
         offered: I64 = self.problem.allocatable[self._ever_open].max(axis=0, initial=0)
         return offered
 
     def fits(self, room: I64) -> I64:
-        """(m,) tasks that fit nodes with some room (m, R)."""
+        """Return (m,) how many tasks fit nodes with idle amounts (m, R)."""
         (first, amount), *rest = self._asked
         counts: I64 = room[:, first] // amount
         for r, amount in rest:
@@ -303,7 +305,7 @@ class _View:
 
     @cached_property
     def shortages(self) -> list[tuple[int, str]]:
-        """Nodes that had too little of each resource."""
+        """(number of nodes, text) for each resource that nodes have too little of."""
         names, left = self.problem.resources, self.free.left
         short = [(int(np.count_nonzero(left[:, r] < n)), names[r]) for r, n in self._asked]
         return [(n, _shortage(name)) for n, name in short if n]
@@ -315,7 +317,7 @@ def _shortage(resource: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """Tasks of one class that a gang asks for at once."""
+    """Tasks of one class that a gang must get together."""
 
     view: _View
     role: str
@@ -323,14 +325,14 @@ class _Ask:
 
     @property
     def capacity_by_node(self) -> Room:
-        """The room that nodes have for it."""
+        """How many of the tasks fit on each node."""
         counts = np.zeros(self.view.problem.num_nodes, np.int64)
         counts[self.view.open_nodes] = self.view.counts
         return Room(self.view.task_class, self.number, counts)
 
     @property
     def demand(self) -> str:
-        """The tasks in words."""
+        """A description of the tasks and their requests."""
         view = self.view
         asks = [
             amount_text(name, int(amount))
@@ -344,12 +346,12 @@ class _Ask:
         return f"{count_noun(self.number, 'pod')}{role} with {', '.join(asks) or 'no requests'}"
 
     def no_node_open(self, refusals: list[tuple[int, str]]) -> Reason:
-        """Return that no node is open to it, and why."""
+        """Return the reason that no node may run the tasks."""
         why = f"0/{len(self.view.open_nodes)} nodes are open to it: {_list(refusals)}"
         return Reason(ReasonCode.PREDICATES, f"{self.demand}: {why}")
 
     def lacking(self) -> Reason:
-        """Return the shortage on the nodes that it may use."""
+        """Return the shortage of the nodes that the tasks may use."""
         view = self.view
         if not view.open_nodes.any():
             return self.no_node_open(view.refusals)
@@ -372,7 +374,10 @@ class _Ask:
 
 @dataclass(frozen=True)
 class _Impossible:
-    """Says why the pods of a minimum, in the order of its items, fit no empty cluster."""
+    """Explains why the pods of a minimum do not fit the empty cluster.
+
+    asks: the pods, in the order of the items of the minimum.
+    """
 
     outcome: Outcome
     asks: list[_Ask]
@@ -419,7 +424,7 @@ def _named(resource: str) -> str:
 
 
 def _besides(refusals: list[tuple[int, str]]) -> str:
-    """Return why not all nodes are among those that may be used, to end a sentence."""
+    """Return the end of a sentence: why nodes can not be used; empty without refusals."""
     most: dict[str, int] = {}
     for number, text in refusals:
         most[text] = max(number, most.get(text, 0))

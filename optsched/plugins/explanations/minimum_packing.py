@@ -1,4 +1,4 @@
-"""How many pods fit: packing into node classes, and masks of plugins that track single nodes."""
+"""Counts how many pods fit, by packing into node classes and by masks of plugins for nodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PlacedState:
             self._replay(outcome)
 
     def watches(self, rule: Rule) -> bool:
-        """Return whether a plugin tracks single nodes in this problem."""
+        """Return whether a plugin has a greedy filter for nodes in this problem."""
         return any(rule is watching for watching, _ in self._watching)
 
     def _replay(self, outcome: Outcome) -> None:
@@ -53,21 +53,21 @@ class PlacedState:
                 greedy.record_placement(_NOBODY, task_class, nodes, counts)
 
     def masks(self, task_class: int) -> Iterator[tuple[Rule, Bool]]:
-        """Yield plugins with the nodes (N,) where they allow one more task of a class."""
+        """Yield (plugin, mask): the nodes (N,) where the plugin allows one more task of a class."""
         for rule, greedy in self._watching:
             mask = greedy.fits(_NOBODY, task_class, later=False)
             if mask is not None:
                 yield rule, mask
 
     def most_together(self, requests: Sequence[tuple[int, int]], counts: I64) -> int:
-        """Return how many tasks fit one after the other, each on the first node that takes it.
+        """Return how many tasks fit if each goes to the first node where it fits.
 
         Parameters
         ----------
         requests
             Class and number of the tasks, in order.
         counts
-            (len(requests), N) tasks that fit nodes, by resources and masks.
+            (len(requests), N) how many tasks fit on each node, by resources and masks.
 
         """
         done: list[tuple[int, I64]] = []
@@ -89,31 +89,31 @@ class PlacedState:
 
 
 MOST_CONFIGURATIONS: Final = 2_000
-"""Configurations of one node class beyond which the exact search is not begun."""
+"""The most configurations of one node class for which the exact search continues."""
 
 MOST_PARTIAL: Final = 1_500
-"""Partial packings, none of which contains another, beyond which the exact search is given up."""
+"""The most maximal partial packings for which the exact search continues."""
 
 MOST_ROWS: Final = 150_000
-"""Sums of partial packings and configurations that one exact search forms."""
+"""The most sums of partial packings and configurations that one exact search forms."""
 
 MOST_STEPS: Final = 2_000
-"""Steps of all exact searches of one session together."""
+"""The most steps that all exact searches of one session take together."""
 
 MOST_ITEMS: Final = 12
-"""Kinds of pods beyond which the exact search is not begun."""
+"""The most items for which the exact search starts."""
 
 MOST_PACKED: Final = 256
-"""Kinds of pods beyond which no packing is tried out."""
+"""The most items for which greedy packings are tried."""
 
 
 class Effort:
-    """Steps that exact searches may still take together.
+    """The step limit that exact searches share.
 
     Attributes
     ----------
     steps_left
-        A step adds one node to all partial packings.
+        Remaining steps. A step adds one node to all partial packings.
 
     """
 
@@ -122,7 +122,7 @@ class Effort:
 
 
 class Goal(NamedTuple):
-    """A least number of pods of some items (I,)."""
+    """The least number of pods of some items (I,)."""
 
     of: Bool
     least: int
@@ -135,22 +135,22 @@ class Packing:
     Attributes
     ----------
     request, count
-        (I, R) base units of one pod of an item, and (I,) how many pods of it there are.
+        (I, R) request of one pod of an item in base units, and (I,) number of pods of an item.
     group
-        (I,) items of one group are the same to every node.
+        (I,) group of each item; nodes treat the items of a group equally.
     whole, roles
-        How many pods are needed in all, and of some of them; no item has two of these roles.
+        The number of pods needed in total, and of the items of each role. An item has one role.
     capacity, number
-        (K, R) what a node of a class offers, and (K,) the nodes of a class.
+        (K, R) allocatable amounts of a node of a class, and (K,) number of nodes of a class.
     is_open
-        (K, I) whether a class takes an item at all.
+        (K, I) whether nodes of a class may run an item.
     admits
-        Whether a node of a class takes so many pods of each item apart from its resources; None
-        where nothing but resources counts. What it refuses it also refuses with more pods.
+        Returns whether plugins allow given numbers of pods of each item on a node of a class; None
+        if only resources matter. If it refuses some pods, it also refuses them with more pods.
     cliques
-        Items (I,) of which no more than a number of pods fit all nodes together.
+        (items (I,), the most pods of these items that fit all nodes together).
     effort
-        The limits of exact searches.
+        The step limit of exact searches.
 
     """
 
@@ -167,7 +167,7 @@ class Packing:
     effort: Effort = field(default_factory=lambda: Effort(MOST_STEPS))
 
     def missing(self, packed: I64) -> I64:
-        """Return (P,) the pods that packings (P, I) lack of the minimum."""
+        """Return (P,) how many pods of the minimum the packings (P, I) lack."""
         short = np.maximum(self.whole - packed.sum(axis=1), 0)
         by_role = sum(
             (np.maximum(goal.least - packed[:, goal.of].sum(axis=1), 0) for goal in self.roles),
@@ -179,7 +179,7 @@ class Packing:
     # --- bounds ----------------------------------------------------------------------------------
 
     def singles(self) -> I64:
-        """Return (K, I) how many pods of one item fit a node of a class, at most its count."""
+        """Return (K, I) how many pods of an item alone fit a node of a class, at most its count."""
         found = np.where(self.is_open, self.count, 0)
         for i in range(len(self.count)):
             requested = np.flatnonzero(self.request[i])
@@ -192,7 +192,7 @@ class Packing:
         return found
 
     def _most_admitted(self, k: int, item: int, most: int) -> int:
-        """Return how many pods of an item a node of a class admits, by bisection."""
+        """Return how many pods of an item plugins allow on a node of a class, by bisection."""
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
@@ -206,13 +206,13 @@ class Packing:
         return self.admits is None or self.admits(k, counts)
 
     def lower_bound(self, singles: I64) -> int:
-        """Return a lower bound of missing pods: by items, by groups and by resources."""
+        """Return a lower bound of missing pods, from items, groups, cliques and resources."""
         each = np.minimum(self.number @ singles, self.count)
         total = 0
         for group in np.unique(self.group).tolist():
             members = self.group == group
             mine = singles[:, members]
-            # An item of which a node takes all does not say how many more the node would take.
+            # If all pods of an item fit a node, the node might take more of its group.
             all_of_it = mine.sum(axis=1, keepdims=True)
             most_of_group = np.where(mine < self.count[members], mine, all_of_it).min(axis=1)
             room = int(self.number @ most_of_group)
@@ -237,7 +237,7 @@ class Packing:
         return False
 
     def choose(self, cost: I64, most: I64 | None = None) -> I64:
-        """Return (I,) the pods of the cheapest minimum; at most `most` of each item."""
+        """Return (I,) the number of pods of each item, at most `most`, in the cheapest minimum."""
         left = (self.count if most is None else np.minimum(most, self.count)).copy()
         chosen = np.zeros_like(left)
         order = np.argsort(cost, kind="stable").tolist()
@@ -254,7 +254,7 @@ class Packing:
     # --- packings --------------------------------------------------------------------------------
 
     def fits_greedily(self, singles: I64) -> bool:
-        """Return whether one of a few greedy packings fits a minimum."""
+        """Return whether one of a few greedy packings contains a minimum."""
         if self.admits is not None or self.cliques or len(self.count) > MOST_PACKED:
             return False
         top = np.maximum(self.capacity.max(axis=0, initial=0), 1)
@@ -268,7 +268,7 @@ class Packing:
         return False
 
     def _packs(self, chosen: I64, order: Sequence[int]) -> bool:
-        """Return whether all pods fit, item after item, on the fullest nodes first."""
+        """Return whether all pods fit if items are placed in order, on the fullest nodes first."""
         copies = np.minimum(self.number, max(int(chosen.sum()), 1))
         idle = np.repeat(self.capacity, copies, axis=0)
         is_open = np.repeat(self.is_open, copies, axis=0)
@@ -301,7 +301,7 @@ class Packing:
         return bound, not bound and self.fits_greedily(singles)
 
     def fewest_missing(self) -> tuple[int, bool]:
-        """Return the missing pods, and whether the number is exact; else it is a lower bound."""
+        """Return the fewest missing pods, and whether that is exact; else it is a lower bound."""
         bound, is_exact = self.estimate_missing()
         if is_exact:
             return bound, True
@@ -309,9 +309,9 @@ class Packing:
         return (bound, False) if found is None else (max(found, bound), True)
 
     def _search_packings(self, singles: I64) -> int | None:
-        """Return the pods that the best packing lacks; None if the search is given up.
+        """Return how many pods the best packing lacks; None if the search is given up.
 
-        Node after node, it keeps all maximal packings.
+        The search adds node after node and keeps all maximal partial packings.
         """
         if len(self.count) > MOST_ITEMS:
             return None
@@ -342,7 +342,10 @@ class Packing:
         return best
 
     def configurations(self, k: int, singles: I64) -> I64 | None:
-        """Return (P, I) the maximal sets of pods that fit a node of a class; None for too many."""
+        """Return (P, I) the maximal sets of pods that fit a node of a class.
+
+        None if there are more than `MOST_CONFIGURATIONS` candidates.
+        """
         found: list[tuple[int, ...]] = []
         for counts in self._filled(k, singles.tolist(), (), self.capacity[k]):
             found.append(counts)
@@ -353,7 +356,7 @@ class Packing:
     def _filled(
         self, k: int, most: list[int], chosen: tuple[int, ...], idle: I64
     ) -> Iterator[tuple[int, ...]]:
-        """Yield sets of pods that fit a node, with as many of the last item as possible."""
+        """Yield sets of pods that fit a node, with as many pods of the last item as possible."""
         item = len(chosen)
         if item == len(most):
             yield chosen

@@ -1,4 +1,4 @@
-"""Gangs stay together in the network: hard and soft `networkTopology`, for smaller groups too.
+"""Hard and soft `networkTopology`: gangs and subgroups stay together in the network.
 
 Mathematics: models/formulation/network_topology.md. Volcano:
 `pkg/scheduler/plugins/network-topology-aware`.
@@ -57,13 +57,16 @@ if TYPE_CHECKING:
 TOP = 100.0
 LEVEL = "network topology"
 MOST_CHOICES = 400
-"""Pairs of hard gang shapes and domains above which node classes ignore domains."""
+"""The most pairs of hard gang shapes and domains for which node classes consider domains."""
 
 _SHOWN = 3
 
 
 class EvictionDomains(NamedTuple):
-    """Sets of nodes (N,), of which a gang keeps to one; are_all: whether there are no others."""
+    """Sets of nodes (N,), one of which must contain a gang.
+
+    are_all: whether the gang may use no other set.
+    """
 
     masks: Sequence[Bool]
     are_all: bool = True
@@ -78,13 +81,13 @@ class NetworkTopology(Rule):
     weight
         Weight of all scores.
     resources
-        Weight by resource in scores of HyperNodes; only these count.
+        Weight by resource in scores of HyperNodes; other resources do not count.
     packs_others
         Whether tasks of gangs without a network topology also prefer HyperNodes in use.
     fading
         Factor of that score for each tier upwards.
     most_cleared
-        Most domains in which evictions are tried for one gang.
+        The most domains in which evictions are tried for one gang.
 
     """
 
@@ -111,14 +114,17 @@ class NetworkTopology(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. Where gangs go is decided by `solver.greedy.topology`."""
+        """See `Rule`. The module `solver.greedy.topology` chooses the domains of gangs."""
         hard = any(bound.is_hard for bounds in problem.topology.bounds for bound in bounds.existing)
         return _Live(problem) if hard else None
 
     # --- evictions -------------------------------------------------------------------------------
 
     def find_eviction_domains(self, problem: Problem, gang: int) -> EvictionDomains | None:
-        """The widest allowed domains, largest first, up to `most_cleared`; None for all nodes."""
+        """Return the widest allowed domains of a gang, the largest first, at most `most_cleared`.
+
+        None if the gang may use all nodes.
+        """
         topology = problem.topology
         bound = topology.bounds[int(problem.shape_of[gang])].whole
         if bound is None:
@@ -135,9 +141,9 @@ class NetworkTopology(Rule):
     # --- scores ----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: HyperNodes in use are first for tasks without a network topology.
+        """See `Rule`: tasks without a network topology prefer HyperNodes in use.
 
-        The score is that of the session start; Volcano updates it with every task.
+        The score is computed once, at the session start; Volcano updates it with every task.
         """
         forest = problem.topology.forests[0]
         if not self.packs_others or not self.weight or len(forest) == 1:
@@ -148,10 +154,10 @@ class NetworkTopology(Rule):
         return TOP * self.weight * _faded(forest, packed, self.fading)
 
     def packing(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
-        """Return (D,) the use of each domain with a request (R,) more; 0 if it does not fit.
+        """Return (D,) the relative use of each domain with one more request (R,).
 
-        Σ_r w[r]·(used[d, r] + request[r]) / allocatable[d, r] / Σ_r w[r] over the resources of the
-        request.
+        It is Σ_r w[r]·(used[d, r] + request[r]) / allocatable[d, r] / Σ_r w[r], over the resources
+        of the request; 0 if the request does not fit.
         """
         counted_ = [
             (r, weight)
@@ -169,14 +175,14 @@ class NetworkTopology(Rule):
         return np.where(fits, total / max(weights, 1), 0.0)
 
     def domain_scores(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
-        """Return (D,) the score of each domain for a gang or group with a request (R,) in all."""
+        """Return (D,) the score of each domain for a gang or group with a total request (R,)."""
         return TOP * self.weight * self.packing(problem, forest, used, request)
 
     def nearness(self, forest: Forest, anchor: int, share: F64) -> F64:
-        """Return (N,) the score of nodes for tasks of a gang that is in a domain already.
+        """Return (N,) the score of nodes for further tasks of a gang that is in a domain `anchor`.
 
-        It falls with the tier of the common domain. In a domain with child domains, the share (N,)
-        of the gang's tasks raises the score of nodes next to them.
+        The score falls with the tier of the lowest common domain. In an anchor with child domains,
+        `share` (N,), the share of the gang's tasks on each node, raises the score of their domain.
         """
         lowest, top = int(forest.tier.min()), forest.top
         by_leaf = np.zeros(len(forest))
@@ -191,7 +197,7 @@ class NetworkTopology(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """See `Rule`: gangs whose parts choose for themselves."""
+        """See `Rule`: gangs whose subgroups choose domains, unless they start whole."""
         pairs = zip(problem.shapes.shapes, problem.topology.bounds, strict=True)
         apart = [not s.is_rigid and any(p is not None for p in b.parts) for s, b in pairs]
         if not any(apart):
@@ -200,7 +206,7 @@ class NetworkTopology(Rule):
         return gangs
 
     def choose_domains(self, form: Formulation) -> None:
-        """Choose one of the widest allowed domains for each hard gang and group."""
+        """Add choices among the widest allowed domains for each hard gang and subgroup."""
         form.choices = _choices(form, _widest)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
@@ -212,7 +218,10 @@ class NetworkTopology(Rule):
         form.choices.add_supply_rows(supplied)
 
     def find_tied_gangs(self, problem: Problem) -> Bool | None:
-        """(G,) hard gangs, where there are too many domains to choose from; None without any."""
+        """Return (G,) which gangs are hard if there are too many domains to choose from; else None.
+
+        Too many are more than `MOST_CHOICES`.
+        """
         topology = problem.topology
         choices = [
             [_widest(topology.forest(bound), bound) for bound in bounds.existing]
@@ -266,7 +275,7 @@ class NetworkTopology(Rule):
 def _bound_together(
     gang: Gang, placed: Sequence[Task]
 ) -> Iterator[tuple[TopologyRequest, Sequence[Task]]]:
-    """Yield the topology requests of placed tasks, each with all tasks that it covers."""
+    """Yield the topology requests of placed tasks, each with all tasks to which it applies."""
     if gang.topology is not None:
         yield gang.topology, gang.tasks
     groups = dict.fromkeys(sub_group_of(gang.sub_groups, t.labels) for t in placed)
@@ -278,7 +287,7 @@ def _bound_together(
 
 
 def _nodes(world: World, tasks: Iterable[Task], goes_to: Mapping[str, str]) -> set[str]:
-    """Return the nodes of running and placed tasks; a task on an absent node does not count."""
+    """Return the nodes of running and placed tasks, without nodes that do not exist."""
     known = world.snapshot.node_by_name
     stand = {t.node for t in tasks if t.status.is_standing and t.node in known}
     return stand | {goes_to[t.key] for t in tasks if t.key in goes_to}
@@ -296,7 +305,7 @@ def _verify_domain(
 
 
 def _lie_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) -> bool:
-    """Return whether nodes are in one domain as requested."""
+    """Return whether nodes are in one domain that a request allows."""
     if request.label:
         values = {world.snapshot.node_by_name[n].labels.get(request.label) for n in nodes}
         return len(values) == 1 and None not in values
@@ -314,7 +323,7 @@ def _lie_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) 
 
 
 class _Live(Greedy):
-    """Check that the placed tasks of gangs and of their sub-groups stay in one domain."""
+    """Checks that the placed tasks of gangs and of their subgroups are in one allowed domain."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -349,7 +358,7 @@ class _Live(Greedy):
 
 
 def _free_classes(problem: Problem) -> Bool:
-    """Return (C,) the classes with tasks of gangs without a network topology."""
+    """Return (C,) whether a class has tasks of gangs without a network topology."""
     asks = np.array([bool(b.existing) for b in problem.topology.bounds], np.bool_)
     free = np.zeros(len(problem.classes.shapes), np.bool_)
     shape = problem.shape_of[problem.gang_of]
@@ -359,11 +368,10 @@ def _free_classes(problem: Problem) -> Bool:
 
 
 def _faded(forest: Forest, packed: F64, fading: float) -> F64:
-    """(N,) Σ_t fading^t · packed of the domain of tier t around a node / Σ_t fading^t.
+    """Return (N,) Σ_t fading^t · packed of the domain of tier t around a node / Σ_t fading^t.
 
-    t counts the tiers that there are from the lowest; where a node is in no domain of a tier, that
-    tier counts 1, so that nodes outside of HyperNodes come first (Volcano
-    `batchNodeOrderFnForNormalPods`).
+    t counts the existing tiers, from the lowest. A tier in which a node has no domain counts as 1,
+    so that nodes outside of HyperNodes come first (Volcano `batchNodeOrderFnForNormalPods`).
     """
     tiers = np.unique(forest.tier).tolist()
     weights = [fading**t for t in range(len(tiers))]
@@ -376,14 +384,14 @@ def _faded(forest: Forest, packed: F64, fading: float) -> F64:
 
 
 def _widest(forest: Forest, bound: Bound) -> I64 | None:
-    """Return the widest domains that a rule allows; None where it allows every node."""
+    """Return the widest domains that a bound allows; None if it allows every node."""
     domains = widest(forest, candidates(forest, bound))
     is_free = not bound.is_hard or domains.tolist() == [CLUSTER]
     return None if is_free else domains
 
 
 def _choices(form: Formulation, pick: Pick) -> Choices:
-    """Return the choices of all gang classes among the domains that are picked for their bounds."""
+    """Return the choices of all gang classes among the domains that `pick` selects for bounds."""
     topology, choices = form.problem.topology, Choices(form)
     for h, shape in enumerate(form.gangs.shape_of.tolist()):
         bounds = topology.bounds[shape]
@@ -407,7 +415,7 @@ def _choice(
 
 
 def _inside(pick: Pick, whole: Choice | None, bound: Bound | None) -> Pick:
-    """Return the same for a part, within the domains that its gang may lie in."""
+    """Return `pick` restricted to the domains that the whole gang may use, for parts of it."""
     if whole is None or bound is None:
         return pick
 
@@ -425,11 +433,11 @@ def _inside(pick: Pick, whole: Choice | None, bound: Bound | None) -> Pick:
 
 @dataclass(frozen=True, eq=False)
 class TierLevel:
-    """Σ over gangs and groups that ask something of the network of the tier that they cross.
+    """The sum of the tiers that gangs and subgroups with a topology request span.
 
-    That is the tier of the lowest domain that holds all that runs and comes of them; one above the
-    highest where only the whole cluster does. A task without a place counts as if it had the best
-    one.
+    A gang spans the tier of the lowest domain that contains all its running and placed tasks. The
+    tier of the whole cluster is the highest tier plus 1. Unplaced tasks count as placed in the best
+    way.
     """
 
     name: str = LEVEL
@@ -448,11 +456,11 @@ class TierLevel:
         )
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: all tasks in the lowest domain that is allowed."""
+        """See `Level`: all tasks are in the lowest allowed domain."""
         return sum(_least_tier(problem, bound) for bound in units_of(problem).bounds)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """See `DomainLevel`: Σ (tier[d] − least)·v[h, d] + Σ least, over every domain allowed."""
+        """See `DomainLevel`: Σ (tier[d] − least)·v[h, d] + Σ least, over all allowed domains."""
         problem = form.problem
         form.choices = _choices(form, candidates)
         form.choices.add_supply_rows(supplied)
@@ -496,29 +504,35 @@ PLUGIN = Plugin(
     (
         weight_argument("weight", 1, "weight of all its scores"),
         weight_argument("hypernode.binpack.cpu", 1, "weight of CPU in scores of HyperNodes"),
-        weight_argument("hypernode.binpack.memory", 1, "weight of memory in them"),
-        Argument("hypernode.binpack.resources", Kind.NAMES, "", "further resources in them"),
-        weight_argument("hypernode.binpack.resources.*", 1, "weight of one of those"),
+        weight_argument("hypernode.binpack.memory", 1, "weight of memory in scores of HyperNodes"),
+        Argument(
+            "hypernode.binpack.resources",
+            Kind.NAMES,
+            "",
+            "further resources in scores of HyperNodes",
+        ),
+        weight_argument("hypernode.binpack.resources.*", 1, "weight of one of these resources"),
         switch_argument(
-            "hypernode.binpack.normal-pod.enable", "HyperNodes in use first for all pods"
+            "hypernode.binpack.normal-pod.enable",
+            "pods without a network topology also prefer HyperNodes in use",
         ),
         Argument(
             "hypernode.binpack.normal-pod.fading",
             Kind.NUMBER,
             0.8,
-            "times so much with every tier upwards",
+            "factor of that score for each tier upwards",
         ),
         weight_argument(
             "hypernode.gradient.evict.max-hypernodes",
             8,
-            "HyperNodes in which room is made for a gang, the largest first",
+            "the most HyperNodes, largest first, in which evictions are tried for a gang",
         ),
     ),
     _topology,
     levels=(
         LevelKind(
             "topology",
-            "tiers of the network that gangs cross which ask to stay together",
+            "network tiers that gangs with a topology request span",
             70,
             ("network-topology",),
         ),

@@ -1,9 +1,8 @@
-"""Affinity and anti-affinity between pods, by domains of a node label.
+"""Required affinity and anti-affinity between pods, by domains of a node label.
 
-Mathematics: models/formulation/pod_affinity.md. Upstream: `InterPodAffinity`. Required terms only.
-A domain satisfies an affinity term if a selected pod runs there, if the plan places a selected pod
-there that does not carry the term, or if it is the one domain where pods that select themselves
-start.
+Mathematics: models/formulation/pod_affinity.md. Upstream: `InterPodAffinity`. A domain satisfies an
+affinity term in three cases. A selected pod runs there; or the plan places a selected pod there
+that does not carry the term; or the domain is the only one where pods that select each other start.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class PodAffinity(Rule):
-    """Required pod affinity and anti-affinity hold, also those of running pods."""
+    """Required pod affinity and anti-affinity hold, including anti-affinity of running pods."""
 
     name = "pod-affinity"
     hard_face = Face.PREDICATE
@@ -78,7 +77,7 @@ class PodAffinity(Rule):
         return None if allowed.all() else allowed
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """See `Rule`: pods that it keeps away from, and pods that keep away from it."""
+        """See `Rule`: running pods with anti-affinity to the class, or to which it has it."""
         relations = problem.relations
         unwanted = relations.carried_by(problem.classes.shapes[task_class])
         found = [(m, selected_tasks(problem)) for m in unwanted]
@@ -113,7 +112,7 @@ class PodAffinity(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Rows by term and domain; see models/formulation/pod_affinity.md."""
+        """See `Rule`: adds rows by term and domain, see models/formulation/pod_affinity.md."""
         for m, term in enumerate(nodes.gang_alone.relations.terms):
             if term.kind is TermKind.ANTI_AFFINITY:
                 _encode_anti(nodes.gang_alone, nodes.model, nodes.supplied, m)
@@ -125,7 +124,10 @@ class PodAffinity(Rule):
                 _encode_affinity(problem, nodes.model, nodes.supplied, m, leaving)
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: pods of its affinity; its own kind may start elsewhere once these left."""
+        """See `Rule`: running pods that the affinity terms of the class select.
+
+        Once these leave, pods that select each other may start in another domain.
+        """
         relations = problem.relations
         carried = relations.carried_by(problem.classes.shapes[task_class])
         selected = [m for m in carried if relations.terms[m].kind is TermKind.AFFINITY]
@@ -136,7 +138,7 @@ class PodAffinity(Rule):
 
 
 def _in_domains(problem: Problem, m: int, count: I64) -> Bool:
-    """Return (N,) the nodes in a domain where a count (N,) is above zero on some node."""
+    """Return (N,) whether the domain of a node has a node with a positive count (N,)."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
     hit = np.zeros(int(problem.relations.num_domains[m]) + 1, np.bool_)
@@ -153,7 +155,7 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
 
 
 def _carrying(problem: Problem) -> list[I64]:
-    """Return by term the running tasks that carry it; anti-affinity only, computed once."""
+    """Return for each term the running tasks that carry it; anti-affinity only, computed once."""
     return problem.derived(_find_carrying)
 
 
@@ -172,9 +174,9 @@ def _carried_by_pending(problem: Problem) -> set[int]:
 
 
 class _Live(Greedy):
-    """Nodes of pods that terms select as tasks are placed.
+    """Counts, by term and node, of selected and carrying pods while tasks are placed.
 
-    Nominated pods count for anti-affinity already, but not yet for affinity.
+    Nominated pods count for anti-affinity, but not yet for affinity.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -213,7 +215,11 @@ class _Live(Greedy):
         return None if allowed.all() else allowed
 
     def _near(self, m: int, is_kin: bool, bound: I64, selected: I64) -> Bool:
-        """Return (N,) the nodes near a selected pod; pods that select themselves may start."""
+        """Return (N,) whether the domain of a node has a selected pod.
+
+        Without such a domain, pods that select each other (`is_kin`) may start in any domain, or in
+        that of nominated ones.
+        """
         near = _in_domains(self._problem, m, bound)
         if near.any() or not is_kin:
             return near
@@ -257,17 +263,20 @@ class _Supply:
         return block[block >= 0]
 
     def variables_anywhere(self, classes: Sequence[int]) -> I64:
-        """Return the same on all nodes."""
+        """Return the supply variables of some classes on all nodes."""
         block = self._supplied[np.array(classes, np.int64)]
         return block[block >= 0]
 
     def forbid(self, variables: I64) -> None:
-        """Σ variables ≤ 0."""
+        """Add the row Σ variables ≤ 0."""
         if len(variables):
             self._model.add_rows(0, variables, 1, upper=0)
 
     def present(self, variables: I64) -> int | None:
-        """A 0-1 variable that is 1 where any of some variables is positive; None without any."""
+        """Return an added 0-1 variable that is 1 if any of some variables is positive.
+
+        None if there are no variables.
+        """
         if not len(variables):
             return None
         (flag,) = self._model.add_variables(0, 1)
@@ -279,7 +288,7 @@ class _Supply:
 
 
 def _roles(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
-    """Return classes that carry a term and are selected, only carry it, are only selected."""
+    """Return three lists of classes: carry a term and are selected, only carry, only selected."""
     classes = range(len(problem.classes.shapes))
     carriers = {c for c in classes if m in _terms_of(problem, c)}
     selected = {c for c in classes if m in problem.classes.relations[c]}
@@ -288,7 +297,7 @@ def _roles(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
 
 
 def _by_domain(problem: Problem, m: int, count: I64) -> I64:
-    """(D,) sums of a count (N,) over the domains of a term."""
+    """Return (D,) sums of a count (N,) over the domains of a term."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
     sums = np.bincount(
@@ -320,7 +329,7 @@ def _encode_anti(problem: Problem, model: LinearModel, supplied: I64, m: int) ->
 def _encode_affinity(
     problem: Problem, model: LinearModel, supplied: I64, m: int, leaving: _Leaving
 ) -> None:
-    """Carriers go to domains with a selected resident or placed task, or to the one new domain."""
+    """Add rows: a carrier goes to a domain with a selected task, or to the one new domain."""
     supply = _Supply(problem, model, supplied, m)
     both, carriers, selected = _roles(problem, m)
     if not len(supply.variables_anywhere([*both, *carriers])):
@@ -344,7 +353,7 @@ def _encode_affinity(
         if flag is not None:
             factors = np.append(-np.ones(len(reasons), np.int64), 1)
             model.add_rows(0, np.append(reasons, flag), factors, upper=0)
-        # A new domain needs one of the pods that select themselves.
+        # A new domain needs one of the pods that select each other.
         model.add_rows(0, np.append(kin, start), np.append(-np.ones_like(kin), 1), upper=0)
     supply.forbid(supply.variables([*both, *carriers], -1))
     if starts:
@@ -361,14 +370,14 @@ class _Leaving:
         self.number, self._leave = evictions.number, evictions.leave
 
     def add_stay_variable(self, model: LinearModel, groups: I64) -> int:
-        """Return a 0-1 variable that may be 1 only while a task of some groups stays."""
+        """Return an added 0-1 variable that can be 1 only if a task of some groups stays."""
         (stays,) = model.add_variables(0, 1)
         there = int(self.number[groups].sum())
         model.add_rows(0, np.append(self._leave[groups], stays), 1, upper=there)
         return int(stays)
 
     def add_start_rows(self, model: LinearModel, groups: I64, starts: Sequence[int]) -> None:
-        """No domain starts before all tasks of some groups leave: count·Σ start ≤ leave."""
+        """Add rows: no domain starts before all tasks of groups leave: count·Σ start ≤ leave."""
         for group in groups.tolist():
             factors = [int(self.number[group])] * len(starts)
             model.add_rows(0, [*starts, int(self._leave[group])], [*factors, -1], upper=0)
@@ -385,7 +394,7 @@ class _Standing:
         self._by_domain: dict[str, dict[str, list[Task]]] = {}
 
     def anti_affinity_terms(self, node: Node) -> Iterator[tuple[Task, PodTerm]]:
-        """Anti-affinity terms of tasks for which a node is in the task's own domain."""
+        """Yield tasks in the domain of a node, with the anti-affinity terms of that domain."""
         for key, by_value in self._with_anti_affinity.items():
             value = node.labels.get(key)
             if value is not None:
@@ -393,7 +402,7 @@ class _Standing:
 
     @cached_property
     def _with_anti_affinity(self) -> dict[str, dict[str, list[tuple[Task, PodTerm]]]]:
-        """Tasks with anti-affinity and their terms, by label and by its value where they stand."""
+        """Tasks with anti-affinity and their terms, by label and its value on the task's node."""
         nodes, placed = self.world.snapshot.nodes, (p.task for p in self.world.placements)
         tasks = [t for n in nodes for t in n.derived(_with_anti_affinity)]
         tasks += [t for t in placed if t.shape.pod_anti_affinity]
@@ -459,11 +468,11 @@ class _SelectedPods:
     Attributes
     ----------
     kin
-        Domains with a pod that the plan places and that carries the very same terms.
+        Domains with a selected pod that the plan places and that carries exactly the same terms.
     other_tasks
         Domains with any other selected pod.
     is_fresh
-        Whether the plan places every selected pod that stands in a domain.
+        Whether the plan places all selected pods that are in a domain.
 
     """
 
@@ -508,10 +517,10 @@ def _unmet_affinity(rule: str, world: World, standing: _Standing) -> Iterator[Vi
             if domain in selected.other_tasks:
                 continue
             if not selected.is_fresh or domain not in selected.kin:
-                detail = f"no pod that it wants ({term}) is near node {node.name}"
+                detail = f"no pod that its affinity selects ({term}) is near node {node.name}"
                 yield Violation(rule, f"task {task.key}", detail)
             fresh.setdefault((term, *terms), set()).add(domain)
     for (term, *_), domains in fresh.items():
         if len(domains) > 1:
-            detail = f"pods that want their own kind ({term}) start in {len(domains)} domains"
+            detail = f"pods that select each other ({term}) start in {len(domains)} domains"
             yield Violation(rule, "all tasks", detail)

@@ -35,15 +35,15 @@ class Preferences:
     Attributes
     ----------
     problem_ref
-        A weak reference: a problem in a cycle of references would be freed late.
+        A weak reference, because a cycle of references would keep the problem alive.
     terms
-        Distinct terms (M of them).
+        The M distinct terms.
     matcher
-        Returns the terms that select a task.
+        Finds the terms that select a task.
     selected
-        (M, N) residents of the node that the term selects.
+        (M, N) number of residents of the node that the term selects.
     carried
-        (M, N) weights of the residents of the node that carry the term; 0 for spread.
+        (M, N) sum of weights of residents of the node that carry the term; 0 for spread.
 
     """
 
@@ -55,7 +55,7 @@ class Preferences:
 
     @property
     def problem(self) -> Problem:
-        """The problem, which keeps its preferences and not the other way round."""
+        """The problem of these preferences; raises ReferenceError if it has been freed."""
         problem = self.problem_ref()
         if problem is None:
             raise ReferenceError("preferences were read after their problem was freed")
@@ -76,12 +76,12 @@ class Preferences:
         return dict(zip(classes.tolist(), first.tolist(), strict=True))
 
     def speaker(self, task_class: int) -> Task | None:
-        """Return the task that represents a class; None without a waiting task."""
+        """Return the task that represents a class; None if the class has no pending task."""
         first = self._first_task_of_class.get(task_class)
         return None if first is None else self.problem.tasks[first]
 
     def affinity_terms(self, shape: TaskShape) -> list[tuple[int, int]]:
-        """Return weights and indices of the affinity terms of a shape."""
+        """Return (weight, index) of the preferred affinity terms of a shape."""
         return [
             (weight, self._number[TermKind.AFFINITY, (term,)])
             for weight, term in shape.preferred_pods
@@ -102,7 +102,7 @@ class Preferences:
     def affinity_scores(
         self, task_class: int, selecting: Relation, standing: Standing, nodes: Bool
     ) -> F64:
-        """Return (N,) scores 0 to 100 by affinity to pods nearby, in both directions.
+        """Return (N,) scores from 0 to 100 by affinity to pods in the same domain, both ways.
 
         `selecting` are the terms that select the task.
         """
@@ -116,7 +116,7 @@ class Preferences:
         return np.floor(TOP * (raw - low) / (high - low)) if low < high else np.zeros(len(raw))
 
     def spread_scores(self, task_class: int, standing: Standing, nodes: Bool) -> F64:
-        """Return (N,) scores 0 to 100, larger with fewer selected pods in the domain."""
+        """Return (N,) scores from 0 to 100, larger for fewer selected pods in the domain."""
         shape = self.problem.classes.shapes[task_class]
         mine = self.spread(shape)
         open_to = nodes & self._has_labels(mine)
@@ -147,7 +147,7 @@ class Preferences:
         return has
 
     def _eligible(self, task_class: int, term: SpreadTerm, mine: Sequence[int]) -> Bool:
-        """Return (N,) the nodes whose pods count."""
+        """Return (N,) whether the pods of a node count for a spread term."""
         chosen = self._has_labels(mine)
         if term.honour_affinity:
             mask = NodeAffinity().mask(self.problem, task_class)
@@ -159,7 +159,7 @@ class Preferences:
 
 
 class Standing:
-    """Selected and carried terms (M, N) as tasks are placed, see `Preferences`."""
+    """The arrays `selected` and `carried` (M, N) of `Preferences` while tasks are placed."""
 
     def __init__(self, preferences: Preferences) -> None:
         self.selected = preferences.selected.copy()
@@ -167,7 +167,7 @@ class Standing:
         self._preferences = preferences
 
     def placed(self, task: Task, nodes: I64, counts: I64) -> None:
-        """Count tasks equal to one on nodes (m,); negative counts undo placements."""
+        """Count tasks that equal a task on nodes (m,); negative counts undo placements."""
         for m in self._preferences.matcher.selecting(task):
             np.add.at(self.selected[m], nodes, counts)
         for weight, m in self._preferences.affinity_terms(task.shape):
@@ -175,7 +175,7 @@ class Standing:
 
 
 def find_preferences(problem: Problem) -> Preferences | None:
-    """Return the soft terms of a problem; None without any."""
+    """Return the soft terms of a problem; None if there are none."""
     nodes = problem.snapshot.nodes
     shapes = dict.fromkeys(problem.classes.shapes)
     found: dict[TermKey, Term] = {t.key: t for t in _terms(problem, shapes, spread=True)}
@@ -191,7 +191,7 @@ def find_preferences(problem: Problem) -> Preferences | None:
     for n, task in ((n, t) for n, node in enumerate(nodes) for t in node.residents):
         leaves = task.status is TaskStatus.RELEASING
         for m in preferences.matcher.selecting(task):
-            # Spreading looks past pods that are about to leave, as upstream does.
+            # Spread constraints ignore terminating pods, as upstream does.
             preferences.selected[m, n] += not (leaves and terms[m].kind is TermKind.SPREAD)
         for weight, m in preferences.affinity_terms(task.shape):
             preferences.carried[m, n] += weight

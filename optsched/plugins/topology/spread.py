@@ -1,7 +1,7 @@
 """Topology spread: the numbers of selected pods in domains differ by at most maxSkew.
 
 Mathematics: models/formulation/spread.md. Upstream: `PodTopologySpread`, `DoNotSchedule` only.
-Tasks with the constraint are placed first, selected tasks without it afterwards.
+Tasks that carry the constraint are assumed to be placed before selected tasks without it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Spread(Rule):
-    """A domain that takes a task exceeds the smallest domain by at most maxSkew."""
+    """A domain that gets a task exceeds the smallest domain by at most maxSkew."""
 
     name = "topology-spread"
     hard_face = Face.PREDICATE
@@ -76,11 +76,14 @@ class Spread(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: those that its constraints count."""
+        """See `Rule`: running tasks that the constraints of the class count."""
         return stakes_in(problem, _terms_of(problem, task_class))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """count[d] ≤ least + maxSkew where d gets a carrier; least ≤ count of each domain."""
+        """See `Rule`: least ≤ count of each domain, and count[d] ≤ least + maxSkew.
+
+        The second row binds for domains d that get a task with the constraint.
+        """
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         for task_class in range(len(problem.classes.shapes)):
@@ -101,7 +104,10 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
 
 
 def _eligible(problem: Problem, task_class: int, term: SpreadTerm) -> Bool:
-    """Return (N,) the nodes that count: as upstream, those with the labels of all constraints."""
+    """Return (N,) whether the pods of a node count for a term.
+
+    As upstream, only nodes with the labels of all constraints of the class count.
+    """
     nodes = problem.ready.copy()
     for m in _terms_of(problem, task_class):
         nodes &= problem.relations.domain_of[m] >= 0
@@ -114,7 +120,7 @@ def _eligible(problem: Problem, task_class: int, term: SpreadTerm) -> Bool:
 
 
 class _Domains:
-    """The domains of a term as one class sees them."""
+    """The domains of a spread term from the view of one task class."""
 
     def __init__(self, problem: Problem, task_class: int, m: int) -> None:
         source = problem.relations.terms[m].source
@@ -133,29 +139,29 @@ class _Domains:
         return sums.astype(np.int64)
 
     def nodes(self, chosen: Bool) -> Bool:
-        """Return (N,) the nodes in chosen domains (D,)."""
+        """Return (N,) whether a node is in a chosen domain (D,)."""
         named: Bool = np.append(chosen, False)[self.domain_of]
         return named
 
     def domains_with_pods(self, on_node: I64) -> Bool:
-        """Return (D,) the domains with a node where a count (N,) is above zero."""
+        """Return (D,) whether a domain has a node with a positive count (N,)."""
         found = np.zeros(self.number, np.bool_)
         found[self.domain_of[(on_node > 0) & (self.domain_of >= 0)]] = True
         return found
 
     def smallest_count(self, count: I64) -> int:
-        """Return the smallest count of a domain; 0 with fewer domains than minDomains."""
+        """Return the smallest count (D,) of a domain; 0 if there are fewer than minDomains."""
         if len(self.present) < self.term.min_domains:
             return 0
         return int(count[self.present].min()) if len(self.present) else 0
 
 
 class _Live(Greedy):
-    """Counts by domain as tasks are placed and nominated.
+    """Counts of selected tasks by domain while tasks are placed and nominated.
 
-    No task may exceed the constraint of a task placed in the domain before, so that the order of
-    placement does not matter. Selected tasks without the constraint are assumed to come last. A
-    nominated task is there once the terminating pods have left: it counts then, and not before.
+    A task must not break the constraint of a task that was placed in its domain before, so that the
+    order of placement does not matter. Selected tasks without the constraint are assumed to come
+    last. A nominated task counts only in the state after terminating pods have left.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -179,7 +185,7 @@ class _Live(Greedy):
         return allowed if now is None else allowed & now
 
     def _find_nodes(self, task_class: int, counts: _Counts) -> Bool | None:
-        """Return (N,) the nodes for one more task of a class; None for all nodes."""
+        """Return (N,) whether a node may get one more task of a class; None for all nodes."""
         allowed: Bool | None = None
         for m, domains in self._domains[task_class].items():
             is_counted = m in self._counted[task_class]
@@ -192,7 +198,7 @@ class _Live(Greedy):
         return allowed
 
     def _keeps_placed_constraints(self, m: int, counts: _Counts) -> Bool:
-        """Return (N,) the nodes where one more selected task keeps placed constraints."""
+        """Return (N,) whether constraints of placed tasks allow another selected task on a node."""
         kept = np.ones(counts.selected.shape[1], np.bool_)
         for task_class, placed in counts.placed.items():
             domains = self._domains[task_class].get(m)
@@ -216,14 +222,14 @@ class _Live(Greedy):
 
 
 class _Counts:
-    """Selected pods (M, N) by term and node, and placed tasks (N,) by class."""
+    """The number of selected pods by term and node (M, N), and of placed tasks (N,) by class."""
 
     def __init__(self, selected: I64) -> None:
         self.selected = selected
         self.placed: dict[int, I64] = {}
 
     def add(self, task_class: int, terms: Sequence[int], nodes: I64, counts: I64) -> None:
-        """Add tasks of a class that some terms count."""
+        """Count tasks of a class, given the terms that select it."""
         for m in terms:
             np.add.at(self.selected[m], nodes, counts)
         none = np.zeros(self.selected.shape[1], np.int64)
@@ -253,7 +259,7 @@ def _encode_term(
         at = np.flatnonzero(domains.domain_of == d)
         counts_at = at[domains.eligible[at]]
         counted = supplied[np.ix_(np.array(carriers, np.int64), counts_at)]
-        # held + Σ counted − Σ released, of the pods that the constraint counts.
+        # The count of a domain is held + Σ counted − Σ released.
         counted, leaving = counted[counted >= 0], leave[d]
         here = np.concatenate([counted, leaving])
         signs = np.append(np.ones_like(counted), -np.ones_like(leaving))

@@ -1,4 +1,4 @@
-"""Affinity between the roles of a job: tasks with affinity form buckets, one on a node.
+"""Affinity between the roles of a job: tasks with affinity form buckets, each for one node.
 
 Mathematics: models/formulation/task_topology.md. Volcano: `pkg/scheduler/plugins/task-topology`.
 Annotations of a PodGroup name roles with affinity and roles with anti-affinity.
@@ -36,20 +36,20 @@ TOP = 100.0
 ANNOTATIONS = (TASK_TOPOLOGY_AFFINITY, TASK_TOPOLOGY_ANTI_AFFINITY, TASK_TOPOLOGY_ORDER)
 
 _APART_FROM_ITSELF, _WITH_OTHERS, _WITH_ITSELF, _APART_FROM_OTHERS = 4, 3, 2, 1
-"""Which roles are put in buckets first (`affinityPriority`)."""
+"""Ranks by which roles are put in buckets, larger first (`affinityPriority`)."""
 
 _Pair = frozenset[str]
-"""Two roles, or one and itself."""
+"""Two roles, or one role for a pair with itself."""
 
 
 @dataclass(frozen=True)
 class TaskTopology(Rule):
-    """Tasks of a job in the order of their buckets, and on the nodes where their bucket is.
+    """Orders the tasks of a job by bucket, and prefers nodes that have tasks of their bucket.
 
     Attributes
     ----------
     weight
-        Of the score.
+        Weight of the score.
 
     """
 
@@ -58,7 +58,7 @@ class TaskTopology(Rule):
     weight: int = 1
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: only if a gang has such annotations."""
+        """See `Rule`; None if no gang has annotations about its roles."""
         wanted: dict[int, Roles] = {}
         for gang in problem.open_gangs.tolist():
             roles = read_roles(problem.snapshot.gangs[gang].annotations, [])
@@ -79,9 +79,9 @@ class Roles:
     together, apart
         Pairs of roles with affinity, and with anti-affinity.
     rank
-        Rank of roles in one of the pairs; larger is earlier.
+        Rank of the roles that are in a pair; a larger rank comes first.
     place
-        Rank of roles in the order of the user; larger is earlier.
+        Rank of roles in the user's order; a larger rank comes first.
 
     """
 
@@ -91,12 +91,12 @@ class Roles:
     place: Mapping[str, int]
 
     def pull(self, role: str, others: Mapping[str, int]) -> int:
-        """Return how many tasks have affinity to a role, less those with anti-affinity."""
+        """Return how many other tasks have affinity to a role, minus those with anti-affinity."""
         drawn = sum(n for other, n in others.items() if frozenset((role, other)) in self.together)
         return drawn - self.push(role, others)
 
     def push(self, role: str, others: Mapping[str, int]) -> int:
-        """Return how many tasks, by role, have anti-affinity to a role."""
+        """Return how many other tasks (given by role) have anti-affinity to a role."""
         return sum(n for other, n in others.items() if frozenset((role, other)) in self.apart)
 
     def role_order(self, role: str) -> tuple[int, int]:
@@ -105,10 +105,10 @@ class Roles:
 
 
 def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Roles | None:
-    """Return what the annotations of a PodGroup say about its roles; None without any.
+    """Return the affinity and order of roles from the annotations of a PodGroup; else None.
 
-    A group that names a role twice adds a remark and makes all of them void, as in Volcano
-    (`readTopologyFromPgAnnotations`).
+    A group that names a role twice adds a remark and invalidates all these annotations, as in
+    Volcano (`readTopologyFromPgAnnotations`).
     """
     before = len(remarks)
     near, far, order = (list(_groups(annotations, key, remarks)) for key in ANNOTATIONS)
@@ -130,7 +130,7 @@ def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Rol
 def _groups(
     annotations: Mapping[str, str], key: str, remarks: list[FieldError]
 ) -> Iterator[list[str]]:
-    """Yield groups, separated by semicolons, of roles, separated by commas."""
+    """Yield the groups of roles; semicolons separate groups, and commas separate roles."""
     text = annotations.get(key, "")
     for part in text.split(";") if key != TASK_TOPOLOGY_ORDER else [text]:
         roles = [role.strip() for role in part.split(",") if role.strip()]
@@ -159,13 +159,13 @@ class _Bucket:
     Attributes
     ----------
     roles
-        All its tasks by role, running and waiting.
+        Number of its running and waiting tasks by role.
     entries
-        Entries of the tasks that waited at the start, in the order of placement.
+        The entry of each task that waited at the start, in the order of placement.
     placed
-        How many of each entry have been placed.
+        Number of placed tasks by entry.
     on_node
-        Tasks by node.
+        Number of tasks by node.
     load
         The total request of its waiting tasks as one number (Volcano: `reqScore`).
 
@@ -180,7 +180,7 @@ class _Bucket:
 
     @property
     def waiting(self) -> list[int]:
-        """The entries of the tasks that still wait."""
+        """The entry of each task that still waits."""
         left, found = Counter(self.placed), []
         for entry in self.entries:
             if left[entry]:
@@ -208,7 +208,7 @@ class _Sorter:
         self.largest = 0
 
     def settle(self, here: Iterable[tuple[int, str]]) -> None:
-        """Put running tasks, as (node, role) in the order of nodes, in one bucket for each node."""
+        """Put running tasks, given as (node, role) in node order, in one bucket per node."""
         by_node: dict[int, _Bucket] = {}
         for node, role in here:
             if role in self._roles.rank:
@@ -218,7 +218,7 @@ class _Sorter:
                 self._count_role(bucket, role)
 
     def sort(self, tasks: Iterable[_Waiting]) -> dict[str, _Bucket]:
-        """Put waiting tasks in buckets one after the other; return buckets by task."""
+        """Put waiting tasks in buckets one after the other; return the bucket by task key."""
         found: dict[str, _Bucket] = {}
         mine = (w for w in tasks if w.task.role in self._roles.rank)
         for waiting in sorted(
@@ -240,7 +240,10 @@ class _Sorter:
         self.largest = max(self.largest, bucket.roles.total())
 
     def _best(self, role: str) -> _Bucket | None:
-        """Return the bucket with the most affinity to a role, the least loaded; None for none."""
+        """Return the bucket with the most affinity to a role, and the least load among these.
+
+        None if the affinity to every bucket is negative.
+        """
         best: tuple[int, float, int] | None = None
         for bucket in self.buckets:
             key = (-self._roles.pull(role, bucket.roles), bucket.load, bucket.index)
@@ -255,17 +258,17 @@ class _Plan:
     Attributes
     ----------
     runs
-        (entry, number) in the order of placement.
+        (entry, number) runs of tasks in the order of placement.
     next_of
         By entry, the bucket of each task in that order; None for a task in no bucket.
     role_of
-        By entry.
+        Role by entry.
     largest
-        Tasks of the largest bucket.
+        Number of tasks in the largest bucket.
     on_node
-        Tasks of the gang by node and role.
+        Number of tasks of the gang by node and role.
     done
-        Tasks placed by entry.
+        Number of placed tasks by entry.
 
     """
 
@@ -313,7 +316,7 @@ class _Plan:
         return tasks[number] if number < len(tasks) else None
 
     def move(self, entry: int, node: int, step: int) -> None:
-        """Count one task of an entry on a node; with -1 undo it."""
+        """Count one task of an entry on a node; step -1 undoes this."""
         if step < 0:
             self.done[entry] -= 1
         bucket = self.bucket(entry)
@@ -366,7 +369,7 @@ def _points(resource: str) -> float:
 
 
 class _Buckets(Greedy):
-    """Orders and scores as tasks are placed."""
+    """Task order and node scores while tasks are placed."""
 
     def __init__(self, weight: int, problem: Problem, wanted: Mapping[int, Roles]) -> None:
         self._weight = weight
@@ -394,7 +397,10 @@ class _Buckets(Greedy):
         return score
 
     def _worth(self, plan: _Plan, bucket: _Bucket, gang: int, entry: int) -> F64:
-        """Return (N,) how many tasks of a bucket are, or fit, on a node with one of an entry."""
+        """Return (N,) how many tasks of a bucket are or fit on a node with one task of an entry.
+
+        Tasks with anti-affinity on the node count negatively.
+        """
         request = self._request(gang, entry)
         waiting = bucket.waiting
         worth = np.full(len(self._room), float(len(waiting)))
@@ -407,9 +413,9 @@ class _Buckets(Greedy):
         return np.where(fits, worth, 0.0)
 
     def _unfitting_tasks(self, waiting: Sequence[I64], own: I64) -> I64:
-        """Return (N,) how many waiting tasks must be dropped until the rest fits the node.
+        """Return (N,) how many waiting tasks must be dropped until the rest fits on a node.
 
-        The last tasks are dropped first, and the task with the own request never.
+        The last tasks are dropped first; one task with the request `own` is never dropped.
         """
         others = list(waiting)
         others.pop(next(i for i, request in enumerate(others) if (request == own).all()))
