@@ -23,7 +23,7 @@ HAMI: Final = "hami.io/"
 HUAWEI: Final = "huawei.com/"
 REGISTER: Final = "hami.io/node-register-"
 CHIPS: Final = "optsched.io/npu-chips"
-"""Our own mark: how the NPUs of a node that has been dumped are cut."""
+"""Annotation with the partitioning templates of the NPUs of a dumped node."""
 
 KNOWN_CHIPS: Final = (
     Chip(
@@ -64,7 +64,7 @@ KNOWN_CHIPS: Final = (
         (Template("vir05_1c_8g", 8192), Template("vir10_3c_16g", 16384)),
     ),
 )
-"""Chips that count unless a ConfigMap says otherwise."""
+"""Chips that are used unless a ConfigMap defines them."""
 
 _HANDSHAKE: Final = "hami.io/node-handshake-"
 _SOFT: Final = "hami-vnpu-core"
@@ -73,7 +73,7 @@ _MEMORY: Final = "-memory"
 _CORE: Final = "-core"
 _NAME: Final = re.compile(r"Ascend[A-Za-z0-9-]{1,40}")
 _ELSEWHERE: Final = re.compile(r"Ascend(910|310)|.*-\d+c")
-"""Whole chips and parts that Huawei's own device plugin offers as resources of their own."""
+"""Whole chips, and slices that Huawei's own device plugin offers as separate resources."""
 _ALLOCATED: Final = "-devices-allocated"
 _TO_ALLOCATE: Final = "-devices-to-allocate"
 
@@ -115,7 +115,7 @@ _VNPUS: Final = record("", configs=listing("", _VNPU))
 
 
 def parse_chips(vnpus: object, path: str, errors: list[FieldError]) -> tuple[Chip, ...]:
-    """The chips that a ConfigMap describes under `vnpus`: a list, or `configs` of a mapping."""
+    """Return the chips in the `vnpus` of a ConfigMap: a list, or a mapping with `configs`."""
     whole = {"configs": vnpus} if isinstance(vnpus, list) else vnpus
     fields = Fields(whole, _VNPUS, path, errors)
     found: list[Chip] = []
@@ -142,12 +142,12 @@ def parse_chips(vnpus: object, path: str, errors: list[FieldError]) -> tuple[Chi
 
 
 def chip_of(npu: str, chips: Sequence[Chip]) -> Chip | None:
-    """How NPUs of that name are cut; the first that is so named counts."""
+    """Return the chip with this name, or None; the first one takes precedence."""
     return next((chip for chip in (*chips, *KNOWN_CHIPS) if chip.name == npu), None)
 
 
 def is_npu(name: str) -> bool:
-    """Whether that is the name of a chip that is shared by templates."""
+    """Return whether a name is that of a chip that is shared by templates."""
     return bool(_NAME.fullmatch(name)) and not _ELSEWHERE.fullmatch(name)
 
 
@@ -160,11 +160,11 @@ def node_npus(
     chips: Sequence[Chip],
     errors: list[FieldError],
 ) -> Iterator[SharedGpu]:
-    """The NPUs of a node in the order in which they are reported, chip by chip.
+    """Yield the NPUs of a node by chip, in the order of the report.
 
-    A chip that the node does not offer, or whose device plugin has left, has no NPUs. One without a
-    healthy mark is unhealthy where another of the node has it: the device plugin omits false
-    values.
+    A chip has no NPUs if the node does not offer it or its device plugin has been removed. The
+    device plugin omits false values: if any NPU of a node reports health, those that do not are
+    unhealthy.
     """
     marked = _marked_chips(annotations)
     known = chips if marked is None else marked
@@ -214,7 +214,7 @@ def _card(part: Fields, npu: str, chip: Chip | None, *, reports_health: bool) ->
 
 
 def npu_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
-    """The annotations of a node with such NPUs."""
+    """Return the annotations of a node with these NPUs."""
     reports: dict[str, list[dict[str, Any]]] = {}
     chips: dict[str, Chip] = {}
     for card in shared_gpus:
@@ -241,7 +241,7 @@ def _report(card: SharedGpu) -> dict[str, Any]:
 
 
 def _marked_chips(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
-    """The chips that a dumped node has kept; None where it has not, or has lost them."""
+    """Return the chips in the annotation of a dumped node; None if it is missing or invalid."""
     source = annotations.get(CHIPS)
     if source is None:
         return None
@@ -258,7 +258,7 @@ def _marked_chips(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
 
 
 def npu_requests(asked: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
-    """The NPUs that a container requests, chip by chip; without an amount it gets all of each."""
+    """Yield a container's request for NPUs of each chip; without memory, it requests whole NPUs."""
     names = {key.removeprefix(HUAWEI) for key in asked if key.startswith(HUAWEI)}
     for npu in sorted({n.removesuffix(_MEMORY) for n in names if not n.endswith(_CORE)}):
         if not is_npu(npu):
@@ -270,7 +270,7 @@ def npu_requests(asked: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
 
 
 def is_npu_amount(resource: str) -> bool:
-    """Whether a resource says how much of an NPU is asked for: no node offers it by itself."""
+    """Return whether a resource is an amount per NPU, which no node offers as a resource."""
     name = resource.removeprefix(HUAWEI)
     if name == resource or not name.endswith((_MEMORY, _CORE)):
         return False
@@ -278,7 +278,7 @@ def is_npu_amount(resource: str) -> bool:
 
 
 class _NpuMarks:
-    """The annotations of pods that are read as NPUs that they hold."""
+    """The set of annotation keys of pods that describe their NPUs."""
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and (
@@ -290,7 +290,7 @@ NPU_MARKS: Final = _NpuMarks()
 
 
 def read_npu_shares(annotations: Mapping[str, str]) -> Iterator[GpuShare]:
-    """The NPUs that a pod holds, as recorded when it was bound."""
+    """Yield the NPU shares that a pod holds, as recorded when it was bound."""
     names = {
         npu
         for key in annotations
@@ -309,7 +309,7 @@ def read_npu_shares(annotations: Mapping[str, str]) -> Iterator[GpuShare]:
 
 
 def _templates(source: str) -> dict[str, str]:
-    """The template of each NPU in a list of `{"UUID", "temp"}`; none where it has no reading."""
+    """Return the template of each NPU in a list of `{"UUID", "temp"}`; empty if it is invalid."""
     try:
         listed = json.loads(source) if source else []
         return {str(e["UUID"]): str(e.get("temp", "")) for e in listed}
@@ -318,7 +318,7 @@ def _templates(source: str) -> dict[str, str]:
 
 
 def npu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
-    """The annotations of a pod that holds so much of NPUs."""
+    """Return the annotations of a pod that holds these NPU shares."""
     marks: dict[str, str] = {}
     for npu in sorted({u.npu for u in uses}):
         held = [u for u in uses if u.npu == npu]
@@ -332,7 +332,7 @@ def npu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
 
 
 def npu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> dict[str, str]:
-    """The annotations by which the device plugin gives a pod that is being bound its NPUs."""
+    """Return the annotations that tell the device plugin which NPUs to give to a bound pod."""
     marks = npu_share_annotations(uses)
     if not marks:
         return marks
@@ -353,7 +353,7 @@ def npu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> di
 
 
 def is_decimal_digits(source: str) -> bool:
-    """Whether a text is a number without sign of at most 15 digits."""
+    """Return whether a text is a number of at most 15 digits without a sign."""
     return source.isdecimal() and source.isascii() and len(source) <= 15
 
 

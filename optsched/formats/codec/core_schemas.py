@@ -1,6 +1,6 @@
-"""The parts of core kinds that decide about scheduling, in the words of `optsched.api.fields`.
+"""Schemas of the scheduling-relevant parts of core kinds, in terms of `optsched.api.fields`.
 
-Names, defaults and choices are those of k8s.io/api (core/v1, storage/v1, meta/v1); fields that no
+Names, defaults and enums are those of k8s.io/api (core/v1, storage/v1, meta/v1). Fields that no
 scheduler reads are not declared.
 """
 
@@ -183,7 +183,7 @@ BUDGET: Final = record(
     spec=record("", selector=LABEL_SELECTOR),
     status=record("", disruptionsAllowed=count("")),
 )
-_SCOPES: Final = "Pods that it counts; all without."
+_SCOPES: Final = "Scopes of the counted pods; all pods if empty."
 QUOTA: Final = record(
     "",
     spec=record("", hard=amounts(""), scopes=texts(_SCOPES), scopeSelector=record(_SCOPES)),

@@ -1,4 +1,4 @@
-"""Shared GPUs and NPUs, and the tables by which they may be partitioned.
+"""Shared GPUs and NPUs, and the tables that define how they may be partitioned.
 
 Volcano: `pkg/scheduler/api/devices/nvidia/gpushare` and `…/vgpu` (`decodeNodeDevices`,
 `decodePodDevices`, `resourcereqs`).
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from optsched.cluster.gpu_shares import Chip
 
 GeometryTable: TypeAlias = "tuple[tuple[str, tuple[Geometry, ...]], ...]"
-"""(part of the name of a model, geometries), the first that fits counts."""
+"""Pairs of a substring of GPU models and the MIG geometries; the first match counts."""
 
 
 class DeviceTable(NamedTuple):
-    """How GPUs may be cut by MIG, and NPUs by templates beyond what is known of them anyway."""
+    """How GPUs may be partitioned by MIG, and NPUs by templates beyond `KNOWN_CHIPS`."""
 
     geometries: GeometryTable = ()
     chips: tuple[Chip, ...] = ()
@@ -56,9 +56,9 @@ class DeviceTable(NamedTuple):
 NO_TABLE: Final = DeviceTable()
 
 CONFIG_FILE: Final = "device-config.yaml"
-"""The entry of the ConfigMap."""
+"""The key in the ConfigMap's data."""
 GEOMETRIES: Final = "optsched.io/mig-geometries"
-"""Our own mark: the geometries of the GPUs of a node that has been dumped."""
+"""Annotation with the MIG geometries of the GPUs of a dumped node."""
 
 _INSTANCE: Final = record(
     "",
@@ -74,7 +74,7 @@ _CONFIG_MAP: Final = record("", data=record("", **{CONFIG_FILE: text("")}))
 
 
 def parse_device_table(obj: object) -> tuple[DeviceTable, tuple[FieldError, ...]]:
-    """The tables in a ConfigMap, and every field that has no reading."""
+    """Return the tables in a ConfigMap and all invalid fields."""
     errors: list[FieldError] = []
     source = Fields(obj, _CONFIG_MAP, "", errors).record("data").text(CONFIG_FILE)
     path = f"data[{CONFIG_FILE}]"
@@ -103,15 +103,15 @@ def _geometry(fields: Fields) -> Geometry:
 
 
 def geometries_of(model: str, table: GeometryTable) -> tuple[Geometry, ...]:
-    """How GPUs of a model may be cut; none where the table does not know it."""
+    """Return how GPUs of a model may be partitioned; empty if the table does not list it."""
     return next((cuts for name, cuts in table if name in model), ())
 
 
-# --- on dumped nodes -----------------------------------------------------------------------------
+# --- annotations of dumped nodes -----------------------------------------------------------------
 
 
 def geometry_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
-    """The annotation of a node by which its GPUs keep their geometries."""
+    """Return the annotation of a dumped node with the geometries of its GPUs."""
     known = {card.model: card.geometries for card in shared_gpus if card.geometries}
     if not known:
         return {}
@@ -121,7 +121,7 @@ def geometry_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
 
 
 def read_geometry_annotation(annotations: Mapping[str, str]) -> GeometryTable | None:
-    """The geometries that a dumped node has kept; None where it has not, or has lost them."""
+    """Return the geometries in the annotation of a dumped node; None if missing or invalid."""
     source = annotations.get(GEOMETRIES)
     if source is None:
         return None
@@ -143,13 +143,13 @@ VGPU_CORES: Final = "volcano.sh/vgpu-cores"
 VGPU_IDS: Final = "volcano.sh/vgpu-ids-new"
 HANDSHAKE: Final = "volcano.sh/node-vgpu-handshake"
 CARDS: Final = "optsched.io/vgpus"
-"""Our own mark: the requests of the containers of a pod that has been dumped."""
+"""Annotation with the requests of the containers of a dumped pod."""
 
 GPU_SHARE_PROBLEM: Final = "optsched.io/card-problem"
-"""Our own mark: why the devices of a node that has been dumped had no reading."""
+"""Annotation with the reason why the devices of a dumped node could not be read."""
 
 MAX_CARDS: Final = 1024
-"""GPUs of a node that are shared: they are kept one by one."""
+"""Maximum number of shared GPUs of a node, because each one is stored separately."""
 _TOO_MANY: Final = f"is more than a machine can have: write at most {MAX_CARDS}"
 
 HAMI_CORE: Final = "hami-core"
@@ -174,12 +174,13 @@ def read_shared_gpus(
     table: DeviceTable,
     errors: list[FieldError],
 ) -> tuple[SharedGpu, ...]:
-    """The cards of a node: numbered ones by its resources, vGPUs and NPUs by their registers.
+    """Return the shared GPUs and NPUs of a node.
 
-    table: how they may be cut.
+    Numbered GPUs come from its resources; vGPUs and NPUs come from its register annotations.
+    table: how they may be partitioned.
 
-    A node whose device plugin has left (`Deleted` in the handshake) has no vGPUs. One that reports
-    more than `MAX_CARDS` of a kind has none of these.
+    A node whose device plugin has been removed (`Deleted` in the handshake) has no vGPUs. If a node
+    reports more than `MAX_CARDS` GPUs of a kind, none of them counts.
     """
     shared_gpus = list(_numbered(annotations, dict(offered), errors))
     if not annotations.get(HANDSHAKE, "").startswith(_DELETED):
@@ -191,7 +192,7 @@ def read_shared_gpus(
 
 
 def replace_geometries(card: SharedGpu, table: DeviceTable) -> SharedGpu:
-    """A card with the templates of other tables; the very same where nothing changes."""
+    """Return a GPU or NPU partitioned by another table; the same object if nothing changes."""
     if card.npu:
         chip = chip_of(card.npu, table.chips)
         return card if chip == card.chip else replace(card, chip=chip)
@@ -238,7 +239,7 @@ def _registered(
 
 
 def shared_gpu_annotations(shared_gpus: Sequence[SharedGpu]) -> dict[str, str]:
-    """The annotations of a node with such cards."""
+    """Return the annotations of a node with these GPUs and NPUs."""
     ill = [c.key for c in shared_gpus if not c.family and not c.is_healthy]
     marks = {wellknown.GPU_UNHEALTHY_IDS: ",".join(ill)} if ill else {}
     vgpus = [c for c in shared_gpus if c.is_vgpu]
@@ -260,9 +261,9 @@ def _register(card: SharedGpu) -> str:
 def read_gpu_share_requests(
     pod: object, annotations: Mapping[str, str]
 ) -> tuple[GpuShareRequest, ...]:
-    """Requests of a pod's containers for vGPUs and NPUs, one request a kind and container.
+    """Return the requests of a pod's containers for vGPUs and NPUs, one per kind and container.
 
-    Amounts that have no reading count as not asked for: the pod's request reports them.
+    Invalid amounts count as 0 here; the request of the pod reports them.
     """
     if CARDS in annotations:
         parts = [part.split(" ") for part in annotations[CARDS].split(";")]
@@ -300,12 +301,12 @@ def _vgpus(asked: Mapping[str, Any]) -> GpuShareRequest | None:
     number = amount_or_zero(asked, VGPU_NUMBER) if VGPU_NUMBER in asked else 1
     if not number:
         return None
-    # A pod that requests no memory gets all of it.
+    # A pod that requests no amount of memory gets the memory of the whole GPU.
     return GpuShareRequest(number, memory, 0 if memory else percent or 100, cores)
 
 
 def request_text(requests: Sequence[GpuShareRequest]) -> str:
-    """Requests as a mark: number, memory, percent, cores and chip of each, `;` between them."""
+    """Return requests as text: number, memory, percent, cores, chip of each, separated by `;`."""
     return ";".join(
         f"{r.number} {r.memory} {r.percent} {r.cores} {r.npu}".rstrip() for r in requests
     )
@@ -314,7 +315,7 @@ def request_text(requests: Sequence[GpuShareRequest]) -> str:
 def read_gpu_shares(
     annotations: Mapping[str, str], request: Amounts, errors: list[FieldError]
 ) -> tuple[GpuShare, ...]:
-    """The GPU shares of a pod, as recorded when it was bound."""
+    """Return the GPU and NPU shares of a pod, as recorded when it was bound."""
     npus = tuple(read_npu_shares(annotations))
     if wellknown.GPU_INDEX not in annotations and VGPU_IDS not in annotations:
         return npus
@@ -337,9 +338,9 @@ def check_gpu_shares(
     request: Amounts,
     errors: list[FieldError],
 ) -> tuple[GpuShare, ...]:
-    """The uses that the requests of a pod can account for; the others are reported and left out.
+    """Return the shares that the requests of a pod allow; other kinds are reported and dropped.
 
-    Users can write annotations of pods too: a pod without a bind holds no device.
+    Users can also write annotations of pods; a pod that no binder has bound holds no device.
     """
     if not uses:
         return ()
@@ -360,7 +361,7 @@ def check_gpu_shares(
 
 
 def gpu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
-    """The annotations of a pod that holds so much of cards."""
+    """Return the annotations of a pod that holds these shares."""
     gpus = [u for u in uses if not u.npu]
     numbered = [u.key for u in gpus if is_decimal_digits(u.key)]
     marks = {wellknown.GPU_INDEX: ",".join(numbered)} if numbered else {}
@@ -375,7 +376,7 @@ def gpu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
 
 
 def gpu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> dict[str, str]:
-    """The annotations by which a device plugin gives a pod that is being bound its cards."""
+    """Return the annotations that tell device plugins which shares to give to a bound pod."""
     marks = gpu_share_annotations(uses)
     if wellknown.GPU_INDEX in marks:
         marks["volcano.sh/predicate-time"] = str(now_ms * 1_000_000)
@@ -391,7 +392,7 @@ def gpu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> di
 
 
 def _instance(text: str) -> str:
-    """The slice in the name of a GPU such as `GPU-0[group1-3]`; empty where there is none."""
+    """Return the MIG slice in a name such as `GPU-0[group1-3]`; empty for a whole GPU."""
     found = _KEY.search(text)
     return found[1] if found else ""
 

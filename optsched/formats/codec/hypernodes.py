@@ -1,8 +1,8 @@
-"""HyperNodes as one tree, network topology requests of PodGroups, and both written back.
+"""HyperNodes as one tree, and network topology requests of PodGroups; both also written back.
 
-What can not be true at once (a second parent, a circle, a node that two HyperNodes list) is settled
-so that no HyperNode covers more than its own list says, and reported; everything else keeps its
-meaning. Volcano stops all jobs with a topology instead (`pkg/scheduler/api/hyper_node_info.go`).
+Contradictions (a second parent, a circle, a node that two HyperNodes list) are resolved and
+reported, and everything else keeps its meaning. No HyperNode then covers more than its own list.
+Volcano instead stops all jobs with a topology (`pkg/scheduler/api/hyper_node_info.go`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang
 
 _MemberSelector: TypeAlias = "Pattern | LabelSelector"
-"""How a HyperNode names many nodes at once."""
+"""A selector by which a HyperNode names several nodes: a pattern of names, or labels."""
 
 _MEMBERS: Final = "spec.members"
 _SHOWN: Final = 3
@@ -50,7 +50,7 @@ _LITERAL = re.compile(r"\^([A-Za-z0-9-]*)(?![*+?{|])")
 
 
 def topology_request(asked: NetworkTopology | None) -> TopologyRequest | None:
-    """The network topology of a PodGroup, or of a rule in it."""
+    """Return the network topology request of a PodGroup, or of one of its subgroup policies."""
     if asked is None:
         return None
     mode = TopologyMode.HARD if asked.mode is ApiMode.HARD else TopologyMode.SOFT
@@ -58,7 +58,7 @@ def topology_request(asked: NetworkTopology | None) -> TopologyRequest | None:
 
 
 def sub_group_rule(policy: SubGroupPolicy) -> SubGroupRule:
-    """One entry of `subGroupPolicy`."""
+    """Return the rule of one entry of `subGroupPolicy`."""
     return SubGroupRule(
         name=policy.name,
         size=policy.size,
@@ -80,7 +80,7 @@ def _selector(selector: ApiSelector) -> LabelSelector:
 
 
 class NodeIndex:
-    """Nodes by name and label, and which of them each selector of many nodes means."""
+    """Nodes by name and label, and the nodes that each member selector selects."""
 
     def __init__(self) -> None:
         self._labels: dict[str, Mapping[str, str]] = {}
@@ -92,7 +92,7 @@ class NodeIndex:
         return name in self._labels
 
     def set_node(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Take a node; False if nothing is new about it."""
+        """Store a node; returns False if it has not changed."""
         if self._labels.get(name) == labels:
             return False
         self.drop(name)
@@ -105,7 +105,7 @@ class NodeIndex:
         return True
 
     def drop(self, name: str) -> bool:
-        """Forget a node; False if it is not known."""
+        """Remove a node; returns False if it is unknown."""
         labels = self._labels.pop(name, None)
         if labels is None:
             return False
@@ -113,7 +113,7 @@ class NodeIndex:
             labelled = self._by_label[label]
             labelled.discard(name)
             if not labelled:
-                # Host names are labels: each node that ever joined would leave one behind.
+                # Host names are labels, so each node that ever joined would leave an entry.
                 del self._by_label[label]
         for selected_nodes in self._member_nodes.values():
             selected_nodes.discard(name)
@@ -121,7 +121,7 @@ class NodeIndex:
         return True
 
     def keep_selectors(self, selectors: Iterable[_MemberSelector]) -> None:
-        """Selectors that will be used again; the nodes of all others are forgotten."""
+        """Keep the cached nodes of these selectors, and drop those of all others."""
         wanted = set(selectors)
         self._member_nodes = {
             selector: selected_nodes
@@ -130,7 +130,7 @@ class NodeIndex:
         }
 
     def selected_nodes(self, selector: _MemberSelector) -> set[str]:
-        """The nodes that a selector means. Read only."""
+        """Return the nodes that a selector selects. Callers must not change the set."""
         if selector not in self._member_nodes:
             likely = self._likely(selector)
             self._member_nodes[selector] = {
@@ -139,9 +139,9 @@ class NodeIndex:
         return self._member_nodes[selector]
 
     def _likely(self, selector: _MemberSelector) -> Iterable[str]:
-        """Nodes among which all matching ones are."""
+        """Return a superset of the nodes that a selector selects."""
         if isinstance(selector, Pattern):
-            # Names with the text that a pattern begins with, where it begins with one.
+            # Names that start with the literal prefix of the pattern, if it has one.
             if self._sorted is None or len(self._sorted) != len(self._labels):
                 self._sorted = sorted(self._labels)
             literal = _LITERAL.match(selector.text)
@@ -161,7 +161,7 @@ class NodeIndex:
 def _selects(selector: _MemberSelector, name: str, labels: Mapping[str, str]) -> bool:
     if isinstance(selector, Pattern):
         return selector.matches(name)
-    # An empty selector of members selects nothing, unlike elsewhere (Volcano `GetMembers`).
+    # An empty member selector selects nothing, unlike other empty selectors (Volcano `GetMembers`).
     return bool(selector.requirements) and selector.matches(labels)
 
 
@@ -170,7 +170,7 @@ def _selects(selector: _MemberSelector, name: str, labels: Mapping[str, str]) ->
 
 @dataclass(slots=True)
 class _Entry:
-    """A HyperNode while the tree is put together; tier: None for one that says nothing."""
+    """A HyperNode during the construction of the tree. tier: None if it is invalid."""
 
     name: str
     tier: int | None
@@ -185,12 +185,12 @@ class _Entry:
 
 
 class TopologyIndex:
-    """HyperNodes and nodes as they come and go, and the tree that they form.
+    """HyperNodes and nodes, updated by events, and the tree that they form.
 
     Attributes
     ----------
     remarks
-        Parts of readable HyperNodes that do not count, by name; updated by `topology`.
+        Ignored parts of valid HyperNodes, by name; updated by `topology`.
 
     """
 
@@ -202,24 +202,24 @@ class TopologyIndex:
         self._is_stale = False
 
     def put_node(self, name: str, labels: Mapping[str, str]) -> None:
-        """Take a node."""
+        """Store a node."""
         self._is_stale |= self.nodes.set_node(name, labels)
 
     def drop_node(self, name: str) -> None:
-        """Forget a node."""
+        """Remove a node."""
         self._is_stale |= self.nodes.drop(name)
 
     def put_hypernode(self, hypernode: ApiHyperNode) -> None:
-        """Take a HyperNode."""
+        """Store a HyperNode."""
         self._hypernodes[hypernode.name] = hypernode
         self._is_stale = True
 
     def drop(self, name: str) -> None:
-        """Forget a HyperNode."""
+        """Remove a HyperNode."""
         self._is_stale |= self._hypernodes.pop(name, None) is not None
 
     def topology(self) -> Topology:
-        """The current tree; the very same object while nothing about it changes."""
+        """Return the current tree. It stays the same object until it changes."""
         if self._is_stale:
             self._is_stale = False
             fresh = self._build()
@@ -273,7 +273,7 @@ def _member_selector(member: Member) -> _MemberSelector | None:
 
 
 def _no_child(parent: _Entry, child: _Entry | None, entries: Mapping[str, _Entry]) -> str:
-    """Why a HyperNode can not be a member of another one; empty where it can."""
+    """Return why a HyperNode can not be a member of another one; empty if it can."""
     if child is None:
         return "is no HyperNode of this cluster"
     if child.tier is None:
@@ -288,7 +288,7 @@ def _no_child(parent: _Entry, child: _Entry | None, entries: Mapping[str, _Entry
 
 
 def _reaches(start: _Entry, goal: str, entries: Mapping[str, _Entry]) -> bool:
-    """Whether going down members from a HyperNode leads to another one."""
+    """Return whether a HyperNode is a direct or indirect member of another one."""
     seen, todo = {start.name}, [start]
     while todo:
         for member in todo.pop().members:
@@ -303,7 +303,7 @@ def _reaches(start: _Entry, goal: str, entries: Mapping[str, _Entry]) -> bool:
 
 
 def _assign_nodes(usable: Iterable[_Entry], nodes: NodeIndex) -> None:
-    """Give nodes to HyperNodes: each to the lowest that lists it, of equals the first by name."""
+    """Assign each node to the HyperNode of the lowest tier that lists it, or the first by name."""
     by_name = {entry.name: entry for entry in usable}
     owner: dict[str, str] = {}
     above: dict[str, set[str]] = {}
@@ -333,7 +333,7 @@ def _member_nodes(entry: _Entry, number: int, member: Member, nodes: NodeIndex) 
 
 
 def _ancestors(name: str, by_name: Mapping[str, _Entry], known: dict[str, set[str]]) -> set[str]:
-    """Names of all HyperNodes above one."""
+    """Return the names of all ancestors of a HyperNode."""
     if name not in known:
         found: set[str] = set()
         at = by_name[name].parent
@@ -349,17 +349,17 @@ def _listed(names: list[str]) -> str:
     return f"{', '.join(names[:_SHOWN])}{more}"
 
 
-# --- written -------------------------------------------------------------------------------------
+# --- writing -------------------------------------------------------------------------------------
 
 
 def topology_spec(gang: Gang) -> dict[str, Any]:
-    """The fields of a PodGroup's `spec` about networks and smaller groups."""
+    """Return the fields of a PodGroup's `spec` about network topology and subgroups."""
     policies = [_sub_group_policy(rule) for rule in gang.sub_groups]
     return {**_topology_fields(gang.topology), **({"subGroupPolicy": policies} if policies else {})}
 
 
 def hypernode_spec(hypernode: HyperNode, topology: Topology) -> dict[str, Any]:
-    """The `spec` of a HyperNode, with all its members by name."""
+    """Return the `spec` of a HyperNode, with all its members by name."""
     below = topology.members.get(hypernode.name, ())
     members = [*(("HyperNode", name) for name in below), *(("Node", n) for n in hypernode.nodes)]
     return {

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.formats.codec.gpu_shares import DeviceTable
 
 GPU_MODEL_LABEL: Final = "nvidia.com/gpu.product"
-"""Written by NVIDIA's feature discovery."""
+"""Label with the GPU model, written by NVIDIA's feature discovery."""
 
 _TOO_MUCH: Final = "is more than a machine can have: write at most"
 
@@ -43,13 +43,12 @@ _TOO_MUCH: Final = "is more than a machine can have: write at most"
 def parse_node(
     obj: object, table: DeviceTable = NO_TABLE
 ) -> tuple[Node | None, tuple[FieldError, ...]]:
-    """The node, and every field of it that has no reading; None only without a name.
+    """Return the node and all invalid fields; None only without a name.
 
-    table: how GPUs and NPUs may be cut.
+    table: how GPUs and NPUs may be partitioned.
 
-    A resource whose amount can not be read offers nothing, and a node whose taints can not be read
-    takes no pods. Without any condition a node counts as ready, for manifests written by hand have
-    none.
+    A resource with an invalid amount counts as 0, and a node with invalid taints is not ready. A
+    node without a Ready condition is ready, because hand-written manifests have no conditions.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -83,14 +82,14 @@ def parse_node(
 
 
 def _allocatable(status: Fields) -> Amounts:
-    """The total for pods; the whole capacity where nothing is set (`SetDefaults_NodeStatus`)."""
+    """Return `allocatable`, or `capacity` if it is missing (`SetDefaults_NodeStatus`)."""
     return offered_amounts(
         status, "capacity" if status.raw("allocatable") is None else "allocatable"
     )
 
 
 def offered_amounts(status: Fields, name: str) -> Amounts:
-    """What a node offers by a field; an amount that no machine has is reported and dropped."""
+    """Return the amounts in a field; an amount that exceeds any machine is rejected and dropped."""
     offered = status.amounts(name, whole_gpus=True)
     for resource in [r for r, amount in offered.items() if amount > most_on_node(r)]:
         message = f"{_TOO_MUCH} {most_on_node(resource)}"
@@ -111,7 +110,7 @@ def _is_node_ready(status: Fields) -> bool:
 # --- local data -----------------------------------------------------------------------------------
 
 IMAGES: Final = "optsched.io/images"
-"""Stands for the images of a dumped pod, whose containers are invented."""
+"""Annotation with the images of a dumped pod, whose containers are invented."""
 
 _NONE: Final = "-"
 _FALSE: Final = "false"
@@ -119,23 +118,23 @@ _FALSE: Final = "false"
 
 @lru_cache(maxsize=1 << 16)
 def full_name(image: str) -> str:
-    """The name of an image with its tag; `latest` where none is written (`normalizedImageName`)."""
+    """Return the name of an image with its tag; the default is `latest` (`normalizedImageName`)."""
     return f"{image}:latest" if image.rfind(":") <= image.rfind("/") else image
 
 
 @lru_cache(maxsize=1 << 16)
 def _sized(image: str, size: int) -> tuple[str, int]:
-    """The same object for the same image on many nodes."""
+    """Return the full name and the size; cached so that many nodes share one object."""
     return full_name(image), size
 
 
 def datasets_in(text: str) -> tuple[str, ...]:
-    """The data sets in an annotation, with commas between them."""
+    """Return the data sets in a comma-separated annotation."""
     return tuple(sorted({name.strip() for name in text.split(",")} - {""}))
 
 
 def read_local_data(meta: ObjectMeta, status: object) -> Store:
-    """The contents of a node; entries that can not be read are skipped: they only give scores."""
+    """Return images and data sets of a node without invalid entries, as they only affect scores."""
     datasets = datasets_in(meta.annotations.get(wellknown.DATASETS, ""))
     prefix = wellknown.DATASET_LABEL_PREFIX
     labelled = (
@@ -160,20 +159,20 @@ def _images(status: object) -> Iterator[tuple[str, int]]:
 
 
 def dataset_annotation(store: Store, labels: Mapping[str, str]) -> dict[str, str]:
-    """The annotation of a node for data sets that its labels do not name."""
+    """Return the annotation of a node for data sets that its labels do not name."""
     prefix = wellknown.DATASET_LABEL_PREFIX
     left = [n for n in store.datasets if labels.get(f"{prefix}{n}", _FALSE) == _FALSE]
     return {wellknown.DATASETS: ",".join(left)} if left else {}
 
 
 def encode_images(store: Store) -> dict[str, Any]:
-    """`status.images` of a node."""
+    """Return the field `images` of a node's status."""
     listed = [{"names": [name], "sizeBytes": size} for name, size in store.images]
     return {"images": listed} if listed else {}
 
 
 def read_required_data(meta: ObjectMeta, spec: Mapping[str, Any]) -> RequiredData:
-    """What a pod needs."""
+    """Return the images and data sets that a pod requires."""
     marked = meta.annotations.get(IMAGES)
     names = _container_images(spec) if marked is None else marked.split(" ")
     return _required_data(tuple(names), meta.annotations.get(wellknown.DATASETS, ""))
@@ -181,7 +180,7 @@ def read_required_data(meta: ObjectMeta, spec: Mapping[str, Any]) -> RequiredDat
 
 @lru_cache(maxsize=1 << 12)
 def _required_data(names: tuple[str, ...], datasets: str) -> RequiredData:
-    """The same object for pods with equal requests."""
+    """Return the required data; cached so that pods with equal requirements share one object."""
     images = tuple("" if name in ("", _NONE) else full_name(name) for name in names)
     wants = RequiredData(images if any(images) else (), datasets_in(datasets))
     return NO_REQUIRED_DATA if wants == NO_REQUIRED_DATA else wants
@@ -198,7 +197,7 @@ def _container_images(spec: Mapping[str, Any]) -> list[str]:
 
 
 def required_data_annotations(wants: RequiredData) -> dict[str, str]:
-    """The annotations of a dumped pod."""
+    """Return the annotations of a dumped pod for its required data."""
     marks = {IMAGES: " ".join(image or _NONE for image in wants.images)} if wants.images else {}
     return marks | ({wellknown.DATASETS: ",".join(wants.datasets)} if wants.datasets else {})
 
@@ -209,25 +208,25 @@ _MODES = [mode.value for mode in ShardMode]
 
 
 def shard_of(shard: NodeShard) -> Shard:
-    """The shard that an object describes."""
+    """Return the shard that an object describes."""
     return Shard(shard.name, tuple(sorted(set(shard.wanted))), tuple(sorted(set(shard.in_use))))
 
 
 def with_shards(asked: Sharding, found: Iterable[NodeShard]) -> Sharding:
-    """The request, with the existing shards."""
+    """Return the requested sharding with the existing shards."""
     shards = sorted(map(shard_of, found), key=lambda shard: shard.name)
     return replace(asked, shards=tuple(shards))
 
 
 def sharding_fields(sharding: Sharding) -> dict[str, Any]:
-    """What the dump of a snapshot says about sharding; empty without one."""
+    """Return the sharding field for the dump of a snapshot; empty without sharding."""
     if sharding.mode is ShardMode.NONE:
         return {}
     return {"sharding": {"mode": sharding.mode.value, "name": sharding.name}}
 
 
 def read_sharding(dump: Mapping[str, Any]) -> Sharding | None:
-    """What the dump of a snapshot says about sharding; None where that can not be read."""
+    """Return the sharding in the dump of a snapshot; None if it is invalid."""
     given = dump.get("sharding") or {}
     if not isinstance(given, dict):
         return None

@@ -1,7 +1,7 @@
-"""NUMA nodes: those that agents report in Numatopologies, and what pods request and hold of them.
+"""NUMA nodes: agent reports in Numatopologies, and the requests and allocations of pods.
 
-An agent on each node (Volcano's resource-exporter) reports which CPUs and GPUs there are, which of
-them are free for exclusive use, and which pods hold the others. Volcano:
+An agent on each node (Volcano's resource-exporter) reports which CPUs and GPUs exist, which of them
+are free for exclusive use, and which pods hold the others. Volcano:
 `pkg/scheduler/api/numa_info.go`.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CPU_MANAGER, TOPOLOGY_MANAGER = "CPUManagerPolicy", "TopologyManagerPolicy"
 STATIC: Final = "static"
 MOST_CELLS: Final = 8
-"""NUMA nodes up to which a kubelet aligns anything (`maxAllowableNUMANodes`)."""
+"""Maximum number of NUMA nodes for which a kubelet aligns resources (`maxAllowableNUMANodes`)."""
 
 _LIST: Final = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
 _NO_LIST: Final = "is no list of numbers: write numbers and ranges such as 0-3,8"
@@ -50,10 +50,10 @@ _Place = TypeVar("_Place")
 
 
 def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
-    """The name of a node and its inside, and every field that has no reading; None without a name.
+    """Return the name of a node, its NUMA cells, and all invalid fields; None without a name.
 
-    One field without a reading, and nothing of the object is used: a wrong number of free CPUs is
-    worse than none.
+    If any field is invalid, the whole object is unusable: a wrong number of free CPUs is worse than
+    no number.
     """
     parsed, errors = parse_numatopology(obj)
     if parsed is None:
@@ -70,7 +70,7 @@ def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
 
 @dataclass(slots=True)
 class _Units:
-    """The CPUs or the GPUs of a node: the cell of each, and the pods that hold them."""
+    """The CPUs or the GPUs of a node: the cell of each, and which are reserved, free or held."""
 
     resource: str
     path: str
@@ -80,7 +80,7 @@ class _Units:
     held: _Ids = field(default_factory=set)
 
     def listed(self, text: str, path: str, errors: list[FieldError]) -> _Ids:
-        """The units in a list; a wrong one is reported and dropped."""
+        """Return the units in a list; an invalid list is reported and counts as empty."""
         if text and not _LIST.fullmatch(text):
             errors.append(FieldError(path, text, _NO_LIST))
             return set()
@@ -97,7 +97,7 @@ class _Units:
         return found
 
     def per_cell(self, units: Iterable[int]) -> Counter[int]:
-        """How many of some units each cell has."""
+        """Return how many of some units each cell has."""
         return Counter(self.cell_of[unit] for unit in units)
 
 
@@ -140,7 +140,7 @@ def _by_number(
 
 
 def _num_reserved(parsed: Numatopology, errors: list[FieldError]) -> int:
-    """CPUs that no pod gets alone: parts of one count as a whole one, as the kubelet does."""
+    """Return the number of CPUs that no pod may hold exclusively, rounded up as by the kubelet."""
     text = parsed.reserved.get(CPU, "0")
     try:
         return -(-parse_amount(CPU, text) // 1000)
@@ -178,7 +178,7 @@ def _allocated_units(
 def _allocations(
     pod: PodAllocation, path: str, errors: list[FieldError]
 ) -> Iterator[tuple[str, str, str]]:
-    """Where, of what and which: everything that the containers of a pod hold."""
+    """Yield path, resource and list of units of each allocation of a pod's containers."""
     for number, container in enumerate(pod.containers):
         where = f"{path}.containerAllocations[{number}].allocations"
         found = container.get("allocations") if isinstance(container, dict) else None
@@ -190,18 +190,18 @@ def _allocations(
 
 
 def _cells(cpus: _Units, gpus: _Units) -> Iterator[NumaCell]:
-    """Cells with anything in them, in order."""
+    """Yield the cells that have CPUs or GPUs, in order."""
     total, reserved, free = map(cpus.per_cell, (cpus.cell_of, cpus.reserved, cpus.free))
     devices, idle = map(gpus.per_cell, (gpus.cell_of, gpus.free))
     for c in sorted(total.keys() | devices.keys()):
         yield NumaCell(c, total[c], reserved[c], free[c], devices[c], idle[c])
 
 
-# --- the way back --------------------------------------------------------------------------------
+# --- writing -------------------------------------------------------------------------------------
 
 
 def numa_spec(numa: Numa) -> dict[str, Any]:
-    """The `spec` of a Numatopology that reads as such an inside; the numbers are made up."""
+    """Return the `spec` of a Numatopology that reads as these cells, with invented unit numbers."""
     cpus, gpus = _UnitCursor(), _UnitCursor()
     reserved = [cpus.take_units(cell.number, cell.reserved) for cell in numa.cells]
     holds = [_hold_fields(hold, cpus, gpus) for hold in numa.holds]
@@ -228,7 +228,7 @@ def numa_spec(numa: Numa) -> dict[str, Any]:
 
 
 class _UnitCursor:
-    """Makes up numbers for units."""
+    """Invents numbers for CPUs or GPUs."""
 
     def __init__(self) -> None:
         self.cell_of: dict[int, int] = {}
@@ -236,7 +236,7 @@ class _UnitCursor:
         self._numbers = count()
 
     def take_units(self, cell: int, number: int) -> list[int]:
-        """Some more units of a cell."""
+        """Return more units of a cell."""
         found = [next(self._numbers) for _ in range(number)]
         self.cell_of.update(dict.fromkeys(found, cell))
         self.num_taken[cell] += number
@@ -268,7 +268,7 @@ def _hold_fields(hold: NumaHold, cpus: _UnitCursor, gpus: _UnitCursor) -> dict[s
 # --- numa requests --------------------------------------------------------------------------------
 
 NEEDS: Final = "optsched.io/numa"
-"""Our own mark: the needs of the containers of a pod that has been dumped."""
+"""Annotation with the NUMA requests of the containers of a dumped pod."""
 
 _ONE: Final = 1000
 NOT_BOUND: Final = "is more than the pod has for itself alone, so no binder wrote it; it is ignored"
@@ -278,11 +278,11 @@ _NO_DECISION: Final = (
 
 
 def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, ...]:
-    """The exclusive resources of each container that has any, sidecars first.
+    """Return the exclusive resources of each container that has any, sidecars first.
 
-    CPUs are given to containers of Guaranteed pods that ask for whole ones (the kubelet's CPU
-    manager, policy static), GPUs to all that ask for them. Containers that only start a pod are
-    ignored: their resources are given to the others.
+    CPUs are exclusive to containers of Guaranteed pods that request whole CPUs (the kubelet's CPU
+    manager, policy static). GPUs are exclusive to every container that requests them. Init
+    containers other than sidecars are ignored, because the main containers reuse their resources.
     """
     if NEEDS in annotations:
         parts = [part.split(" ") for part in annotations[NEEDS].split(";")]
@@ -303,19 +303,19 @@ def _numa_need(asked: Mapping[str, int], *, alone: bool) -> NumaNeed:
 
 
 def _is_fixed(container: Fields) -> bool:
-    """Whether a container may use no more than it asks for, as those of Guaranteed pods."""
+    """Return whether a container's limits equal its requests, as in Guaranteed pods."""
     limits, asked = container.record("resources").amounts("limits"), own_request(container)
     return all(limits.get(name) and limits[name] == asked[name] for name in (CPU, MEMORY))
 
 
 def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
-    """The needs of a pod of one container that may use more than its requests."""
+    """Return the needs of a pod with one container that is not Guaranteed."""
     gpus = amount_of(request, GPU)
     return (NumaNeed(0, gpus),) if gpus else ()
 
 
 def needs_text(needs: Sequence[NumaNeed]) -> str:
-    """Needs as a mark: CPUs and GPUs of each, `;` between them."""
+    """Return needs as the text of an annotation: CPUs and GPUs of each, separated by `;`."""
     return ";".join(f"{n.cpus} {n.gpus}" for n in needs)
 
 
@@ -326,9 +326,9 @@ def _is_decimal(text: str) -> bool:
 def check_numa_parts(
     parts: tuple[NumaPart, ...], needs: Sequence[NumaNeed], remarks: list[FieldError]
 ) -> tuple[NumaPart, ...]:
-    """The parts if the needs of a pod can account for them; else none, with a remark.
+    """Return the parts if the needs of a pod allow them; else no part, with a remark.
 
-    Annotations of a pod are written by its user too.
+    A pod's user may also write its annotations.
     """
     cpus, gpus = sum(part.cpus for part in parts), sum(part.gpus for part in parts)
     if cpus <= sum(need.cpus for need in needs) and gpus <= sum(need.gpus for need in needs):
@@ -342,7 +342,7 @@ def check_numa_parts(
 
 
 def numa_parts(annotations: Mapping[str, str], remarks: list[FieldError]) -> tuple[NumaPart, ...]:
-    """The planned cells of a pod on its node (`volcano.sh/topology-decision`)."""
+    """Return the planned cells of a pod on its node (`volcano.sh/topology-decision`)."""
     text = annotations.get(wellknown.TOPOLOGY_DECISION)
     if text is None:
         return ()
@@ -364,7 +364,7 @@ def _read(tree: Any) -> Iterator[NumaPart]:  # noqa: ANN401  any JSON
 
 
 def decision_marks(parts: Sequence[NumaPart]) -> dict[str, str]:
-    """The annotation of a pod with such a plan."""
+    """Return the annotation of a pod for these planned cells."""
     if not parts:
         return {}
     by_cell = {str(part.cell): _amounts(part) for part in parts}

@@ -1,4 +1,4 @@
-"""PodGroups and bare pods as gangs, and when plugins last moved their pods."""
+"""PodGroups and bare pods as gangs, and the times at which plugins last moved their pods."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task
     from optsched.formats.codec.pod_limits import Priorities
 
-_NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
+_NO_CLASS: Final = "names a PriorityClass that does not exist; priority 0 is used"
 _GROUP_MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.SUBMITTER})
 AT_THEIR_END: Final = frozenset({TaskStatus.RELEASING, TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 POD_MARKS: Final = frozenset(
@@ -88,9 +88,9 @@ POD_MARKS: Final = frozenset(
 def gang_of_group(
     group: PodGroup, tasks: Iterable[Task], priorities: Priorities
 ) -> tuple[Gang, tuple[FieldError, ...]]:
-    """The gang of a PodGroup and the pods that name it, and remarks that do not keep it waiting.
+    """Return the gang of a PodGroup with its pods, and remarks that do not block the gang.
 
-    A PodGroup with fields that have no reading gives a gang with a problem.
+    A PodGroup with invalid fields becomes a gang with a problem.
     """
     value = priorities.value_of(group.priority_class)
     missing = FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS)
@@ -128,14 +128,14 @@ def _owner(reference: OwnerReference | None) -> Owner | None:
 
 
 def _kept_annotations(group: PodGroup) -> Mapping[str, str]:
-    """Those of the PodGroup; a label about evictions counts like an annotation."""
+    """Return the group's annotations; its label `volcano.sh/preemptable` counts as one."""
     own = without_annotations(group.meta.annotations, _GROUP_MARKS)
     label = group.meta.labels.get(wellknown.PREEMPTABLE)
     return own if label is None else {wellknown.PREEMPTABLE: label, **own}
 
 
 def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
-    """Waiting and running times that can not be read and are ignored, as in Volcano."""
+    """Yield errors for invalid waiting and running times, which are ignored as in Volcano."""
     waiting = next((k for k in wellknown.WAITING_TIME_ANNOTATIONS if annotations.get(k)), None)
     running = wellknown.RUNNING_ESTIMATE if annotations.get(wellknown.RUNNING_ESTIMATE) else None
     for key in filter(None, (waiting, running)):
@@ -146,10 +146,10 @@ def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
 
 
 def is_empty_group_of(group: PodGroup, scheduler_names: Collection[str]) -> bool:
-    """Whether a PodGroup that has no pods is one of these schedulers'.
+    """Return whether a PodGroup without pods belongs to one of these schedulers.
 
-    It is for the scheduler that its annotation names. One without the annotation is for a scheduler
-    of a usual name: a scheduler of another name leaves it alone.
+    The annotation of the PodGroup names its scheduler. Without the annotation, the PodGroup belongs
+    to schedulers that have one of `SCHEDULER_NAMES`.
     """
     named = group.meta.annotations.get(wellknown.GROUP_SCHEDULER)
     if named:
@@ -158,9 +158,10 @@ def is_empty_group_of(group: PodGroup, scheduler_names: Collection[str]) -> bool
 
 
 def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
-    """The gang of pods that name a PodGroup which does not exist.
+    """Return the gang of pods that name a PodGroup that does not exist.
 
-    Pods that leave or have ended miss nothing: jobs take their PodGroups away at their end.
+    It has no problem if all its pods are terminating or have ended, because jobs delete their
+    PodGroups at their end.
     """
     members = _in_order(tasks)
     first = min(members, key=lambda task: task.key)
@@ -194,9 +195,9 @@ class BarePod:
     Attributes
     ----------
     priority
-        The pod's own, independent of its position among pods of a role.
+        The pod's own priority, independent of its position among pods of a role.
     annotations
-        The pod's.
+        The pod's annotations.
 
     """
 
@@ -207,7 +208,7 @@ class BarePod:
 
 
 def implicit_gang(bare_pod: BarePod) -> Gang:
-    """The gang of one pod that belongs to no PodGroup."""
+    """Return the gang of a pod that belongs to no PodGroup."""
     task = bare_pod.task
     return Gang(
         key=task.gang,
@@ -247,12 +248,12 @@ def _group_problem(group: PodGroup) -> Reason | None:
 
 
 def shuffle_annotation(plugin: str, now_ms: int) -> dict[str, str]:
-    """The annotation of a PodGroup of which pods are evicted now."""
+    """Return the annotation of a PodGroup whose pods a plugin evicts at this time."""
     return {f"{wellknown.SHUFFLED_BY}{plugin}": time_text(now_ms)}
 
 
 def last_shuffle_ms(annotations: Iterable[Mapping[str, str]]) -> dict[str, int]:
-    """The last time by plugin, of annotations of PodGroups; a value that is no time is ignored."""
+    """Return the last shuffle time by plugin in PodGroup annotations; invalid times are ignored."""
     found: dict[str, int] = {}
     for notes in annotations:
         for key, text in notes.items():

@@ -1,4 +1,4 @@
-"""PriorityClasses, ResourceQuotas and PodDisruptionBudgets: what a cluster allows to pods."""
+"""PriorityClasses, ResourceQuotas and PodDisruptionBudgets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SYSTEM: Final[Mapping[str, int]] = {
     "system-cluster-critical": 2_000_000_000,
     "system-node-critical": 2_000_001_000,
 }
-"""Classes that every cluster has (k8s.io/kubernetes, pkg/apis/scheduling)."""
+"""Priority classes that every cluster has (k8s.io/kubernetes, pkg/apis/scheduling)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Priorities:
     Attributes
     ----------
     values
-        By name.
+        Values by name of the class.
     default
-        Where no class is named: the value of the global default class, else 0.
+        The priority without a class: the value of the global default class, or else 0.
 
     """
 
@@ -42,14 +42,15 @@ class Priorities:
     default: int = 0
 
     def value_of(self, name: str) -> int | None:
-        """The value of a class, of the default for an empty name; None for a missing class."""
+        """Return the value of a class, or the default for an empty name; None if it is missing."""
         return self.values.get(name) if name else self.default
 
 
 def priorities(classes: Iterable[PriorityClass]) -> Priorities:
-    """The table of some classes.
+    """Return the values of some classes.
 
-    Of several global defaults the smallest counts (upstream: `getDefaultPriorityClass`).
+    If several classes are global defaults, the smallest value counts (upstream:
+    `getDefaultPriorityClass`).
     """
     known = list(classes)
     defaults = [each.value for each in known if each.global_default]
@@ -60,10 +61,10 @@ def priorities(classes: Iterable[PriorityClass]) -> Priorities:
 
 
 def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
-    """The quota, and every field that has no reading; None without a name or with scopes.
+    """Return the quota and all invalid fields; None without a name or with scopes.
 
-    Scopes pick pods by fields that do not exist before the pods do, so that nothing can be said
-    about them beforehand. Limits are those that the API server has taken over already.
+    Scopes select pods by fields that are unknown before the pods exist, so such quotas can not be
+    checked in advance. The limits are those that the API server has accepted.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -81,7 +82,7 @@ def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
 
 
 def parse_budget(obj: object) -> tuple[Budget | None, tuple[FieldError, ...]]:
-    """The budget, and every field that cannot be read; None only for an object without a name.
+    """Return the budget and all invalid fields; None only without a name.
 
     A budget without a status allows no disruption, as in the eviction API.
     """

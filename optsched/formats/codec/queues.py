@@ -1,9 +1,9 @@
-"""Queues of Volcano's API as domain queues, with what their annotations say, and back.
+"""Queues of Volcano's API and their annotations as domain queues; also written back.
 
-Annotations hold the tolerance of overuse (`volcano.sh/overuse-tolerance`), limits by node group and
-the past usage. `optsched.io/usage` reads `{"at": "2026-11-21T05:38:00Z", "resourceSeconds":
-{"nvidia.com/gpu": 7200.0}}`: base units (CPUs in thousandths, bytes, pieces) times seconds, as they
-count at that time. Numbers come back as written.
+Annotations hold the tolerance of overuse (`volcano.sh/overuse-tolerance`), limits by node group,
+and the past usage (`optsched.io/usage`). A usage reads `{"at": "2026-11-21T05:38:00Z",
+"resourceSeconds": {"nvidia.com/gpu": 7200.0}}`. Its values are base units (thousandths of CPUs,
+bytes, counts) times seconds, as of that time. Numbers are written back unchanged.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LIMITS_EXAMPLE: Final = 'write {"GROUP": {"cpu": "3", "memory": "8Gi"}}'
 _AT: Final = "at"
 _SECONDS: Final = "resourceSeconds"
 _USAGE_ACCEPTED: Final = (
-    "is not a usage and counts as none: it would be such as "
+    "is not a valid usage and is ignored: write one such as "
     '{"at": "2026-11-21T05:38:00Z", "resourceSeconds": {"nvidia.com/gpu": 7200.0}}'
 )
 
@@ -67,9 +67,9 @@ _Limits = tuple[tuple[str, "Amounts"], ...]
 
 
 def queue_of(queue: ApiQueue) -> Queue:
-    """The domain queue; one with fields that have no reading takes no work.
+    """Return the domain queue. A queue with invalid fields accepts no jobs.
 
-    A queue deserves at least its guarantee where nothing else is written.
+    Without `deserved`, a queue deserves its guarantee.
     """
     return Queue(
         name=queue.name,
@@ -91,13 +91,13 @@ def queue_of(queue: ApiQueue) -> Queue:
 
 
 def usage_of(queues: Iterable[ApiQueue]) -> dict[str, Usage]:
-    """The usage of queues, by name, where they record it."""
+    """Return the usage by name of the queues that record one."""
     found = ((queue.name, read_usage(queue.meta.annotations)[0]) for queue in queues)
     return {name: usage for name, usage in sorted(found) if usage is not None}
 
 
 def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:
-    """The queues in name order, with `default` and `root` as Volcano's scheduler creates them."""
+    """Return the queues by name, with `default` and `root` as Volcano's scheduler adds them."""
     builtin = (Queue(DEFAULT_QUEUE), Queue(ROOT_QUEUE, reclaimable=False))
     found = {queue.name: queue for queue in (*builtin, *queues)}
     return tuple(found[name] for name in sorted(found))
@@ -114,7 +114,7 @@ def _queue_problem(queue: ApiQueue) -> Reason | None:
 
 
 def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
-    """The tolerance of a queue, None without one, and its problem; empty when there is none."""
+    """Return the tolerance of a queue (None without one), and its problem (empty for none)."""
     text = queue.overuse_tolerance.strip()
     if not text:
         return None, ""
@@ -150,9 +150,9 @@ def _tolerance_amounts(text: str) -> Tolerance | None:
 
 
 def node_groups(queue: ApiQueue) -> NodeGroups:
-    """The node groups of a queue.
+    """Return the node groups of a queue.
 
-    Limits that can not be read are reported in `problem`; they forbid every node, as in Volcano.
+    Invalid limits are reported in `problem`; they forbid every node, as in Volcano.
     """
     limits, problem = _limits(queue.meta.annotations)
     found = NodeGroups(
@@ -191,7 +191,7 @@ def _group_limits(group: str, listed: Any, errors: list[str]) -> Amounts:  # noq
 
 
 def affinity_fields(groups: NodeGroups) -> dict[str, Any]:
-    """The field `spec.affinity` of a queue; empty where it says nothing."""
+    """Return the field `spec.affinity` of a queue; empty without node groups."""
     sides = {
         "nodeGroupAffinity": (groups.required, groups.preferred),
         "nodeGroupAntiAffinity": (groups.excluded, groups.last_resort),
@@ -211,12 +211,12 @@ def _terms(required: tuple[str, ...], preferred: tuple[str, ...]) -> dict[str, l
 
 
 def usage_text(usage: Usage) -> str:
-    """A usage as the annotation has it."""
+    """Return a usage as the text of the annotation."""
     return json.dumps({_AT: time_text(usage.at_ms), _SECONDS: dict(usage.seconds)})
 
 
 def read_usage(annotations: Mapping[str, str]) -> tuple[Usage | None, tuple[FieldError, ...]]:
-    """The usage that annotations tell; None without any, or for one that has no reading."""
+    """Return the usage in annotations and its errors; None if it is missing or invalid."""
     text = annotations.get(USAGE)
     if text is None:
         return None, ()

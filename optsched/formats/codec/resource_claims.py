@@ -1,7 +1,7 @@
 """ResourceClaims, DeviceClasses and ResourceSlices (resource.k8s.io v1, v1beta2, v1beta1).
 
-Kubernetes: k8s.io/api/resource/v1, KEP-4381. v1beta1 writes a request and a device without the
-level `exactly` and with a level `basic`; both are read.
+Kubernetes: k8s.io/api/resource/v1, KEP-4381. v1beta1 has no `exactly` in requests, but an
+additional `basic` in devices. Both forms are read.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _KEEPS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 def parse_device_claim(obj: object) -> tuple[DeviceClaim | None, tuple[FieldError, ...]]:
-    """The claim, and every field that has no reading; None only without a name."""
+    """Return the claim and all invalid fields; None only without a name."""
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
     if meta is None:
@@ -135,13 +135,13 @@ def _variant(fields: Fields, name: str) -> DeviceNeed:
 
 
 def _text(capacity: Fields, name: str) -> str:
-    """A quantity as written, since amounts are rounded to the steps of resources."""
+    """Return a quantity as written, because parsed amounts are rounded to the resource's unit."""
     written = capacity.raw("requests")
     return str(parse_quantity_field(written[name])) if isinstance(written, dict) else "0"
 
 
 def _queue_amounts(need: DeviceNeed, fields: Fields) -> Amounts:
-    """What queues count; the number of all devices of a node is unknown."""
+    """Return the amounts that queues count; none for allocationMode All."""
     if need.is_all:
         return ()
     whole = f"{CLASS_PREFIX}{need.device_class}"
@@ -170,7 +170,7 @@ def _allocation(fields: Fields | None) -> DeviceAllocation | None:
 
 
 def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldError, ...]]:
-    """The class, and every field that has no reading; None only without a name."""
+    """Return the class and all invalid fields; None only without a name."""
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
     if meta is None:
@@ -198,9 +198,9 @@ class Slice:
     Attributes
     ----------
     node
-        The node that they are of; empty for devices that are not of one node.
+        The node of the devices; empty for devices that do not belong to one node.
     of_pool
-        Slices that the pool has in this generation.
+        Number of slices of the pool in this generation.
     """
 
     name: str
@@ -213,9 +213,9 @@ class Slice:
 
 
 def parse_slice(obj: object) -> tuple[Slice | None, tuple[FieldError, ...]]:
-    """The slice, and every field that has no reading; None without a name.
+    """Return the slice and all invalid fields; None without a name.
 
-    A device of which a field has no reading is not given out.
+    A device with an invalid field is not allocated.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -263,7 +263,7 @@ def _full(name: str, driver: str) -> str:
 
 
 def _attribute(fields: Fields) -> Attribute | None:
-    """The value of an attribute; None for kinds of values that selectors do not see here."""
+    """Return the value of an attribute; None for types of values that selectors do not support."""
     for name in ("string", "bool", "int"):
         value = fields.raw(name)
         if isinstance(value, str | bool | int):
@@ -281,7 +281,7 @@ def _quantity(fields: Fields, errors: list[FieldError]) -> str:
 
 
 def _withheld(fields: Fields) -> str:
-    """Why a device is left to others."""
+    """Return why optsched does not allocate a device; empty if it does."""
     for taint in fields.records("taints"):
         if taint.text("key") == PROBLEM:
             return taint.text("value")
@@ -295,12 +295,12 @@ def _withheld(fields: Fields) -> str:
 
 
 class Stock(NamedTuple):
-    """What slices offer.
+    """The devices that slices offer.
 
     Attributes
     ----------
     on_node
-        The devices of each node: of pools that are complete in their newest generation.
+        The devices of each node, from pools that are complete in their newest generation.
     elsewhere, in_flux
         See `Devices`.
     """
@@ -311,7 +311,7 @@ class Stock(NamedTuple):
 
 
 def stock_of(slices: Iterable[Slice]) -> Stock:
-    """The devices that slices offer, of pools in their newest generation."""
+    """Return the devices that slices offer, from pools in their newest generation."""
     listed = list(slices)
     newest: dict[tuple[str, str], int] = {}
     for each in listed:
@@ -335,11 +335,11 @@ def stock_of(slices: Iterable[Slice]) -> Stock:
     return Stock(in_order, elsewhere, frozenset(in_flux))
 
 
-# --- the way back --------------------------------------------------------------------------------
+# --- writing -------------------------------------------------------------------------------------
 
 
 def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
-    """The objects from which the same devices are read again."""
+    """Yield the objects from which the same devices are read."""
     yield from map(_encode_class, devices.classes.values())
     of_pool: dict[tuple[str, str], dict[str, list[PooledDevice]]] = {}
     for node, here in (*devices.on_node.items(), ("", devices.elsewhere)):
@@ -365,7 +365,7 @@ def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
 
 
 def _encode_flux(node: str) -> dict[str, Any]:
-    """A pool that is not complete."""
+    """Return a slice of an incomplete pool."""
     pool = {"name": node or "anywhere", "generation": 0, "resourceSliceCount": 2}
     where = {"nodeName": node} if node else {"allNodes": True}
     spec = {"driver": "optsched.io", "pool": pool, **where, "devices": []}
@@ -434,7 +434,7 @@ def _encode_constraint(constraint: DeviceConstraint) -> dict[str, Any]:
 
 
 def allocation_fields(allocation: DeviceAllocation) -> dict[str, Any]:
-    """An allocation as `status.allocation` of a claim."""
+    """Return the field `status.allocation` of a claim."""
     results = [{"request": request, **device._asdict()} for request, device in allocation.devices]
     nodes = allocation.nodes
     return {
@@ -448,10 +448,10 @@ def granted_fields(
     allocation: DeviceAllocation,
     class_of: Callable[[str], DeviceClass | None],
 ) -> dict[str, Any]:
-    """An allocation of a claim as kube-scheduler writes it.
+    """Return the allocation of a claim as kube-scheduler writes it.
 
-    Each device comes with the tolerations of its request; all of them come with what the classes
-    and the claim configure for drivers (`allocation.devices.config`).
+    Each device has the tolerations of its request. The allocation also contains the driver
+    configuration of the classes and the claim (`allocation.devices.config`).
     """
     spec = claim.get("spec") or {}
     asked = spec.get("devices") or {}
@@ -477,7 +477,7 @@ def granted_fields(
 
 
 def _raw_variants(request: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The ways to meet a request of a claim as it is written, by name."""
+    """Yield name and content of each way to satisfy a request of a raw claim."""
     others = request.get("firstAvailable")
     for each in others or ():
         yield f"{request['name']}/{each['name']}", each
@@ -505,7 +505,7 @@ def _encode_variant(need: DeviceNeed) -> dict[str, Any]:
     }
 
 
-# --- who uses claims -----------------------------------------------------------------------------
+# --- users of claims -----------------------------------------------------------------------------
 
 
 class ClaimBook:
@@ -514,7 +514,7 @@ class ClaimBook:
     Attributes
     ----------
     claims
-        By key; changed in place by whoever follows them.
+        Claims by key. The owner of the book updates this mapping in place.
 
     """
 
@@ -524,7 +524,7 @@ class ClaimBook:
         self._uses: dict[str, tuple[str, ...]] = {}
 
     def note(self, pod: str, uid: str, keys: tuple[str, ...]) -> set[str]:
-        """Record the claims that a pod names; other pods with one may have to be read again."""
+        """Record the claims that a pod names; returns the other pods that have to be read again."""
         before = self._uses.get(pod, ())
         if before == keys and all(self._users[key][pod] == uid for key in keys):
             return set()
@@ -540,15 +540,18 @@ class ClaimBook:
         return {*moved.values(), *map(self._first_user, moved)} - {pod, ""}
 
     def users(self, key: str) -> set[str]:
-        """The pods that name a claim."""
+        """Return the pods that name a claim."""
         return set(self._users.get(key, ()))
 
     def counts_for(self, key: str, pod: str) -> bool:
-        """Whether a claim counts for this pod: for one that it is reserved for, else the first."""
+        """Return whether the devices of a claim count for this pod; they count for only one pod."""
         return self._first_user(key) in ("", pod)
 
     def _first_user(self, key: str) -> str:
-        """Return the pod that a claim counts for; empty if no pod names it."""
+        """Return the pod that a claim counts for: one with a reservation, or else the first by key.
+
+        Empty if no pod names the claim.
+        """
         users, claim = self._users.get(key, {}), self.claims.get(key)
         reserved = claim.reserved_for if claim is not None else ()
         return min(users, key=lambda each: (users[each] not in reserved, each), default="")
@@ -557,9 +560,9 @@ class ClaimBook:
 def claim_keys(
     spec: Mapping[str, Any], status: Mapping[str, Any], namespace: str, pod: str
 ) -> tuple[str, ...]:
-    """Keys of the claims of a pod, in order.
+    """Return the keys of the claims of a pod, in order.
 
-    A claim that is still to be made of a template has a key that no object can have.
+    A claim that has yet to be created from a template has a key that no object can have.
     """
     listed = spec.get("resourceClaims")
     made: dict[object, object] = {}
@@ -576,6 +579,6 @@ def claim_keys(
         if isinstance(claim, str) and claim:
             found[f"{namespace}/{claim}"] = None
         elif name not in made:
-            # Where the status names the entry without a claim, none is needed.
+            # If the status lists the entry without a claim, the pod needs no claim for it.
             found[f"{namespace}/{pod}-{name} (of template {template})"] = None
     return tuple(found)

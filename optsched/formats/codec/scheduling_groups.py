@@ -1,6 +1,7 @@
-"""PodGroups of `scheduling.k8s.io` as gangs, and the way back.
+"""PodGroups of `scheduling.k8s.io`, read as gangs and written back.
 
-Their gangs have names that no object has, because Volcano's PodGroups may be called the same.
+The names of their gangs have a prefix that no object name can have, because a PodGroup of Volcano
+may have the same name.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from optsched.formats.codec.pod_limits import Priorities
 
 PREFIX: Final = "k8s:"
-"""Starts the name of the gang of such a PodGroup; no object's name holds a colon."""
+"""Prefix of the name of the gang of such a PodGroup. No object name contains a colon."""
 
-_NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
+_NO_CLASS: Final = "names a PriorityClass that does not exist; priority 0 is used"
 _MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.QUEUE_NAME})
 
 
@@ -43,30 +44,30 @@ def gang_key(key: str) -> str:
 
 
 def object_key(gang: str) -> str:
-    """The key of the PodGroup of a gang with a key, in any API."""
+    """Return the key of the PodGroup of a gang in any API, given the key of the gang."""
     return gang.replace(f"/{PREFIX}", "/", 1)
 
 
 def gang_name(spec: dict[str, Any]) -> str:
-    """The name of the gang that `spec.schedulingGroup` of a pod names; empty for none."""
+    """Return the name of the gang that a pod's `spec.schedulingGroup` names; empty for none."""
     group = group_named_by(spec)
     return PREFIX + group if group else ""
 
 
 def is_upstream(gang: Gang) -> bool:
-    """Whether a gang is of a PodGroup of `scheduling.k8s.io`."""
+    """Return whether the PodGroup of a gang is one of `scheduling.k8s.io`."""
     return gang.name.startswith(PREFIX)
 
 
 def group_name(gang: Gang) -> str:
-    """The name of the PodGroup of a gang."""
+    """Return the name of the PodGroup of a gang."""
     return gang.name.removeprefix(PREFIX)
 
 
 def gang_of_scheduling_group(
     group: SchedulingPodGroup, tasks: Iterable[Task], priorities: Priorities, default_queue: str
 ) -> tuple[Gang, tuple[FieldError, ...]]:
-    """The gang of a PodGroup and its pods, and remarks that do not keep it waiting."""
+    """Return the gang of a PodGroup with its pods, and remarks that do not block the gang."""
     members = tuple(sorted(tasks, key=lambda task: task.order))
     created = group.meta.creation_ms
     priority, remarks = _priority(group, members, priorities)
@@ -88,7 +89,7 @@ def gang_of_scheduling_group(
 
 
 def scheduling_group_spec(gang: Gang) -> dict[str, Any]:
-    """The `spec` of the PodGroup of a gang."""
+    """Return the `spec` of the PodGroup of a gang."""
     label = gang.topology.label if gang.topology is not None else ""
     constraints = {"schedulingConstraints": {"topology": [{"key": label}]}} if label else {}
     return {
@@ -101,7 +102,7 @@ def scheduling_group_spec(gang: Gang) -> dict[str, Any]:
 def _priority(
     group: SchedulingPodGroup, tasks: Iterable[Task], priorities: Priorities
 ) -> tuple[int, tuple[FieldError, ...]]:
-    """Its own, else that of its pods."""
+    """Return the group's own priority, or else the highest priority of its pods."""
     if group.priority is not None:
         return group.priority, ()
     if not group.priority_class:

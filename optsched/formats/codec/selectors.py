@@ -26,7 +26,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def label_selector(fields: Fields | None) -> LabelSelector | None:
-    """A `meta/v1.LabelSelector`; None where there is none, which selects nothing upstream."""
+    """Return a `meta/v1.LabelSelector`; None if it is missing, which selects nothing upstream."""
     if fields is None:
         return None
     labels = sorted(fields.texts_by_name("matchLabels").items())
@@ -40,11 +40,12 @@ def with_label_keys(
     operator: Operator,
     labels: Mapping[str, str],
 ) -> LabelSelector | None:
-    """The selector narrowed by the pod's own values of some labels.
+    """Return the selector narrowed to the pod's own values of some labels.
 
-    `matchLabelKeys` uses In, `mismatchLabelKeys` NotIn; keys that the pod lacks do not count, and
-    a missing selector stays one. Upstream: pkg/registry/core/pod/strategy.go and the
-    PodTopologySpread plugin. Labels that the API server has merged already are not added again.
+    `matchLabelKeys` uses In, `mismatchLabelKeys` uses NotIn. Keys that the pod lacks are ignored,
+    and a missing selector stays missing. Upstream: pkg/registry/core/pod/strategy.go and the
+    PodTopologySpread plugin. Requirements that the API server has merged already are not added
+    again.
     """
     if selector is None:
         return None
@@ -54,12 +55,12 @@ def with_label_keys(
 
 
 def node_selector(fields: Fields) -> NodeSelector:
-    """A `core/v1.NodeSelector`."""
+    """Return a `core/v1.NodeSelector`."""
     return NodeSelector(tuple(node_term(each) for each in fields.records("nodeSelectorTerms")))
 
 
 def node_term(fields: Fields) -> NodeTerm:
-    """A `core/v1.NodeSelectorTerm`; its fields can only be the node's name."""
+    """Return a `core/v1.NodeSelectorTerm`. Its `matchFields` can only match the node's name."""
     return NodeTerm(
         labels=tuple(_requirements(fields, "matchExpressions")),
         names=tuple(_requirements(fields, "matchFields")),
@@ -67,14 +68,14 @@ def node_term(fields: Fields) -> NodeTerm:
 
 
 def toleration(fields: Fields) -> Toleration:
-    """A `core/v1.Toleration`, or that of a ResourceClaim's request."""
+    """Return a toleration of a pod (`core/v1.Toleration`) or of a ResourceClaim's request."""
     exists, effect = fields.text("operator") == "Exists", fields.text("effect")
     value = "" if exists else fields.text("value")
     return Toleration(fields.text("key"), exists, value, TaintEffect(effect) if effect else None)
 
 
 def topology_selector(terms: Iterable[Fields]) -> NodeSelector | None:
-    """A StorageClass's `allowedTopologies`; None where every node is allowed."""
+    """Return the `allowedTopologies` of a StorageClass; None if they allow every node."""
     allowed = tuple(
         NodeTerm(
             tuple(
@@ -114,21 +115,21 @@ def _values_problem(operator: Operator, values: Sequence[str]) -> str:
     return f"has no use with {operator}: leave it out" if values else ""
 
 
-# --- written -------------------------------------------------------------------------------------
+# --- writing -------------------------------------------------------------------------------------
 
 
 def label_selector_fields(selector: LabelSelector) -> dict[str, Any]:
-    """A `meta/v1.LabelSelector`, in conditions alone so that their order stays."""
+    """Return a `meta/v1.LabelSelector` with expressions only, so that their order stays."""
     return {"matchExpressions": [_condition(each) for each in selector.requirements]}
 
 
 def node_selector_fields(selector: NodeSelector) -> dict[str, Any]:
-    """A `core/v1.NodeSelector`."""
+    """Return a `core/v1.NodeSelector`."""
     return {"nodeSelectorTerms": [node_term_fields(term) for term in selector.terms]}
 
 
 def node_term_fields(term: NodeTerm) -> dict[str, Any]:
-    """A `core/v1.NodeSelectorTerm`."""
+    """Return a `core/v1.NodeSelectorTerm`."""
     return {
         "matchExpressions": [_condition(each) for each in term.labels],
         "matchFields": [_condition(each) for each in term.names],
@@ -136,7 +137,7 @@ def node_term_fields(term: NodeTerm) -> dict[str, Any]:
 
 
 def toleration_fields(toleration: Toleration) -> dict[str, Any]:
-    """A `core/v1.Toleration`, or that of a ResourceClaim's request."""
+    """Return a toleration of a pod (`core/v1.Toleration`) or of a ResourceClaim's request."""
     effect = {"effect": toleration.effect.value} if toleration.effect else {}
     if toleration.exists:
         return {"key": toleration.key, "operator": "Exists", **effect}
@@ -154,7 +155,7 @@ def topology_fields(selector: NodeSelector) -> list[dict[str, Any]]:
     """
     for each in (r for term in selector.terms for r in (*term.labels, *term.names)):
         if each.operator is not Operator.IN:
-            raise ValueError(f"{each}: a storage class allows labels by their values alone")
+            raise ValueError(f"{each}: a storage class can only list allowed values of labels")
     return [
         {
             "matchLabelExpressions": [

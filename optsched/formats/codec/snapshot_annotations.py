@@ -1,7 +1,7 @@
-"""Annotations of optsched, with which a dumped snapshot is read back unchanged.
+"""Annotations of optsched that allow a dumped snapshot to be read back unchanged.
 
-They state what a manifest has no field for. Users need none of them; a tool that measures the load
-of nodes may write `optsched.io/load`.
+They hold state for which manifests have no field. Users do not need them. A tool that measures the
+load of nodes may write `optsched.io/load`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CODES: Final = frozenset(code.value for code in ReasonCode)
 
 
 def without_annotations(annotations: Mapping[str, str], keys: Container[str]) -> Mapping[str, str]:
-    """The annotations but for some; the same mapping where none of them occurs."""
+    """Return the annotations without some keys; the same mapping if it has none of them."""
     if not any(key in keys for key in annotations):
         return annotations
     return {key: value for key, value in annotations.items() if key not in keys}
@@ -60,9 +60,9 @@ _NEED_PROBLEM: Final = f"{PROBLEM}-of-"
 
 
 def without_snapshot_annotations(obj: dict[str, Any]) -> dict[str, Any]:
-    """The object without the annotations that only dumps have; the same one where it has none.
+    """Return the object without annotations that count only in dumps, unchanged if it has none.
 
-    A tenant may write any annotation: in a cluster these must not count.
+    A tenant may write any annotation, so in a cluster these annotations must not count.
     """
     metadata = obj.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
@@ -81,12 +81,12 @@ def _is_snapshot_only(key: object) -> bool:
 
 
 def time_text(milliseconds: int) -> str:
-    """A time as exact as it is; whole seconds as the API server writes them."""
+    """Return a time with its full precision; whole seconds as the API server writes them."""
     return (format_micro_time if milliseconds % _MS_PER_SECOND else format_time)(milliseconds)
 
 
 def waiting_since_ms(annotations: Mapping[str, str], created_ms: int) -> int:
-    """Since when a gang waits: its creation, unless it has run since and a mark says so."""
+    """Return since when a gang waits: its creation, unless an annotation gives a later time."""
     text = annotations.get(WAITING_SINCE)
     if text is None:
         return created_ms
@@ -97,12 +97,12 @@ def waiting_since_ms(annotations: Mapping[str, str], created_ms: int) -> int:
 
 
 def encode_reason(reason: Reason) -> str:
-    """A reason as a mark."""
+    """Return a reason as the text of an annotation."""
     return f"{reason.code.value}: {reason.message}"
 
 
 def read_reason(annotations: Mapping[str, str]) -> Reason | None:
-    """The reason in a mark; None without one, or for an unknown code."""
+    """Return the reason in an annotation; None if it is missing or has an unknown code."""
     code, colon, message = annotations.get(PROBLEM, "").partition(": ")
     if not colon or code not in _CODES:
         return None
@@ -110,12 +110,12 @@ def read_reason(annotations: Mapping[str, str]) -> Reason | None:
 
 
 def encode_device_request(device: DeviceRequest) -> str:
-    """A request for devices as a mark: number, thousandths of each, models: `1 460 A10|T4`."""
+    """Return a device request as text: number, thousandths of each, models: `1 460 A10|T4`."""
     return f"{device.count} {device.milli} {'|'.join(device.models)}".rstrip()
 
 
 def read_device_request(annotations: Mapping[str, str]) -> DeviceRequest | None:
-    """The request for devices in a mark; None without one, or for one that makes no sense."""
+    """Return the device request in an annotation; None if it is missing or invalid."""
     parts = annotations.get(DEVICE, "").split(" ")
     if len(parts) not in (2, 3) or not all(p.isdecimal() and p.isascii() for p in parts[:2]):
         return None
@@ -124,13 +124,13 @@ def read_device_request(annotations: Mapping[str, str]) -> DeviceRequest | None:
 
 
 def encode_load(load: Load) -> str:
-    """A measured load as a mark: `cpu 30.5% memory 50% at 2026-11-21T05:38:00Z`."""
+    """Return a measured load as text: `cpu 30.5% memory 50% at 2026-11-21T05:38:00Z`."""
     cpu, memory = _percent(load.cpu_ppm), _percent(load.memory_ppm)
     return f"cpu {cpu}% memory {memory}% at {time_text(load.measured_ms)}"
 
 
 def read_load(annotations: Mapping[str, str], remarks: list[FieldError]) -> Load | None:
-    """The measured load in a mark; None without one, or for one that has no reading."""
+    """Return the measured load in an annotation; None if it is missing or invalid."""
     text = annotations.get(LOAD)
     if text is None:
         return None

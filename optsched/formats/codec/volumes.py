@@ -1,4 +1,4 @@
-"""Claims on persistent volumes, with the nodes from which their volumes can be reached.
+"""PersistentVolumeClaims, and the nodes that can reach their volumes.
 
 Upstream: the VolumeBinding plugin of kube-scheduler (`GetPodVolumeClaims`, `checkBoundClaims`), and
 the match of a volume and a claim (`FindMatchingVolume` of component-helpers). Zones are read as in
@@ -40,9 +40,9 @@ ZONE_LABELS: Final = (
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
 )
-"""Labels of a volume that say where it is, in order."""
+"""Labels with the region or zone of a volume, in order."""
 BETWEEN_ZONES: Final = "__"
-"""What separates the values of such a label where a volume is in several zones."""
+"""Separator of the values of a zone label if a volume is in several zones."""
 
 LOST: Final = "is lost: its volume is gone"
 
@@ -55,7 +55,7 @@ _STORAGE: Final = "storage"
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A PersistentVolume that no claim uses yet, and the uid of the claim it is reserved for."""
+    """A PersistentVolume that no claim uses yet. uid: the claim for which it is reserved."""
 
     volume: Volume
     modes: frozenset[str]
@@ -66,7 +66,7 @@ class _Offer:
 
 @dataclass(frozen=True, slots=True)
 class _ClaimRequest:
-    """The volume that a waiting claim requests."""
+    """The requirements of a pending claim on its volume."""
 
     key: str
     uid: str
@@ -77,7 +77,7 @@ class _ClaimRequest:
     selector: LabelSelector | None
 
     def is_met_by(self, offer: _Offer) -> bool:
-        """Whether a volume that is not kept for it does."""
+        """Return whether a volume that is not reserved satisfies the claim."""
         return (
             self.volume_mode == offer.volume_mode
             and self.modes <= offer.modes
@@ -86,7 +86,7 @@ class _ClaimRequest:
         )
 
     def owns(self, offer: _Offer) -> bool:
-        """Whether a volume that names it is kept for it, and large enough."""
+        """Return whether a volume whose claimRef names the claim is reserved for it and fits."""
         is_this = not offer.uid or not self.uid or offer.uid == self.uid
         is_alike = offer.volume.storage_class == self.storage_class
         return is_this and is_alike and self.size_bytes <= offer.volume.capacity_bytes
@@ -94,20 +94,20 @@ class _ClaimRequest:
 
 @dataclass(frozen=True)
 class Storage:
-    """What claims refer to: PersistentVolumes and StorageClasses by name, as plain objects."""
+    """PersistentVolumes and StorageClasses by name, as plain objects."""
 
     volumes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def default_class(self) -> str:
-        """The class of claims that name none; empty where there is no default."""
+        """The class of claims that name none; empty without a default class."""
         marked = (name for name, each in self.classes.items() if _is_default(each))
         return min(marked, default="")
 
     @cached_property
     def offers(self) -> Mapping[str, Sequence[_Offer]]:
-        """Unused volumes by class, the smallest first."""
+        """Unused volumes by class, smallest first."""
         found: dict[str, list[_Offer]] = {}
         for volume in self.volumes.values():
             offer = None if _claim_reference(volume) else _offer(volume)
@@ -119,7 +119,7 @@ class Storage:
 
     @cached_property
     def volumes_by_claim(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Volumes that are kept for a claim or bound to it, by its key."""
+        """Volumes that are reserved for a claim or bound to it, by the key of the claim."""
         found: dict[str, list[Mapping[str, Any]]] = {}
         for volume in self.volumes.values():
             key = _claim_reference(volume)
@@ -129,7 +129,7 @@ class Storage:
 
 
 def _claim_reference(volume: Mapping[str, Any]) -> str:
-    """The claim that a volume names; most volumes are bound, and those are not needed."""
+    """Return the key of the claim in a volume's `claimRef`; empty for none."""
     spec = volume.get("spec")
     ref = spec.get("claimRef") if isinstance(spec, dict) else None
     if not isinstance(ref, dict) or not ref.get("name"):
@@ -138,10 +138,10 @@ def _claim_reference(volume: Mapping[str, Any]) -> str:
 
 
 def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[FieldError, ...]]:
-    """The claim, and every field that has no reading; None only without a name.
+    """Return the claim and all invalid fields; None only without a name.
 
-    The errors of its volume or class are not repeated here; a claim that depends on what cannot be
-    read has a problem.
+    Errors of its volume or class are not repeated here. A claim that depends on an invalid object
+    has a problem.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -163,7 +163,7 @@ def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[Fiel
 
 
 def _bound(meta: ObjectMeta, volume: str, phase: str, storage: Storage) -> Claim:
-    """A claim with a volume: its pods have that attached, even if the claim has problems."""
+    """Return a claim with a volume; the attachment counts even if the claim has a problem."""
     found = storage.volumes.get(volume)
     driver, handle = _attachment(Fields(found, VOLUME, "", []).record("spec"))
     claim = Claim(meta.key, driver=driver, handle=handle)
@@ -220,7 +220,7 @@ def _claim_request(meta: ObjectMeta, spec: Fields, class_name: str) -> _ClaimReq
 
 
 def _choice(request: _ClaimRequest, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
-    """Volumes that satisfy a claim, and whether one is reserved for it: then it gets no other."""
+    """Return the volumes that satisfy a claim, or only a reserved one, and which case holds."""
     volumes_by_claim = (_offer(volume) for volume in storage.volumes_by_claim.get(request.key, ()))
     mine = [o.volume for o in volumes_by_claim if o is not None and request.owns(o)]
     if mine:
@@ -230,7 +230,7 @@ def _choice(request: _ClaimRequest, storage: Storage) -> tuple[tuple[Volume, ...
 
 
 def _offer(volume: Mapping[str, Any]) -> _Offer | None:
-    """A PersistentVolume that a claim may still be bound to; None where there is no reading."""
+    """Return a PersistentVolume that can still be bound; None if it can not or is invalid."""
     errors: list[FieldError] = []
     meta = parse_meta(volume, errors)
     whole = Fields(volume, VOLUME, "", errors)
@@ -251,7 +251,7 @@ def _offer(volume: Mapping[str, Any]) -> _Offer | None:
 
 
 def volume_nodes(volume: object) -> tuple[NodeSelector | None, tuple[FieldError, ...]]:
-    """The nodes from which a PersistentVolume can be reached (None: all), and unreadable fields."""
+    """Return the nodes that can reach a PersistentVolume (None: all), and all invalid fields."""
     errors: list[FieldError] = []
     spec = Fields(volume, VOLUME, "", errors).record("spec")
     required = spec.record("nodeAffinity").optional_record("required")
@@ -261,14 +261,14 @@ def volume_nodes(volume: object) -> tuple[NodeSelector | None, tuple[FieldError,
 
 
 def _attachment(spec: Fields) -> tuple[str, str]:
-    """The CSI driver of a volume and what the driver calls it; empty where no driver has it."""
+    """Return the CSI driver of a volume and its volume handle; empty without a driver."""
     csi = spec.record("csi")
     driver, handle = csi.text("driver"), csi.text("volumeHandle")
     return (driver, handle) if driver and handle else ("", "")
 
 
 def _zones(volume: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Zones and regions by label; one that names an empty zone says nothing (`LabelZonesToSet`)."""
+    """Yield zones and regions by label, without labels with an empty zone (`LabelZonesToSet`)."""
     metadata = volume.get("metadata")
     labels = metadata.get("labels") if isinstance(metadata, dict) else None
     known = labels if isinstance(labels, dict) else {}
@@ -280,10 +280,10 @@ def _zones(volume: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, ...]]:
-    """The name of a node, most volumes attached to it by CSI driver, and fields with problems.
+    """Return the name of a node, its attach limits by CSI driver, and all invalid fields.
 
-    None only without a name. A limit that can not be read lets no volume of its driver in; a
-    missing one lets in all.
+    The limits are None only without a name. An invalid limit counts as 0; a missing limit means no
+    limit.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -300,7 +300,7 @@ def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, 
 def class_nodes(
     storage_class: object,
 ) -> tuple[bool, NodeSelector | None, tuple[FieldError, ...]]:
-    """Whether a class waits for a node to be chosen, from which (None: all), unreadable fields."""
+    """Return whether a class waits for a node, its allowed nodes (None: all), invalid fields."""
     errors: list[FieldError] = []
     fields = Fields(storage_class, STORAGE_CLASS, "", errors)
     waits = fields.text("volumeBindingMode") == WAITS
@@ -308,7 +308,7 @@ def class_nodes(
 
 
 def _class_of(spec: Fields, meta: ObjectMeta, storage: Storage) -> str:
-    """The class that a claim names; an empty name asks for none, a missing one for the default."""
+    """Return the class of a claim: an empty name means none, a missing name the default."""
     if spec.raw("storageClassName") is None:
         return meta.annotations.get(_CLASS_ANNOTATION) or storage.default_class
     return spec.text("storageClassName")

@@ -71,7 +71,7 @@ def test_a_pod_of_a_user_whom_the_queue_does_not_list_is_no_member_and_says_so()
     (flaw,) = cluster.cache.flaws
     assert (flaw.kind, flaw.key) == (kinds.POD, "ns/e")
     assert str(flaw).startswith(
-        "Pod ns/e: MayNotJoin: user eve may not use queue lab of PodGroup ns/g, which is of another"
+        "Pod ns/e: MayNotJoin: user eve may not use queue lab of PodGroup ns/g, which belongs to"
     )
     assert cluster.cache.uid(kinds.POD, "ns/e") == "uid-e"
     cluster.cache.apply(*(cluster.objects.delete(kinds.POD, "ns/e") or ()))

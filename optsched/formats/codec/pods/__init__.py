@@ -1,1 +1,1 @@
-"""Pods as tasks and tasks as pods: requests, constraints, annotations, equivalence keys."""
+"""Pods as tasks and tasks as pods: requests, constraints, annotations, shape keys."""

@@ -1,7 +1,7 @@
-"""The pod condition that records with which GPU shares and NUMA cells a pod is bound.
+"""The pod condition that records the GPU shares and NUMA cells with which a pod is bound.
 
-A binder writes it into `pods/status`, which the role `edit` may not write, before it binds the pod.
-Annotations of a pod name its devices for device plugins, and its user may change them.
+A binder writes the condition into `pods/status` before it binds the pod. The role `edit` does not
+allow that. Annotations of a pod name its devices for device plugins, but its user may change them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def device_message(node: str, gpus: Sequence[GpuShare], numa: Sequence[NumaPart]
 
 
 def device_condition(message: str, now_ms: int) -> dict[str, str]:
-    """Return the condition with a message of `device_message`."""
+    """Return the condition with a message from `device_message`."""
     return {
         "type": BOUND_DEVICES,
         "status": "True",
@@ -50,7 +50,7 @@ def read_device_condition(
 ) -> tuple[tuple[GpuShare, ...], tuple[NumaPart, ...]] | None:
     """Return the devices with which a pod was bound to a node.
 
-    None if no condition records a bind to that node, or if its message is not readable.
+    None if no condition records a bind to this node, or if its message is invalid.
     """
     status = pod.get("status")
     conditions = status.get("conditions") if isinstance(status, dict) else None

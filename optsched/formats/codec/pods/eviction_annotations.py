@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def is_preemptable(meta: ObjectMeta) -> bool:
-    """Whether a pod may be evicted for others; it may unless it says otherwise.
+    """Return whether a pod may be evicted for other pods; the default is yes.
 
-    An annotation counts before a label, and a value that is no boolean means no
+    The annotation takes precedence over the label. A value that is not a boolean means no
     (`GetPodPreemptable`, pkg/scheduler/api/pod_info.go).
     """
     text = meta.annotations.get(wellknown.PREEMPTABLE)
@@ -31,13 +31,13 @@ def is_preemptable(meta: ObjectMeta) -> bool:
 
 
 def owner_of(meta: ObjectMeta) -> str:
-    """UID of the object that replaces a pod when it is deleted; empty where there is none."""
+    """Return the UID of the object that replaces a deleted pod; empty for none."""
     controller = meta.controller
     return meta.annotations.get(OWNER, "") if controller is None else controller.uid
 
 
 def is_movable(meta: ObjectMeta) -> bool:
-    """Whether a pod may start again elsewhere: by its annotation, or a controller replaces it."""
+    """Return whether a pod may restart elsewhere: by its annotation, or if it has a controller."""
     text = meta.annotations.get(wellknown.MOVABLE)
     if text is None:
         return meta.controller is not None or bool(owner_of(meta))
@@ -45,14 +45,14 @@ def is_movable(meta: ObjectMeta) -> bool:
 
 
 def cooldown_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
-    """How long after its start a pod is protected; annotation before label."""
+    """Return for how many ms after its start a pod is protected from eviction; 0 for none."""
     key = wellknown.COOLDOWN_TIME
     where = "annotations" if key in meta.annotations else "labels"
     return _read(meta, where, key, parse_duration_ms, remarks)
 
 
 def saved_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
-    """When the work of a pod was last saved."""
+    """Return the time in ms since 1970 when the work of a pod was last saved; 0 if unknown."""
     return _read(meta, "annotations", wellknown.CHECKPOINTED_AT, parse_time_ms, remarks)
 
 
@@ -74,7 +74,7 @@ def _read(
 
 
 def estimate_ms(meta: ObjectMeta, spec: Mapping[str, Any], remarks: list[FieldError]) -> int:
-    """How long a pod is expected to run, or may run at most where that is shorter."""
+    """Return the expected run time of a pod in ms, at most its `activeDeadlineSeconds`."""
     said = _read(meta, "annotations", wellknown.RUNNING_ESTIMATE, parse_duration_ms, remarks)
     limit = spec.get("activeDeadlineSeconds")
     most = limit * 1000 if type(limit) is int and 0 < limit <= MAX_INT32 else 0
@@ -82,7 +82,7 @@ def estimate_ms(meta: ObjectMeta, spec: Mapping[str, Any], remarks: list[FieldEr
 
 
 def started_ms(status: Mapping[str, Any]) -> int:
-    """When a pod was bound, by its condition PodScheduled; 0 where that does not say."""
+    """Return when a pod was bound, by its condition PodScheduled; 0 if unknown."""
     conditions = status.get("conditions")
     for condition in conditions if isinstance(conditions, list) else ():
         if isinstance(condition, dict) and condition.get("type") == "PodScheduled":
@@ -99,7 +99,7 @@ def started_ms(status: Mapping[str, Any]) -> int:
 
 ANY_ZONE: Final = "*"
 SPREAD: Final = "spread"
-"""The policy by which pods of a PodGroup share no vGPU."""
+"""The policy by which pods of a PodGroup do not share vGPUs."""
 
 _AS_THEY_ARE: Final = (
     wellknown.SCORING_TYPE,
@@ -117,7 +117,7 @@ _READ_FURTHER: Final = (
     wellknown.VGPU_PODGROUP_POLICY,
 )
 NOTES: Final = frozenset({*_AS_THEY_ARE, *_READ_FURTHER})
-"""Those that end up in `TaskShape.notes`."""
+"""The annotations that are read into `TaskShape.notes`."""
 
 _READ: Final = (*_AS_THEY_ARE, *_READ_FURTHER, wellknown.PREEMPTABLE)
 
@@ -125,12 +125,12 @@ _READ: Final = (*_AS_THEY_ARE, *_READ_FURTHER, wellknown.PREEMPTABLE)
 def plugin_annotations_key(
     annotations: Mapping[str, str], namespace: str
 ) -> tuple[str | None, ...]:
-    """Everything that decides about the notes of a pod, as it is written."""
+    """Return everything that determines the notes of a pod, as raw values."""
     return (*map(annotations.get, _READ), spread_group(annotations, namespace))
 
 
 def spread_group(annotations: Mapping[str, str], namespace: str) -> str:
-    """The PodGroup whose pods share no vGPU; empty where the pod names none."""
+    """Return the PodGroup whose pods do not share vGPUs; empty for no such policy."""
     if annotations.get(wellknown.VGPU_PODGROUP_POLICY) != SPREAD:
         return ""
     name = first_annotation(annotations, wellknown.GROUP_NAME_ANNOTATIONS)
@@ -138,7 +138,7 @@ def spread_group(annotations: Mapping[str, str], namespace: str) -> str:
 
 
 def encode_plugin_annotations(notes: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The annotations that say such notes."""
+    """Return the annotations that express these notes."""
     found = dict(notes)
     if wellknown.VGPU_PODGROUP_POLICY in found:
         found[wellknown.VGPU_PODGROUP_POLICY] = SPREAD
@@ -148,12 +148,12 @@ def encode_plugin_annotations(notes: Iterable[tuple[str, str]]) -> dict[str, str
 def read_plugin_annotations(
     annotations: Mapping[str, str], namespace: str
 ) -> tuple[tuple[str, str], ...]:
-    """The notes in the annotations of a pod, in order.
+    """Return the notes in the annotations of a pod, sorted by key.
 
-    That its pods share no vGPU is noted with the name of their PodGroup.
+    If pods of a PodGroup must not share vGPUs, the note holds the name of the PodGroup.
 
-    A pod that says that it may be evicted may go to nodes that are lent, unless it says otherwise;
-    no zone but `*` means anything (`GetPodRevocableZone`, pkg/scheduler/api/pod_info.go).
+    A pod that declares itself preemptable may also use revocable nodes unless it states otherwise.
+    Only the zone `*` has a meaning (`GetPodRevocableZone`, pkg/scheduler/api/pod_info.go).
     """
     found = {key: annotations[key] for key in _AS_THEY_ARE if key in annotations}
     zone = annotations.get(wellknown.REVOCABLE_ZONE)

@@ -1,4 +1,4 @@
-"""A pod as a task: one call for each pod that a watch brings, so it is quick and never raises."""
+"""A pod as a task. The decoder is called for each pod event, so it is fast and never raises."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 DEFAULT_NAMESPACE: Final = "default"
 OTHER_SCHEDULER: Final = "default-scheduler"
 IMPLICIT_PREFIX: Final = "pod:"
-"""Starts the name of the gang of a pod without a PodGroup; no object's name holds a colon."""
+"""Prefix of the name of the gang of a pod without a PodGroup. No object name contains a colon."""
 
 _NOT_TEXT: Final = "is not a text: write it in quotes"
 _NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
-_NO_CLASS: Final = "names a PriorityClass that does not exist; the priority is taken for 0"
+_NO_CLASS: Final = "names a PriorityClass that does not exist; priority 0 is used"
 _MAX_DIGITS: Final = 9
 _SHAPES_KEPT: Final = 256
-"""Shapes that are kept without a pod: pods of one job arrive one after the other."""
+"""Number of recent shapes kept without a pod, because pods of one job arrive in sequence."""
 
 _FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
 
@@ -67,33 +67,33 @@ _Shaped: TypeAlias = "tuple[TaskShape, tuple[FieldError, ...]]"
 
 
 class BarePodRules(StrEnum):
-    """The gangs of pods that name no PodGroup."""
+    """How pods that name no PodGroup are grouped into gangs."""
 
     PLACE = "place"
-    """Each is a gang of its own."""
+    """Each pod is a gang of its own."""
 
     WAIT = "wait"
-    """They wait for the PodGroup that controllers make for them or for their owner."""
+    """Pods wait for the PodGroup that controllers create for them or for their owner."""
 
 
 SCHEDULER_NAMES: Final = (wellknown.DEFAULT_SCHEDULER_NAME, wellknown.OWN_SCHEDULER_NAME)
-"""Pods that name one of these are decided by default."""
+"""Names of the schedulers whose pods are scheduled by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """Whose pods this scheduler places, where those without a queue belong, and its shard of nodes.
+    """The pods and nodes of this scheduler, and the queue of pods that name none.
 
     Attributes
     ----------
     sharding
-        Without the shards themselves; None for what the dump of a snapshot says, or else none.
+        The sharding without the shards; None for that in the dump of a snapshot, or else none.
     lifting_classes
-        PriorityClasses by which a PodGroup of a followed cluster counts above its pods; None for
-        all of them.
+        PriorityClasses that let a PodGroup of a live cluster exceed the priority of its pods; None
+        for all classes.
     device_schedulers
-        Other schedulers whose pods hold the devices that their annotations name, in a followed
-        cluster; None for all of them.
+        Other schedulers in a live cluster whose pods hold the devices that their annotations name;
+        None for all schedulers.
 
     """
 
@@ -106,14 +106,14 @@ class DecodeOptions:
 
 
 class PodDecoder:
-    """Reads pods, and gives pods that ask for the same the very same shape.
+    """Decodes pods. Pods with equal requirements share one shape object.
 
     Attributes
     ----------
     options
-        Whose pods are ours.
+        Which pods belong to this scheduler.
     priorities
-        The values of priority classes, for pods without a number; may be replaced at any time.
+        The values of priority classes, for pods without a number. They may be replaced at any time.
     book
         The ResourceClaims of the cluster, and the pods that use them.
 
@@ -127,7 +127,8 @@ class PodDecoder:
         self.book = ClaimBook()
         self._shapes: Interned[TaskShape] = Interned()
         num_used = self._shapes.__len__
-        # A shape lives with its pods: a job with constraints of its own leaves none behind.
+        # A shape lives as long as its pods, so that unique constraints of a job leave nothing
+        # behind.
         self._recent: deque[TaskShape] = deque(maxlen=_SHAPES_KEPT)
         self._label_keys: RecentCache[bytes, tuple[str, ...]] = RecentCache(_SHAPES_KEPT, num_used)
         self._shaped: RecentCache[
@@ -135,11 +136,11 @@ class PodDecoder:
         ] = RecentCache(_SHAPES_KEPT, num_used)
 
     def task(self, pod: Mapping[str, Any]) -> Task:
-        """The task that a pod is; `Task.problem` names every field that cannot be read."""
+        """Return the task of a pod; `Task.problem` names all invalid fields."""
         return self.read(pod)[0]
 
     def read(self, pod: Mapping[str, Any]) -> tuple[Task, tuple[FieldError, ...]]:
-        """The task, its unreadable fields, and remarks that do not keep it from being placed."""
+        """Return the task, its invalid fields, and remarks that do not block its placement."""
         errors: list[FieldError] = []
         meta = _meta(pod, errors)
         spec, status = _mapping(pod, "spec"), _mapping(pod, "status")
@@ -195,13 +196,14 @@ class PodDecoder:
         return task, (*errors, *remarks)
 
     def gang_priority(self, pod: Mapping[str, Any]) -> int:
-        """The priority of a pod among others, which `volcano.sh/task-priority` does not change."""
+        """Return the priority of a pod's gang, which `volcano.sh/task-priority` does not change."""
         return self._priority(_mapping(pod, "spec"), [], [])
 
     def queue(self, pod: Mapping[str, Any], namespace: Mapping[str, str]) -> str:
-        """The queue of a pod without a PodGroup; namespace: the annotations of its namespace.
+        """Return the queue of a pod without a PodGroup.
 
-        A bound pod counts for the queue that admitted it, as the binder has noted.
+        namespace: the annotations of its namespace. A bound pod counts for the queue that admitted
+        it, as the binder has recorded.
         """
         own = _meta(pod, []).annotations
         if _mapping(pod, "spec").get("nodeName") and (
@@ -218,7 +220,7 @@ class PodDecoder:
         keys = self._label_keys.get(key)
         if keys is None:
             keys = self._label_keys.add(key, label_keys(pod))
-        # The labels named by matchLabelKeys are the only ones of the pod itself in its shape.
+        # Only the labels that matchLabelKeys name are part of the shape.
         full = (key, *map(meta.labels.get, keys))
         known, errors = self._shaped.get(full) or (None, ())
         shape = None if known is None else known()
@@ -236,7 +238,7 @@ class PodDecoder:
         return self._shapes.intern(shape), errors
 
     def _claiming(self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str) -> TaskShape:
-        """The shape with the requests of its ResourceClaims; of a running pod only their counts."""
+        """Return the shape with its ResourceClaims; for a bound pod, only their queue amounts."""
         book, counted = self.book, [shape.request]
         tied: list[str] = []
         asks: list[DeviceClaimRequest] = []
@@ -255,7 +257,7 @@ class PodDecoder:
         return self._shapes.intern(shape)
 
     def group_elsewhere(self, pod: Mapping[str, Any]) -> str:
-        """The gang of the PodGroup that a pod of another scheduler names; empty for others."""
+        """Return the gang key of a PodGroup named by another scheduler's pod; empty for others."""
         spec = _mapping(pod, "spec")
         if self._is_ours(spec):
             return ""
@@ -294,7 +296,7 @@ class PodDecoder:
 
 
 def has_left_cluster(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod holds nothing any more: finished, or terminating without a node."""
+    """Return whether a terminating pod holds nothing: it has finished or has no node."""
     meta, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
     if meta.get("deletionTimestamp") is None:
         return False
@@ -302,21 +304,21 @@ def has_left_cluster(pod: Mapping[str, Any]) -> bool:
 
 
 def awaits_node(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod has no node, has not ended and is not terminating."""
+    """Return whether a pod has no node, has not ended and is not terminating."""
     meta, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
     is_terminating = meta.get("deletionTimestamp") is not None
     return not spec.get("nodeName") and not is_terminating and _finished(status) is None
 
 
 def is_standing(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod is bound, has not ended and is not terminating."""
+    """Return whether a pod is bound, has not ended and is not terminating."""
     meta, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
     is_terminating = meta.get("deletionTimestamp") is not None
     return bool(spec.get("nodeName")) and not is_terminating and _finished(status) is None
 
 
 def claims_of(pod: Mapping[str, Any]) -> tuple[str, ...]:
-    """Keys of the ResourceClaims that a pod names; none once it has ended."""
+    """Return the keys of the ResourceClaims that a pod names; empty after its end."""
     spec, status = _mapping(pod, "spec"), _mapping(pod, "status")
     if not spec.get("resourceClaims") or _finished(status) is not None:
         return ()
@@ -325,13 +327,13 @@ def claims_of(pod: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def scheduler_of(pod: Mapping[str, Any]) -> str:
-    """The scheduler that a pod asks for."""
+    """Return the name of the scheduler that a pod requests."""
     name = _mapping(pod, "spec").get("schedulerName")
     return name if isinstance(name, str) and name else OTHER_SCHEDULER
 
 
 def task_index(meta: ObjectMeta) -> int:
-    """The number of a pod within its role: as marked, else at the end of its name, else -1."""
+    """Return the index of a pod within its role: by annotation or label, name suffix, else -1."""
     text = _label(meta, wellknown.TASK_INDEX) or meta.name.rpartition("-")[2]
     if text == "-1" or not (text.isdecimal() and text.isascii() and len(text) <= _MAX_DIGITS):
         return -1
@@ -361,7 +363,7 @@ def _text(part: dict[str, Any], path: str, errors: list[FieldError]) -> str:
 
 
 def _label(meta: ObjectMeta, key: str) -> str:
-    """A mark of a pod, as an annotation before a label."""
+    """Return an annotation, or else the label with the same key; empty for none."""
     value = meta.annotations.get(key)
     return meta.labels.get(key, "") if value is None else value
 
@@ -394,7 +396,7 @@ def _status(
 
 
 def _gate(meta: ObjectMeta, spec: dict[str, Any]) -> QueueGate:
-    """The gate that a pod requests by its annotation; any other gate has another owner."""
+    """Return the gate that a pod requests by annotation; other gates have another owner."""
     if meta.annotations.get(wellknown.QUEUE_ALLOCATION_GATE) != "true":
         return QueueGate.NONE
     gates = spec.get("schedulingGates")

@@ -1,8 +1,8 @@
-"""The requests of a pod on its node, as Kubernetes counts them.
+"""The resource requests of a pod on its node, as Kubernetes counts them.
 
-Upstream: k8s.io/component-helpers, resource/helpers.go (`PodRequests`), with the defaults that the
-API server writes (pkg/apis/core/v1/defaults.go, `SetDefaults_Pod`), for manifests that no API
-server has stored.
+Upstream: k8s.io/component-helpers, resource/helpers.go (`PodRequests`). For manifests that no API
+server has stored, the API server's defaults apply (pkg/apis/core/v1/defaults.go,
+`SetDefaults_Pod`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 _Amounts: TypeAlias = dict[str, int]
 
 _LIMITED: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
-"""Resources whose limits ResourceQuotas count."""
+"""Resources whose limits count in ResourceQuotas."""
 _SIDECAR: Final = "Always"
 _RESIZE_PENDING: Final = "PodResizePending"
 _INFEASIBLE: Final = "Infeasible"
 
 
 def pod_request(spec: Fields, status: Fields) -> _Amounts:
-    """What a pod takes, by resource in base units; amounts of zero are left out.
+    """Return the request of a pod by resource in base units, without zeros.
 
-    status: where the pod runs, the amounts that the kubelet has already given count where they are
-    larger than what the specification asks by now (in-place resize, KEP-1287).
+    status: for a running pod, the amounts allocated by the kubelet count if they exceed the
+    specification (in-place resize, KEP-1287).
     """
     held = _container_resources(status)
     asked = _resized if held and not _is_infeasible(status) else _actual
@@ -40,9 +40,10 @@ def pod_request(spec: Fields, status: Fields) -> _Amounts:
 
 
 def pod_burst(spec: Fields, request: Mapping[str, int]) -> _Amounts:
-    """CPU and memory that the limits of a pod allow above its request; a missing limit adds none.
+    """Return the CPU and memory by which the limits of a pod exceed its request.
 
-    Volcano: `getPodCPURequestLimit`, `getPodMemRequestLimit` of the usage plugin.
+    A missing limit adds nothing. Volcano: `getPodCPURequestLimit`, `getPodMemRequestLimit` of the
+    usage plugin.
     """
     limits = _pod_limits(spec)
     found = {name: limits.get(name, 0) - request.get(name, 0) for name in (CPU, MEMORY)}
@@ -50,11 +51,11 @@ def pod_burst(spec: Fields, request: Mapping[str, int]) -> _Amounts:
 
 
 def pod_usage(spec: Fields, request: Mapping[str, int]) -> _Amounts:
-    """What ResourceQuotas count of a pod, its request included, by their names of resources.
+    """Return what ResourceQuotas count of a pod, by quota resource name; includes its request.
 
-    Kubernetes: `PodUsageFunc` in `pkg/quota/v1/evaluator/core`. Volcano names the same in the
-    `minResources` of PodGroups (`GetPodQuotaUsage`), so that a quota on limits holds back a gang
-    and not a part of its pods.
+    Kubernetes: `PodUsageFunc` in `pkg/quota/v1/evaluator/core`. Volcano uses the same names in the
+    `minResources` of PodGroups (`GetPodQuotaUsage`). Thus a quota on limits blocks a whole gang
+    rather than some of its pods.
     """
     limits = _pod_limits(spec)
     return {
@@ -80,7 +81,7 @@ def _limits(container: Fields) -> _Amounts:
 def _containers(
     spec: Fields, request_of: Callable[[Fields], _Amounts], of_starter: Callable[[Fields], _Amounts]
 ) -> _Amounts:
-    """The containers together, or the most that starting them takes, resource by resource."""
+    """Return the sum of all containers, or the maximum during initialization, by resource."""
     total: _Amounts = {}
     for container in spec.records("containers"):
         _add(total, request_of(container))
@@ -100,19 +101,19 @@ def _containers(
 
 
 def is_sidecar(container: Fields) -> bool:
-    """Whether an init container keeps running beside the others (KEP-753)."""
+    """Return whether an init container keeps running next to the main containers (KEP-753)."""
     return container.text("restartPolicy") == _SIDECAR
 
 
 def own_request(container: Fields) -> _Amounts:
-    """The requests of a container; a limit without a request counts as one."""
+    """Return the requests of a container; a limit without a request counts as the request."""
     resources = container.record("resources")
     limits = resources.amounts("limits", whole_gpus=True)
     return {**limits, **resources.amounts("requests", whole_gpus=True)}
 
 
 def _apply_pod_level(resources: Fields, total: _Amounts) -> None:
-    """Requests of the pod as a whole replace those of its containers (KEP-2837)."""
+    """Replace the requests of containers by those of the pod as a whole (KEP-2837)."""
     requests, limits = resources.amounts("requests"), resources.amounts("limits")
     for name, amount in limits.items():
         if _is_pod_level(name) and (name not in total or name.startswith(HUGEPAGES_PREFIX)):
@@ -128,7 +129,7 @@ def _is_pod_level(resource: str) -> bool:
 
 
 def _container_resources(status: Fields) -> dict[str, _Amounts]:
-    """The amounts that the kubelet has given to each container, by name."""
+    """Return the amounts that the kubelet has allocated to each container, by name."""
     held: dict[str, _Amounts] = {}
     for name in ("containerStatuses", "initContainerStatuses"):
         for container in status.records(name):
@@ -140,7 +141,7 @@ def _container_resources(status: Fields) -> dict[str, _Amounts]:
 
 
 def _is_infeasible(status: Fields) -> bool:
-    """Whether the kubelet has refused the resize: then the new amounts will never be given."""
+    """Return whether the kubelet has rejected the resize, so that it will never be applied."""
     for condition in status.records("conditions"):
         if condition.text("type") == _RESIZE_PENDING:
             return condition.text("reason") == _INFEASIBLE

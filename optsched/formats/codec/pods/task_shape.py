@@ -42,10 +42,9 @@ _TOO_MUCH: Final = f"is more than any node has: ask for at most {MAX_ON_NODE} in
 
 
 def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldError, ...]]:
-    """What decides where the pod may run, what it requests, and every field with a problem.
+    """Return the requests and placement constraints of a pod, and all invalid fields.
 
-    Fields that cannot be read are missing from the shape; a pod with errors must not be placed by
-    it.
+    Invalid fields are missing from the shape, so a pod with errors must not be placed by it.
     """
     errors: list[FieldError] = []
     whole = Fields(pod, POD, "", errors)
@@ -74,7 +73,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         burst=amounts(pod_burst(spec, dict(request))),
     )
     errors += _beyond_limits(shape)
-    # Some lists are read more than once, each time with the same problems.
+    # Some lists are read more than once and report the same problems each time.
     return shape, tuple({(e.path, e.message): e for e in errors}.values())
 
 
@@ -94,10 +93,10 @@ def _beyond_limits(shape: TaskShape) -> Iterator[FieldError]:
 
 
 def within_limits(shape: TaskShape, *, is_bound: bool) -> TaskShape:
-    """The shape without lists that would hold up a session; the very same where there are none.
+    """Return the shape without lists that are too long for a session; the same object if none is.
 
-    The pod that asks for them has a problem and waits. A running pod keeps what it requests, and
-    what keeps others away from it.
+    A pod with such lists has a problem and is not scheduled. A running pod keeps its request and
+    its anti-affinity.
     """
     stays = {"pod_anti_affinity", "request"} if is_bound else set()
     names = [name for name in (*_LIMITED, "request") if name not in stays]
@@ -113,9 +112,9 @@ def _num_node_requirements(shape: TaskShape) -> int:
 
 
 MOST_TERMS: Final = 100
-"""Terms of one list of a pod, and names of resources; pods have a tenth of that."""
+"""Maximum number of terms in one list of a pod, and of resource names; usual pods have a tenth."""
 MOST_REQUIREMENTS: Final = 1000
-"""Requirements on nodes in all terms of a pod."""
+"""Maximum number of node requirements in all terms of a pod."""
 _LIMITED: Final = {
     "node_selector": "spec.nodeSelector",
     "preferred_nodes": f"spec.affinity.nodeAffinity.{_PREFERRED}",
@@ -128,7 +127,7 @@ _LIMITED: Final = {
 
 def _request(spec: Fields, status: Fields, errors: list[FieldError]) -> Amounts:
     request = pod_request(spec, status)
-    # A resource that only says how much of a card is requested is offered by no node.
+    # Resources that only state an amount per GPU or NPU are not offered by any node.
     for name in [n for n in request if n == VGPU_PERCENT or is_npu_amount(n)]:
         del request[name]
     beyond = {name: amount for name, amount in request.items() if amount > MAX_ON_NODE}
@@ -164,7 +163,7 @@ def _pod_term(fields: Fields, meta: ObjectMeta) -> PodTerm:
 
 
 def _preferred_pods(fields: Fields, meta: ObjectMeta, sign: int) -> Iterator[tuple[int, PodTerm]]:
-    """(weight, term); anti-affinity is affinity with a negative weight."""
+    """Yield (weight, term); anti-affinity is affinity with a negative weight."""
     for each in fields.records(_PREFERRED):
         yield sign * each.integer("weight"), _pod_term(each.record("podAffinityTerm"), meta)
 
@@ -188,7 +187,7 @@ def _spread(fields: Fields, meta: ObjectMeta) -> SpreadTerm:
 
 
 def _host_ports(spec: Fields) -> tuple[HostPort, ...]:
-    """Ports of containers and sidecars (upstream `GetHostPorts`), in order, each once."""
+    """Return the distinct ports of containers and sidecars (upstream `GetHostPorts`), sorted."""
     on_host = spec.boolean("hostNetwork")
     sidecars = (each for each in spec.records("initContainers") if is_sidecar(each))
     ports: set[tuple[str, str, int]] = set()
@@ -201,7 +200,7 @@ def _host_ports(spec: Fields) -> tuple[HostPort, ...]:
 
 
 def _claims(spec: Fields, meta: ObjectMeta) -> tuple[str, ...]:
-    """Claims by key; the one of a generic ephemeral volume is named `<pod>-<volume>`."""
+    """Return claim keys; the claim of a generic ephemeral volume is named `<pod>-<volume>`."""
     names: set[str] = set()
     for volume in spec.records("volumes"):
         claim = volume.optional_record("persistentVolumeClaim")
@@ -213,7 +212,7 @@ def _claims(spec: Fields, meta: ObjectMeta) -> tuple[str, ...]:
 
 
 def label_keys(pod: object) -> tuple[str, ...]:
-    """Labels of the pod itself that its shape depends on, each once, in order."""
+    """Return the labels of the pod itself on which its shape depends, distinct and sorted."""
     spec = Fields(pod, POD, "", []).record("spec")
     affinity = spec.record("affinity")
     keys: set[str] = set()
@@ -233,11 +232,11 @@ _FORMAT: Final = 2
 _OTHER_CONDITIONS: Final = frozenset(
     {"Initialized", "Ready", "ContainersReady", "PodScheduled", "PodReadyToStartContainers"}
 )
-"""Conditions of every pod, none of which says anything about a resize."""
+"""Conditions that every pod has and that do not concern a resize."""
 
 
 def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anything may come
-    """A key of everything in a shape but the pod's labels; None where the pod is ill-formed."""
+    """Return a key of everything in a shape except labels; None for a malformed pod."""
     parts: Any
     try:
         spec, status = pod.get("spec"), pod.get("status")
@@ -254,7 +253,7 @@ def _spec_key(spec: dict[str, Any]) -> tuple[object, ...]:
     get = spec.get
     containers, starters = get("containers"), get("initContainers")
     return (
-        # An empty value stands for itself: an empty list is fine where false is an error.
+        # Empty values stay as they are: an empty list is valid where false is an error.
         containers and [_container_key(c) for c in containers],
         starters and [(*_container_key(c), c.get("restartPolicy")) for c in starters],
         get("overhead"),
@@ -271,7 +270,7 @@ def _container_key(container: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _relations_key(spec: dict[str, Any], meta: ObjectMeta) -> tuple[object, ...]:
-    """The parts that mean something else in another namespace or for another pod."""
+    """Return the parts whose meaning depends on the namespace or the pod."""
     affinity, spread = spec.get("affinity"), spec.get("topologySpreadConstraints")
     volumes = spec.get("volumes")
     claims = volumes and [v for v in volumes if _shape_key_claims(v)]
@@ -287,7 +286,7 @@ def _shape_key_claims(volume: dict[str, Any]) -> bool:
 
 
 def _status_key(status: dict[str, Any]) -> tuple[object, ...]:
-    """What a kubelet has allocated to containers, and the state of a resize."""
+    """Return the kubelet's allocations to containers, and the state of a resize."""
     running, starting = status.get("containerStatuses"), status.get("initContainerStatuses")
     if not running and not starting:
         return running, starting

@@ -57,7 +57,7 @@ _PHASE_OF: Final = {
 
 
 def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
-    """The pod of a task; gang: the one that it belongs to, None for a pod of another scheduler."""
+    """Return the pod of a task. gang: its gang; None for a pod of another scheduler."""
     priority = gang.priority if gang is not None and gang.is_implicit else task.priority
     gate = _gate(task)
     gates = {"schedulingGates": [{"name": gate}]} if gate else {}
@@ -84,7 +84,7 @@ def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
 
 
 def _gate(task: Task) -> str:
-    """The name of the gate that holds a task back; empty where none does."""
+    """Return the name of the scheduling gate of a task; empty for none."""
     if task.gate is QueueGate.CLOSED:
         return wellknown.QUEUE_ALLOCATION_GATE
     return _GATE if task.status is TaskStatus.GATED else ""
@@ -103,7 +103,7 @@ def _device_claims(task: Task) -> dict[str, Any]:
 
 
 def _scheduled_condition(task: Task) -> dict[str, Any]:
-    """Since when a task has its node."""
+    """Return the condition that records since when a task has its node."""
     if not task.started_ms:
         return {}
     bound = {"type": "PodScheduled", "status": "True"}
@@ -126,7 +126,7 @@ def _metadata(task: Task, gang: Gang | None, priority: int) -> dict[str, Any]:
 
 
 def _gang_marks(gang: Gang | None) -> dict[str, str]:
-    """The annotations by which a pod is found to be of its gang."""
+    """Return the annotations that assign a pod to its gang."""
     if gang is None:
         return {}
     if gang.is_implicit:
@@ -140,12 +140,12 @@ def _gang_marks(gang: Gang | None) -> dict[str, str]:
 
 
 def is_missing(gang: Gang) -> bool:
-    """Whether a gang has no PodGroup."""
+    """Return whether the PodGroup of a gang does not exist."""
     return gang.problem is not None and gang.problem.code is ReasonCode.POD_GROUP_NOT_FOUND
 
 
 def _task_marks(task: Task, priority: int) -> dict[str, str]:
-    """The annotations that say what labels and name of the pod do not say already."""
+    """Return the annotations for properties that labels and name of the pod do not express."""
     marks: dict[str, str] = {}
     if task.role != task.labels.get(wellknown.TASK_SPEC, ""):
         marks[wellknown.TASK_SPEC] = task.role
@@ -170,7 +170,7 @@ def _task_marks(task: Task, priority: int) -> dict[str, str]:
 
 
 def _shape_marks(shape: TaskShape) -> dict[str, str]:
-    """The annotations that say what containers ask for beyond the request of the pod."""
+    """Return the annotations for requests of containers that the pod's request does not express."""
     marks = encode_plugin_annotations(shape.notes)
     if shape.shared_gpus:
         marks[CARDS] = request_text(shape.shared_gpus)
@@ -182,7 +182,7 @@ def _shape_marks(shape: TaskShape) -> dict[str, str]:
 
 
 def _eviction_marks(task: Task) -> dict[str, str]:
-    """The annotations that say who may be evicted, and what becomes of it."""
+    """Return the annotations about eviction and restart of a pod."""
     marks: dict[str, str] = {}
     if task.preemptable != is_preemptable(ObjectMeta(task.name, labels=task.labels)):
         marks[wellknown.PREEMPTABLE] = str(task.preemptable).lower()
@@ -232,9 +232,9 @@ def _container(shape: TaskShape) -> dict[str, Any]:
         if shape.host_ports
         else {}
     )
-    # The counts of claims in queues are read from the claims.
+    # The amounts of claims in queues are read from the claims, so they are left out here.
     plain = {name: amount for name, amount in shape.request if not is_class_quota(name)}
-    # A limit without a request would count as one.
+    # A request of 0 is explicit, because a limit without a request counts as the request.
     asked = {**{name: 0 for name, _ in shape.burst}, **plain}
     resources = {"requests": format_resource_list(asked)}
     if shape.burst:
