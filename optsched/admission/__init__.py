@@ -1,6 +1,6 @@
-"""Admission of objects: `review(path, request, world, settings) -> response`.
+"""Admission of objects: `review(service, request, world, settings)` returns the response.
 
-One module for each kind, its rules as small functions; nothing here waits, reads a clock or speaks
-to a server. Paths, rules and sentences are Volcano's (pkg/webhooks/admission) unless a comment says
-otherwise. `optsched.kube.webhook.server` serves it.
+Each kind has a module with its rules as small functions. No function waits, reads a clock or sends
+a request to a server. Paths, rules and messages are Volcano's (pkg/webhooks/admission) unless a
+comment says otherwise. `optsched.kube.webhook.server` serves the reviews.
 """

@@ -1,6 +1,6 @@
-"""Commands: a queue is opened or closed only by users who may patch that queue.
+"""Validation of Commands: only users who may patch a queue may open or close it.
 
-Volcano reviews no Commands, so that whoever may create one in a namespace closes any queue.
+Volcano does not review Commands, so any user who may create one in a namespace can close a queue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def validate(review: Review) -> None:
-    """Deny a Command for a queue to users who may not patch that queue."""
+    """Deny a Command for a queue if the user may not patch that queue."""
     target = get_mapping(review.request.obj, "target")
     group = str(target.get("apiVersion") or "").rpartition("/")[0]
     is_for_queue = (group, target.get("kind")) == (QUEUE.group, QUEUE.kind)
@@ -28,6 +28,6 @@ def validate(review: Review) -> None:
     question = AccessQuestion(subject, "patch", QUEUE, name)
     if not review.answer(question, default=True):
         review.deny(
-            f"user {review.request.user} may not give queue {name} a Command: it takes the right "
-            f"to patch queues.{QUEUE.group} {name}"
+            f"user {review.request.user} may not create a Command for queue {name}: needs the "
+            f"right to patch queues.{QUEUE.group} {name}"
         )

@@ -1,7 +1,7 @@
-"""CronJobs: their timetable can be read, and the jobs they make would be taken.
+"""Validation of CronJobs: their timetable is valid, and so are the jobs that they create.
 
-Source: pkg/webhooks/admission/cronjobs. This project checks the job inside too: its mistakes would
-show only once the first job is due.
+Source: pkg/webhooks/admission/cronjobs. In addition to Volcano, the job template is checked: its
+mistakes would otherwise appear only when the first job is due.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from optsched.admission.findings import Review
 
 _MAX_NAME: Final = 52
-"""Job names are made of it, a dash and ten digits."""
+"""Maximum length of a CronJob's name, to which job names add a dash and ten digits."""
 _SUFFIX: Final = "-0000000000"
 _TEMPLATE: Final = "spec.jobTemplate.spec"
 
 
 def validate(review: Review) -> None:
-    """Deny a CronJob that could not create jobs; updates of metadata alone are allowed."""
+    """Deny a CronJob that could not create jobs; updates of only metadata are always allowed."""
     if review.request.action is Action.DELETE or not review.is_spec_changed:
         return
     obj = as_parsed(review.request)
@@ -66,7 +66,7 @@ def validate(review: Review) -> None:
     queue = review.world.queue(job.queue)
     if queue is None:
         review.warn(
-            f"{_TEMPLATE}.queue: there is no queue {job.queue}; no job can be made until it is"
+            f"{_TEMPLATE}.queue: there is no queue {job.queue}; no job can be created until it is"
         )
     else:
         check_access(queue, review)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _OPEN: Final = object()
 MAX_FINDINGS: Final = 100
-"""Most problems and warnings of one review: each costs time, and more are not read."""
+"""Maximum of problems and of warnings of one review: each costs time, and few users read more."""
 MAX_SENTENCE: Final = 1000
-"""Characters of one problem or warning."""
+"""Maximum characters of a problem or warning."""
 MAX_RESTS: Final = 20
-"""Objects that are read once more before a denial."""
+"""Maximum number of objects that are read again before a denial."""
 
 
 class ReviewEnded(Exception):
@@ -31,9 +31,9 @@ class ReviewEnded(Exception):
 
 
 class Findings:
-    """Problems, warnings and changes, in the order in which they are found, without repetition.
+    """The problems, warnings and changes of a review, in order and without duplicates.
 
-    At most `MAX_FINDINGS` problems are kept: the next one raises `ReviewEnded`.
+    At most `MAX_FINDINGS` problems are kept: the next problem raises `ReviewEnded`.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Findings:
     def deny(self, sentence: str) -> None:
         """Add a problem."""
         if len(self._problems) == MAX_FINDINGS:
-            self._problems[f"the first {MAX_FINDINGS} problems are listed"] = None
+            self._problems[f"only the first {MAX_FINDINGS} problems are listed"] = None
             raise ReviewEnded
         self._problems[_cut(sentence)] = None
 
@@ -56,15 +56,15 @@ class Findings:
         raise ReviewEnded
 
     def invalid(self, path: str, value: object, sentence: str) -> None:
-        """Add a problem with the value of a field, in the words of Kubernetes."""
+        """Add a problem about an invalid value, in the format of Kubernetes."""
         self.deny(f"{path}: Invalid value: {quote(value)}: {sentence}")
 
     def required(self, path: str, sentence: str) -> None:
-        """Add a problem with a missing field, in the words of Kubernetes."""
+        """Add a problem about a missing field, in the format of Kubernetes."""
         self.deny(f"{path}: Required value: {sentence}")
 
     def errors(self, errors: Iterable[FieldError]) -> None:
-        """Add a problem for each field that can not be read."""
+        """Add a problem for each field error."""
         for error in errors:
             self.deny(str(error))
 
@@ -75,21 +75,21 @@ class Findings:
 
     @property
     def can_warn(self) -> bool:
-        """Whether another warning is kept."""
+        """Whether a further warning would be kept."""
         return len(self._warnings) < MAX_FINDINGS
 
     def change(self, path: tuple[str | int, ...], value: Any) -> None:  # noqa: ANN401  JSON
-        """Add a JSON patch operation that sets a path; its parent exists."""
+        """Add a JSON patch operation that sets the value at a path, whose parent must exist."""
         pointer = "".join(f"/{_escaped(str(step))}" for step in path)
         self._patch.append({"op": "add", "path": pointer, "value": value})
 
     def rests_on(self, kind: Kind, name: str, namespace: str = "") -> None:
-        """Note that a problem depends on an object, which is read again before the denial."""
+        """Record that a problem depends on an object, which is read again before the denial."""
         if len(self._rests) < MAX_RESTS:
             self._rests[Ref(kind, namespace, name)] = None
 
     def has_problem_with(self, path: str) -> bool:
-        """Return whether a problem with a field, or inside of it, was reported already."""
+        """Return whether a problem of a field, or of a field inside it, was reported already."""
         return any(problem.startswith(path) for problem in self._problems)
 
     @property
@@ -108,7 +108,7 @@ class Review(Findings):
         self.settings = settings
 
     def answer(self, question: Question, default: Any) -> Any:  # noqa: ANN401
-        """Return the answer to a question, or a default while it is open: nothing is allowed."""
+        """Return the answer to a question; if it is open, record it and return the default."""
         answer = self.request.answers.get(question, _OPEN)
         if answer is not _OPEN:
             return answer
@@ -132,7 +132,7 @@ class Review(Findings):
 
 
 def get_mapping(obj: object, name: str) -> dict[str, Any]:
-    """Return a field of an object that is a mapping; empty if it is missing or of another type."""
+    """Return a mapping field of an object; empty if it is missing or not a mapping."""
     found = obj.get(name) if isinstance(obj, dict) else None
     return found if isinstance(found, dict) else {}
 

@@ -1,4 +1,4 @@
-"""HyperNodes: their members can be found (pkg/webhooks/admission/hypernodes)."""
+"""Validation of HyperNodes (pkg/webhooks/admission/hypernodes)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def validate(review: Review) -> None:
-    """Deny an invalid HyperNode; updates of metadata alone are allowed."""
+    """Deny an invalid HyperNode; updates of only metadata are always allowed."""
     if review.request.action is not Action.DELETE and review.is_spec_changed:
         members = get_mapping(review.request.obj, "spec").get("members")
         if isinstance(members, list):

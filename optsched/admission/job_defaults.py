@@ -1,7 +1,7 @@
 """Defaults of new jobs (pkg/webhooks/admission/jobs/mutate).
 
-Two things are ours, because guides to Volcano write them: a request for a device without a limit
-gets the limit, and the event `JobUnknown` becomes `Unknown`.
+Two defaults differ from Volcano, because its guides use them: a request for a device without a
+limit gets the limit, and the event `JobUnknown` becomes `Unknown`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ Step = str | int
 
 
 class Filler:
-    """Fills in a spec: copies what it changes, and records each change as a patch."""
+    """Sets fields in a copy of a spec, and records each change as a patch."""
 
     def __init__(self, spec: Raw, findings: Findings, path: str = "spec") -> None:
         self.spec = spec
         self._findings = findings
         self._root = path
-        # Each part is copied once, however much of it is set; held, so that no id comes back.
+        # By the original's id: each part is copied once. The copies and the spec keep ids unique.
         self._copies: dict[int, Any] = {}
 
     def set_path(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON
-        """Set a path below the spec; the parent of the last step exists."""
+        """Set the value at a path in the spec; the parent of the last step must exist."""
         place: Any = self._copy_once(self.spec)
         self.spec = place
         for step in steps[:-1]:
@@ -61,9 +61,9 @@ class Filler:
 
 
 def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec") -> Raw:
-    """Return the spec of a job with all defaults; findings get the patch and warnings.
+    """Return the spec of a job with all defaults; the patch and warnings are added to findings.
 
-    A field of the wrong type stays as it is: validation denies it by name.
+    A field of the wrong type is not changed: validation denies it by name.
     """
     filler = Filler(spec, findings, path)
     if not filler.spec.get("queue"):
@@ -86,8 +86,8 @@ def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec
 def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_whole: bool) -> Raw:
     """Return an updated spec with the defaults that the update has dropped.
 
-    `kubectl apply` sends the list of tasks as the manifest has it, without what was filled in.
-    `is_whole`: the manifest says nothing of `minAvailable`, so all pods are needed as before.
+    `kubectl apply` sends the list of tasks from the manifest, without the defaults.
+    is_whole: the manifest does not set `minAvailable`, so its default follows the tasks' total.
     """
     filler = Filler(fill_in(new, settings, findings), findings)
     _keep_claims(filler, old.get("volumes"))
@@ -99,7 +99,7 @@ def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_who
 
 
 def _keep_claims(filler: Filler, before: object) -> None:
-    """Keep the names of claims that the controller has made for volumes."""
+    """Keep the names of claims that the controller has created for volumes."""
     volumes = filler.spec.get("volumes")
     if not isinstance(volumes, list) or not isinstance(before, list):
         return
@@ -128,7 +128,7 @@ def _fill_task(filler: Filler, index: int, task: Raw) -> None:
 
 
 def _minimum(task: Raw) -> int:
-    """Return the default of a task's `minAvailable`, as `api.job` reads it."""
+    """Return the default of a task's `minAvailable`, by the same rule as `api.job`."""
     partition = task.get("partitionPolicy")
     if isinstance(partition, dict):
         minimum = _number(partition.get("minPartitions")) * _number(partition.get("partitionSize"))
@@ -143,7 +143,7 @@ def _total_minimum(tasks: object) -> int:
 
 
 def _number(value: object) -> int:
-    """Return a number of pods; 0 for another type, which validation denies."""
+    """Return a number of pods; 0 for a value of another type, which validation denies."""
     return value if type(value) is int and value > 0 else 0
 
 
@@ -173,12 +173,12 @@ def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> Non
     names = ", ".join(sorted(missing))
     filler.warn(
         f"{_format_path(place)}.resources.limits",
-        f"{names} was only in requests; Kubernetes wants devices in limits, so it was copied",
+        f"{names} was only in requests; Kubernetes requires devices in limits, so it was copied",
     )
 
 
 def _is_extended(resource: str) -> bool:
-    """Whether a resource is a device of a vendor, such as nvidia.com/gpu."""
+    """Return whether a resource is an extended resource, such as nvidia.com/gpu."""
     return "/" in resource and "kubernetes.io/" not in resource.removeprefix("requests.")
 
 

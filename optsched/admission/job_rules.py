@@ -39,9 +39,9 @@ _CONFLICT: Final = (
 
 
 def check_job_spec(raw: Raw, name: str, review: Review, path: str = "spec") -> JobSpec:
-    """Return the spec of a new job; reports every mistake in it but for those in its queue.
+    """Return the spec of a new job, and report every mistake in it except in its queue.
 
-    name: of the job. path: of the spec.
+    name: the name of the job. path: the path of the spec in messages.
     """
     errors: list[FieldError] = []
     tasks = raw.get("tasks")
@@ -186,7 +186,7 @@ def _check_plugins(spec: JobSpec, review: Review, path: str) -> None:
 
 
 def _check_mpi(spec: JobSpec, path: str, findings: Findings) -> None:
-    """Deny a job without its master task; a master can do without workers, as in Volcano."""
+    """Deny an mpi job without its master task; as in Volcano, missing workers are a warning."""
     tasks = [task.name for task in spec.tasks]
     for role, report in (("master", findings.deny), ("worker", findings.warn)):
         name = argument_of(spec.plugins["mpi"], role, role)
@@ -212,7 +212,7 @@ def _check_volumes(volumes: tuple[JobVolume, ...], path: str, findings: Findings
     for position, volume in enumerate(volumes):
         where, target = f"{path}[{position}]", volume.mount_path
         if not target:
-            findings.deny(f"mountPath is required: {where}.mountPath; write where it is seen")
+            findings.deny(f"mountPath is required: {where}.mountPath; write the path of the mount")
         elif target in seen:
             findings.deny(f"duplicated mountPath: {target}: {where}.mountPath; use it once")
         seen.add(target)
@@ -238,7 +238,7 @@ def _warn_of_priority(spec: JobSpec, review: Review, path: str) -> None:
     if name and not review.world.has_priority_class(name):
         review.warn(
             f"{path}.priorityClassName: there is no {PRIORITY_CLASS.kind} {name}; "
-            "pods cannot be made until there is"
+            "pods cannot be created until it exists"
         )
 
 
@@ -271,7 +271,7 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
         elif policy.exit_code is not None:
             if policy.exit_code == 0:
                 findings.deny(
-                    f"0 is not a valid error code: {where}.exitCode; write that of a failure, "
+                    f"0 is not a valid error code: {where}.exitCode; write the code of a failure, "
                     "such as 1"
                 )
             elif policy.exit_code in seen_codes:
@@ -295,7 +295,7 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
 
 
 def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return a cycle, with its first name again at the end; empty if there is none.
+    """Return the names of a cycle, the first name repeated at the end; empty without a cycle.
 
     Takes linear time. Names without dependencies may be missing from the mapping.
     """

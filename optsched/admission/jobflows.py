@@ -1,7 +1,7 @@
-"""JobFlows and JobTemplates: jobs that follow one another, and their templates.
+"""Validation of JobFlows and JobTemplates.
 
-Source: pkg/webhooks/admission/jobflows. This project checks patches and templates too: their
-mistakes would show only once the job is made.
+Source: pkg/webhooks/admission/jobflows. In addition to Volcano, patches and templates are checked:
+their mistakes would otherwise appear only when the job is created.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOT_DAG: Final = "jobflow flow is not dag"
 
 
 def validate(review: Review) -> None:
-    """Deny a JobFlow that could never end; updates of metadata alone are allowed."""
+    """Deny a JobFlow that could never end; updates of only metadata are always allowed."""
     if review.request.action is Action.DELETE or not review.is_spec_changed:
         return
     flow, errors = parse_jobflow(as_parsed(review.request))
@@ -51,15 +51,15 @@ def validate_template(review: Review) -> None:
     job = check_job_spec(filled, name_of(review.request), review)
     queue = review.world.queue(job.queue)
     if queue is None:
-        review.warn(f"spec.queue: there is no queue {job.queue}; no job can be made until it is")
+        review.warn(f"spec.queue: there is no queue {job.queue}; no job can be created until it is")
     else:
         check_access(queue, review)
 
 
 def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
-    """Check that targets exist and that no flow waits for itself.
+    """Check that targets exist and that no flow waits for itself, even indirectly.
 
-    A name may come twice: the last entry counts here, as in the map that Volcano fills.
+    A name may occur twice: then the last entry counts, as in Volcano.
     """
     waits: dict[str, tuple[str, ...]] = {flow.name: flow.targets for flow in flows}
     known = list(waits)
@@ -91,7 +91,7 @@ def _check_patch(flow: Flow, path: str, findings: Findings) -> None:
 def _check_template(flow: Flow, path: str, review: Review) -> None:
     named = review.world.template_queue(review.request.namespace, flow.name)
     if named is None:
-        review.warn(f"{path}: there is no JobTemplate {flow.name}; its job waits for it")
+        review.warn(f"{path}: there is no JobTemplate {flow.name}; the job waits for this template")
     queue = review.world.queue(str(flow.patch.get("queue") or named or ""))
     if queue is not None:
         check_access(queue, review)

@@ -77,14 +77,14 @@ def _has_other_classes(request: Request, name: object) -> bool:
 
 
 def name_of(request: Request) -> str:
-    """Return the name of the object; a generated name has the length that it will have."""
+    """Return the name of the object, or a placeholder with the length of its generated name."""
     meta = get_mapping(request.obj, "metadata")
     made_up = f"{meta.get('generateName') or ''}xxxxx"
     return request.name or str(meta.get("name") or made_up)
 
 
 def as_parsed(request: Request) -> Raw:
-    """Return the object with a name and without a status, as parsers expect it."""
+    """Return the object with a name and without its status, as parsers expect it."""
     obj = {name: part for name, part in (request.obj or {}).items() if name != "status"}
     return {**obj, "metadata": {**get_mapping(obj, "metadata"), "name": name_of(request)}}
 
@@ -103,11 +103,11 @@ def _check_change(review: Review) -> None:
     num_old, num_new = (len(_list_mappings(spec, "tasks")) for spec in (old, new))
     if num_old != num_new:
         review.deny(
-            f"job updates may not add or remove tasks: spec.tasks had {num_old}, {num_new} are "
-            "new; make another job"
+            f"job updates may not add or remove tasks: spec.tasks had {num_old}, the update has "
+            f"{num_new}; create another job"
         )
         return
-    # Defaults that admission fills in are no change: a manifest that is applied again lacks them.
+    # Defaults are not changes: a manifest that is applied again lacks those of admission.
     before, after = (
         _immutable_fields(fill_in(spec, review.settings, Findings())) for spec in (old, new)
     )
@@ -157,7 +157,7 @@ def _immutable_fields(spec: Raw) -> Raw:
 
 
 def _without_made_name(volume: dict[str, Any]) -> dict[str, Any]:
-    # The controller writes the name of a claim that it makes into the spec.
+    # The controller writes the names of claims that it creates into the spec.
     if volume.get("volumeClaim") is None:
         return volume
     return {name: value for name, value in volume.items() if name != "volumeClaimName"}

@@ -1,8 +1,8 @@
-"""Limits on what one review may hold, so that its cost stays in proportion to its size.
+"""Limits on the objects of a review, so that its cost stays proportional to its size.
 
-An API server takes objects of 3 MiB. Most objects have a value for every 20 bytes or more, so
-these limits refuse none that a cluster could run. `review.count_values` counts values of the text
-before it is decoded, `check_shape` at the decoded object, `check_count` at single lists.
+An API server accepts objects of 3 MiB. Most objects have at most one value per 20 bytes, so these
+limits refuse no object that a cluster could run. `review.count_values` counts values in the text
+before it is decoded, `check_shape` in the decoded object, and `check_count` in single lists.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from optsched.admission.findings import Findings
 
 MAX_DEPTH: Final = 32
-"""Lists and mappings inside of one another; no field of a pod is below the twentieth."""
+"""Maximum depth of nested lists and mappings; no field of a pod is deeper than 20 levels."""
 MAX_FIELD_NAME: Final = 320
-"""Characters of a field's name; Kubernetes' longest, that of an annotation, has 317."""
+"""Maximum characters of a field name; the longest in Kubernetes, of annotations, have 317."""
 
 MAX_TASKS: Final = 1000
 MAX_CONTAINERS: Final = 500
@@ -31,7 +31,7 @@ _MANAGED: Final = "managedFields"
 def check_shape(obj: object, name: str, findings: Findings) -> None:
     """Deny an object that is too large, too deep or has field names that are too long.
 
-    name: of the object in the review. Raises `ReviewEnded` for the first problem.
+    name: the object's name in messages. Raises `ReviewEnded` for the first problem.
     """
     num_values, depth, level = 0, 0, [obj]
     while level:
@@ -55,12 +55,12 @@ def _child_values(value: object, name: str, findings: Findings) -> Any:  # noqa:
                 f"write at most {MAX_FIELD_NAME}"
             )
     if _MANAGED in value:
-        # Names there are made of values, by the API server; no rule reads them.
+        # The API server derives field names in managedFields from values, and no rule reads them.
         return [each for field, each in value.items() if field != _MANAGED]
     return value.values()
 
 
 def check_count(path: str, number: int, most: int, findings: Findings) -> None:
-    """Deny a list that is too long, worded as Kubernetes does; raises `ReviewEnded`."""
+    """Deny a list that is too long, with Kubernetes' message; raises `ReviewEnded`."""
     if number > most:
         findings.end(f"{path}: Too many: {number}: must have at most {most} items")

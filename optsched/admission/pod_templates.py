@@ -1,6 +1,6 @@
-"""Pod templates: the API server validates them, by a dry run of a PodTemplate.
+"""Validation of pod templates by the API server, in a dry run of a PodTemplate.
 
-Its answer is translated here into findings that name fields of the object under review.
+This module translates the server's answer into findings that name fields of the reviewed object.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _JSON_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
 
 
 def check_template(template: Mapping[str, Any], path: str, review: Review) -> None:
-    """Report what the API server has against a pod template.
+    """Report the API server's errors and warnings about a pod template.
 
-    path: of the template in the object under review, such as spec.tasks[0].template.
+    path: the template's path in the reviewed object, such as spec.tasks[0].template.
     """
     spec = get_mapping(template, "spec")
     for name, most in _MAX_ITEMS.items():
@@ -71,7 +71,7 @@ def check_template(template: Mapping[str, Any], path: str, review: Review) -> No
 
 
 def containers_of(template: Mapping[str, Any]) -> Iterator[tuple[str, Raw]]:
-    """Yield init containers and containers of a template, each with its path in the pod's spec."""
+    """Yield the path in the pod's spec and the value of each init container and container."""
     spec = get_mapping(template, "spec")
     for kind in ("initContainers", "containers"):
         containers = spec.get(kind)
@@ -87,9 +87,9 @@ def _field_below_root(field: str) -> str:
 
 
 def _locate_decoding_error(message: str, template: Raw, path: str) -> Iterator[str]:
-    """Yield a sentence for each field that may be the one that could not be decoded.
+    """Yield a sentence for each field that the API server may have failed to decode.
 
-    The API server names neither the index in a list nor the field of a quantity.
+    The API server does not name the index in a list, nor the field of a quantity.
     """
     reason = message.partition("cannot be handled as a PodTemplate: ")[2] or message
     type_error = _TYPE_ERROR.search(reason)
@@ -112,7 +112,7 @@ def _locate_decoding_error(message: str, template: Raw, path: str) -> Iterator[s
 
 
 def _values_at(value: object, names: list[str], path: str) -> Iterator[tuple[str, object]]:
-    """Yield the values under a path of field names, through every list and mapping at its end."""
+    """Yield path and value of all matches of field names, including elements of lists and maps."""
     if isinstance(value, list):
         for index, each in enumerate(value):
             yield from _values_at(each, names, f"{path}[{index}]")
@@ -125,7 +125,7 @@ def _values_at(value: object, names: list[str], path: str) -> Iterator[tuple[str
 
 
 def _amounts_in(value: object, path: str) -> Iterator[tuple[str, object]]:
-    """Yield all quantities of a template."""
+    """Yield path and value of all quantities of a template."""
     if isinstance(value, list):
         for index, each in enumerate(value):
             yield from _amounts_in(each, f"{path}[{index}]")

@@ -1,7 +1,7 @@
-"""PodGroups: defaults and checks when they are created or change their queue.
+"""Defaults and validation of PodGroups on creation and update.
 
-Source: pkg/webhooks/admission/podgroups. The check of a change of queue is optsched's own: without
-it a user could get round the lists of a queue.
+Source: pkg/webhooks/admission/podgroups. In addition to Volcano, a change of queue is checked:
+otherwise a user could evade the lists of a queue.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _TIER: Final = "highestTierName"
 
 
 def mutate(review: Review) -> None:
-    """Give a PodGroup the queue of its namespace, record who submits it, guard its status.
+    """Set a PodGroup's queue by its namespace, record its submitter, and protect its status.
 
-    The status is no subresource. A tenant who wrote the phase `Inqueue` would let a gang in, and
-    keep out others of the queue that `minResources` leaves no capacity.
+    The status is not a subresource. A tenant who writes the phase `Inqueue` would admit a gang,
+    whose `minResources` could then exclude other gangs of the queue.
     """
     obj = review.request.obj or {}
     known = (review.request.old or {}).get("status")
@@ -89,7 +89,7 @@ def validate(review: Review) -> None:
             warn_of_lift(group.priority_class, review)
     if old is None or old.queue != group.queue:
         queue = check_queue(group.queue, POD_GROUP, review)
-        # Controllers name PodGroups that they make after UIDs, which pods can not name before.
+        # Controllers name PodGroups after UIDs, so no pod can name such a PodGroup in advance.
         is_made = is_trusted and review.request.action is Action.CREATE
         if queue is not None and is_restricted(queue, review.settings) and not is_made:
             name = group.meta.name
@@ -122,26 +122,26 @@ def _group_of(pod: Raw) -> str:
 
 
 def _check_members(queue: Queue, review: Review, is_member: Callable[[Raw], bool]) -> None:
-    """Deny a PodGroup that pods name whose submitters may not use its queue."""
+    """Deny a PodGroup if a pod names it whose submitter may not use the PodGroup's queue."""
     for pod in review.answer(PodsQuestion(review.request.namespace), default=()):
         for subject in parse_submitters(record_of(pod)) if is_member(pod) else ():
             if not can_use_queue(queue, subject, review):
                 name = get_mapping(pod, "metadata").get("name")
                 review.deny(
-                    f"pod {name} of user {subject.user} names this PodGroup and may not use queue "
+                    f"pod {name} of user {subject.user} names this PodGroup, but may not use queue "
                     f"{queue.name}: delete the pod, or choose another name or queue"
                 )
 
 
 def _two_tiers(topology: NetworkTopology | None) -> str:
-    """Both tiers of a topology that names two; empty for others."""
+    """Return both tiers of a topology that sets two, or an empty string."""
     if topology is None or topology.highest_tier is None or not topology.highest_tier_name:
         return ""
     return f"{topology.highest_tier} and {topology.highest_tier_name}"
 
 
 def validate_upstream(review: Review) -> None:
-    """Deny a PodGroup of `scheduling.k8s.io` for a queue that its user may not use."""
+    """Deny a PodGroup of `scheduling.k8s.io` in a queue that its user may not use."""
     queue = review.world.queue(queue_of(review.request.obj))
     if (
         review.request.action is Action.DELETE
@@ -157,7 +157,7 @@ def validate_upstream(review: Review) -> None:
 
 
 def queue_of(obj: Raw | None) -> str:
-    """Return the queue that such a PodGroup names, or `default`."""
+    """Return the queue that a PodGroup of `scheduling.k8s.io` names, or `default`."""
     named = {
         "metadata": {"name": "x", **get_mapping(obj, "metadata")},
         "spec": get_mapping(obj, "spec"),

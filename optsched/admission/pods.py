@@ -1,6 +1,7 @@
-"""Pods: where those of a resource group run, and what optsched's own annotations say.
+"""Mutation of pods by resource groups and gates, and validation of their annotations.
 
-Source: pkg/webhooks/admission/pods. That the lists of a queue bind a bare pod too is ours.
+Source: pkg/webhooks/admission/pods. In addition to Volcano, the lists of a queue apply to bare
+pods, too.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ _SHOWN: Final = 60
 _MADE: Final = re.compile(
     rf"^{MADE_GROUP_PREFIX}|-[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}$"
 )
-"""Names of PodGroups that controllers make, for owners of pods and for jobs."""
+"""Matches names of PodGroups that controllers create, for owners of pods and for jobs."""
 
 
 def mutate(review: Review) -> None:
-    """Give a pod what its resource group has for it, its gate, and the record of its submitter."""
+    """Add the fields of its resource group, a queue gate and a record of its submitter to a pod."""
     annotations = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
     group = next(
         (
@@ -95,7 +96,7 @@ def _apply_resource_group(group: ResourceGroup, spec: Raw, findings: Findings) -
 
 
 def validate(review: Review) -> None:
-    """Deny a pod for a queue or PodGroup that its user may not use, and invalid annotations."""
+    """Deny a pod in a queue or PodGroup that its user may not use, and invalid annotations."""
     scheduler = get_mapping(review.request.obj, "spec").get("schedulerName")
     if (
         review.request.action is not Action.DELETE
@@ -135,9 +136,9 @@ def validate(review: Review) -> None:
 
 
 def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
-    """Deny a pod a queue that its submitter may not use, named by itself or by its PodGroup."""
+    """Deny a pod whose own queue, or whose PodGroup's queue, its submitter may not use."""
     if review.request.action is Action.CREATE and review.request.user in review.settings.trusted:
-        # A pod of a job, whose PodGroup was reviewed.
+        # The pod belongs to a job whose PodGroup was reviewed.
         return
     before = get_mapping(get_mapping(review.request.old, "metadata"), "annotations")
     named = annotations.get(QUEUE_NAME, "")
@@ -159,10 +160,10 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
 
 
 def _joined_group(annotations: Mapping[str, str], review: Review) -> str:
-    """Return the PodGroup that a new pod joins, and its queue; empty if there is none yet.
+    """Return a record of the PodGroup that a new pod joins and its queue; empty if none exists.
 
-    Roles may let the pod in. The scheduler does not know them: where another user creates the
-    PodGroup at the same moment, only this record shows that they were checked.
+    RBAC roles may admit the pod, but the scheduler does not know them. If another user creates the
+    PodGroup at the same time, only this record shows whether the roles were checked.
     """
     space = review.request.namespace
     upstream = group_named_by(get_mapping(review.request.obj, "spec"))
@@ -187,8 +188,8 @@ def _check_group(name: str, review: Review) -> None:
             check_access(queue, review)
     elif review.request.user not in review.settings.trusted and _MADE.search(name):
         review.deny(
-            f"there is no PodGroup {name}: controllers make those whose names hold a UID, and add "
-            "their pods themselves; leave the annotation out"
+            f"there is no PodGroup {name}: only controllers create PodGroups with a UID in the "
+            "name, and add the pods themselves; leave the annotation out"
         )
 
 

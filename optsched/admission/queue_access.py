@@ -1,9 +1,9 @@
-"""Access to queues: a queue exists, is open, and its lists or roles admit the user.
+"""Access to queues: the queue exists and is open, and its lists or RBAC roles admit the user.
 
-The lists are ours: annotations `optsched.io/users`, `optsched.io/groups` and
-`optsched.io/namespaces` of a queue, names with commas between. A queue without any of them is for
-everybody, unless settings ask for the right `use` of queues (`Settings.checks_use`): then a list or
-a role has to let a user in.
+In addition to Volcano, a queue may have lists: comma-separated names in its annotations
+`optsched.io/users`, `optsched.io/groups` and `optsched.io/namespaces`. A queue without lists admits
+every user, unless the settings require the right `use` of queues (`Settings.checks_use`). Then a
+list or a role has to admit the user.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from optsched.api.wellknown import Subject
 
 USE: Final = "use"
-"""The verb on queues by which plain RBAC lets users in."""
+"""The RBAC verb on queues by which roles admit users."""
 
 _MOST_NAMES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How Volcano's sentences name what is submitted: `can only submit {noun} to queue`."""
+    """The words of Volcano's messages for a submitted kind: `can only submit {noun} to queue`."""
 
     missing: str
     noun: str
@@ -47,7 +47,7 @@ POD_GROUP: Final = Words("unable to find queue", "PodGroup")
 
 
 def check_queue(name: str, words: Words, review: Review) -> Queue | None:
-    """Deny work for a queue that is not there, not open or not for this user; gives the queue."""
+    """Return a queue, or None if it does not exist; deny a missing, closed or forbidden queue."""
     queue = review.world.queue(name)
     if queue is None:
         review.deny(
@@ -67,7 +67,7 @@ def check_queue(name: str, words: Words, review: Review) -> Queue | None:
 
 
 def check_leaf(queue: Queue, review: Review) -> None:
-    """Deny work for the root and for queues that others are part of."""
+    """Deny a job for the root queue, or for a queue with child queues."""
     children = review.world.children(queue.name)
     if queue.name == ROOT_QUEUE:
         review.deny(f"can not submit job to root queue: spec.queue; {_open_queues(review.world)}")
@@ -91,7 +91,7 @@ def has_restricted_queues(world: World, settings: Settings) -> bool:
 
 
 def check_access(queue: Queue, review: Review) -> None:
-    """Deny work of a user whom no list of a queue names and who lacks the right `use`."""
+    """Deny a user whom no list of a restricted queue names and who lacks the right `use`."""
     if not is_restricted(queue, review.settings):
         return
     subjects = subjects_of(review.request, review.settings)
@@ -99,12 +99,12 @@ def check_access(queue: Queue, review: Review) -> None:
         if not can_use_queue(queue, subject, review):
             _deny(queue, f"user {subject.user}", review)
     if not subjects and review.request.namespace not in queue.access_lists[QUEUE_NAMESPACES]:
-        unknown = f"the unknown submitter (no annotation {SUBMITTER}; submit it again)"
+        unknown = f"an unknown submitter (no annotation {SUBMITTER}: submit again)"
         _deny(queue, unknown, review)
 
 
 def can_use_queue(queue: Queue, subject: Subject, review: Review) -> bool:
-    """Return whether a subject may use a queue; true while the question is open."""
+    """Return whether a subject may use a queue; true until the API server has answered."""
     is_listed = queue.lists(subject, review.request.namespace)
     if is_listed or not is_restricted(queue, review.settings):
         return True
@@ -130,7 +130,7 @@ def _deny(queue: Queue, who: str, review: Review) -> None:
 def _suggest_queue(name: str, world: World) -> str:
     manifest = {"apiVersion": QUEUE.api_version, "kind": QUEUE.kind, "metadata": {"name": name}}
     text = json.dumps(manifest, separators=(",", ":"))
-    return f"{_open_queues(world)}, or make it: echo '{text}' | kubectl create -f -"
+    return f"{_open_queues(world)}, or create it: echo '{text}' | kubectl create -f -"
 
 
 def _open_queues(world: World) -> str:

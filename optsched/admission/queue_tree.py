@@ -1,8 +1,8 @@
 """Validation of the queue hierarchy: parents, children, and their resources.
 
-Source: pkg/webhooks/admission/queues/validate/validate_queue.go. A resource
-that a parent does not list as deserved or guaranteed counts as 0. One that no ancestor lists as
-capability has no limit.
+Source: pkg/webhooks/admission/queues/validate/validate_queue.go. A resource counts as 0 if a
+parent does not list it as deserved or guaranteed. A resource has no limit if no ancestor lists it
+as capability.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_deletion(name: str, review: Review) -> None:
-    """Deny the deletion of a built-in queue, or of one with children or pods."""
+    """Deny the deletion of a built-in queue, or of a queue with children or pods."""
     if name in (DEFAULT_QUEUE, ROOT_QUEUE):
         review.deny(f"{name} queue can not be deleted: close it, or set its capability to 0")
         return
@@ -44,7 +44,7 @@ def check_deletion(name: str, review: Review) -> None:
 
 
 def check_parent(queue: Queue, review: Review) -> bool:
-    """Return whether a queue may have the parent that it names; reports why not."""
+    """Return whether a queue may have the parent that it names, and report why it may not."""
     name = queue.parent
     if name in ("", ROOT_QUEUE):
         return True
@@ -55,7 +55,7 @@ def check_parent(queue: Queue, review: Review) -> bool:
     if parent is None:
         review.deny(
             f"failed to get parent queue of queue {queue.name}: spec.parent: there is no queue "
-            f"{name}; make it first"
+            f"{name}; create it first"
         )
         review.rests_on(QUEUE, name)
         return False
@@ -63,7 +63,7 @@ def check_parent(queue: Queue, review: Review) -> bool:
     if queue.name in above:
         review.deny(
             f"queue {queue.name} cannot use itself as parent: spec.parent: "
-            f"{queue.parent} is below it"
+            f"{queue.parent} is its descendant"
         )
     elif (
         len(above) + 1 + _subtree_height(queue.name, review.world) > review.settings.max_queue_depth
@@ -84,7 +84,7 @@ def check_parent(queue: Queue, review: Review) -> bool:
 
 
 def _subtree_height(name: str, world: World) -> int:
-    """Return the number of levels below a queue; older trees may have cycles."""
+    """Return the number of levels below a queue; the tree may have cycles."""
     seen, level, height = {name}, [name], 0
     while True:
         below = [child.name for each in level for child in world.children(each)]
@@ -96,7 +96,7 @@ def _subtree_height(name: str, world: World) -> int:
 
 
 def _ancestors(queue: Queue, world: World) -> Iterator[Queue]:
-    """Yield the ancestors of a queue without the root, nearest first, each once."""
+    """Yield the ancestors of a queue without the root, nearest first, each only once."""
     seen: set[str] = set()
     above = world.queue(queue.parent)
     while above is not None and above.name not in seen and above.name != ROOT_QUEUE:
@@ -106,7 +106,7 @@ def _ancestors(queue: Queue, world: World) -> Iterator[Queue]:
 
 
 def check_resources_of_tree(queue: Queue, review: Review) -> None:
-    """Check resources of a queue against those of its ancestors, siblings and children."""
+    """Check a queue's resources against those of its ancestors, siblings and descendants."""
     for resource, amount in sorted(queue.capability.items()):
         limiting = next(
             (each for each in _ancestors(queue, review.world) if each.capability.get(resource)),

@@ -1,7 +1,7 @@
-"""Queues: defaults on creation; validation on creation, update and deletion.
+"""Queues: defaults on creation, and validation on creation, update and deletion.
 
-Two things are ours: a guarantee without a deserved amount is accepted with a warning, as it was
-before Volcano 1.14, and a queue without a parent gets the root here, not from a controller.
+Two rules differ from Volcano. A guarantee without a deserved amount is accepted with a warning, as
+before Volcano 1.14. A queue without a parent gets the root queue here, not from a controller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _RESOURCES: Final = ("capability", "deserved", "guarantee")
 _FLOOR: Final = "is below the guarantee"
-"""In Volcano's words, so the parser's own messages are dropped."""
+"""Start of the parser's messages that are dropped, because this module has Volcano's messages."""
 
 
 def mutate(review: Review) -> None:
@@ -51,7 +51,7 @@ def mutate(review: Review) -> None:
 
 
 def _add_root_to_hierarchy(annotations: Mapping[str, object], findings: Findings) -> None:
-    """Begin the path at the root, and the weights with its weight where the path is without it."""
+    """Add the root queue and its weight to a hierarchy whose path does not begin at the root."""
     path, weights = annotations.get(HIERARCHY), annotations.get(HIERARCHY_WEIGHTS)
     if not isinstance(path, str) or not path or path.split("/")[0] == ROOT_QUEUE:
         return
@@ -61,7 +61,7 @@ def _add_root_to_hierarchy(annotations: Mapping[str, object], findings: Findings
 
 
 def validate(review: Review) -> None:
-    """Deny an invalid queue, or the deletion of one that is in use."""
+    """Deny an invalid queue, or the deletion of a queue in use."""
     if review.request.action is Action.DELETE:
         check_deletion(review.request.name, review)
         return
@@ -92,7 +92,7 @@ def validate(review: Review) -> None:
 
 
 def _is_unchanged(old: Raw, new: Raw) -> bool:
-    """Return whether an update leaves all validated fields as they are."""
+    """Return whether an update changes no validated field."""
     pairs = [get_mapping(get_mapping(each, "metadata"), "annotations") for each in (old, new)]
     return old.get("spec") == new.get("spec") and all(
         pairs[0].get(key) == pairs[1].get(key) for key in (HIERARCHY, HIERARCHY_WEIGHTS)
@@ -100,7 +100,7 @@ def _is_unchanged(old: Raw, new: Raw) -> bool:
 
 
 def _warn_of_parts(spec: Mapping[str, object], findings: Findings) -> None:
-    """Warn of shares with parts of devices, which Volcano accepts and no pod can use."""
+    """Warn of fractions of devices, which Volcano accepts in queues, but no pod can use."""
     guarantee = get_mapping(get_mapping(spec, "guarantee"), "resource")
     lists = {name: get_mapping(spec, name) for name in ("capability", "deserved")}
     for name, amounts in {**lists, "guarantee.resource": guarantee}.items():
@@ -147,7 +147,7 @@ def _invalid(
 
 
 def _check_hierarchy(queue: Queue, review: Review) -> None:
-    """Check the hierarchy that is written in annotations, Volcano's older notation."""
+    """Check the hierarchy in annotations, which are Volcano's older notation."""
     path, weights = queue.hierarchy, queue.hierarchy_weights
     if not path and not weights:
         return
@@ -167,7 +167,7 @@ def _check_hierarchy(queue: Queue, review: Review) -> None:
                 f"{where}[{HIERARCHY}]",
                 path,
                 f"{path} is not allowed to be in the sub path of {other.hierarchy} of queue "
-                f"{other.name}: work goes to the ends of paths only",
+                f"{other.name}: only queues at the ends of paths accept jobs",
             )
             review.rests_on(QUEUE, other.name)
 

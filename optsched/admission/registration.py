@@ -1,6 +1,6 @@
 """Webhook configurations under Volcano's names: which requests an API server sends, and where.
 
-The policy is Fail: what cannot be reviewed is refused.
+The failure policy is Fail: a request that cannot be reviewed is denied.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SYSTEM: Final = ("kube-system", NAMESPACE)
 
 
 def configuration_ref(service: Service, name: str = SERVICE_NAME) -> Ref:
-    """Return the reference of the configuration for a path; name: of the webhook's Service."""
+    """Return the reference of a path's configuration; name: the name of the webhook's Service."""
     kind = (
         MUTATING_WEBHOOK_CONFIGURATION if service.is_mutating else VALIDATING_WEBHOOK_CONFIGURATION
     )
@@ -34,7 +34,7 @@ def configuration_ref(service: Service, name: str = SERVICE_NAME) -> Ref:
 
 
 def configuration(service: Service, namespace: str = NAMESPACE, name: str = SERVICE_NAME) -> Raw:
-    """Return the configuration for a path; the server fills in its authority itself."""
+    """Return the configuration of a path without the authority, which the webhook server adds."""
     ref = configuration_ref(service, name)
     where = {"namespace": namespace, "name": name, "path": service.path, "port": PORT}
     return {
@@ -70,7 +70,7 @@ def _match_rule(service: Service) -> dict[str, Any]:
 
 
 def _namespace_selector(service: Service) -> dict[str, Any]:
-    """Return a selector that excludes pods of the control plane, which start without a webhook."""
+    """Return a selector that excludes system pods, which have to start without the webhook."""
     if service.kind != POD:
         return {}
     expression = {

@@ -1,7 +1,7 @@
-"""Resource groups: where pods of a namespace, or with an annotation, run.
+"""Resource groups decide where pods of a namespace, or with an annotation, run.
 
-Source: pkg/webhooks/config/admission.go and pkg/webhooks/admission/pods/mutate. The file is that of
-Volcano's `--admission-conf`.
+Source: pkg/webhooks/config/admission.go and pkg/webhooks/admission/pods/mutate. The file has the
+format of Volcano's `--admission-conf`.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _GROUPS: Final = "resourceGroups"
 _NAMESPACE, _ANNOTATION = "namespace", "annotation"
 
 _GROUP: Final = record(
-    "Pods that belong together, and what they get.",
+    "A group of pods, and the fields that these pods get.",
     resourceGroup=text("Name of the group."),
     object=record(
-        "Which pods belong to it.",
-        key=text("What is compared.", enum=[_NAMESPACE, _ANNOTATION]),
+        "The pods that belong to the group.",
+        key=text("What `value` is compared with.", enum=[_NAMESPACE, _ANNOTATION]),
         value=texts("Namespaces, or annotations as `key: value`."),
     ),
     schedulerName=text("Scheduler that the pods get."),
     labels=mapping("Labels of nodes that the pods get as their selector.", {"type": "string"}),
     tolerations=listing("Tolerations that the pods get.", plain("One toleration.")),
-    affinity=text("Affinity that pods without one get, in JSON."),
+    affinity=text("Affinity in JSON that pods without an affinity get."),
 )
 _FILE: Final = record(
-    "What `--admission-conf` names.", resourceGroups=listing("The groups, in order.", _GROUP)
+    "The file of `--admission-conf`.", resourceGroups=listing("The groups, in order.", _GROUP)
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """Pods of some namespaces, or with one of some annotations, and what they get.
+    """A group of pods, by namespaces or by annotations, and the fields that these pods get.
 
-    namespaces: empty where annotations are compared. affinity: empty for none.
+    namespaces: empty if annotations are compared. affinity: empty for no affinity.
     """
 
     name: str
@@ -57,14 +57,14 @@ class ResourceGroup:
     affinity: Mapping[str, Any] = field(default_factory=dict)
 
     def matches_pod(self, namespace: str, annotations: Mapping[str, str]) -> bool:
-        """Whether a pod belongs to it."""
+        """Return whether a pod belongs to the group."""
         if self.namespaces:
             return namespace in self.namespaces
         return not self.annotations.isdisjoint(annotations.items())
 
 
 class GroupsError(ValueError):
-    """A file of resource groups that can not be read; its text names every mistake."""
+    """Raised for an invalid resource groups file; the message names every mistake."""
 
 
 def read_resource_groups(content: str) -> tuple[ResourceGroup, ...]:
@@ -86,11 +86,11 @@ def read_resource_groups(content: str) -> tuple[ResourceGroup, ...]:
 def parse_resource_groups(
     obj: object,
 ) -> tuple[tuple[ResourceGroup, ...], tuple[FieldError, ...]]:
-    """Return the groups in a configuration, and its mistakes."""
+    """Return the groups in a decoded configuration, and its mistakes."""
     errors: list[FieldError] = []
     whole = Fields(obj, _FILE, "", errors)
     if isinstance(obj, dict) and obj and _GROUPS not in obj:
-        whole.reject(_GROUPS, None, f"is missing: the file has {', '.join(map(str, obj))} alone")
+        whole.reject(_GROUPS, None, f"is missing: the file only has {', '.join(map(str, obj))}")
     return tuple(_group(each) for each in whole.records(_GROUPS)), tuple(errors)
 
 

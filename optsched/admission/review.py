@@ -1,4 +1,4 @@
-"""AdmissionReviews (admission.k8s.io/v1): requests and responses."""
+"""Requests and responses in AdmissionReviews (admission.k8s.io/v1)."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ Operation = dict[str, Any]
 
 
 MAX_VALUES: Final = 100_000
-"""Values in one object: numbers, texts, lists and mappings."""
+"""Maximum number of values in one object: numbers, texts, lists and mappings."""
 MAX_VALUES_OF_REVIEW: Final = 4 * MAX_VALUES
-"""Values in one text as `count_values` counts them: the object and its old state."""
+"""Maximum result of `count_values` for one review, which holds an object and its old state."""
 
 
 def count_values(text: bytes) -> int:
-    """Return the number of commas and brackets outside of texts, in one pass.
+    """Return the number of commas and opening brackets outside of strings, in linear time.
 
-    A JSON text has at most one value more than that, and at least half as many. They are counted
-    before values are made: a text of 8 MiB can hold four million lists.
+    JSON has at most one value more than this number, and at least half as many values. They are
+    counted before decoding, because 8 MiB of JSON can hold four million lists.
     """
     plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     num_quotes = plain.count(b'"')
     if num_quotes > 4 * MAX_VALUES_OF_REVIEW:
-        # Each value has at most two texts, itself and its name.
+        # Each value has at most two strings, itself and its name.
         return num_quotes // 4
     outside = b"".join(plain.split(b'"')[::2])
     return outside.count(b",") + outside.count(b"[") + outside.count(b"{")
 
 
 class MalformedReview(ValueError):
-    """A body that is no AdmissionReview; uid: of the request, or empty."""
+    """Raised for a body that is no AdmissionReview; uid: the request's UID, or empty."""
 
     def __init__(self, problem: str, uid: str = "") -> None:
         super().__init__(problem)
@@ -57,7 +57,7 @@ class MalformedReview(ValueError):
 
 
 class TooLarge(MalformedReview):
-    """A body with too many values to decode."""
+    """Raised for a body with too many values to decode."""
 
 
 class Action(StrEnum):
@@ -70,7 +70,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """The resource of a request, as paths of the API name it."""
+    """The resource of a request, as API paths name it."""
 
     group: str
     version: str
@@ -82,10 +82,10 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class AccessQuestion:
-    """Whether a subject has a right (SubjectAccessReview); the answer is a bool.
+    """The question whether a subject has a right (SubjectAccessReview); the answer is a bool.
 
-    namespace: in which the right may be granted too; empty for cluster-wide grants alone.
-    subresource: such as binding; empty for the object itself.
+    namespace: a namespace in which the right may be granted; empty for only cluster-wide grants.
+    subresource: a subresource such as `binding`; empty for the object itself.
     """
 
     subject: Subject
@@ -98,23 +98,24 @@ class AccessQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ObjectQuestion:
-    """The current state of an object; the answer is the object, or None if there is none."""
+    """The question for an object's current state; the answer is the object, or None."""
 
     ref: Ref
 
 
 @dataclass(frozen=True, slots=True)
 class PodsQuestion:
-    """The pods of a namespace; the answer is a tuple of pods."""
+    """The question for the pods of a namespace; the answer is a tuple of pods."""
 
     namespace: str
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateQuestion:
-    """Whether the API server accepts a pod template; the answer is a `TemplateVerdict`.
+    """The question whether the API server accepts a pod template.
 
-    Equal templates are one question, known by the digest of their canonical JSON.
+    The answer is a `TemplateVerdict`. Equal templates are the same question: it is compared by the
+    digest of the template's canonical JSON.
     """
 
     digest: str
@@ -123,10 +124,10 @@ class TemplateQuestion:
 
 @dataclass(frozen=True, slots=True)
 class TemplateVerdict:
-    """The result of validating a pod template by the API server.
+    """The result of the API server's validation of a pod template.
 
     errors: pairs of a field, such as template.spec.containers, and a message; the field is empty
-    where the server names none. Without errors the template is valid.
+    if the server does not name it. Without errors the template is valid.
     """
 
     errors: tuple[tuple[str, str], ...] = ()
@@ -134,16 +135,16 @@ class TemplateVerdict:
 
 
 Question: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion | TemplateQuestion
-"""A question to the API server; its answer comes with the next review of the request."""
+"""A question to the API server; the next review of the request has its answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request to create, update or delete an object.
 
-    obj: the object as it would be; empty for DELETE. old: the object as it is; empty for CREATE.
-    manager: `fieldManager` of a patch.
-    answers: to the questions that earlier reviews of this request have raised.
+    obj: the object after the request; None for DELETE. old: the current object; None for CREATE.
+    manager: the `fieldManager` of a patch.
+    answers: the answers to questions of earlier reviews of this request.
     """
 
     uid: str
@@ -163,8 +164,9 @@ class Request:
 class Response:
     """The response to a request: problems, a patch and warnings.
 
-    problems: why not; empty where it may. rests_on: objects on which a denial rests; a newer
-    look at them may change it. questions: without answers to them nothing is allowed.
+    problems: the reasons of a denial; empty if there are none.
+    rests_on: the objects on which a denial depends; their newer state may change it.
+    questions: the questions that must be answered before the request can be allowed.
     """
 
     problems: tuple[str, ...] = ()
@@ -175,15 +177,16 @@ class Response:
 
     @property
     def allowed(self) -> bool:
-        """Whether it may be done."""
+        """Whether the request is allowed."""
         return not self.problems and not self.questions
 
 
 def read_body(body: bytes) -> Request:
     """Return the request in the text of an AdmissionReview; raises MalformedReview.
 
-    JSON that is ambiguous (a name twice) or not allowed (NaN) is refused: what is checked might
-    differ from what is stored. TooLarge for a text with more values than any two objects have.
+    Ambiguous JSON (a duplicate name) and invalid constants (NaN) are refused: otherwise the object
+    that is checked might differ from the object that is stored. Raises TooLarge for a body with
+    more values than two objects may have.
     """
     num_values = count_values(body)
     if num_values > MAX_VALUES_OF_REVIEW:
@@ -200,12 +203,12 @@ def _reject_constant(text: str) -> float:
 
 
 def read_fields(pairs: list[tuple[str, Any]]) -> Raw:
-    """Return an object of JSON; ValueError for a name that comes twice, in linear time."""
+    """Return a JSON object in linear time; raises ValueError for a duplicate name."""
     found = dict(pairs)
     if len(found) != len(pairs):
         counts = Counter(name for name, _ in pairs)
         twice = next(name for name, count in counts.items() if count > 1)
-        raise ValueError(f"{quote(twice)} is there twice in one object")
+        raise ValueError(f"{quote(twice)} occurs twice in one object")
     return found
 
 
@@ -221,7 +224,7 @@ def read_review(body: object) -> Request:
     uid = uid if isinstance(uid, str) else ""
     if body.get("kind") != KIND or body.get("apiVersion") != API_VERSION:
         seen = f"{_describe(body.get('apiVersion'))}/{_describe(body.get('kind'))}"
-        raise MalformedReview(f"{seen} is not understood: send {API_VERSION}/{KIND}", uid)
+        raise MalformedReview(f"{seen} is not supported: send {API_VERSION}/{KIND}", uid)
     if not isinstance(request, dict) or not uid:
         raise MalformedReview("request: is missing or has no uid", uid)
     return _parse_request(request, uid)
@@ -293,7 +296,7 @@ def encode_response(uid: str, response: Response) -> Raw:
     if response.warnings:
         said["warnings"] = list(response.warnings)
     if not response.allowed:
-        message = "; ".join(response.problems or ("questions to the API server are open",))
+        message = "; ".join(response.problems or ("the API server did not answer all questions",))
         said["status"] = {"status": "Failure", "code": 403, "reason": "Forbidden"}
         said["status"]["message"] = message
     elif response.patch:

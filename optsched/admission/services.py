@@ -1,4 +1,4 @@
-"""The paths of the webhook and their reviews; paths and names are Volcano's."""
+"""The paths of the webhook and their reviews; existing paths and names are Volcano's."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _PLACES: Final = (
     "scheduling.k8s.io/group-name",
     "scheduling.volcano.sh/group-name",
 )
-"""Annotations of pods that say in which queue they are."""
+"""Annotations of pods that determine their queue."""
 _RECORD: Final = f"'{SUBMITTER}'"
 CONTROLLERS: Final = (
     "system:serviceaccount:volcano-system:optsched-controllers",
     "system:serviceaccount:volcano-system:volcano-controllers",
 )
-"""Users whose new pods belong to jobs that were reviewed."""
+"""Users whose new pods belong to jobs that were reviewed already."""
 _SCHEDULERS: Final = (
     "system:serviceaccount:volcano-system:optsched-scheduler",
     "system:serviceaccount:volcano-system:volcano-scheduler",
@@ -62,7 +62,7 @@ _MEANT: Final = (
 
 
 def _differs(field: str, keys: Sequence[str]) -> str:
-    """Return the condition that an update adds, changes or removes annotations or labels."""
+    """Return the CEL condition that an update adds, changes or removes annotations or labels."""
     return (
         f"{list(keys)}.exists(key, object.metadata.?{field}[?key].orValue('') "
         f"!= oldObject.metadata.?{field}[?key].orValue(''))"
@@ -70,7 +70,7 @@ def _differs(field: str, keys: Sequence[str]) -> str:
 
 
 def _differs_below(prefix: str) -> str:
-    """Return the condition that an update adds, changes or removes annotations of a prefix."""
+    """Return the CEL condition that an update adds, changes or removes annotations of a prefix."""
     return (
         "[object, oldObject].exists(one, [object, oldObject].exists(other, "
         "one.metadata.?annotations.orValue({}).exists(key, "
@@ -85,7 +85,7 @@ _ANNOTATED: Final = (
     f"|| (!({_BY_CONTROLLERS}) && ({_MEANT}))) : ({_differs('annotations', _ANNOTATIONS)} || "
     f"{_differs('labels', GUARDED)} || {_differs_below(RESERVED_PREFIX)})"
 )
-"""Most pods have nothing to check, and so cost no request."""
+"""The CEL condition of pods to validate; most pods do not match and cost no request."""
 GATE_ASKED: Final = (
     "object.metadata.?annotations[?'scheduling.volcano.sh/queue-allocation-gate']"
     ".orValue('') == 'true'"
@@ -95,7 +95,7 @@ RECORDED: Final = (
     ".hasValue() || object.?spec.?schedulerName.orValue('default-scheduler') "
     "!= 'default-scheduler'))"
 )
-"""Pods that `/pods/mutate` reviews where there are no resource groups."""
+"""The CEL condition of pods that `/pods/mutate` reviews if there are no resource groups."""
 _CHANGED_WORK: Final = (
     "request.operation != 'UPDATE' || "
     "object.?spec.orValue({}) != oldObject.?spec.orValue({}) || "
@@ -106,18 +106,19 @@ _CHANGED_WORK: Final = (
     "(object.?status.orValue({}) != oldObject.?status.orValue({}) || "
     f"{_differs('annotations', (EVICTED, MOVES))} || {_differs_below(SHUFFLED_BY)}))"
 )
-"""Schedulers write status and records of a PodGroup into the object itself, again and again.
+"""The CEL condition of PodGroups to review, which excludes the frequent writes of schedulers.
 
-Their evictions must not wait for this server.
+Schedulers write status and annotations into the PodGroup itself, and their evictions must not wait
+for this server.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One path: which kind it is about, what is done to it, and who decides.
+    """A path of the webhook: the kind and the actions that it reviews, and the review function.
 
-    name: of the webhook. condition: in CEL, which requests matter; empty for all. versions: of the
-    kind in addition to its own, of which a cluster may serve any.
+    name: the name of the webhook. condition: a CEL expression that selects requests; empty for all.
+    versions: further API versions of the kind, as a cluster may serve any of them.
     """
 
     path: str
@@ -130,7 +131,7 @@ class Service:
 
     @property
     def is_mutating(self) -> bool:
-        """Whether it may change objects."""
+        """Whether the reviews of this path may change objects."""
         return self.path.endswith("/mutate")
 
 
@@ -182,7 +183,7 @@ SERVICE_OF: Final = {service.path: service for service in SERVICES}
 
 
 def review(service: Service, request: Request, world: World, settings: Settings) -> Response:
-    """Return the response to a request; a request that is not for this path is denied."""
+    """Return the response to a request; a request of another kind or action is denied."""
     problem = _find_misuse(service, request)
     if problem:
         return Response((problem,))
@@ -192,13 +193,13 @@ def review(service: Service, request: Request, world: World, settings: Settings)
         check_shape(request.old, "oldObject", found)
         service.review(found)
     except ReviewEnded:
-        # A denial needs no more answers.
+        # The denial is final, so no question has to be answered.
         return replace(found.response(), questions=())
     return found.response()
 
 
 def _find_misuse(service: Service, request: Request) -> str:
-    """Return why a service can not review a request; empty where it can."""
+    """Return why a service can not review a request; empty if it can."""
     kind, resource = service.kind, request.resource
     is_known = resource.version in (kind.version, *service.versions)
     if (resource.group, resource.plural) != (kind.group, kind.plural) or not is_known:
@@ -212,5 +213,5 @@ def _find_misuse(service: Service, request: Request) -> str:
     if request.old is None and request.action is Action.UPDATE:
         return f"{service.path} needs the object that is to be changed"
     if not request.name and request.action is Action.DELETE:
-        return f"{service.path} needs the name of what is to be deleted"
+        return f"{service.path} needs the name of the object that is to be deleted"
     return ""

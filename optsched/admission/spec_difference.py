@@ -1,7 +1,7 @@
-"""Differences between specs, apart from those that Go clients make when they write a spec again.
+"""Find differences between specs that are more than a Go client's different notation.
 
-Go omits empty and zero values and spells amounts and durations in its own way, so a program that
-only changes an annotation may send `cpu: "1"` for `cpu: 1000m`.
+Go omits empty and zero values and normalizes amounts and durations. So a Go client that only
+changes an annotation may send `cpu: "1"` for `cpu: 1000m`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _AMOUNTS: Final = frozenset({"requests", "limits", "overhead", "capacity"})
 _AMOUNT_FIELDS: Final = frozenset({"sizeLimit", "divisor"})
 _MAPS: Final = frozenset({"annotations", "labels", "matchLabels", "nodeSelector", "plugins"})
-"""Fields in which a name says something although nothing, or an empty value, is behind it."""
+"""Fields in which a key has a meaning even if its value is null or empty."""
 _DURATIONS: Final = frozenset({"timeout", "runningEstimate"})
 _POINTERS: Final = frozenset(
     {
@@ -109,10 +109,10 @@ _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def declares_field(request: Request, field: str) -> bool | None:
-    """Return whether the manifest sets a field of `spec`; None if the request is no apply.
+    """Return whether an applied manifest sets a field of `spec`; None if the request is no apply.
 
-    `kubectl apply` keeps the manifest in an annotation; with `--server-side` the API server notes
-    the fields of each manager that applies (`metadata.managedFields`).
+    `kubectl apply` stores the manifest in an annotation. With `--server-side`, the API server
+    records the fields that each manager applied (`metadata.managedFields`).
     """
     old, new = get_mapping(request.old, "metadata"), get_mapping(request.obj, "metadata")
     text = get_mapping(new, "annotations").get(_LAST_APPLIED)

@@ -1,8 +1,8 @@
-"""On whose behalf a request is made, recorded by admission alone.
+"""The submitters on whose behalf a request is made; only admission records them.
 
-Users submit for themselves. Controllers of optsched are trusted: they copy the record of the object
-that they act for. Kubernetes' own controllers make pods for whoever may run pods in a namespace, so
-that such a pod counts as its service account.
+A user is the submitter of their own objects. Controllers of optsched are trusted: they copy the
+record of the object for which they act. Kubernetes' own controllers create pods for any user who
+may run pods in a namespace, so the submitter of such a pod is its service account.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _CLUSTER_MANAGER: Final = "system:kube-controller-manager"
 
 
 def record_of(obj: Raw | None) -> str:
-    """Return the record of an object's submitters; empty if it has none."""
+    """Return the annotation that records an object's submitters; empty if it has none."""
     text = get_mapping(get_mapping(obj, "metadata"), "annotations").get(SUBMITTER)
     return text if isinstance(text, str) else ""
 
 
 def subjects_of(request: Request, settings: Settings) -> tuple[Subject, ...]:
-    """Return the subjects, each of whom needs the right.
+    """Return the submitters of a request, each of whom needs the required rights.
 
-    Empty for a trusted controller whose object carries no record.
+    The result is empty for a trusted controller whose object has no record.
     """
     if request.user in settings.trusted:
         return parse_submitters(record_of(request.obj))
@@ -47,17 +47,18 @@ def is_of_cluster(user: str) -> bool:
 
 
 def record_author(review: Review) -> None:
-    """Record who submits an object of which jobs are made: they are created on that behalf."""
+    """Record the submitter of an object from which jobs are created on the submitter's behalf."""
     record_submitter(review, is_changed=review.is_spec_changed)
 
 
 def record_submitter(review: Review, *, is_changed: bool, joined: str | None = None) -> None:
-    """Write into the object who submits it; is_changed: whether an update changes the work.
+    """Record the submitter in an object's annotation.
 
-    joined: the PodGroup that a pod is let into, for its record; None to record none.
+    is_changed: whether an update changes the workload. joined: the PodGroup and queue to which a
+    pod is admitted, for its record; None to omit them.
 
-    Users' own values of the annotation are replaced. A change of the work makes its author the
-    submitter; otherwise the record stays.
+    Values that users write are replaced. A user who changes the workload becomes the submitter;
+    otherwise the record stays.
     """
     if review.request.user in review.settings.trusted or not review.request.user:
         return
@@ -82,18 +83,18 @@ def record_submitter(review: Review, *, is_changed: bool, joined: str | None = N
 
 
 def check_record(review: Review) -> None:
-    """Deny an update by which a user changes the record."""
+    """Deny an update in which a user changes the record of submitters."""
     if review.request.user in review.settings.trusted or review.request.action is not Action.UPDATE:
         return
     if record_of(review.request.old) != record_of(review.request.obj):
-        review.deny(f"metadata.annotations[{SUBMITTER}]: Forbidden: admission alone writes it")
+        review.deny(f"metadata.annotations[{SUBMITTER}]: Forbidden: only admission writes it")
 
 
 def check_template(metadata: object, path: str, findings: Findings) -> None:
-    """Deny a record in the metadata of a template: objects made of it get their own."""
+    """Deny a record in the metadata of a template: objects created from it get their own record."""
     if SUBMITTER in get_mapping(metadata, "annotations"):
         findings.deny(
-            f"{path}.annotations[{SUBMITTER}]: Forbidden: admission alone writes it; leave it out"
+            f"{path}.annotations[{SUBMITTER}]: Forbidden: only admission writes it; leave it out"
         )
 
 

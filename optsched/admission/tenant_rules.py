@@ -1,7 +1,8 @@
-"""Annotations by which a tenant could take more than its share, and who may write them.
+"""Annotations by which a tenant could get more than its share, and who may write them.
 
-The scheduler and device plugins alone say what a pod holds. An administrator, who may update
-queues, writes everything else; what tenants may write too is a setting.
+Only the scheduler and device plugins may record which devices a pod holds. Users who may update
+queues count as administrators and may write all annotations. A setting lists the guarded
+annotations that tenants may write, too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.admission.review import Raw, Request
 
 GUARDED: Final = (PREEMPTABLE, COOLDOWN_TIME, USER, CRATER_USER)
-"""Annotations and labels that keep a pod from being a victim, or say who is charged for its use."""
+"""Annotations and labels that protect a pod from eviction, or name who is charged for its use."""
 
 RESERVED: Final = (
     ADMITTED_QUEUE,
@@ -49,7 +50,7 @@ RESERVED: Final = (
     "volcano.sh/bind-phase",
     "volcano.sh/bind-time",
 )
-"""Annotations of pods that schedulers and device plugins write."""
+"""Annotations of pods that only schedulers and device plugins write."""
 
 RESERVED_PREFIX: Final = "hami.io/"
 _RESERVED_FOR: Final = "schedulers and device plugins write it"
@@ -58,9 +59,9 @@ SYSTEM_CLASSES: Final = "system-"
 
 
 def check_annotations(review: Review, *templates: str) -> None:
-    """Deny annotations and labels that keep others out, unless the submitter may write them.
+    """Deny guarded annotations and labels, unless the submitter may write them.
 
-    templates: fields of the spec that hold lists of pod templates, such as `tasks`.
+    templates: fields of the spec that hold lists with pod templates, such as `tasks`.
     """
     before = set(_annotations_and_labels(review.request.old, templates))
     for path, key, value in _annotations_and_labels(review.request.obj, templates):
@@ -69,8 +70,8 @@ def check_annotations(review: Review, *templates: str) -> None:
         for subject in subjects_of(review.request, review.settings):
             if not _may_write(key, value, subject, review):
                 review.deny(
-                    f"{path}[{key}]: Forbidden: user {subject.user} may not write {value!r}: it "
-                    f"takes the right to update queues.{QUEUE.group}, or --tenant-annotation={key}"
+                    f"{path}[{key}]: Forbidden: user {subject.user} may not write {value!r}: "
+                    f"needs the right to update queues.{QUEUE.group} or --tenant-annotation={key}"
                 )
 
 
@@ -82,9 +83,9 @@ def check_reserved(review: Review) -> None:
 
 
 def check_templates(review: Review) -> None:
-    """Deny in pod templates of a new job what its submitter may not write on a pod.
+    """Deny PriorityClasses and annotations in a new job's templates that its submitter may not use.
 
-    Pods that controllers create of these templates are not reviewed.
+    Pods that controllers create from these templates are not reviewed.
     """
     for path, template in _pod_templates(review.request.obj, ("tasks",)):
         name = get_mapping(template, "spec").get("priorityClassName")
@@ -101,9 +102,10 @@ def check_templates(review: Review) -> None:
 
 
 def check_marks(review: Review) -> None:
-    """Deny annotations of a PodGroup that schedulers write; a user may remove them.
+    """Deny annotations of a PodGroup that only schedulers write; users may remove them.
 
-    When a plugin last moved pods counts for the whole cluster, and moved pods have places.
+    They record when a plugin last moved pods, which counts for the whole cluster, and where moved
+    pods have reserved capacity.
     """
     after = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
     keys = [key for key in _find_changed(review.request, is_mark) if key in after]
@@ -112,7 +114,7 @@ def check_marks(review: Review) -> None:
 
 
 def can_write_status(review: Review) -> bool:
-    """Return whether the user decides on PodGroups: a controller, scheduler or administrator."""
+    """Return whether the user may write PodGroup status: a controller, scheduler or admin."""
     if review.request.user in review.settings.trusted or _is_scheduler(review):
         return True
     return _is_administrator(Subject(review.request.user, review.request.groups), review)
@@ -143,7 +145,7 @@ def _deny_reserved(keys: Sequence[str], owner: str, review: Review) -> None:
 
 
 def check_priority(name: object, review: Review, path: str = "spec") -> None:
-    """Deny a PriorityClass that tenants may not name; path: of the spec that names it."""
+    """Deny a PriorityClass that tenants may not name; path: the path of the naming spec."""
     if not isinstance(name, str) or not name:
         return
     allowed = review.settings.tenant_classes
@@ -152,25 +154,25 @@ def check_priority(name: object, review: Review, path: str = "spec") -> None:
     for subject in subjects_of(review.request, review.settings):
         if not _is_administrator(subject, review):
             review.deny(
-                f"{path}.priorityClassName: Forbidden: user {subject.user} may not name {name}: it "
-                f"takes the right to update queues.{QUEUE.group}, or --tenant-priority-class={name}"
+                f"{path}.priorityClassName: Forbidden: user {subject.user} may not name {name}: "
+                f"needs the right to update queues.{QUEUE.group} or --tenant-priority-class={name}"
             )
 
 
 def is_system_class(name: object) -> bool:
-    """Return whether a PriorityClass is one of the system, whose pods are never evicted."""
+    """Return whether a PriorityClass is a system class, whose pods are never evicted."""
     return isinstance(name, str) and name.startswith(SYSTEM_CLASSES)
 
 
 def warn_of_lift(name: object, review: Review) -> None:
-    """Warn of a PriorityClass that counts as far as the pods of a gang have it.
+    """Warn that a PriorityClass only counts if the pods of the gang have its priority, too.
 
-    The scheduler compares the priorities: most pods are created after their PodGroup.
+    The scheduler compares the priorities, because most pods are created after their PodGroup.
     """
     if isinstance(name, str) and name and name not in (review.settings.tenant_classes or ()):
         review.warn(
-            f"spec.priorityClassName: {name} counts as far as the pods have that priority too: "
-            f"name it in their templates, or ask for --tenant-priority-class={name}"
+            f"spec.priorityClassName: {name} only counts if the pods have that priority too: "
+            f"name it in their templates, or request --tenant-priority-class={name}"
         )
 
 
@@ -187,7 +189,7 @@ def _is_administrator(subject: Subject, review: Review) -> bool:
 
 
 def _is_scheduler(review: Review) -> bool:
-    """Return whether the user binds pods of the whole cluster."""
+    """Return whether the user may bind pods of the whole cluster."""
     subject = Subject(review.request.user, review.request.groups)
     question = AccessQuestion(subject, "create", POD, "", subresource="binding")
     return bool(review.answer(question, default=True))
@@ -202,7 +204,7 @@ def _is_of_nodes(request: Request) -> bool:
 def _annotations_and_labels(
     obj: Raw | None, templates: tuple[str, ...]
 ) -> Iterator[tuple[str, str, str]]:
-    """Path, key and value of all annotations and labels, those of templates too."""
+    """Yield path, key and value of all annotations and labels, including those of templates."""
     yield from _metadata_entries(get_mapping(obj, "metadata"), "metadata")
     for path, template in _pod_templates(obj, templates):
         yield from _metadata_entries(get_mapping(template, "metadata"), f"{path}.metadata")
@@ -211,7 +213,7 @@ def _annotations_and_labels(
 def _pod_templates(
     obj: Raw | None, fields: tuple[str, ...]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Yield path and value of the pod templates in fields of the spec that hold lists of them."""
+    """Yield path and value of each pod template in fields of the spec that hold lists."""
     for name in fields:
         listed = get_mapping(obj, "spec").get(name)
         for number, each in enumerate(listed if isinstance(listed, list) else ()):

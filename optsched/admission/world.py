@@ -1,4 +1,4 @@
-"""The cluster as reviews see it, and the settings of the administrator."""
+"""The cluster's state that reviews read, and the settings of the administrator."""
 
 from __future__ import annotations
 
@@ -20,41 +20,44 @@ MAX_QUEUE_DEPTH: Final = 5
 
 
 class World(Protocol):
-    """The cluster as a review sees it."""
+    """The cluster's state that a review reads."""
 
     def queue(self, name: str) -> Queue | None:
-        """The queue of that name."""
+        """Return the queue with a name; None if it does not exist."""
 
     def queues(self) -> Iterable[Queue]:
-        """All queues."""
+        """Return all queues."""
 
     def children(self, name: str) -> tuple[Queue, ...]:
-        """The queues that name this one as their parent."""
+        """Return the queues whose parent has this name."""
 
     def namespace_annotations(self, name: str) -> Mapping[str, str]:
-        """The annotations of a namespace; none where it is not known."""
+        """Return the annotations of a namespace; empty if the namespace is unknown."""
 
     def has_priority_class(self, name: str) -> bool:
-        """Whether there is a PriorityClass of that name."""
+        """Return whether a PriorityClass with this name exists."""
 
     def template_queue(self, namespace: str, name: str) -> str | None:
-        """The queue that a JobTemplate names; None where there is no such template."""
+        """Return the queue that a JobTemplate names; None if the template does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of the administrator.
 
-    scheduler_names: pods of these are ours; the first is the default. trusted: users that act for
-    others, whose access was looked at before; lists of a queue do not bind them. zones: names of
-    time zones; None where nobody knows them. checks_allocated: whether a queue whose pods hold
-    something may not be deleted (Volcano's --enable-queue-allocated-pods-check). resource_groups:
-    the first to which a pod belongs says where it runs. gates_pods: whether pods that ask for it
-    are held back until their queue has room (Volcano's feature SchedulingGatesQueueAdmission).
-    checks_use: whether a user needs the right `use` of a queue, unless its lists name him.
-    tenant_annotations: guarded annotations that users without the right to update queues may write
-    too. tenant_classes: PriorityClasses that tenants may name; None for all but those of the
-    system. device_schedulers: others whose pods' annotations say which devices they hold.
+    scheduler_names: the schedulers whose pods are reviewed; the first is the default of jobs.
+    trusted: users that act for other users, such as optsched's controllers; their own access to
+    queues is not checked.
+    zones: the known names of time zones; None to accept every name.
+    checks_allocated: whether a queue with allocated pods may not be deleted (Volcano's
+    --enable-queue-allocated-pods-check).
+    resource_groups: the first group that matches a pod decides where the pod runs.
+    gates_pods: whether annotated pods get a scheduling gate until their queue has capacity
+    (Volcano's feature SchedulingGatesQueueAdmission).
+    checks_use: whether a user needs the right `use` of a queue, unless the queue's lists name them.
+    tenant_annotations: guarded annotations that tenants, who may not update queues, may write.
+    tenant_classes: PriorityClasses that tenants may name; None for all but system classes.
+    device_schedulers: other schedulers whose pods hold devices according to their annotations.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)

@@ -116,7 +116,7 @@ REFUSED = [
     pytest.param(
         job(policies=[policy(exitCode=0)]),
         [
-            "0 is not a valid error code: spec.policies[0].exitCode; write that of a failure, such as 1"
+            "0 is not a valid error code: spec.policies[0].exitCode; write the code of a failure, such as 1"
         ],
         id="exitCode 0",
     ),
@@ -215,7 +215,7 @@ REFUSED = [
     ),
     pytest.param(
         job(volumes=[{"mountPath": "", "volumeClaimName": "a"}]),
-        ["mountPath is required: spec.volumes[0].mountPath; write where it is seen"],
+        ["mountPath is required: spec.volumes[0].mountPath; write the path of the mount"],
         id="volume without mountPath",
     ),
     pytest.param(
@@ -248,7 +248,7 @@ REFUSED = [
     pytest.param(
         job(queue="compute"),
         [
-            'unable to find job queue: queue.scheduling.volcano.sh "compute" not found: spec.queue; open queues are default, or make it: echo \'{"apiVersion":"scheduling.volcano.sh/v1beta1","kind":"Queue","metadata":{"name":"compute"}}\' | kubectl create -f -'
+            'unable to find job queue: queue.scheduling.volcano.sh "compute" not found: spec.queue; open queues are default, or create it: echo \'{"apiVersion":"scheduling.volcano.sh/v1beta1","kind":"Queue","metadata":{"name":"compute"}}\' | kubectl create -f -'
         ],
         id="queue is not there",
     ),
@@ -551,7 +551,7 @@ def test_devices_in_requests_alone_are_copied_to_limits_with_a_warning():
     assert found["resources"]["limits"] == {"cpu": "2", GPU: 2}
     assert response.warnings == (
         "spec.tasks[0].template.spec.containers[0].resources.limits: nvidia.com/gpu was only in "
-        "requests; Kubernetes wants devices in limits, so it was copied",
+        "requests; Kubernetes requires devices in limits, so it was copied",
     )
     assert denied(obj) == []
 
@@ -579,7 +579,7 @@ def test_a_priority_class_that_is_not_there_is_worth_a_warning():
     response = made("/jobs/mutate", job(priorityClassName="high"))
     assert response.problems == ()
     assert response.warnings == (
-        "spec.priorityClassName: there is no PriorityClass high; pods cannot be made until there is",
+        "spec.priorityClassName: there is no PriorityClass high; pods cannot be created until it exists",
     )
     there = world(priority_classes=frozenset({"high"}))
     assert made("/jobs/mutate", job(priorityClassName="high"), there).warnings == ()
@@ -670,7 +670,7 @@ def test_a_job_may_be_scaled():
         ),
         (
             lambda s: s["tasks"].append(task("c")),
-            "job updates may not add or remove tasks: spec.tasks had 2, 3 are new; make another job",
+            "job updates may not add or remove tasks: spec.tasks had 2, the update has 3; create another job",
         ),
         (
             lambda s: s["tasks"][0].update(replicas=1),

@@ -168,7 +168,7 @@ def test_a_repeated_name_is_found_in_linear_time() -> None:
     """285 kB with one name twice took 16 s."""
     names = [Counted(f"n{index:05d}") for index in range(20_000)]
     Counted.num_compared = 0
-    with pytest.raises(ValueError, match='"n19999" is there twice in one object'):
+    with pytest.raises(ValueError, match='"n19999" occurs twice in one object'):
         read_fields([(name, 0) for name in [*names, Counted("n19999")]])
     assert Counted.num_compared < 100_000
 
@@ -176,7 +176,7 @@ def test_a_repeated_name_is_found_in_linear_time() -> None:
 def test_problems_and_warnings_are_limited() -> None:
     response = reviewed(body(job(policies=[{}] * 500)))
     assert len(response.problems) == MAX_FINDINGS + 1
-    assert response.problems[-1] == f"the first {MAX_FINDINGS} problems are listed"
+    assert response.problems[-1] == f"only the first {MAX_FINDINGS} problems are listed"
     text = body(job())
     (question,) = reviewed(text, answers={}).questions
     labels = tuple((f"template.labels[{index}]", "Invalid value") for index in range(500))

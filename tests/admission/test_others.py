@@ -61,7 +61,7 @@ def test_a_podgroup_without_a_queue_gets_that_of_its_namespace(obj: Any, queue_n
         (
             group(queue="gone"),
             'unable to find queue: queue.scheduling.volcano.sh "gone" not found: spec.queue; open queues are '
-            """default, lab, or make it: echo '{"apiVersion":"scheduling.volcano.sh/v1beta1","""
+            """default, lab, or create it: echo '{"apiVersion":"scheduling.volcano.sh/v1beta1","""
             """"kind":"Queue","metadata":{"name":"gone"}}' | kubectl create -f -""",
         ),
         (
@@ -327,7 +327,7 @@ def test_a_template_that_is_not_there_yet_is_worth_a_warning():
     response = ask("/jobflows/validate", manifest("f", flows=[flow("a"), flow("b", "a")]), around)
     assert response.problems == ()
     assert response.warnings == (
-        "spec.flows[1].name: there is no JobTemplate b; its job waits for it",
+        "spec.flows[1].name: there is no JobTemplate b; the job waits for this template",
     )
 
 
@@ -342,7 +342,7 @@ def test_a_template_is_looked_at_like_a_job():
     response = ask("/jobtemplates/validate", obj)
     assert response.problems[0].startswith("'minAvailable' is greater than 'replicas' in task: w")
     assert response.warnings == (
-        "spec.queue: there is no queue later; no job can be made until it is",
+        "spec.queue: there is no queue later; no job can be created until it is",
     )
     locked = manifest("t", **job(queue="lab")["spec"])
     assert denied("/jobtemplates/validate", locked, LOCKED, user="eve") == [MAY_NOT]
@@ -426,7 +426,7 @@ def test_a_timetable_that_is_fine():
     )
     assert response.problems == ()
     assert response.warnings == (
-        "spec.jobTemplate.spec.queue: there is no queue q; no job can be made until it is",
+        "spec.jobTemplate.spec.queue: there is no queue q; no job can be created until it is",
     )
 
 

@@ -96,8 +96,8 @@ REFUSED = [
         (queue("dev", annotations=tree("root/sci/dev", "1/1/1")),),
         [
             'metadata.annotations[volcano.sh/hierarchy]: Invalid value: "root/sci": root/sci is '
-            "not allowed to be in the sub path of root/sci/dev of queue dev: work goes to the "
-            "ends of paths only"
+            "not allowed to be in the sub path of root/sci/dev of queue dev: only queues at "
+            "the ends of paths accept jobs"
         ],
         id="hierarchy sub path",
     ),
@@ -112,7 +112,7 @@ REFUSED = [
         (),
         [
             "failed to get parent queue of queue q: spec.parent: there is no queue gone; "
-            "make it first"
+            "create it first"
         ],
         id="parent is not there",
     ),
@@ -337,7 +337,7 @@ def test_the_capability_of_the_root_binds_nobody_and_missing_ones_neither():
 def test_a_queue_may_not_go_below_itself():
     parts = [queue("a"), queue("b", parent="a"), queue("c", parent="b")]
     assert denied(manifest("a", parent="c"), *parts, old=manifest("a")) == [
-        "queue a cannot use itself as parent: spec.parent: c is below it"
+        "queue a cannot use itself as parent: spec.parent: c is its descendant"
     ]
 
 

@@ -118,7 +118,7 @@ def test_what_a_path_is_not_there_for_is_denied(service: Any):
     if Action.DELETE in service.actions:
         nameless = replace(right, action=Action.DELETE)
         assert review(service, nameless, world(), Settings()).problems == (
-            f"{service.path} needs the name of what is to be deleted",
+            f"{service.path} needs the name of the object that is to be deleted",
         )
     for action in set(Action) - set(service.actions):
         assert not review(service, replace(right, action=action), world(), Settings()).allowed
@@ -212,7 +212,7 @@ def test_a_review_is_read():
         ([], "the body is not an object: send an AdmissionReview", ""),
         (
             {**body(), "apiVersion": "admission.k8s.io/v1beta1"},
-            "admission.k8s.io/v1beta1/AdmissionReview is not understood: send "
+            "admission.k8s.io/v1beta1/AdmissionReview is not supported: send "
             "admission.k8s.io/v1/AdmissionReview",
             "u-1",
         ),
@@ -242,7 +242,7 @@ def test_what_is_no_review_is_named(wrong: Any, problem: str, uid: str):
         (b"{} {}", "Extra data: line 1 column 4 (char 3)"),
         (b'{"a": NaN}', "NaN is no number in JSON"),
         (b'{"a": -Infinity}', "-Infinity is no number in JSON"),
-        (b'{"a": {"uid": 1, "uid": 2}}', '"uid" is there twice in one object'),
+        (b'{"a": {"uid": 1, "uid": 2}}', '"uid" occurs twice in one object'),
         (b"\xff", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
         ("\ufeff{}".encode(), "Expecting value: line 1 column 1 (char 0)"),
         (b"7", "the body is not an object: send an AdmissionReview"),

@@ -36,7 +36,7 @@ MAY_NOT = (
     "optsched.io/users: ann"
 )
 UNKNOWN = (
-    "the unknown submitter (no annotation optsched.io/submitter; submit it again) may not use "
+    "an unknown submitter (no annotation optsched.io/submitter: submit again) may not use "
     f"queue lab from namespace {NAMESPACE}: its annotations let in optsched.io/users: ann"
 )
 
@@ -129,7 +129,7 @@ def test_a_pod_that_kubernetes_makes_counts_as_its_service_account():
 def test_a_pod_keeps_its_record():
     old = pod(ANN)
     assert by(EVE, "/pods/validate", pod(EVE), old=old).problems == (
-        "metadata.annotations[optsched.io/submitter]: Forbidden: admission alone writes it",
+        "metadata.annotations[optsched.io/submitter]: Forbidden: only admission writes it",
     )
 
 
@@ -168,7 +168,7 @@ def test_a_pod_can_not_name_a_podgroup_that_controllers_will_make(name: str):
     found = by(EVE, "/pods/validate", named, answers=answers).problems
     assert found[0] == MAY_NOT
     assert len(found) == (1 if name == "g" else 2)
-    assert all("controllers make those whose names hold a UID" in each for each in found[1:])
+    assert all("only controllers create PodGroups with a UID" in each for each in found[1:])
 
 
 def test_work_made_before_the_queue_is_looked_at_when_it_comes():
@@ -197,7 +197,7 @@ def test_a_podgroup_does_not_take_pods_of_others_into_the_queue(old: Raw | None)
     found = (pod(EVE, name="early", **{GROUP_KEY: "g"}), pod(EVE, **{GROUP_KEY: "h"}), pod(EVE))
     assert by(ANN, "/podgroups/validate", group(), old=old).questions == (pods,)
     assert by(ANN, "/podgroups/validate", group(), old=old, answers={pods: found}).problems == (
-        "pod early of user eve names this PodGroup and may not use queue lab: delete the pod, or "
+        "pod early of user eve names this PodGroup, but may not use queue lab: delete the pod, or "
         "choose another name or queue",
     )
     assert by(ANN, "/podgroups/validate", group(), old=old, answers={pods: found[1:]}).allowed
@@ -312,7 +312,7 @@ def test_a_queue_is_closed_by_users_who_may_patch_it(old: Raw | None):
     yes, no = {question: True}, {question: False}
     assert by(EVE, "/commands/validate", command(), old=old, answers=yes).allowed
     assert by(EVE, "/commands/validate", command(), old=old, answers=no).problems == (
-        "user eve may not give queue lab a Command: it takes the right to patch "
+        "user eve may not create a Command for queue lab: needs the right to patch "
         "queues.scheduling.volcano.sh lab",
     )
 
@@ -503,7 +503,7 @@ def test_a_user_learns_that_a_priority_class_counts_as_far_as_the_pods_have_it()
     asked = group(queue="other", priorityClassName="high")
     lifting = Settings(trusted=frozenset({CONTROLLER}), tenant_classes=frozenset({"high"}))
     (warning,) = by(EVE, "/podgroups/validate", asked, OPEN, answers=ADMINISTRATOR).warnings
-    assert "high counts as far as the pods have that priority too" in warning
+    assert "high only counts if the pods have that priority too" in warning
     assert not by(EVE, "/podgroups/validate", asked, OPEN, settings=lifting).warnings
     assert not by_controller("/podgroups/validate", asked, OPEN).warnings
     worker, around = vcjob(), world(queue("lab"), priority_classes=frozenset({"high", "low"}))
@@ -511,4 +511,4 @@ def test_a_user_learns_that_a_priority_class_counts_as_far_as_the_pods_have_it()
     assert not by(EVE, "/jobs/validate", worker, around).warnings
     worker["spec"]["tasks"][0]["template"]["spec"]["priorityClassName"] = "low"
     (warning,) = by(EVE, "/jobs/validate", worker, around).warnings
-    assert "high counts as far as the pods have that priority too" in warning
+    assert "high only counts if the pods have that priority too" in warning

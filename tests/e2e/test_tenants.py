@@ -74,7 +74,7 @@ def test_the_record_can_not_be_forged(stage: Stage) -> None:
     stage.eve.post(stage.path(kinds.POD), pod("forged", **forged))
     assert record(stage.find(kinds.POD, "forged")) == ["eve"]
     said = denial(stage.eve.patch, stage.path(kinds.POD, "forged"), change)
-    assert "admission alone writes it" in said
+    assert "only admission writes it" in said
 
 
 def test_a_pod_does_not_enter_a_queue_later(stage: Stage) -> None:
@@ -93,7 +93,7 @@ def test_a_pod_does_not_enter_a_queue_later(stage: Stage) -> None:
     hidden = pod("hidden", **{QUEUE_KEY: "lab", GROUP_KEY: "podgroup-of-nobody"})
     said = denial(stage.eve.post, stage.path(kinds.POD), hidden)
     assert "user eve may not use queue lab" in said
-    assert "controllers make those whose names hold a UID" in said
+    assert "only controllers create PodGroups with a UID" in said
 
 
 def test_work_made_before_the_queue_does_not_enter_it(stage: Stage) -> None:
@@ -155,7 +155,7 @@ def test_a_pod_does_not_join_the_work_of_another_tenant(stage: Stage) -> None:
     groups = stage.path(kinds.POD_GROUP)
     stage.eve.post(stage.path(kinds.POD), pod("waits", **{GROUP_KEY: "gang"}))
     said = denial(stage.ann.post, groups, group("gang", "lab"))
-    assert "pod waits of user eve names this PodGroup and may not use queue lab" in said
+    assert "pod waits of user eve names this PodGroup, but may not use queue lab" in said
     stage.eve.delete(stage.path(kinds.POD, "waits"))
     stage.ann.post(groups, group("gang", "lab"))
     said = denial(stage.eve.post, stage.path(kinds.POD), pod("joins", **{GROUP_KEY: "gang"}))
@@ -223,7 +223,7 @@ def test_a_queue_is_not_closed_by_a_tenant(stage: Stage) -> None:
         return {**kind, "metadata": {"name": name}, "action": "CloseQueue", "target": target}
 
     said = denial(stage.eve.post, stage.path(kinds.COMMAND), command("close"))
-    assert "user eve may not give queue lab a Command" in said
+    assert "user eve may not create a Command for queue lab" in said
     for action, given in (
         (stage.eve.patch, (object_path(kinds.QUEUE, None, "lab"), {"spec": {"weight": 9}})),
         (stage.eve.patch, (object_path(kinds.QUEUE, None, "lab", "status"), {"status": {}})),
