@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.pages, pytest.mark.xdist_group("pages")]
 
 
 SECTIONS = (
-    "What did not finish",
+    "Unfinished gangs",
     "Means",
     "Differences",
     "Distributions",

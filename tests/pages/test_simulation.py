@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.pages, pytest.mark.xdist_group("pages")]
 
 SECTIONS = ("What waits, and why", "Figures", "Nodes", "Queues", "Shares", "Distributions",
-            "Gap over time", "GPU hours", "Model", "How to get it again")  # fmt: skip
+            "Gap over time", "GPU hours", "Model", "How to reproduce this")  # fmt: skip
 PAGES = ("replay", "crowd", "trap")
 
 

@@ -27,7 +27,7 @@ SECTIONS = (
     "Certificate",
     "Gap, value and bound over time",
     "Models",
-    "How to get it again",
+    "How to reproduce this",
 )
 
 

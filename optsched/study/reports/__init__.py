@@ -1,1 +1,1 @@
-"""Reports for people: values in, one HTML page out that needs nothing but itself."""
+"""HTML reports: each is rendered from values to one self-contained page."""

@@ -39,7 +39,7 @@ _VALUES: Final = 640.0
 
 
 def comparison_page(found: Comparison) -> Page:
-    """Differences between models: figures, values over time, and definitions."""
+    """Return the page of a comparison: metrics, values over time, and model definitions."""
     traces = list(dict.fromkeys(row.trace for row in found.rows))
     seeds = sorted({row.seed for row in found.rows})
     replays = count_text(len({(row.trace, row.seed) for row in found.rows}), "replay")
@@ -47,28 +47,28 @@ def comparison_page(found: Comparison) -> Page:
         ("models", plain(len(found.models))),
         ("traces", plain(len(traces))),
         ("seeds", ", ".join(map(str, seeds[:12])) + (" …" if len(seeds) > 12 else "")),
-        ("held against", found.models[0]),
+        ("compared with", found.models[0]),
         *(("optsched", str(row.result["versions"]["optsched"])) for row in found.rows[:1]),
     ]
     title = " and ".join(found.models) if len(found.models) < 3 else "Models"
     subtitle = f"{replays} of each model: {', '.join(traces)}"
     warnings = [f"{name}: {fault}" for name, fault in found.failures.items()]
     if not found.is_complete:
-        warnings.insert(0, "Incomplete: figures are of those replays that were played.")
+        warnings.insert(0, "Incomplete: the figures cover only the finished replays.")
     return Page(f"Comparison of {title}", subtitle, facts, list(_sections(found)), warnings)
 
 
 def _sections(found: Comparison) -> Iterable[Section]:
-    yield Section("finished", "What did not finish", list(_unfinished(found)))
+    yield Section("finished", "Unfinished gangs", list(_unfinished(found)))
     yield Section("means", "Means", [_means_table(found)])
     if len(found.models) > 1:
         charts = [_interval_chart(found, model, i) for i, model in enumerate(found.models[1:])]
         how = (
-            f"Others are held against {found.models[0]}, pair by pair: the same trace with the "
-            "same seed; equal traces count once. Intervals: Student's t, "
+            f"Other models are compared with {found.models[0]} pair by pair: the same trace with "
+            "the same seed; equal traces count once. Intervals: Student's t, "
             f"{percent(CONFIDENCE, 0)} for all figures together. A difference is better or worse "
-            "where its interval excludes zero and sign flips confirm it, with the same jobs "
-            f"finished and at least {found.least_pairs} pairs."
+            "if its interval excludes zero, the sign-flip test rejects, the same jobs have "
+            f"finished, and there are at least {found.least_pairs} pairs."
         )
         said = [how, *(f"{sentence[:1].upper()}{sentence[1:]}." for sentence in found.reservations)]
         yield Section("differences", "Differences", charts, said)
@@ -76,7 +76,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
         yield Section("distributions", "Distributions", _distributions(found))
         if any(row.result.get("series", {}).get("waited_s") for row in found.rows):
             yield Section("waits", "Waiting time by queue", [_waits(found)])
-        # For each trace, what queues held under each model, with the first seed.
+        # For each trace, the shares of queues under each model with the first seed.
         strips, traces = [], dict.fromkeys(row.trace for row in found.rows)
         for number, trace in enumerate(list(traces)[:MOST_TRACES]):
             rows = [row for row in found.rows if row.trace == trace and "series" in row.result]
@@ -96,7 +96,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
 
 
 def _unfinished(found: Comparison) -> Iterable[Table]:
-    """How many gangs did not finish in all replays of a model, and why, with examples."""
+    """Yield tables of how many gangs did not finish under each model, and of the reasons."""
     rows = []
     for model in found.models:
         metrics = [row.result["metrics"] for row in found.rows if row.model == model]
@@ -115,16 +115,16 @@ def _unfinished(found: Comparison) -> Iterable[Table]:
         for each in found.reasons(model)
     ]
     if reasons:
-        headings = ("model", "reason", "gangs", "example", "waited", "in words")
+        headings = ("model", "reason", "gangs", "example", "waited", "reason in full")
         note = (
-            "Reasons are those of the last session of each replay. The example is the gang that "
+            "The reasons are from the last session of each replay. The example is the gang that "
             "waited longest; the report of a replay lists every gang."
         )
         yield Table("Why gangs did not finish", headings, reasons, ("gangs", "waited"), note)
 
 
 def _columns(found: Comparison) -> list[Figure]:
-    """Figures that some model has, the most important first."""
+    """Return the figures that some replay has, the most important first."""
     there = [f for f in FIGURES if any(found.value(row, f) is not None for row in found.rows)]
     return sorted(there, key=lambda f: SHOWN.index(f.name) if f.name in SHOWN else len(SHOWN))
 
@@ -142,8 +142,8 @@ def _means_table(found: Comparison) -> Table:
         ]
         rows.append((Cell(figure.name), *cells))
     note = (
-        f"Green: better than {found.models[0]}, red: worse, where that is certain. Times are those "
-        "of jobs that finished under every model."
+        f"Green: significantly better than {found.models[0]}, red: significantly worse. Times "
+        "cover the jobs that finished under every model."
     )
     caption = "Means over all replays of a model"
     return Table(caption, ("figure", *found.models), rows, found.models, note)
@@ -153,7 +153,7 @@ _REACHES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
-    """Differences as parts of the mean of the model that others are held against."""
+    """Return a chart of the differences, relative to the mean of the first model."""
     first, bases, cells = found.models[0], [], []
     rows = [
         (figure, apart, found.verdict(model, figure))
@@ -194,15 +194,15 @@ def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
         name,
         f"{model} against {first}",
         svg.drawing(name, bottom + 44, "Paired differences with their intervals", parts),
-        [Key("good", "better"), Key("bad", "worse"), Key("f7", "may be chance")] if drawn else (),
+        [Key("good", "better"), Key("bad", "worse"), Key("f7", "not significant")] if drawn else (),
         [Table(model, ("figure", *numbers, "verdict"), cells, numbers)],
-        "" if drawn else "Nothing differs.",
+        "" if drawn else "No figure differs.",
         is_walkable=True,
     )
 
 
 def _difference_x(part: float) -> float:
-    """The x of a difference as a part of the greatest that is drawn."""
+    """Return the x of a difference, given as a fraction of the end of the axis."""
     middle, half = (_NAMES + _VALUES) / 2, (_VALUES - _NAMES) / 2 - 10
     return middle + max(min(part, 1.0), -1.0) * half
 
@@ -228,7 +228,7 @@ def _interval(judged: _Judged, whole: float, y: float) -> Iterable[Markup]:
 
 
 def _distributions(found: Comparison) -> list[Chart]:
-    note = "Percentiles of each replay, together: each replay counts the same."
+    note = "Percentiles of all replays pooled, so that each replay has the same weight."
     charts = []
     names = (("jct_s", "jct", "Completion time"), ("queueing_s", "delay", "Queueing delay"))
     for key, name, title in names:
@@ -241,15 +241,15 @@ def _distributions(found: Comparison) -> list[Chart]:
 
 
 def _waits(found: Comparison) -> Chart:
-    """Quantiles of waiting times of each queue under each model."""
+    """Return a chart of the waiting time quantiles of each queue under each model."""
     times: dict[str, list[int]] = {}
     for row in found.rows:
         for queue, waited in row.result.get("series", {}).get("waited_s", {}).items():
             name = f"{queue}, {row.model}"
             times.setdefault(name, []).extend(round(1000 * value) for value in waited)
     note = (
-        "All time in which a gang waited for its minimum; percentiles of each replay, together. "
-        "Gangs that still wait count with their wait so far."
+        "Total time in which a gang waited for its minimum; percentiles of all replays pooled. "
+        "Gangs that still wait count with their waiting time so far."
     )
     title = "Waiting time by queue and model"
     return quantile_chart("waits-by-queue", title, times, "queue, model", note, is_counted=False)
@@ -267,7 +267,7 @@ def _strips(number: int, trace: str, rows: Sequence[Row]) -> Chart:
     seed = f", seed {rows[0].seed}" if len({row.seed for row in rows}) == 1 else ""
     keys = [Key(f"f{min(i, 7)}", queue) for i, queue in enumerate(queues)]
     drawing = svg.drawing(name, bottom + BELOW, f"{unit}s held by queue under each model", parts)
-    title = f"{unit}s held, as a part of all: {trace}{seed}"
+    title = f"Fraction of all {unit}s held: {trace}{seed}"
     return Chart(name, title, drawing, keys, [_share_table(rows, queues)], is_walkable=True)
 
 
@@ -318,7 +318,7 @@ def _usage(found: Comparison) -> Table:
             lost = f" ({plain(amounts.evicted / HOUR_US)} lost)" if amounts.evicted else ""
             cells.append(Cell(f"{plain(amounts.held / HOUR_US)}{lost}", amounts.held))
         rows.append(cells)
-    caption = "By queue, all replays of a model together; lost: work that has to be done again"
+    caption = "By queue, summed over all replays of a model; lost: work that must be repeated"
     return Table(caption, ("queue", *found.models), rows, found.models)
 
 
@@ -338,5 +338,5 @@ def _replays(found: Comparison) -> Table:
         seconds, record = Cell(f"{plain(wall, 1)} s", wall), Cell(result["record"]["sha256"][:12])
         names = Cell(row.model), Cell(row.trace), Cell(str(row.seed), row.seed)
         rows.append((*names, gangs, finished, mean, held, stops, seconds, record))
-    note = "Record: the first digits of its SHA-256. The comparison as JSON has all of it."
-    return Table("What was played", ("model", "trace", *numbers, "record"), rows, numbers, note)
+    note = "Record: the first digits of its SHA-256. The comparison in JSON has the full digest."
+    return Table("All replays", ("model", "trace", *numbers, "record"), rows, numbers, note)

@@ -1,4 +1,4 @@
-"""Curves: gaps and shares of queues over time, and how times of gangs are distributed."""
+"""Curves: gaps and shares of queues over time, and distributions of times of gangs."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class GapLine:
 
     name: str
     css: str
-    # (instant, gap as a part of one), by instant; a gap holds up to the next instant
+    # (instant, gap as a fraction of one), by instant; a gap holds until the next instant
     points: Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """An axis of time: its end, its marks as (instant, number), and its title with the unit."""
+    """A time axis: its end, its marks as (instant, number), and its title with the unit."""
 
     end: float
     marks: Sequence[tuple[float, str]]
@@ -60,7 +60,7 @@ class TimeAxis:
 def gap_chart(
     name: str, title: str, lines: Sequence[GapLine], time: TimeAxis, table: Table, note: str
 ) -> Chart:
-    """A line for each gap, in percent; values above 100 % are drawn at 100 %."""
+    """Return a chart with a line for each gap in percent; gaps above 100 % are drawn at 100 %."""
     greatest = max((gap for line in lines for _, gap in line.points), default=0.0)
     ticks = part_ticks(min(max(greatest, 0.01), 1.0))
     right, bottom = _GAP_RIGHT, _GAP_BOTTOM
@@ -80,7 +80,7 @@ def gap_chart(
     for line in filter(lambda line: line.points, lines):
         points = [(x(at), y(gap)) for at, gap in line.points]
         first, last = line.points[0][1], line.points[-1][1]
-        tip = f"{line.name}: gap {percent(first, 2)} at first, {percent(last, 2)} in the end"
+        tip = f"{line.name}: gap {percent(first, 2)} at the start, {percent(last, 2)} at the end"
         steps = svg.staircase([*points, (right, points[-1][1])])
         parts.append(svg.path(steps, class_=line.css, data_tip=tip))
         for (at_x, at_y), (_, gap) in zip(points, line.points, strict=True):
@@ -100,10 +100,10 @@ def gap_chart(
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Parts of the cluster that queues hold, shaped (colours, stretches of time)."""
+    """Fractions of the cluster that queues hold, shaped (colours, time bins)."""
 
-    held: Floats  # of all GPUs (of all CPUs without GPUs)
-    dominant: Floats  # of the resource of which the queue holds the greatest part
+    held: Floats  # fraction of all GPUs, or of all CPUs in a cluster without GPUs
+    dominant: Floats  # dominant share: the largest fraction over all resources
 
 
 def shares_of(view: View) -> Shares:
@@ -121,7 +121,7 @@ def shares_of(view: View) -> Shares:
 
 
 def share_charts(view: View) -> list[Chart]:
-    """Stacked use of queues, and their dominant shares as lines."""
+    """Return a stacked chart of the GPUs held by queues, and a line chart of dominant shares."""
     shares, unit = shares_of(view), view.timeline.lanes.unit
     time = view.time_axis(_TOP, _BOTTOM)
 
@@ -156,11 +156,11 @@ def share_charts(view: View) -> list[Chart]:
         keys = [Key(f"{css}{i}", queue) for i, queue in enumerate(view.colours)]
         columns = ("mean", "most")
         table = Table(caption, ("queue", *columns), rows, columns)
-        note = "The greatest part of any resource of the cluster that a queue holds."
+        note = "Dominant share: the largest fraction of any resource that a queue holds."
         drawing = svg.drawing(name, _HEIGHT, words, parts)
         return Chart(name, title, drawing, keys, [table], "" if stacked else note)
 
-    held = f"{unit}s held, as a part of all", f"{unit}s held by queue", f"part of all {unit}s (%)"
+    held = f"Fraction of all {unit}s held", f"{unit}s held by queue", f"part of all {unit}s (%)"
     dominant = "Dominant shares", "Dominant share by queue", "dominant share (%)"
     return [
         chart("held", held, "f", shares.held, f"Part of all {unit}s"),
@@ -173,7 +173,7 @@ def share_charts(view: View) -> list[Chart]:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A distribution of times: which part of all is done after how many seconds."""
+    """A distribution of times in seconds, one value per gang."""
 
     name: str
     css: str
@@ -181,7 +181,7 @@ class Curve:
 
 
 def thinned(values: Sequence[float], most: int = MOST_STEPS) -> list[float]:
-    """Rising values; where there are more, those at equally many equal steps of rank."""
+    """Return the sorted values, thinned to at most `most` values at equidistant ranks."""
     ordered = sorted(values)
     if len(ordered) <= most:
         return ordered
@@ -189,12 +189,12 @@ def thinned(values: Sequence[float], most: int = MOST_STEPS) -> list[float]:
 
 
 def cdf_chart(name: str, title: str, curves: Sequence[Curve], note: str = "") -> Chart:
-    """Distributions over a logarithmic axis of time that begins at nothing."""
+    """Return a chart of distributions over a logarithmic time axis."""
     kept = [c for c in curves if c.values]
     top = max([1.0, *(max(c.values) for c in kept)])
     least = min([top, *(min(c.values) for c in kept)])
     unit, unit_ms = time_unit(1000 * top)
-    # Powers of ten of the unit, in seconds, from one second or so.
+    # Powers of ten of the unit, in seconds, from about one second.
     powers = (unit_ms / 1000 * 10.0**power for power in range(-5, 6))
     marks = [mark for mark in powers if 1 <= mark <= top]
     begin = max((m for m in marks if m <= least and m < top), default=0.0)
@@ -219,7 +219,7 @@ def cdf_chart(name: str, title: str, curves: Sequence[Curve], note: str = "") ->
         middle, *others = (nearest_rank(ordered, p) for p in (50, 90, 95, 99, 100))
         points = [(x(value), y(i / len(steps))) for i, value in enumerate(steps, 1)]
         path = svg.staircase([(_LEFT, _BOTTOM), *points, (_RIGHT, _TOP)])
-        tip = f"{curve.name}: half of the gangs within {seconds(middle)}"
+        tip = f"{curve.name}: the median of the gangs is {seconds(middle)}"
         parts.append(svg.path(path, class_=curve.css, data_tip=tip))
         number, told = len(ordered), [sum(curve.values) / len(ordered), middle, *others]
         cells = (Cell(seconds(v), v) for v in told)

@@ -1,4 +1,4 @@
-"""How gangs fared: what waits and why, waiting times by queue, and gangs and queues over time."""
+"""Gangs in a report: reasons for waiting, waiting times by queue, and gangs over time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _WAITS_RIGHT: Final = svg.WIDTH - 190.0
 
 
 def reason_section(timeline: Timeline) -> Section:
-    """Gangs that wait at the end of a replay with the reason of the last session."""
+    """Return the gangs that wait at the end of a replay, with the reasons of the last session."""
     heading, end = "What waits, and why", moment(timeline.end_ms)
     unit, end_ms = timeline.lanes.unit, timeline.end_ms
     waiting = [job for job in timeline.jobs if job.done_ms is None and not job.is_running]
@@ -61,7 +61,7 @@ def reason_section(timeline: Timeline) -> Section:
         return Section("waiting", heading, (), [f"At the end, {end}, no gang waits."])
     rows = []
     for job in waiting[:MOST_ROWS]:
-        default = UNKNOWN, "no session has decided on it yet"
+        default = UNKNOWN, "no session has considered this gang yet"
         code, words = timeline.reasons.get(job.key, default)
         waited = job.waited_ms(end_ms)
         cells = Cell(plain(job.tasks), job.tasks), Cell(plain(job.size / 1000), job.size)
@@ -69,8 +69,8 @@ def reason_section(timeline: Timeline) -> Section:
         rows.append((*names, *cells, Cell(span(waited), waited), Cell(code), Cell(words)))
     note = ""
     if len(waiting) > MOST_ROWS:
-        note = f"The {plain(MOST_ROWS)} of {plain(len(waiting))} that waited longest."
-    headings = ("gang", "queue", "tasks", unit, "waited", "reason", "in words")
+        note = f"The {plain(MOST_ROWS)} of {plain(len(waiting))} gangs that waited longest."
+    headings = ("gang", "queue", "tasks", unit, "waited", "reason", "reason in full")
     caption = f"At the end, {end}: {count_text(len(waiting), 'gang')} waiting"
     table = Table(caption, headings, rows, ("tasks", unit, "waited"), note)
     return Section("waiting", heading, [table])
@@ -85,8 +85,8 @@ def wait_chart(timeline: Timeline) -> Chart:
     for job in timeline.jobs:
         times.setdefault(timeline.queues[job.queue], []).append(job.waited_ms(timeline.end_ms))
     note = (
-        "All time in which a gang waited for its minimum, before and between its runs. Gangs that "
-        "still wait count with their wait so far."
+        "Total time in which a gang waited for its minimum, before and between its runs. Gangs "
+        "that still wait count with their waiting time so far."
     )
     return quantile_chart("waits", "Waiting time by queue", times, "queue", note)
 
@@ -102,7 +102,7 @@ def quantile_chart(
 ) -> Chart:
     """Return a chart of quantiles of times (ms), one row per name, longest first.
 
-    `is_counted`: each time is of one gang, so that their number says something.
+    `is_counted`: whether each time belongs to one gang, so that the number of gangs is shown.
     """
     ordered = {row: sorted(waits) for row, waits in times.items()}
     order = sorted(ordered, key=lambda n: (-nearest_rank(ordered[n], 95), -ordered[n][-1], n))
@@ -116,12 +116,12 @@ def quantile_chart(
         parts += _quantiles(f"{row}{number}", ordered[row], end_ms, at + height / 2)
         at += height
     if len(order) > MOST_QUEUES:
-        note += f" The {MOST_QUEUES} of {len(order)} with the longest waits; the table has all."
+        note += f" The {MOST_QUEUES} of {len(order)} rows with the longest waits are shown."
     keys = [
-        Key("q0", "middle half of the gangs"),
-        Key("lall", "half of the gangs waited less"),
-        Key("whisker", "5 to 95 of 100 gangs"),
-        Key("mark", "the longest"),
+        Key("q0", "25th to 75th percentile"),
+        Key("lall", "median (p50)"),
+        Key("whisker", "5th to 95th percentile"),
+        Key("mark", "longest wait"),
     ]
     marks = ((_wait_x(at_ms, end_ms), words) for at_ms, words in time_ticks(end_ms, 6))
     axis = f"waiting time ({time_unit(end_ms)[0]})"
@@ -144,13 +144,10 @@ def _wait_x(at_ms: float, end_ms: int) -> float:
 
 
 def _quantiles(name: str, waits: Sequence[int], end_ms: int, y: float) -> Iterable[Markup]:
-    """A box of the middle half, whiskers, and marks of the middle and the longest."""
+    """Yield a box plot: quartiles as a box, whiskers at p5 and p95, marks at median and maximum."""
     _, _, p50, _, p95, most = (nearest_rank(waits, p) for p in QUANTILES)
     x5, x25, x50, x75, x95, x_most = (_wait_x(nearest_rank(waits, p), end_ms) for p in QUANTILES)
-    words = (
-        f"{name}\nhalf waited less than {span(p50)}, "
-        f"95 of 100 less than {span(p95)}, the longest {span(most)}"
-    )
+    words = f"{name}\np50 {span(p50)}, p95 {span(p95)}, longest {span(most)}"
     yield svg.line((x5, y), (x95, y), class_="whisker")
     for x in (x5, x95):
         yield svg.line((x, y - 5), (x, y + 5), class_="whisker")
@@ -172,7 +169,7 @@ def _quantiles(name: str, waits: Sequence[int], end_ms: int, y: float) -> Iterab
 
 
 def queue_charts(view: View) -> list[Chart]:
-    """A row for each gang; where there are too many, queues and the gangs that waited longest."""
+    """Return a chart with one row per gang, or for many gangs, queues and the longest waits."""
     timeline = view.timeline
     jobs = list(range(len(timeline.jobs)))
     if len(jobs) <= MOST_JOBS:
@@ -209,7 +206,7 @@ def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: st
 
 
 def _job_table(view: View) -> Table:
-    """Every gang for which there is room: those that waited longest."""
+    """Return a table of the gangs, limited to those that waited longest."""
     timeline, end_ms = view.timeline, view.timeline.end_ms
     jobs = sorted(timeline.jobs, key=lambda j: -j.waited_ms(end_ms))
     rows = []
@@ -233,11 +230,11 @@ def _job_table(view: View) -> Table:
     if len(jobs) > MOST_ROWS:
         note = f"The {plain(MOST_ROWS)} of {plain(len(jobs))} gangs that waited longest."
     numbers = ("tasks", timeline.lanes.unit, "arrived", "first start", "waited", "runs", "end")
-    return Table("Gangs", ("gang", "queue", *numbers, "how it ended"), rows, numbers, note)
+    return Table("Gangs", ("gang", "queue", *numbers, "how the gang ended"), rows, numbers, note)
 
 
 def _bars(view: View, job: Job, top: float) -> Iterable[Markup]:
-    """Bars of the times that a gang waits and runs, and marks where it was stopped."""
+    """Yield bars for the times when a gang waits and runs, and marks where it was stopped."""
     css, where = f"f{view.colour[job.queue]}", f"{job.key} ({view.timeline.queues[job.queue]})"
 
     def bar(begin: int, end: int, shrunk: int, css: str, words: str) -> Markup:
@@ -263,7 +260,7 @@ def _stop(view: View, at_ms: int, y: float, words: str) -> Markup:
 
 
 def _panels(view: View) -> Chart:
-    """Units that run and that gangs wait for, a panel for each colour."""
+    """Return a chart of allocated units and of units that gangs wait for, one panel per colour."""
     timeline, colours = view.timeline, len(view.colours)
     running = bin_means(view.spans, view.gpu_milli / 1000, view.stay_colours, colours, view.edges)
     waits = [
@@ -284,14 +281,14 @@ def _panels(view: View) -> Chart:
     bottom = HEAD + colours * (_PANEL + 12)
     frame = [*view.time_axis(HEAD, bottom), *parts, view.slider_line(HEAD, bottom)]
     unit = timeline.lanes.unit
-    columns = ("run, mean", "run, most", "waited for, mean", "waited for, most")
+    columns = ("allocated, mean", "allocated, max", "waited for, mean", "waited for, max")
     return Chart(
         NAME,
-        f"{unit}s that run and that are waited for, by queue",
-        svg.drawing(NAME, bottom + BELOW, f"{unit}s that run and that wait, by queue", frame),
+        f"{unit}s allocated and waited for, by queue",
+        svg.drawing(NAME, bottom + BELOW, f"{unit}s allocated and waited for, by queue", frame),
         [*view.legend, Key("f7 wait", "light: waited for"), Key("mark", "gangs were stopped")],
         [Table(f"{unit}s", ("queue", *columns), cells, columns)],
-        "Each queue has a scale of its own; its greatest number is written beside it.",
+        "Each queue has its own scale; its maximum is written next to it.",
         is_walkable=True,
     )
 
@@ -321,7 +318,7 @@ def _panel(view: View, colour: int, running: Floats, waiting: Floats) -> Iterabl
         for run in job.runs
         if run.why not in (DONE, GOES_ON)
     ]
-    # Marks where gangs were stopped, neighbours together.
+    # Mark where gangs were stopped; stops in the same time bin share a mark.
     places = np.searchsorted(view.edges, column(times), "right") - 1
     numbers = np.bincount(np.minimum(places, len(view.edges) - 2))
     for place in np.flatnonzero(numbers).tolist():

@@ -1,7 +1,7 @@
-"""Nodes over time: a bar for each gang, or the load of groups of nodes where there are many.
+"""Nodes over time: a bar for each gang, or for large clusters the load of groups of nodes.
 
-Bars are drawn where there are few enough to tell them apart; otherwise neighbours (in name order)
-are put together, and each row shows how much of them each queue held.
+Bars are drawn if they are few enough to be distinguished. Otherwise nodes that are adjacent in name
+order form a group, and each row shows the fraction of a group that each queue held.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _GROUP_STEP: Final = _GROUP_HEIGHT + 4
 
 
 def node_chart(view: View) -> Chart:
-    """Bars by node where there is room for each, else by groups of nodes."""
+    """Return a chart of bars by node, or by groups of nodes if there are too many."""
     if len(view.timeline.nodes) <= MOST_NODES:
         bars = _bars(view)
         if len(bars) <= MOST_BARS:
@@ -65,15 +65,15 @@ def node_chart(view: View) -> Chart:
 def _chart(
     view: View, title: str, parts: list[Markup], bottom: float, words: str, table: Table, note: str
 ) -> Chart:
-    """A chart of nodes, with the line of the slider, and a note on what is left out."""
+    """Return a chart of nodes with the slider line, and a note on omitted nodes and pods."""
     timeline = view.timeline
     bare = sum(number == 0 for number in timeline.lanes.number)
     idle = sum(not stay.lanes for stay in timeline.stays)
     remarks = [note] if note else []
     if bare:
-        remarks.append(f"{count_text(bare, 'node')} without GPUs left out.")
+        remarks.append(f"{count_text(bare, 'node')} without GPUs omitted.")
     if idle:
-        remarks.append(f"{count_text(idle, 'stay')} of pods without GPUs left out.")
+        remarks.append(f"{count_text(idle, 'stay')} of pods without GPUs omitted.")
     drawing = svg.drawing(NAME, bottom + BELOW, words, [*parts, view.slider_line(TOP, bottom)])
     keys = [*view.legend, *([Key("downed", "node is down")] if timeline.down else [])]
     return Chart(NAME, title, drawing, keys, [table], " ".join(remarks), is_walkable=True)
@@ -83,7 +83,7 @@ def _chart(
 
 
 class ChartBar(NamedTuple):
-    """Lanes of a node that a gang has for a while; `above` and `height` count in lanes."""
+    """Lanes of a node that a gang holds for some time; `above` and `height` count in lanes."""
 
     job: int
     node: int
@@ -97,11 +97,11 @@ class ChartBar(NamedTuple):
 
 
 def _bars(view: View) -> list[ChartBar]:
-    """Neighbouring lanes of one gang at one time together; parts of lanes one by one."""
+    """Return bars: adjacent whole lanes of one gang are merged, GPU shares have their own bar."""
     lanes = view.timeline.lanes
     whole: defaultdict[tuple[int, int, int, int, str], list[Stay]] = defaultdict(list)
     found: list[ChartBar] = []
-    # (end, above, height) of the parts that are on each lane of a node
+    # (end, above, height) of the GPU shares on each lane of a node
     parts: defaultdict[tuple[int, int], list[tuple[int, float, float]]] = defaultdict(list)
     for stay in view.timeline.stays:
         key = (stay.job, stay.node, stay.from_ms, stay.to_ms, stay.why)
@@ -126,7 +126,7 @@ def _bars(view: View) -> list[ChartBar]:
 
 
 def _free_height(there: Sequence[tuple[int, float, float]], height: float) -> float:
-    """Where a part of a lane covers none of those that are there."""
+    """Return the lowest offset at which a GPU share overlaps none of those on the lane."""
     above = 0.0
     for _, begin, size in sorted(there, key=lambda p: p[1]):
         if begin >= above + height - 1e-9:
@@ -165,9 +165,9 @@ def _exact(view: View, bars: Sequence[ChartBar]) -> Chart:
         for bar in bars
     ]
     headings = ("node", "what", "gang", "queue", "from", "to", "end")
-    table = capped("Who had which node when", headings, told, ("from", "to"))
+    table = capped("Nodes held by gangs over time", headings, told, ("from", "to"))
     words = f"{count_text(len(bars), 'bar')} of gangs on {count_text(len(nodes), 'node')}"
-    title = f"Nodes, and who had their {timeline.lanes.unit}s when"
+    title = f"Gangs on {timeline.lanes.unit}s over time"
     return _chart(view, title, parts, at, words, table, "")
 
 
@@ -213,15 +213,15 @@ def _grouped(view: View) -> Chart:
     unit = timeline.lanes.unit
     note = (
         f"{plain(len(kept))} nodes in {count_text(len(groups), 'row')} of up to {each}, in name "
-        f"order; the height of a colour is the part of the {unit}s that its queue held."
+        f"order; the height of a colour is the fraction of the {unit}s that its queue held."
     )
-    words = f"What {count_text(len(groups), 'group')} of nodes held over time"
+    words = f"Load of {count_text(len(groups), 'group')} of nodes over time"
     table = Table("Means over time", ("nodes", *columns), rows, columns)
-    return _chart(view, f"Nodes, and who held their {unit}s", parts, bottom, words, table, note)
+    return _chart(view, f"Queues on {unit}s over time", parts, bottom, words, table, note)
 
 
 def _shares_of(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-    """Parts of each group that are held, by group, colour and stretch; and that are down."""
+    """Return the fractions of each group that are held, (group, colour, bin), and down."""
     timeline, colours = view.timeline, len(view.colours)
     group_of = np.full(len(timeline.nodes), -1, dtype=np.int64)
     for number, group in enumerate(groups):
@@ -240,7 +240,7 @@ def _shares_of(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Flo
 
 
 def _layers(view: View, held: Floats, down: Floats, top: float) -> Iterable[Markup]:
-    """Colours stacked from the bottom of a row; unavailable capacity from its top."""
+    """Yield colours stacked from the bottom of a row, and unavailable capacity from its top."""
     floor = np.full(held.shape[1], top + _GROUP_HEIGHT)
     for colour, part in enumerate(held):
         if part.any():

@@ -1,4 +1,4 @@
-"""Numbers and times as reports write them."""
+"""Texts of numbers and times in reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STEPS: Final = tuple(
 
 
 def moment(at_ms: float) -> str:
-    """An instant of a trace, exact to the millisecond: 0, 90s, 2h15m, 3d4h."""
+    """Return an instant of a trace, exact to the millisecond: 0, 1m 30s, 2h 15m, 3d 4h."""
     left = round(at_ms)
     if left == 0:
         return "0"
@@ -36,24 +36,24 @@ def moment(at_ms: float) -> str:
 
 
 def span(length_ms: float) -> str:
-    """A length of time with three figures or so."""
+    """Return a duration with about three digits."""
     return duration_text(length_ms / 1000)
 
 
 def seconds(value: float | None) -> str:
-    """A length of time in seconds, as `span`."""
+    """Return a duration given in seconds, as `span`."""
     if value is None:
         return UNKNOWN
     return f"{1000 * value:.1f} ms" if 0 < value < 1 else duration_text(value)
 
 
 def percent(part: float | None, digits: int = 1) -> str:
-    """A part of one."""
+    """Return a fraction of one as a percentage."""
     return UNKNOWN if part is None else f"{100 * part:.{digits}f} %"
 
 
 def plain(value: float | None, digits: int = 2) -> str:
-    """A number with thin spaces between thousands."""
+    """Return a number with thin spaces between thousands."""
     if value is None:
         return UNKNOWN
     text = f"{value:,.{digits}f}"
@@ -63,49 +63,49 @@ def plain(value: float | None, digits: int = 2) -> str:
 
 
 def count_text(number: int, what: str) -> str:
-    """`1 node`, `3 nodes`."""
+    """Return a number with its noun: `1 node`, `3 nodes`."""
     return f"{plain(number)} {what}" if number == 1 else f"{plain(number)} {what}s"
 
 
 def time_unit(length_ms: float) -> tuple[str, int]:
-    """The unit in which an axis of this length is written, and its milliseconds."""
+    """Return the unit of an axis of this length, and the unit's milliseconds."""
     units = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
     return next((u for u in units if length_ms >= 2 * u[1]), ("ms", 1))
 
 
 def time_ticks(end_ms: int, most: int = 8) -> list[tuple[int, str]]:
-    """Round instants from 0 to an end, and their numbers in `time_unit`."""
+    """Return round instants from 0 to an end, with their numbers in `time_unit`."""
     step = next((s for s in _STEPS if end_ms / s <= most), end_ms)
     _, unit_ms = time_unit(end_ms)
     return [(at, plain(at / unit_ms)) for at in range(0, end_ms + 1, step)]
 
 
 def part_ticks(top: float) -> list[float]:
-    """Round parts of one, from 0 to at least a top."""
+    """Return round fractions of one, from 0 to at least `top`."""
     step = next((s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.25) if top / s <= 5), 0.25)
     number = max(1, -int(-(top - 1e-9) // step))
     return [round(i * step, 4) for i in range(number + 1)]
 
 
 def short(name: str, most: int) -> str:
-    """A name that takes no more room than it has: its middle is left out."""
+    """Return a name cut to `most` characters by leaving out its middle."""
     if len(name) <= most:
         return name
     head = (most - 1) // 2
     return f"{name[:head]}…{name[len(name) - (most - 1 - head) :]}"
 
 
-# --- room for names ------------------------------------------------------------------------------
+# --- width of names ------------------------------------------------------------------------------
 
 FONT: Final = 12.0
-"""Height of the letters of charts, in units of a drawing."""
+"""Font size of charts, in units of a drawing."""
 _NARROW: Final = frozenset("iIjl.,:;|!'/ ()[]ft-r\u202f")
 _BROAD: Final = frozenset("mwMW@%—…&×")
 _BREAKS: Final = frozenset("/-_. :")
 
 
 def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
-    """An upper estimate of the width of a text; the widest usual fonts stay below it."""
+    """Return an upper estimate of the width of a text, for the widest usual fonts."""
     width = 0.0
     for char in text:
         if char in _NARROW:
@@ -118,7 +118,7 @@ def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
 
 
 def fitted(name: str, room: float, size: float = FONT, *, bold: bool = False) -> str:
-    """A name on one line of a width; its middle is left out where it is longer."""
+    """Return a name that fits on a line of width `room`, without its middle if it is longer."""
     most = len(name)
     while most > 1 and text_width(short(name, most), size, bold=bold) > room:
         most -= 1
@@ -126,9 +126,9 @@ def fitted(name: str, room: float, size: float = FONT, *, bold: bool = False) ->
 
 
 def wrapped(name: str, room: float, most: int, *, bold: bool = False) -> list[str]:
-    """A name on a few lines of a width, broken behind signs where there are some.
+    """Return a name on at most `most` lines of width `room`, broken after punctuation if possible.
 
-    The middle of a name is left out that is longer than that.
+    A name that is too long for these lines loses its middle.
     """
     length = min(len(name), 40 * most)
     lines = _lines(short(name, length), room, bold=bold)

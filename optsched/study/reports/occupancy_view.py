@@ -1,9 +1,9 @@
-"""GPUs of nodes and their gangs at many instants: a grid and a slider.
+"""The gangs on the GPUs of nodes at many instants: a grid and a slider.
 
-Every GPU is a cell of its own up to `MOST_CELLS` of them; beyond, a cell stands for several nodes
-and shows how full they are and who has the most of them. A cell is filled from the left: each gang
-takes its part of the width. Adjacent whole cells of one gang bear its name together. A gang has a
-number, for cells too narrow for its name.
+Up to `MOST_CELLS` GPUs, every GPU is a cell. In larger clusters a cell stands for one or more
+nodes, and shows how full the nodes are and which queue holds most. A cell is filled from the left:
+each gang takes its fraction of the width. Adjacent cells that one gang holds whole share one name.
+Each gang has a number, which is shown in cells too narrow for the name.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 NAME: Final = "occupancy"
 MOST_CELLS: Final = 1024
 FREE, DOWN, OTHERS = -1, -2, -3
-STATES: Final = (("free", "free"), ("node is down", "downed"), ("not played", "others"))
+STATES: Final = (("free", "free"), ("node is down", "downed"), ("not replayed", "others"))
 GANG_COLOURS: Final = 24
 MOST_KEYS: Final = 48
 NAME_SIZE: Final = 11.0
 LEAST_NAME: Final = 8
-"""Letters of the shortest name of which the middle is left out."""
+"""Minimum length of a name that is shown without its middle."""
 _LABEL: Final = 150.0
 
 Box = tuple[float, float, float, float]
@@ -52,32 +52,32 @@ Parts = tuple[tuple[int, int], ...]
 class Holder(NamedTuple):
     """The gang of a cell."""
 
-    words: str  # in a tip
-    css: str  # class of the colour
-    name: str = ""  # on the cell; empty for none
-    number: int = 0  # stands for a name without room; 0 for none
+    words: str  # text in a tooltip
+    css: str  # CSS class of the colour
+    name: str = ""  # name on the cell; empty for none
+    number: int = 0  # shown if the name does not fit; 0 for none
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
     """The gangs in each cell at each instant."""
 
-    rows: Sequence[tuple[str, int]]  # nodes and their cells; none for tiles
-    places: Sequence[str]  # of each cell, in words
-    who: Sequence[Holder]  # by number
-    # Of each cell its changes: (instant, ((gang, percent), ...)), the first at instant 0. A gang is
-    # its number in `who` or one of `FREE`, `DOWN`, `OTHERS`
+    rows: Sequence[tuple[str, int]]  # nodes and their number of cells; empty for tiles
+    places: Sequence[str]  # description of each cell
+    who: Sequence[Holder]  # gangs by index
+    # Changes of each cell: (instant, ((gang, percent), ...)), the first at instant 0. A gang is an
+    # index of `who` or one of `FREE`, `DOWN`, `OTHERS`
     cells: Sequence[Sequence[tuple[int, Parts]]]
 
     def cell_shares(self, cell: int, frame: int) -> Parts:
-        """The gangs in a cell at an instant."""
+        """Return the gangs in a cell at an instant, with their percentages."""
         return [parts for begin, parts in self.cells[cell] if begin <= frame][-1]
 
 
 def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
-    """A colour for each gang of (first instant, instant after its last).
+    """Return a colour for each gang, given its (first instant, instant after its last).
 
-    Gangs that are present at one instant have different colours as long as there are enough.
+    Gangs that are present at the same instant get different colours while there are enough colours.
     """
     found = [""] * len(spans)
     free_at = [0] * GANG_COLOURS
@@ -94,7 +94,7 @@ def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def gang_keys(gangs: Sequence[str], colours: Sequence[str]) -> list[Key]:
-    """The gangs of a grid by number, where they are few enough for a legend."""
+    """Return the legend of gangs by number; empty if there are more than `MOST_KEYS` gangs."""
     if len(gangs) > MOST_KEYS:
         return []
     named = zip(gangs, colours, strict=True)
@@ -102,18 +102,18 @@ def gang_keys(gangs: Sequence[str], colours: Sequence[str]) -> list[Key]:
 
 
 def gang_table(gangs: Sequence[tuple[str, str]]) -> Table:
-    """Number, name and queue of each gang of a grid."""
+    """Return a table with number, name and queue of each gang of a grid."""
     rows = [(Cell(str(i), i), Cell(name), Cell(queue)) for i, (name, queue) in enumerate(gangs, 1)]
     return capped("Gangs of the grid", ("number", "gang", "queue"), rows, ("number",))
 
 
 def grid_note(num_gangs: int) -> str:
     """Return the note on colours and names of gangs in a grid."""
-    note = "Each gang has a colour, and its name or its number on its cells."
+    note = "Each gang has a colour; its cells show its name or its number."
     if num_gangs > GANG_COLOURS:
         note += (
-            f" There are {GANG_COLOURS} colours, so that some gangs have the same one; the table "
-            "has all numbers."
+            f" There are {GANG_COLOURS} colours, so some gangs share a colour; the table lists "
+            "all numbers."
         )
     return note
 
@@ -127,8 +127,8 @@ def grid_film(
 ) -> Film:
     """Return a grid and its slider.
 
-    `chart` is (title, legend, tables, note); `at` are parts of the axis of time, `told` is the text
-    shown at each instant.
+    `chart` is (title, legend, tables, note); `at` are the instants as fractions of the time axis;
+    `told` is the text shown at each instant.
     """
     title, legend, tables, note = chart
     data: dict[str, Any] = {
@@ -152,7 +152,7 @@ def grid_film(
 
 
 def _draw_grid(grid: Grid, shown: int) -> Markup:
-    """The cells at one instant."""
+    """Return the drawing of the cells at one instant."""
     boxes, labels, height = _by_name(grid.rows) if grid.rows else _tiles(len(grid.places))
     now = [grid.cell_shares(i, shown) for i in range(len(boxes))]
     cells = []
@@ -165,12 +165,12 @@ def _draw_grid(grid: Grid, shown: int) -> Markup:
                 rects.append(svg.rect(where, class_=holder.css, rx=2))
         cells.append(svg.group(rects, class_="cell", data_tip="\n".join(lines)))
     names = svg.group(_names(grid, boxes, now), class_="names")
-    title = "Who is where at the instant of the slider"
+    title = "Gangs on GPUs at the instant of the slider"
     return svg.drawing(NAME, height, title, [*labels, *cells, names])
 
 
 def _by_name(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup], float]:
-    """A row of cells for each node, in as many columns as there is room for."""
+    """Return boxes, labels and height of one row of cells per node, in as many columns as fit."""
     most = max(number for _, number in rows)
     columns = min(-(-len(rows) // 16), 3 if most > 1 else 4)
     while columns > 1 and (svg.WIDTH / columns - _LABEL) / most < 15:
@@ -194,7 +194,7 @@ def _by_name(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup], 
 
 
 def _tiles(number: int) -> tuple[list[Box], list[Markup], float]:
-    """Cells side by side."""
+    """Return boxes, labels and height of cells without names, as a grid of squares."""
     columns = 40 if number > 300 else 24
     size = svg.WIDTH / columns - 3
     boxes = [
@@ -205,7 +205,7 @@ def _tiles(number: int) -> tuple[list[Box], list[Markup], float]:
 
 
 def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
-    """The gangs in a cell with their parts, from the left."""
+    """Return the gangs in a cell with their boxes, from the left."""
     x, y, width, height = box
     found, used = [], 0.0
     for who, part in parts:
@@ -216,7 +216,7 @@ def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
 
 
 def _names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Iterable[Markup]:
-    """Names on cells: over neighbours that one gang has as a whole, or on its part of a cell."""
+    """Yield names: one over adjacent cells that a gang holds whole, one on each part of a cell."""
     at = 0
     for _, number in grid.rows:
         end = at + number
@@ -240,7 +240,7 @@ def _name(holder: Holder, box: Box) -> Iterable[Markup]:
     number = str(holder.number or "")
     words = fitted(holder.name, room, NAME_SIZE, bold=True)
     if words != holder.name:
-        # Names with equal ends look the same without their middle: the number distinguishes them.
+        # Shortened names with equal ends look the same, so the number distinguishes them.
         head = text_width(f"{number} ", NAME_SIZE, bold=True)
         words = fitted(holder.name, room - head, NAME_SIZE, bold=True)
         words = f"{number} {words}" if len(words) >= LEAST_NAME else number
@@ -255,7 +255,7 @@ def _name(holder: Holder, box: Box) -> Iterable[Markup]:
 
 
 def film(view: View) -> Film:
-    """The grid, with the instant shown at which as much is held as ever."""
+    """Return the grid with its slider; it first shows the instant of the highest allocation."""
     timeline, unit = view.timeline, view.timeline.lanes.unit
     gangs: list[tuple[str, str]] = []
     if sum(timeline.lanes.number) <= MOST_CELLS:
@@ -268,15 +268,15 @@ def film(view: View) -> Film:
     if timeline.down:
         keys.append(Key("downed", "node is down"))
     if timeline.lanes.others:
-        keys.append(Key("others", "pods that are not played"))
-    title = f"Whose is each {unit}?" if grid.rows else f"Whose are the {unit}s?"
+        keys.append(Key("others", "pods that are not replayed"))
+    title = f"Gangs on each {unit}" if grid.rows else f"Queues on the {unit}s of nodes"
     tables = [_use_table(view), *([gang_table(gangs)] if gangs else [])]
     frames = len(view.instants)
-    changes = f"{count_text(frames, 'instant')}: all at which something changes."
+    changes = f"{count_text(frames, 'instant')}: every instant with a change."
     if frames > 100 and len(set(np.diff(view.instants).tolist())) <= 2:
-        changes = f"{count_text(frames, 'instant')}, equally far apart."
+        changes = f"{count_text(frames, 'instant')} at equal distances."
     each = "a node" if len(grid.places) == len(timeline.nodes) else "several nodes"
-    said = f"A cell is {each}; its fill is how full it is, its colour who has the most."
+    said = f"A cell is {each}; its fill shows the load, its colour the queue that holds most."
     said = grid_note(len(grid.who)) if grid.rows else said
     note = f"{said} The slider has {changes} Arrow keys move it."
     at = [round(at / timeline.end_ms, 5) for at in view.instants.tolist()]
@@ -284,7 +284,7 @@ def film(view: View) -> Film:
 
 
 def _by_lane(view: View) -> tuple[Grid, list[int]]:
-    """A cell for each GPU, and the gangs that are anywhere in the order of their numbers."""
+    """Return a grid with a cell for each GPU, and the indices of the gangs in it by number."""
     timeline, instants, lanes = view.timeline, view.instants, view.timeline.lanes
     first = np.concatenate([[0], np.cumsum(column(lanes.number))]).astype(int).tolist()
     stays: list[list[tuple[int, int, int, int]]] = [[] for _ in range(first[-1])]
@@ -318,7 +318,7 @@ def _by_lane(view: View) -> tuple[Grid, list[int]]:
 
 
 def shares_in(held: Counter[int], whole: int) -> Parts:
-    """The percent of a cell that each gang holds, by its number; `FREE` where none does."""
+    """Return the percentage of a cell that each gang holds, by gang index; `FREE` if none."""
     parts = tuple((who, min(round(100 * held[who] / whole), 100)) for who in sorted(held))
     return parts or ((FREE, 100),)
 
@@ -326,7 +326,7 @@ def shares_in(held: Counter[int], whole: int) -> Parts:
 def _changes(
     stays: Sequence[tuple[int, int, int, int]], down: Sequence[tuple[int, int]], whole: int
 ) -> list[tuple[int, Parts]]:
-    """The gang in a cell from each instant; `stays` are (begin, end, who, thousandths)."""
+    """Return the changes of a cell; `stays` are (begin, end, gang, thousandths)."""
     turns = {0} | {t for a, b, *_ in stays for t in (a, b)} | {t for span in down for t in span}
     found: list[tuple[int, Parts]] = []
     for at in sorted(turns):
@@ -342,7 +342,7 @@ def _changes(
 
 
 def _by_nodes(view: View) -> Grid:
-    """A cell for each node or for neighbouring ones."""
+    """Return a grid with a cell for each node, or for several adjacent nodes."""
     timeline, colours, instants = view.timeline, len(view.colours), view.instants
     kept = [i for i, number in enumerate(timeline.lanes.number) if number]
     each = -(-len(kept) // MOST_CELLS)
@@ -367,7 +367,7 @@ def _by_nodes(view: View) -> Grid:
 
 
 def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
-    """Of cells that have one owner at each instant; arrays are shaped (cells, instants)."""
+    """Return the changes of cells with one owner per instant; arrays are (cells, instants)."""
     found: list[list[tuple[int, Parts]]] = []
     for who, filled in zip(owner, part, strict=True):
         changes = (np.diff(who) != 0) | ((np.diff(filled) != 0) & (who[1:] >= 0))
@@ -377,13 +377,13 @@ def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
 
 
 def span_of(names: Sequence[str], group: Sequence[int]) -> str:
-    """Neighbouring nodes by the first and last of their names."""
+    """Return a text for adjacent nodes: their first and last name, and their number."""
     first, last = names[group[0]], names[group[-1]]
     return first if len(group) == 1 else f"{first} – {last} ({count_text(len(group), 'node')})"
 
 
 def _describe(view: View) -> list[str]:
-    """What is held and waits at each instant, in words."""
+    """Return for each instant a text with the allocation and the number of waiting gangs."""
     timeline, instants = view.timeline, view.instants
     zeros = np.zeros_like(view.stay_nodes)
     held = at_instants(view.display_spans, view.gpu_milli, zeros, 1, instants)[0].tolist()
@@ -401,7 +401,7 @@ def _describe(view: View) -> list[str]:
 
 
 def _use_table(view: View) -> Table:
-    """The use of each queue at up to fifty instants."""
+    """Return a table of the GPUs held by each queue at up to fifty instants."""
     lanes, last = view.timeline.lanes, len(view.instants) - 1
     chosen = np.unique(np.linspace(0, last, min(last + 1, 50)).round().astype(int))
     instants, colours = view.instants[chosen], len(view.colours)
@@ -413,4 +413,4 @@ def _use_table(view: View) -> Table:
         part = percent(whole / (lanes.total_milli or 1))
         rows.append((Cell(moment(at), at), *cells, Cell(part, whole)))
     columns = ("at", *view.colours, "held")
-    return Table(f"{lanes.unit}s held at some instants", columns, rows, columns)
+    return Table(f"{lanes.unit}s held by queue, at up to 50 instants", columns, rows, columns)

@@ -1,8 +1,8 @@
-"""A report as one HTML page: its content as values, and the page as text.
+"""A report as one HTML page: its content as values, and its rendering.
 
-The page asks the network for nothing, and a Content-Security-Policy holds it to that: only the
-script and the style that are part of it may run. Every text is escaped by the template engine or
-by `optsched.study.reports.svg`. The same values give the same bytes.
+The page requests nothing from the network. A Content-Security-Policy enforces this: only the
+embedded script and style are allowed. Every text is escaped by the template engine or by
+`optsched.study.reports.svg`. The same values give the same bytes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_ROWS: Final = 1000
-"""Rows of a table on a page; separate files hold them all."""
+"""Maximum number of rows of a table on a page; separate files have all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A text in a table and the number by which it is sorted; None: by the text."""
+    """A text in a table; rows are sorted by `key`, or by the text if `key` is None."""
 
     text: str
     key: float | None = None
@@ -40,13 +40,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under headings; headings in `numbers` are of figures."""
+    """A table; columns whose heading is in `numbers` hold numbers."""
 
     caption: str
     headings: Sequence[str]
-    rows: Sequence[Sequence[Cell]]  # the first cell of each is its heading
+    rows: Sequence[Sequence[Cell]]  # the first cell of a row is its heading
     numbers: Collection[str] = ()
-    note: str = ""  # what is not in it
+    note: str = ""  # shown below the table, for example what is omitted
     is_sortable: bool = True
 
 
@@ -56,14 +56,14 @@ def capped(
     rows: Sequence[Sequence[Cell]],
     numbers: Collection[str] = (),
 ) -> Table:
-    """Return a table with the first rows; its note says how many there are."""
+    """Return a table of the first `MOST_ROWS` rows; its note gives the number of all rows."""
     cut = f"The first {plain(MOST_ROWS)} of {plain(len(rows))}." if len(rows) > MOST_ROWS else ""
     return Table(caption, headings, rows[:MOST_ROWS], numbers, cut)
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One line of a legend: the class of its swatch and its meaning."""
+    """One line of a legend: the CSS class of its swatch, and its meaning."""
 
     css: str
     name: str
@@ -73,13 +73,13 @@ class Key:
 class Chart:
     """A drawing with its legend, and the table with the same numbers."""
 
-    name: str  # of its elements; one on a page
+    name: str  # prefix of element ids; unique on a page
     title: str
     drawing: Markup  # SVG
     legend: Sequence[Key] = ()
     tables: Sequence[Table] = ()
     note: str = ""
-    is_walkable: bool = False  # whether arrow keys move between the parts, each with a label
+    is_walkable: bool = False  # whether arrow keys move between the parts and show their tooltips
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,35 +87,35 @@ class Film:
     """A chart that shows one of many instants, and a slider that chooses it."""
 
     chart: Chart
-    data: dict[str, Any]  # the data of all instances for the script, as JSON
+    data: dict[str, Any]  # data of all instants for the script, encoded as JSON
     num_frames: int
-    shown: int  # number of the instant that the drawing shows
-    told: str  # in words, what the drawing shows
+    shown: int  # index of the instant that the drawing shows
+    told: str  # text that describes this instant
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page with a heading of its own."""
+    """A part of a page with its own heading."""
 
     name: str
     heading: str
     parts: Sequence[Chart | Film | Table] = ()
-    said: Sequence[str] = ()  # paragraphs before its parts
+    said: Sequence[str] = ()  # paragraphs before the parts
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A report."""
+    """The content of a report."""
 
     title: str
     subtitle: str
-    facts: Sequence[tuple[str, str]]  # (what, value) under the title
+    facts: Sequence[tuple[str, str]]  # (name, value) pairs below the title
     sections: Sequence[Section]
-    warnings: Sequence[str] = ()  # the limits of the figures, to be read first
+    warnings: Sequence[str] = ()  # limitations of the figures, shown first
 
 
 def render(page: Page) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     style, script = _shipped("report.css"), _shipped("report.js")
     hashes = (hashlib.sha256(part.encode()).digest() for part in (style, script))
     policy = (
@@ -127,17 +127,17 @@ def render(page: Page) -> str:
 
 
 def as_data(value: object) -> Markup:
-    """A value as JSON that no HTML parser takes for markup."""
+    """Return a value as JSON in which markup characters are escaped, for use in HTML."""
     told = write_json(value, separators=(",", ":"), allow_nan=False)
     for char in "<>&":
         told = told.replace(char, f"\\u{ord(char):04x}")
-    return Markup(told)  # noqa: S704  nothing of markup is left in it
+    return Markup(told)  # noqa: S704  all markup characters are escaped
 
 
 def write_page(page: Page, target: Path) -> None:
-    """Write the page: the file holds all of it, or its old content.
+    """Write the page atomically: on an error the file keeps its old content.
 
-    Raises OSError, with the name of the target, where it can not be written.
+    Raises OSError, with the name of the target, if the file can not be written.
     """
     write_atomically(target, render(page))
 

@@ -1,4 +1,4 @@
-"""GPUs and their gangs before a plan, and after the plans of several models."""
+"""The gangs on GPUs before a plan, and after the plans of several models."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BEFORE: Final = "before"
 
 
 class PlacedTask(NamedTuple):
-    """A task on lanes of a node; `is_new` where the plan has put it there."""
+    """A task on lanes of a node; `is_new` if the plan has placed it there."""
 
     gang: str
     node: int
@@ -64,23 +64,23 @@ class PlansData:
 
     @cached_property
     def lanes(self) -> Lanes:
-        """What is dealt out."""
+        """Lanes of the empty nodes: their GPUs, or CPUs in clusters without GPUs."""
         return lanes_of(tuple(replace(n, residents=()) for n in self.snapshot.nodes))
 
     @cached_property
     def frames(self) -> dict[str, list[PlacedTask]]:
-        """Gangs on GPUs: before, and after each plan."""
+        """Placed tasks before the plans (`BEFORE`), and after each plan by model name."""
         after = {name: _Lanes(self, plan).placed_tasks() for name, plan in self.plans.items()}
         return {BEFORE: _Lanes(self, None).placed_tasks(), **after}
 
     @cached_property
     def queue_of(self) -> dict[str, str]:
-        """Of each gang."""
+        """Queue of each gang, by gang key."""
         return {gang.key: gang.queue for gang in self.snapshot.gangs}
 
     @cached_property
     def colour_of(self) -> dict[str, int]:
-        """Every queue with a gang; those that ask for the most have one of their own."""
+        """Colour index of each queue with a gang; the queues of highest demand do not share one."""
         asked: Counter[str] = Counter()
         for gang in self.snapshot.gangs:
             asked[gang.queue] += sum(self.size(task) for task in gang.tasks)
@@ -89,7 +89,7 @@ class PlansData:
 
     @property
     def legend(self) -> list[Key]:
-        """The legend of the colours."""
+        """Legend of the queue colours."""
         names: dict[int, list[str]] = {}
         for queue, colour in self.colour_of.items():
             names.setdefault(colour, []).append(queue)
@@ -99,13 +99,13 @@ class PlansData:
         ]
 
     def size(self, task: Task) -> int:
-        """Thousandths of GPUs (of CPUs without GPUs) that a task takes."""
+        """Return the request of a task in thousandths of a GPU, or of a CPU without GPUs."""
         if self.lanes.unit == CPU_UNIT:
             return amount_of(task.shape.request, CPU)
         return gpu_milli(task.shape)
 
     def milli_by_queue(self, frame: str) -> Counter[str]:
-        """Thousandths by queue; of pods that are not decided here under an empty name."""
+        """Return held thousandths by queue; foreign pods count under an empty name."""
         found: Counter[str] = Counter()
         for seat in self.frames[frame]:
             found[self.queue_of.get(seat.gang, "")] += seat.milli * len(seat.lanes)
@@ -113,7 +113,7 @@ class PlansData:
 
 
 class _Lanes:
-    """Assigns the lanes of all nodes, in order: first pods that run, then those that start."""
+    """Assigns lanes of nodes to running pods first, then to the pods that a plan starts."""
 
     def __init__(self, data: PlansData, plan: PlanDocument | None) -> None:
         self._data = data
@@ -138,7 +138,7 @@ class _Lanes:
                 self._draw(tasks[key], name, plan.shared_gpus.get(key, ()), is_new=True)
 
     def placed_tasks(self) -> list[PlacedTask]:
-        """Of all tasks that hold something."""
+        """Return the placed tasks that hold at least one lane."""
         return [seat for seats in self._placed.values() for seat in seats if seat.lanes]
 
     def _draw(
@@ -148,7 +148,7 @@ class _Lanes:
         if self._data.lanes.unit == CPU_UNIT:
             lanes: list[tuple[tuple[int, ...], int]] = [((0,), size)]
         elif shared_gpus:
-            # Of parts of GPUs: the larger of the parts of cores and memory.
+            # A GPU share counts by the larger of its fractions of cores and of memory.
             there = [gpu for gpu in self._data.snapshot.nodes[number].shared_gpus if not gpu.npu]
             lane_of = {gpu.key: i for i, gpu in enumerate(there)}
             used = [(lane_of[use.key], use) for use in shared_gpus if use.key in lane_of]
@@ -168,12 +168,12 @@ class _Lanes:
 
 
 def plan_film(data: PlansData) -> Film:
-    """A grid of GPUs; the slider goes from the present state to the plan of each model."""
+    """Return a grid of GPUs whose slider shows the present state and the plan of each model."""
     told = [_describe_frame(data, name) for name in data.frames]
     whole = sum(data.lanes.number) <= MOST_CELLS
     holding = {seat.gang for seats in data.frames.values() for seat in seats}
     gangs = [key for key in data.queue_of if key in holding]
-    note = "The slider goes from what there was to the plan of each model."
+    note = "The slider goes from the present state to the plan of each model."
     free = Key("free", "free")
     tables = []
     if whole:
@@ -184,11 +184,11 @@ def plan_film(data: PlansData) -> Film:
         tables.append(gang_table([(key, data.queue_of[key]) for key in gangs]))
     else:
         grid, keys = _by_node(data), [*data.legend, free]
-        note += " A cell is as full as its nodes are; its colour is of who has the most."
+        note += " The fill of a cell shows the load, its colour the queue that holds most."
     if any(seat.gang not in data.queue_of for seat in data.frames[BEFORE]):
-        keys.append(Key("others", "pods that are not decided here"))
+        keys.append(Key("others", "pods of other schedulers"))
     at = [round(i / max(len(told) - 1, 1), 5) for i in range(len(told))]
-    title = f"Whose is each {data.lanes.unit}?"
+    title = f"Gangs on each {data.lanes.unit}"
     return grid_film((title, keys, tables, note), grid, min(1, len(told) - 1), at, told)
 
 
@@ -207,7 +207,10 @@ def _describe_frame(data: PlansData, name: str) -> str:
 
 
 def _by_lane(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> Grid:
-    """A cell for each GPU; each gang counts twice: as it was, and placed by the plan."""
+    """Return a grid with a cell for each GPU.
+
+    Each gang has two holders: one for pods that ran before, one for pods placed by the plan.
+    """
     lanes, names = data.lanes, [node.name for node in data.snapshot.nodes]
     first = np.concatenate([[0], np.cumsum(lanes.number)]).astype(int).tolist()
     number, holders = {key: i for i, key in enumerate(gangs)}, []

@@ -3,7 +3,7 @@
   const tip = document.getElementById("tip");
   const all = (selector, from = document) => Array.from(from.querySelectorAll(selector));
 
-  // What a part of a chart is: beside the pointer, or beside the part that keys have reached.
+  // The tooltip of a chart part is shown next to the pointer, or next to the part selected by keys.
   const show = (words, x, y) => {
     tip.textContent = words;
     tip.hidden = false;
@@ -11,7 +11,7 @@
     tip.style.left = `${Math.max(4, Math.min(x + 12, innerWidth - box.width - 8))}px`;
     tip.style.top = `${y + 16 + box.height > innerHeight ? Math.max(4, y - box.height - 8) : y + 16}px`;
   };
-  let isHeld = false; // by keys: it stays while the page scrolls to its part
+  let isHeld = false; // shown by keys: the tooltip stays while the page scrolls to its part
   const hide = () => { tip.hidden = true; };
   document.addEventListener("pointermove", (event) => {
     const part = event.target instanceof Element ? event.target.closest("[data-tip]") : null;
@@ -42,7 +42,7 @@
     });
   }
 
-  // Tables are sorted by the number behind a cell, or by its words.
+  // Tables are sorted by the number in data-key, or by the text of a cell without it.
   const value = (row, column) => {
     const cell = row.cells[column];
     return cell.dataset.key === undefined ? cell.textContent : Number(cell.dataset.key);
@@ -66,7 +66,7 @@
     });
   }
 
-  // Films: each cell has its changes, [first frame, who, percent, who, percent, ...].
+  // Sliders: each cell has a list of changes, [first frame, who, percent, who, percent, ...].
   const drawn = (name, attributes) => {
     const made = document.createElementNS(document.querySelector("svg").namespaceURI, name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -81,7 +81,7 @@
   const fitted = (name, number, room) => {
     if (width(name) <= room - 6) return name;
     const letters = Array.from(name);
-    // Names that share their ends look the same without their middle: the number tells.
+    // Shortened names with equal ends look the same, so the number distinguishes them.
     for (let most = Math.min(letters.length - 1, 80); most >= 8; most--) {
       const words = `${number} ${short(letters, most)}`;
       if (width(words) <= room - 6) return words;
@@ -190,7 +190,7 @@
     draw();
   }
 
-  // On paper nothing stays shut.
+  // Open all collapsed details for printing.
   let shut = [];
   addEventListener("beforeprint", () => {
     shut = all("details:not([open])");

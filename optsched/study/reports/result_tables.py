@@ -1,4 +1,4 @@
-"""Tables of reports: GPU hours, figures of a replay, and models with their differences."""
+"""Tables of reports: GPU hours, metrics of a replay, and models with their differences."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def usage_section(found: Chargeback) -> Section:
         both = [([c.queue, c.user], c.amounts) for c in found.charges]
         tables.append(_amounts_table("By queue and user", ("queue", "user"), both, found.total))
     said = (
-        "What pods held from when they had a node until they left it. Idle: before their gang had "
-        "its minimum. Lost: to be done again."
+        "GPU hours that pods held from binding until they left their node. Idle: before the gang "
+        "had its minimum. Lost: work that must be repeated."
     )
     return Section("usage", "GPU hours", tables, [said])
 
@@ -39,7 +39,7 @@ def _amounts_table(
     told = sorted(rows, key=lambda row: (-row[1].held, row[0]))
     note = ""
     if len(told) > MOST_ROWS:
-        note = f"The {plain(MOST_ROWS)} of {plain(len(told))} with the most."
+        note = f"The {plain(MOST_ROWS)} of {plain(len(told))} rows with the most GPU hours."
     cells = []
     for names, found in told[:MOST_ROWS]:
         part = found.held / whole.held if whole.held else 0.0
@@ -48,41 +48,41 @@ def _amounts_table(
         share = Cell(percent(part), round(part, 6))
         words = (Cell(name or UNKNOWN) for name in names)
         cells.append((*words, Cell(plain(found.jobs), found.jobs), held, share, *others))
-    columns = ("gangs", "GPU hours", "of all", "idle", "lost to others", "lost to nodes",
-               "CPU hours")  # fmt: skip
+    columns = ("gangs", "GPU hours", "share of all", "idle", "lost to evictions",
+               "lost to failures", "CPU hours")  # fmt: skip
     return Table(caption, (*heads, *columns), cells, columns, note)
 
 
 _PERCENTILES: Final = ("mean", "p50", "p95", "p99")
 _SPREADS: Final = (
-    ("completion time", "jct_s", "end − arrival of gangs that finished"),
+    ("completion time", "jct_s", "end − arrival, for gangs that finished"),
     ("queueing delay", "queueing_s", "from arrival until a gang first has its minimum"),
     ("session", "session_s", "wall time of a session"),
 )
 _PARTS: Final = (
-    ("allocation", "allocation", "GPU time held, as a part of what nodes that were up had"),
-    ("utilisation", "utilisation", "the same of gangs that ran, without work that was lost"),
-    ("fragmentation", "fragmentation", "of the free GPUs, what a typical task could not take"),
-    ("DRF distance", "drf_distance", "greatest minus least weighted dominant share of who waits"),
+    ("allocation", "allocation", "GPU time held, as a fraction of the GPU time of ready nodes"),
+    ("utilisation", "utilisation", "allocation of running gangs only, without lost work"),
+    ("fragmentation", "fragmentation", "fraction of idle GPUs that a typical task could not use"),
+    ("DRF distance", "drf_distance", "largest − least weighted dominant share of waiting queues"),
     ("treated unfairly", "ftf_unfair", "gangs with ρ above 1.1"),
-    ("gap", "gap", "distance of values of sessions from their bounds"),
+    ("gap", "gap", "relative distance of session values from their bounds"),
 )  # fmt: skip
 _NUMBERS: Final = (
     ("Jain index", "jain", "of weighted dominant shares over time; 1 is equal"),
     ("ρ, mean", "ftf_mean", "finish-time fairness: completion time by that of a fair cluster"),
-    ("ρ, worst", "ftf_worst", "the greatest of all gangs"),
-    ("preemptions", "preemptions", "how often a running gang was stopped for others"),
-    ("stopped by nodes", "node_failures", "how often a node that failed stopped a gang"),
-    ("GPU hours lost", "wasted_gpu_hours", "work that had to be done again"),
-    ("tier of a gang", "topology_tier", "lowest tier of the network that holds it, mean of starts"),
-    ("pairs across leaves", "cross_leaf_pairs", "pairs of tasks far apart, mean over starts"),
-    ("SLA misses", "sla_misses", "gangs that waited longer than they may"),
-    ("sessions", "sessions", "that were held"),
+    ("ρ, worst", "ftf_worst", "largest finish-time fairness of a gang"),
+    ("preemptions", "preemptions", "how often a running gang was stopped for another gang"),
+    ("stopped by nodes", "node_failures", "how often a node failure stopped a gang"),
+    ("GPU hours lost", "wasted_gpu_hours", "work that had to be repeated"),
+    ("tier of a gang", "topology_tier", "lowest HyperNode tier that contains it, mean of starts"),
+    ("pairs across leaves", "cross_leaf_pairs", "task pairs in different leaves, mean of starts"),
+    ("SLA misses", "sla_misses", "gangs that waited longer than their SLA"),
+    ("sessions", "sessions", "number of scheduling sessions"),
 )  # fmt: skip
 
 
 def figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
-    """Times with their percentiles, and the other figures; empty where nothing was measured."""
+    """Return a table of times with percentiles, and a table of the other measured figures."""
     spreads = []
     for name, key, meaning in _SPREADS:
         if (found := metrics.get(key)) is not None:
@@ -91,7 +91,7 @@ def figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
     done = f"{plain(metrics['finished'])} of {plain(metrics['jobs'])}"
     makespan = seconds(metrics["makespan_s"])
     rows = [
-        ("finished", done, "gangs that have done their work"),
+        ("finished", done, "gangs that completed their work"),
         ("makespan", makespan, "from the first arrival to the last end"),
         *((name, percent(metrics.get(key), 2), said) for name, key, said in _PARTS),
         *((name, plain(metrics.get(key), 3), said) for name, key, said in _NUMBERS),
@@ -103,7 +103,7 @@ def figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
 
 
 def definition_table(model: Mapping[str, Any]) -> Table:
-    """All that a model says, in words."""
+    """Return a table of the complete definition of a model."""
     rows = [(Cell("actions"), Cell(", ".join(model["actions"])), Cell(""))]
     for number, tier in enumerate(model["tiers"], 1):
         for i, plugin in enumerate(tier):
@@ -131,7 +131,7 @@ def definition_table(model: Mapping[str, Any]) -> Table:
 
 
 def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
-    """Keys in which models differ; the others are compared with the first."""
+    """Return a table of the keys in which models differ from the first model."""
     told = [flat(model) for model in models]
     keys = list(dict.fromkeys(key for each in told for key in each))
     rows = []
@@ -142,12 +142,12 @@ def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
         cells = [Cell(v, css="" if v == values[0] else "changed") for v in values]
         rows.append((Cell(key), *cells))
     names = [model["name"] for model in models]
-    caption = "What differs" if rows else "Nothing differs"
+    caption = "Differences between models" if rows else "The models do not differ"
     return Table(caption, ("key", *names), rows, is_sortable=False)
 
 
 def model_section(models: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> Section:
-    """Definitions of models, and their differences; a single one is compared with a base."""
+    """Return definitions and differences of models; a single model is compared with `base`."""
     alone = len(models) == 1 and models[0] != base
     held = [base, *models] if alone else models
     parts = [difference_table(held)] if len(held) > 1 else []

@@ -42,11 +42,11 @@ MOST_GAPS: Final = 240
 
 
 def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping[str, Any]) -> Page:
-    """The results of a replay.
+    """Return the page of a replay.
 
-    `result`: as of `optsched.study.simulation.replay_trace.as_result`, with the definition of its
-    model. `timeline`: what happened in it. `base`: the definition of the model that its own is held
-    against.
+    `result`: as returned by `optsched.study.simulation.replay_trace.as_result`, with the definition
+    of its model. `timeline`: the events of the replay. `base`: definition of the model with which
+    the replay's model is compared.
     """
     view = View.from_timeline(timeline)
     model = result["model"]
@@ -81,7 +81,7 @@ def _warnings(result: Mapping[str, Any]) -> Iterable[str]:
     if not result["complete"]:
         yield (
             f"Incomplete: the replay was stopped at {moment(result['ended_at_ms'])}. All figures "
-            "are of what happened until then."
+            "cover the time until then."
         )
     for fault, number in sorted(result["faults"].items()):
         yield f"{fault} ({count_text(number, 'time')})"
@@ -100,16 +100,16 @@ def _sections(view: View, result: Mapping[str, Any], base: Mapping[str, Any]) ->
     if result["gpu_hours"]["charges"]:
         yield usage_section(of_json(result["gpu_hours"]))
     yield model_section([result["model"]["definition"]], base)
-    yield Section("again", "How to get it again", list(_provenance(result)))
+    yield Section("again", "How to reproduce this", list(_provenance(result)))
 
 
 def _gaps(timeline: Timeline) -> Chart:
-    """The gap of each session; where they are many, the greatest and the mean of stretches."""
+    """Return a chart of the gap of each session, or of time bins if there are many sessions."""
     points = list(timeline.gaps)
-    note = "Of each session: |bound − value| of a level as a part of the greater of the two."
+    note = "For each session: |bound − value| / max(1, |bound|, |value|) of its levels."
     if len(points) > MOST_GAPS:
         edges = np.linspace(0, timeline.end_ms, MOST_GAPS + 1)
-        note += f" {plain(len(points))} sessions in {MOST_GAPS} equal stretches of time."
+        note += f" {plain(len(points))} sessions in {MOST_GAPS} equal time bins."
         stretch = np.minimum(
             np.searchsorted(edges, [at for at, *_ in points], "right") - 1, MOST_GAPS - 1
         )
@@ -127,7 +127,7 @@ def _gaps(timeline: Timeline) -> Chart:
         timeline.end_ms, time_ticks(timeline.end_ms), f"time since the start of the trace ({unit})"
     )
     lines = [
-        GapLine("greatest of all levels", "l0", [(at, most) for at, most, _ in points]),
+        GapLine("largest of all levels", "l0", [(at, most) for at, most, _ in points]),
         GapLine("mean of all levels", "l1", [(at, mean) for at, _, mean in points]),
     ]
     columns = ("at", "greatest", "mean")
@@ -137,7 +137,7 @@ def _gaps(timeline: Timeline) -> Chart:
 
 
 def _distributions(view: View) -> list[Chart]:
-    """How completion times and queueing delays are distributed, of all and by queue."""
+    """Return charts of the completion times and queueing delays of all gangs and by queue."""
     charts = []
     for name, title in (("jct", "Completion time"), ("delay", "Queueing delay")):
         times: dict[int, list[float]] = {i: [] for i in range(len(view.colours))}
@@ -169,9 +169,9 @@ def _provenance(result: Mapping[str, Any]) -> Iterable[Table]:
         *((f"version of {name}", told) for name, told in result["versions"].items()),
     ]
     cells = [(Cell(name), Cell(value)) for name, value in rows]
-    yield Table("What it is made of", ("what", "value"), cells, is_sortable=False)
+    yield Table("Inputs and versions", ("what", "value"), cells, is_sortable=False)
     if trace["left_out"]:
         told = trace["left_out"]
         shown = [(Cell(str(i)), Cell(words)) for i, words in enumerate(told[:100], 1)]
         note = f"The first 100 of {plain(len(told))}." if len(told) > 100 else ""
-        yield Table("Left out of the trace", ("", "what"), shown, note=note, is_sortable=False)
+        yield Table("Omitted from the trace", ("", "what"), shown, note=note, is_sortable=False)

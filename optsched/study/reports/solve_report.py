@@ -1,4 +1,4 @@
-"""The report of a solve: plans of one model or several for the same cluster."""
+"""The report of a solve: the plans of one or several models for the same cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LEFT, _RIGHT = 190.0, svg.WIDTH - 130.0
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of one model: its outcome, its definition and the figures of its plan."""
+    """The result of one model, its definition and the measures of its plan."""
 
     result: SolveResult
     definition: Mapping[str, Any]
@@ -40,15 +40,15 @@ class Answer:
 
     @property
     def name(self) -> str:
-        """Of the model."""
+        """Name of the model."""
         return self.result.model.name
 
 
 def solve_page(snapshot: Snapshot, answers: Sequence[Answer], base: Mapping[str, Any]) -> Page:
-    """Decisions of models for a cluster, and their proofs.
+    """Return the page with the plans of models for a cluster, and their certificates.
 
-    `snapshot`: the cluster, as it was solved. `answers`: of each model, in order; at least one.
-    `base`: the definition of the model that a single one is held against.
+    `snapshot`: the cluster that was solved. `answers`: results of at least one model, in order.
+    `base`: definition of the model with which a single model is compared.
     """
     plans = {a.name: a.result.plan for a in answers if a.result.plan is not None}
     data = PlansData(snapshot, plans)
@@ -82,7 +82,7 @@ def _warnings(answers: Sequence[Answer]) -> Iterable[str]:
             yield f"{answer.name}: there is no plan."
         if answer.result.is_partial:
             ended = answer.result.ended.value
-            yield f"{answer.name}: ended by {ended}; more could have been found or proved."
+            yield f"{answer.name}: ended by {ended}; a better plan or bound may exist."
 
 
 def _sections(
@@ -113,13 +113,13 @@ def _sections(
     if searched:
         yield Section("search", "Gap, value and bound over time", searched)
     yield model_section([answer.definition for answer in answers], base)
-    yield Section("again", "How to get it again", [_provenance(answers)])
+    yield Section("again", "How to reproduce this", [_provenance(answers)])
 
 
 _MEASURES: Final = (
     ("gangs started", "gangs", False),
     ("pods placed", "pods", False),
-    ("pods with room kept", "nominated", False),
+    ("pods nominated", "nominated", False),
     ("gangs that wait", "waiting", False),
     ("victims", "victims", False),
     ("pods moved", "moved", False),
@@ -131,11 +131,11 @@ _MEASURES: Final = (
     ("least share", "least_share", True),
     ("topology tier", "topology_tier", False),
     ("cross-leaf pairs", "cross_leaf_pairs", False),
-    ("greatest gap", "gap", True),
+    ("largest gap", "gap", True),
 )
 
 
-# --- what waits, and placements ------------------------------------------------------------------
+# --- waiting gangs, and placements ---------------------------------------------------------------
 
 
 def _pending(data: PlansData) -> Section:
@@ -152,7 +152,7 @@ def _pending(data: PlansData) -> Section:
             for key, reason in reasons.items()
         ]
         caption = f"{name}: {count_text(len(plan.pending), 'gang')} waiting"
-        tables.append(capped(caption, ("gang or pod", "queue", "reason", "in words"), rows))
+        tables.append(capped(caption, ("gang or pod", "queue", "reason", "reason in full"), rows))
     return Section("pending", "What waits, and why", tables, idle)
 
 
@@ -161,7 +161,7 @@ def _placements(data: PlansData) -> Iterable[Table]:
     gang_of |= {t.key: t.gang for node in data.snapshot.nodes for t in node.residents if t.gang}
     for name, plan in data.plans.items():
         rows: list[Sequence[Cell]] = []
-        for binds, mark in ((plan.binds, "placed"), (plan.nominations, "room is kept")):
+        for binds, mark in ((plan.binds, "placed"), (plan.nominations, "is nominated")):
             by_gang: defaultdict[str, Counter[str]] = defaultdict(Counter)
             for task, node in binds.items():
                 by_gang[gang_of.get(task, task)][node] += 1
@@ -177,7 +177,7 @@ def _placements(data: PlansData) -> Iterable[Table]:
                 for e in plan.evictions
             ]
             rows = [[Cell(words or UNKNOWN) for words in each] for each in evicted]
-            columns = ("pod", "gang", "action", "for", "starts again on", "because")
+            columns = ("pod", "gang", "action", "for", "restarts on node", "because")
             yield capped(f"Evictions, {name}", columns, rows)
 
 
@@ -185,7 +185,7 @@ def _placements(data: PlansData) -> Iterable[Table]:
 
 
 def _queue_chart(data: PlansData) -> Chart:
-    """Bars of what each queue holds: before in light colour, then under each model."""
+    """Return a bar chart of the units that each queue holds before and under each model."""
     total, unit = data.lanes.total_milli or 1, data.lanes.unit
     held = {name: data.milli_by_queue(name) for name in data.frames}
     top = max((n / total for by in held.values() for n in by.values()), default=0.0) or 1.0
@@ -210,7 +210,7 @@ def _queue_chart(data: PlansData) -> Chart:
         at += 8
         amounts = [held[name][queue] for name in data.frames]
         rows.append((Cell(queue), *(Cell(plain(n / 1000, 1), n) for n in amounts)))
-    # Round numbers of units from none to the most that a queue holds.
+    # Round axis labels from 0 to the maximum that a queue holds.
     most = top * total / 1000
     step = next(
         (s * 10.0**e for e in range(-3, 9) for s in (1, 2, 5) if most / s / 10.0**e <= 5), most
@@ -238,11 +238,11 @@ def _shares(data: PlansData) -> Iterable[Table]:
     ]
     if rows:
         numbers = ("share", "ideal", "distance")
-        caption = "Dominant shares after the plan, and what they would be if tasks could be cut"
+        caption = "Dominant shares after the plan, and ideal shares if tasks were divisible"
         yield capped(caption, ("queue", "model", *numbers), rows, numbers)
 
 
-# --- how good ------------------------------------------------------------------------------------
+# --- certificates and search ---------------------------------------------------------------------
 
 
 def _certificates(data: PlansData) -> Iterable[Table]:
@@ -260,14 +260,14 @@ def _certificates(data: PlansData) -> Iterable[Table]:
         numbers = ("value", "bound", "gap")
         said = f"Engine: {certificate.engine}. Stopped: {certificate.stopped}."
         if certificate.seconds:
-            said += f" {certificate.seconds:.2f} s from the cluster to the verified plan."
+            said += f" {certificate.seconds:.2f} s from the snapshot to the verified plan."
         headings = ("level", "unit", *numbers, "status")
         caption = f"{name}: {certificate.verdict}"
         yield Table(caption, headings, rows, numbers, said, is_sortable=False)
 
 
 def _search_charts(number: int, answer: Answer) -> tuple[Chart, Chart]:
-    """The gap of each level over time, and a panel for each level with its values and bounds."""
+    """Return a chart of the gap of each level, and one of its values and bounds over time."""
     levels: defaultdict[str, list[Progress]] = defaultdict(list)
     steps: list[tuple[Cell, ...]] = []
     for step in answer.result.progress:
@@ -276,7 +276,7 @@ def _search_charts(number: int, answer: Answer) -> tuple[Chart, Chart]:
         cells = (Cell(plain(v), v) for v in (step.incumbent, step.bound))
         steps.append((Cell(level), Cell(f"{step.at_s:.3f}", step.at_s), *cells))
     shown, time = list(levels.items())[:MOST_LEVELS], _time_axis(answer)
-    cut = f"The first {MOST_LEVELS} of {len(levels)} levels and searches."
+    cut = f"The first {MOST_LEVELS} of {len(levels)} levels and searches are shown."
     cut = cut if len(levels) > MOST_LEVELS else ""
     lines, rows = [], []
     for i, (level, found) in enumerate(shown):
@@ -292,7 +292,7 @@ def _search_charts(number: int, answer: Answer) -> tuple[Chart, Chart]:
         ]
     numbers = ("seconds", "gap")
     table = capped("Gaps", ("level", *numbers), rows, numbers)
-    note = f"|bound − value| as a part of the value. {cut}".strip()
+    note = f"Gap: |bound − value| / max(1, |value|). {cut}".strip()
     title = f"{answer.name}: gap of each level"
     gaps = gap_chart(f"gap-{number}", title, lines, time, table, note)
 
@@ -306,12 +306,12 @@ def _search_charts(number: int, answer: Answer) -> tuple[Chart, Chart]:
     for i, (level, found) in enumerate(shown):
         parts += _panel(level, found, time.end, 8 + i * (_PANEL + 18))
     if answer.result.parameters.is_deterministic:
-        cut = f"Seconds of solver work, not of a clock. {cut}".strip()
+        cut = f"Deterministic seconds of solver work, not clock time. {cut}".strip()
     drawing = svg.drawing(name, bottom + 42, "Values and bounds of each level over time", parts)
     keys = [Key("l0", "value found"), Key("l1", "bound proved")]
     columns = ("seconds", "value", "bound")
     table = capped("Steps", ("level", *columns), steps, columns)
-    title = f"{answer.name}: how each level went"
+    title = f"{answer.name}: value and bound of each level"
     return gaps, Chart(name, title, drawing, keys, [table], cut, is_walkable=True)
 
 
@@ -320,7 +320,7 @@ def _second_x(at_s: float, end_s: float) -> float:
 
 
 def _time_axis(answer: Answer) -> TimeAxis:
-    """Round instants of a search, all in one unit."""
+    """Return the time axis of a search, with round marks in one unit."""
     end_s = max((step.at_s for step in answer.result.progress), default=0.0) or 1.0
     unit, scale = next(
         (u for u in (("min", 60.0), ("s", 1.0), ("ms", 1e-3)) if end_s >= 2 * u[1]), ("µs", 1e-6)
@@ -352,13 +352,13 @@ def _panel(title: str, steps: Sequence[Progress], end_s: float, top: float) -> I
             )
             for at, value in of
         ]
-        tip = f"{title}: {what} {plain(of[0][1])} at first, {plain(of[-1][1])} in the end"
+        tip = f"{title}: {what} {plain(of[0][1])} at the start, {plain(of[-1][1])} at the end"
         line = svg.staircase([*points, (_RIGHT, points[-1][1])])
         yield svg.path(line, class_=f"l{css}", data_tip=tip)
         for x, y in points:
             yield svg.tag("circle", cx=x, cy=y, r=3, class_=f"q{css}")
         ends.append((what, of[-1][1], points[-1][1]))
-    # The final value and bound, where neither label covers the other.
+    # Label the final value and bound so that the labels do not overlap.
     if len({value for _, value, _ in ends}) == 1 < len(ends):
         _, value, y = ends[0]
         yield svg.text((_RIGHT + 8, y + 4), f"{plain(value)}, proved", class_="name")
@@ -377,7 +377,7 @@ def _provenance(answers: Sequence[Answer]) -> Table:
         ("instance", first.instance.path),
         ("SHA-256 of the instance", first.instance.sha256),
         ("time limit", "no clock was read" if limit_s is None else f"{limit_s:g} s"),
-        ("gap asked for", "the optimum" if gap is None else percent(gap, 2)),
+        ("requested gap", "the optimum" if gap is None else percent(gap, 2)),
         ("seed", str(first.parameters.seed)),
         ("workers", str(first.parameters.num_workers)),
         *((f"version of {name}", told) for name, told in first.versions.items()),
@@ -387,4 +387,4 @@ def _provenance(answers: Sequence[Answer]) -> Table:
         rows.append((f"SHA-256 of {answer.name}", answer.result.model.sha256))
         rows.append((f"SHA-256 of the plan, {answer.name}", answer.result.plan_sha256 or UNKNOWN))
     cells = [(Cell(name), Cell(value)) for name, value in rows]
-    return Table("What it is made of", ("what", "value"), cells, is_sortable=False)
+    return Table("Inputs and versions", ("what", "value"), cells, is_sortable=False)

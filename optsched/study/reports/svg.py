@@ -1,4 +1,4 @@
-"""Pieces of SVG: every text and every attribute is escaped."""
+"""SVG elements; every text and every attribute is escaped."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 WIDTH: Final = 860
-"""Of every chart, in units of its own; charts grow and shrink with the page."""
+"""Width of every chart in drawing units; charts scale with the page."""
 
 
 def tag(name: str, *children: str | Markup, **attributes: str | float | None) -> Markup:
-    """An element. `class_` is `class`, other underscores are hyphens; None leaves one out."""
+    """Return an element; `class_` is `class`, other underscores become hyphens, None is omitted."""
     told = Markup("").join(
         Markup(' {}="{}"').format(
             key.rstrip("_").replace("_", "-"), value if isinstance(value, str) else number(value)
@@ -29,29 +29,29 @@ def tag(name: str, *children: str | Markup, **attributes: str | float | None) ->
 
 
 def number(value: float) -> str:
-    """With two decimals at most."""
+    """Return a number with at most two decimals."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text
 
 
 def rect(box: tuple[float, float, float, float], **attributes: str | float | None) -> Markup:
-    """A rectangle of (x, y, width, height)."""
+    """Return a rectangle of (x, y, width, height)."""
     x, y, width, height = box
     return tag("rect", x=x, y=y, width=width, height=height, **attributes)
 
 
 def text(at: tuple[float, float], words: str, **attributes: str | float | None) -> Markup:
-    """Words that begin at (x, y) of their base line, or end there with `text_anchor`."""
+    """Return a text whose baseline begins at (x, y), or is anchored there by `text_anchor`."""
     return tag("text", words, x=at[0], y=at[1], **attributes)
 
 
 MOST_LINES: Final = 6
 LINE: Final = 14.0
-"""From one line of a label to the next."""
+"""Line height of labels."""
 
 
 def label(at: tuple[float, float], room: float, name: str, *, css: str = "name") -> Markup:
-    """A name that ends at x with its middle at y, on up to `MOST_LINES` lines of a width."""
+    """Return a name right-aligned at x and centred at y, on up to `MOST_LINES` lines."""
     lines = label_lines(name, room, css=css)
     x, first = at[0], at[1] + 4 - LINE * (len(lines) - 1) / 2
     spans = [tag("tspan", words, x=x, y=first + LINE * i) for i, words in enumerate(lines)]
@@ -59,17 +59,17 @@ def label(at: tuple[float, float], room: float, name: str, *, css: str = "name")
 
 
 def label_lines(name: str, room: float, *, css: str = "name") -> list[str]:
-    """The lines of `label`."""
+    """Return the lines of `label`."""
     return wrapped(name, room, MOST_LINES, bold=css == "heading")
 
 
 def x_title(middle: float, y: float, words: str) -> Markup:
-    """The quantity on an axis along the bottom, with its unit."""
+    """Return the title of a horizontal axis: its quantity with the unit."""
     return text((middle, y), words, text_anchor="middle", class_="axistitle")
 
 
 def y_title(x: float, middle: float, words: str) -> Markup:
-    """The quantity on an axis along the side, with its unit; read from below."""
+    """Return the title of a vertical axis, rotated to be read from bottom to top."""
     turn = f"rotate(-90 {number(x)} {number(middle)})"
     return text((x, middle), words, text_anchor="middle", class_="axistitle", transform=turn)
 
@@ -77,22 +77,22 @@ def y_title(x: float, middle: float, words: str) -> Markup:
 def line(
     start: tuple[float, float], end: tuple[float, float], **attributes: str | float | None
 ) -> Markup:
-    """A straight line."""
+    """Return a straight line."""
     return tag("line", x1=start[0], y1=start[1], x2=end[0], y2=end[1], **attributes)
 
 
 def path(steps: str, **attributes: str | float | None) -> Markup:
-    """A path of drawing commands."""
+    """Return a path of drawing commands."""
     return tag("path", d=steps, **attributes)
 
 
 def lane(x: float, y: float, width: float, height: float) -> Markup:
-    """The light ground of a row."""
+    """Return the light background of a row."""
     return rect((x, y, width, height), class_="lane", fill_opacity=0.55)
 
 
 def heading(name: str, y: float) -> Markup:
-    """A name over the whole width, with its top at y."""
+    """Return a heading over the full width, with its top at y."""
     shown = fitted(name, WIDTH - 8, bold=True)
     return tag("text", tag("title", name), shown, x=4, y=y + 13, class_="heading")
 
@@ -100,38 +100,38 @@ def heading(name: str, y: float) -> Markup:
 def diamond(
     x: float, y: float, wide: float, high: float, **attributes: str | float | None
 ) -> Markup:
-    """A mark around (x, y)."""
+    """Return a diamond mark centred at (x, y)."""
     points = [(x, y - high), (x + wide, y), (x, y + high), (x - wide, y)]
     return path(polyline(points) + "Z", class_="mark", **attributes)
 
 
 def x_grid(marks: Iterable[tuple[float, str]], top: float, bottom: float) -> Iterator[Markup]:
-    """Upright grid lines with labels below."""
+    """Yield vertical grid lines with labels below."""
     for x, words in marks:
         yield line((x, top), (x, bottom), class_="grid")
         yield text((x, bottom + 16), words, text_anchor="middle")
 
 
 def y_grid(marks: Iterable[tuple[float, str]], left: float, right: float) -> Iterator[Markup]:
-    """Level grid lines with labels to the left."""
+    """Yield horizontal grid lines with labels to the left."""
     for y, words in marks:
         yield line((left, y), (right, y), class_="grid")
         yield text((left - 8, y + 4), words, text_anchor="end")
 
 
 def group(children: Iterable[Markup], **attributes: str | float | None) -> Markup:
-    """Elements that belong together."""
+    """Return a group of elements."""
     return tag("g", *children, **attributes)
 
 
 def polyline(points: Iterable[tuple[float, float]]) -> str:
-    """The commands of a line through points."""
+    """Return the path commands of a line through points."""
     told = [f"{number(x)} {number(y)}" for x, y in points]
     return "M" + "L".join(told) if told else ""
 
 
 def staircase(points: Sequence[tuple[float, float]]) -> str:
-    """The commands of a line that keeps its height up to the next point."""
+    """Return the path commands of a step function that holds each height until the next point."""
     if not points:
         return ""
     told = [f"M{number(points[0][0])} {number(points[0][1])}"]
@@ -140,9 +140,9 @@ def staircase(points: Sequence[tuple[float, float]]) -> str:
 
 
 def ribbon(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[float]) -> str:
-    """The commands of steps between tops and bottoms: each from one edge to the next.
+    """Return the path commands of the area between two step functions over the same edges.
 
-    Parts where top and bottom are the same are left out.
+    Steps where top and bottom are equal are omitted.
     """
     found: list[str] = []
     at = 0
@@ -169,7 +169,7 @@ def ribbon(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[floa
 def drawing(
     name: str, height: float, title: str, children: Iterable[Markup], *, css: str = ""
 ) -> Markup:
-    """A whole chart; `title` describes it to those who do not see it."""
+    """Return a chart as an SVG image; `title` is its text alternative for screen readers."""
     return tag(
         "svg",
         tag("title", title, id=f"{name}-title"),

@@ -23,11 +23,11 @@ COLOURS: Final = 8
 OTHERS: Final = COLOURS - 1
 LEFT: Final = 190.0
 LABEL: Final = LEFT - 14
-"""Room for names to the left of a chart."""
+"""Width for names to the left of a chart."""
 BELOW: Final = 42.0
-"""Room for the axis of time below a chart."""
+"""Height of the time axis below a chart."""
 HEAD: Final = 16.0
-"""Room for the title of a list of names above them."""
+"""Height of the title above a list of names."""
 RIGHT: Final = svg.WIDTH - 14.0
 STRETCHES: Final = 240
 
@@ -37,7 +37,7 @@ class View:
     """A timeline with the scales and colours that all its charts share."""
 
     timeline: Timeline
-    # Of each queue, from 0; the queues that held the most have one of their own
+    # Colour index of each queue, from 0; only the queues that held least share a colour
     colour: tuple[int, ...]
     colours: tuple[str, ...]  # the meaning of each colour
 
@@ -58,12 +58,12 @@ class View:
         return cls(timeline, colour, tuple(names))
 
     def colour_of(self, job: int) -> int:
-        """Return the colour of a job's queue."""
+        """Return the colour index of a job's queue."""
         return self.colour[self.timeline.jobs[job].queue]
 
     @property
     def legend(self) -> list[Key]:
-        """The legend of the colours."""
+        """Legend of the queue colours."""
         return [Key(f"f{i}", name) for i, name in enumerate(self.colours)]
 
     # --- time ------------------------------------------------------------------------------------
@@ -74,13 +74,13 @@ class View:
 
     @cached_property
     def edges(self) -> Floats:
-        """Return the edges of equal time bins."""
+        """Edges of equal time bins, in milliseconds."""
         made: Floats = np.linspace(0, self.timeline.end_ms, STRETCHES + 1)
         return made
 
     @cached_property
     def edges_x(self) -> list[float]:
-        """Return the x of the edges in whole units."""
+        """Positions of `edges` on the x axis, rounded to a tenth."""
         return [round(self.x(edge), 1) for edge in self.edges]
 
     def time_axis(self, top: float, bottom: float) -> list[Markup]:
@@ -109,22 +109,22 @@ class View:
 
     @cached_property
     def gpu_milli(self) -> Floats:
-        """Thousandths of GPUs that each stay holds."""
+        """GPU capacity that each stay holds, in thousandths of a GPU."""
         return column([s.milli * len(s.lanes) for s in self.timeline.stays]).astype(np.float64)
 
     @cached_property
     def stay_colours(self) -> Ints:
-        """The colour index of each stay."""
+        """Colour index of each stay."""
         return column([self.colour_of(s.job) for s in self.timeline.stays])
 
     @cached_property
     def stay_nodes(self) -> Ints:
-        """The node of each stay."""
+        """Node index of each stay."""
         return column([s.node for s in self.timeline.stays])
 
     @cached_property
     def instants(self) -> Ints:
-        """Return the instants of the slider: every change if there are few, else equidistant."""
+        """Instants of the slider: every change if there are few, else equidistant instants."""
         timeline = self.timeline
         times = {t for s in timeline.stays for t in (s.from_ms, s.to_ms)}
         times |= {t for _, a, b in timeline.down for t in (a, b)} | {0, timeline.end_ms}
@@ -137,7 +137,7 @@ class View:
 
     @cached_property
     def frame_shown(self) -> int:
-        """Return the first instant with the highest allocation."""
+        """Index of the first instant with the highest allocation."""
         rows = np.zeros_like(self.stay_nodes)
         found = at_instants(self.display_spans, self.gpu_milli, rows, 1, self.instants)
         return int(np.argmax(found.round()))
@@ -181,7 +181,7 @@ def describe_end(why: str) -> str:
 
 
 def lanes_text(view: View, stay: Stay) -> str:
-    """Return a task's GPUs in words: GPU 0–3, half of GPU 2."""
+    """Return the text of a task's GPUs, such as GPU 0–3 or 50 % of GPU 2."""
     lanes = view.timeline.lanes
     if lanes.unit == "CPU":
         return f"{stay.milli / 1000:g} CPU"
@@ -197,7 +197,7 @@ def ranges(numbers: tuple[int, ...]) -> str:
 
 
 def together(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Yield first and last number of each range of neighbours."""
+    """Return the first and last number of each range of consecutive numbers."""
     found: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if found and found[-1][1] + 1 == number:
