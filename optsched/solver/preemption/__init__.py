@@ -1,5 +1,5 @@
 """Preemption and reclaim: which running tasks are evicted so that gangs can start.
 
-`joint` decides all gangs of a session in one model; `sequential` decides one gang after the other.
+`joint` decides all gangs of a session in one model; `sequential` decides gang by gang.
 Mathematics: models/formulation/victims.md and entitled.md.
 """

@@ -1,4 +1,4 @@
-"""Bounds that hold over all plans, with evictions and without."""
+"""Bounds of the levels over all plans, with and without evictions."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class EvictionBounds:
     Attributes
     ----------
     levels
-        One a level of the policy, with those above it at the values given; None where the joint
-        model does not have the level or time was short.
+        The bound of each level of the policy, given that earlier levels are at least as good as in
+        the plan. None if the joint model lacks the level, or if time was short.
     victims
-        The fewest evictions with all levels over gangs at the values given, in the same sense.
+        A lower bound on evictions, given that all levels over gangs are as good as in the plan.
     whole_gangs
-        The fewest gangs that leave whole with that many evictions at most.
+        A lower bound on gangs that leave whole, with at most as many evictions as in the plan.
 
     """
 
@@ -58,11 +58,11 @@ def bound_with_evictions(
     reach: frozenset[str],
     solve: tuple[Solver, Limits, Callable[[], int | None]],
 ) -> EvictionBounds | None:
-    """Return a bound of every level over all plans, those that evict included.
+    """Return a bound of every level over all plans, including those with evictions.
 
-    Each bound is a value that no plan exceeds (falls below, where less is better) among those whose
-    levels above are at least as good as `values`. The joint model relaxes what it can not express
-    of plans with evictions, so bounds may be loose; they are never wrong.
+    No plan whose earlier levels are at least as good as `values` beats the bound of a level. The
+    joint model relaxes constraints that it can not express for plans with evictions. Bounds are
+    therefore valid, but may be loose.
 
     Parameters
     ----------
@@ -71,16 +71,17 @@ def bound_with_evictions(
     goal
         Tiers and levels of that problem.
     values
-        (levels,) what the plan at hand reaches on each, and how many tasks it evicts, if known.
+        (levels,) the plan's value of each level, then the number of its evictions, if known.
     reach
         Actions of the policy that may empty nodes: preempt, reclaim, consolidate.
     solve
-        Solver, limits of one solve, and the milliseconds that are left, None without a clock.
+        Solver, limits of one solve, and a function that returns the milliseconds left, None without
+        a clock.
 
     Returns
     -------
     EvictionBounds | None
-        None where the model is too large, or where it contradicts the values.
+        None if the model is too large, or if it contradicts the values.
 
     """
     tiers, levels = goal
@@ -112,9 +113,9 @@ def bound_with_evictions(
 
 
 def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expression | None:
-    """The level in the joint model, at its best where that can not tell; None where unknown."""
+    """Return an optimistic expression of the level in the joint model; None if there is none."""
     form = joint.form
-    # Victims still count as demand, so the due of a queue does not fall with its victims.
+    # Victims still count as demand, so evictions do not lower a queue's deserved share.
     expression = level.encode(form)
     if isinstance(level, Placed | Shortfall):
         return expression
@@ -124,7 +125,7 @@ def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expressi
 
 
 def _find_restarts(joint: JointModel) -> Bool:
-    """(G,) gangs that could leave as a whole and start with the tasks that are pending."""
+    """Return the gangs (G,) that could leave as a whole and start with their pending tasks."""
     problem, running = joint.form.problem, joint.facts.running
     candidates = np.bincount(running.gang_of[joint.groups.tasks], minlength=problem.num_gangs)
     found: Bool = (candidates > 0) & (candidates >= joint.facts.held) & (problem.shape_of >= 0)
@@ -132,7 +133,7 @@ def _find_restarts(joint: JointModel) -> Bool:
 
 
 class _Bounds:
-    """Solves the joint model for one level after the other."""
+    """Solves the joint model level by level."""
 
     def __init__(
         self, joint: JointModel, solve: tuple[Solver, Limits, Callable[[], int | None]]
@@ -142,7 +143,7 @@ class _Bounds:
         self._held: list[tuple[Expression, int]] = []
 
     def keep_level(self, expression: Expression, sense: Sense, value: int) -> None:
-        """Keep a level at least as good as a value from here on."""
+        """Require a level to be at least as good as a value in all later solves."""
         if sense is Sense.MIN:
             factors = -expression.coefficients
             expression = Expression(expression.variables, factors, -expression.constant)
@@ -150,9 +151,9 @@ class _Bounds:
         self._held.append((expression, value))
 
     def find_bound(self, expression: Expression, sense: Sense, value: int | None) -> int | None:
-        """Return the bound of an expression; None where time is too short for one.
+        """Return the bound of an expression; None if time is too short.
 
-        `value` is known to be reached.
+        The plan is known to reach `value`.
         """
         left = self._left_ms()
         if left is not None and left <= 0:
@@ -162,7 +163,7 @@ class _Bounds:
             limits = replace(limits, budget_ms=min(left, limits.budget_ms or left))
         model = self._joint.form.model
         lower, upper = model.bounds
-        # One less than what is reached: a model that does not reach it is wrong, and shows.
+        # Require slightly less than the plan's value: a wrong model then shows by a worse bound.
         worse = None if value is None else value - 1 if sense is Sense.MAX else value + 1
         objective = Objective(expression, sense, worse)
         rows = self._rows()

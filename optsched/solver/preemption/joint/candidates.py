@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class Candidates(NamedTuple):
-    """Running tasks that a plan may evict, axis V of `problem.running`.
+    """Running tasks that a plan may evict, on axis V of `problem.running`.
 
     Attributes
     ----------
     preempted
-        (V,) tasks for which a pending gang of their queue has a higher priority.
+        (V,) tasks such that a pending gang of their queue has a higher priority.
     exchanged
-        (V,) tasks for which a pending task of their own gang has a higher priority.
+        (V,) tasks such that a pending task of their own gang has a higher priority.
     reclaimed
-        (V,) tasks of reclaimable queues while a gang of another queue is pending.
+        (V,) tasks of reclaimable queues, if a gang of another queue is pending.
 
     """
 
@@ -33,7 +33,7 @@ class Candidates(NamedTuple):
 
     @property
     def any_reason(self) -> Bool:
-        """(V,) tasks that are candidates for any reason."""
+        """Tasks (V,) that are candidates for any reason."""
         found: Bool = self.preempted | self.exchanged | self.reclaimed
         return found
 
@@ -46,12 +46,12 @@ def find_candidates(
     Parameters
     ----------
     facts
-        Running tasks and the dues of queues.
+        Running tasks, and the deserved shares of queues.
     reach
-        Which of preempt and reclaim the policy allows.
+        The policy's actions among preempt and reclaim.
     waives
-        Whether tasks count that leave only for claims within a guarantee, despite their
-        annotations: only a bound may leave open for whom.
+        Whether to include protected tasks that leave only for claims within a guarantee. Only a
+        bound may do so, since these candidates do not depend on a claim.
 
     """
     problem, running = facts.problem, facts.running
@@ -76,7 +76,7 @@ def find_candidates(
 
 
 def _may_exchange(facts: SessionFacts) -> Bool:
-    """(V,) running tasks whose gang has a pending task of higher priority."""
+    """Return the running tasks (V,) whose gang has a pending task of higher priority."""
     problem, running = facts.problem, facts.running
     highest: dict[int, int] = {}
     for task, gang in zip(problem.tasks, problem.gang_of.tolist(), strict=True):

@@ -1,9 +1,8 @@
-"""Rows of the joint model on which tasks may be evicted for which gangs.
+"""Rows of the joint model on the tasks that may be evicted for gangs.
 
-They are those of `plugins.eviction.entitled`, summed over gangs.
-
-A victim needs an admitted gang that may have it evicted, without saying which one. What a queue
-claims and what a lender returns is kept for each pair of a kind of reclaimer and a lender.
+The rows are those of `plugins.eviction.entitled`, summed over gangs. A victim needs some admitted
+gang that is entitled to it; the model does not assign the gang. Claims of queues and returns of
+lenders are modelled for each pair of a reclaimer class and a lender.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.running import SessionFacts
 
 MOST_PAIRS = 2_000
-"""Pairs of a kind of reclaimer and a lender beyond which a bound leaves out what queues claim."""
+"""The most pairs of a reclaimer class and a lender for which a bound models claims of queues."""
 MOST_EXACT_PAIRS = 200
-"""Pairs beyond which there is no exact model: each has rows for its queues and resources."""
+"""The most pairs of an exact model: each pair has rows for its queues and resources."""
 
 _LOWEST = -(2**62)
 _NOTHING = Expression.of([], [])
@@ -40,27 +39,27 @@ def add_entitlement_rows(
     who: Sequence[Bool],
     able: EntitledClasses | None = None,
 ) -> tuple[I64, list[ReclaimPair]]:
-    """Let only victims leave that an admitted gang is entitled to.
+    """Add rows that allow only victims to which an admitted gang is entitled.
 
     Parameters
     ----------
     form
         The joint model.
     facts
-        The dues of queues.
+        The deserved shares of queues.
     groups, evict
         Axis K of candidate victims, and (K,) their variables.
     who
         (K,) each: preempted, exchanged and reclaimed as in `Candidates`.
     able
-        Gang classes that may have tasks evicted. None for a bound: then every class may, and
-        conditions that rows can not express are left open. Otherwise it is forbidden.
+        Gang classes for which tasks may be evicted; other classes evict none. None for a bound:
+        then all classes may evict, and conditions that rows can not express are left out.
 
     Returns
     -------
     tuple
-        (K,) the variable of those that are reclaimed, -1 where none may be, and the pairs of a
-        kind of reclaimer and a lender.
+        (K,) the variable of the reclaimed tasks, -1 where none may be, and the pairs of a reclaimer
+        class and a lender.
 
     """
     preempted, exchanged, reclaimed = who
@@ -94,8 +93,8 @@ def has_too_many_pairs(
 ) -> bool:
     """Return whether an exact model would have more than `MOST_EXACT_PAIRS` pairs.
 
-    `reclaimed` (K,) are groups of victims that may be reclaimed, `reclaims` (H,) gang classes that
-    may reclaim.
+    `reclaimed` (K,) marks groups of victims that may be reclaimed, `reclaims` (H,) gang classes
+    that may reclaim.
     """
     if facts.due is None or not reclaimed.any():
         return False
@@ -111,7 +110,7 @@ def _add_preempt_rows(
     columns: tuple[I64, I64, Bool],
     preempts: Bool,
 ) -> None:
-    """Evicted less reclaimed ≤ count · (whether a gang above the threshold gains anything)."""
+    """Add rows evicted − reclaimed ≤ count · gain: a gang above the threshold gets a task."""
     evict, reclaim, own = columns
     mine = np.flatnonzero(own)
     if not len(mine):
@@ -134,25 +133,25 @@ def _add_preempt_rows(
 
 
 def _bound_by_gain(form: Formulation, gain: int, classes: Bool) -> None:
-    """Gain ≤ tasks placed of some gang classes (H,)."""
+    """Add the row gain ≤ placed tasks of some gang classes (H,)."""
     use = form.placed(np.ones_like(form.placed_factor), classes[form.gangs.gang_class_of])
     form.model.add_rows(0, np.append(use.variables, gain), np.append(use.coefficients, -1), lower=0)
 
 
 class EntitledClasses(NamedTuple):
-    """(H,) gang classes that may preempt, and that may reclaim."""
+    """Gang classes (H,) that may preempt, and gang classes that may reclaim."""
 
     preempt: Bool
     reclaim: Bool
 
 
 class ReclaimerClass(NamedTuple):
-    """Gang classes (H,) of one queue that ask for the same resources.
+    """Gang classes (H,) of one queue that request the same resources.
 
     Attributes
     ----------
     always, sometimes
-        (R,) resources that all of their tasks request, and those that some do.
+        (R,) resources that all of their tasks request, and resources that some tasks request.
 
     """
 
@@ -163,7 +162,7 @@ class ReclaimerClass(NamedTuple):
 
 
 class ReclaimPair(NamedTuple):
-    """A kind of reclaimer and a lender: `variable` is 1 where the one reclaims from the other."""
+    """A reclaimer class and a lender: `variable` is 1 if the class reclaims from the lender."""
 
     variable: int
     kind: ReclaimerClass
@@ -171,7 +170,7 @@ class ReclaimPair(NamedTuple):
 
 
 class _Reclaiming:
-    """Encodes the rows on reclaiming; their common parts are made once."""
+    """Encodes the rows on reclaiming; common parts are encoded once."""
 
     def __init__(
         self,
@@ -181,7 +180,7 @@ class _Reclaiming:
         columns: tuple[I64, I64],
         reclaims: Bool,
     ) -> None:
-        assert facts.due is not None  # noqa: S101  the caller asks only then
+        assert facts.due is not None  # noqa: S101  the caller has checked it
         assert facts.kept is not None  # noqa: S101
         self._form, self._facts, self._groups = form, facts, groups
         self._due, self._kept = facts.due, facts.kept
@@ -192,7 +191,7 @@ class _Reclaiming:
         self._ancestors_of: dict[int, I64] = {}
 
     def find_due_kinds(self) -> dict[int, list[ReclaimerClass]]:
-        """Lenders, and the kinds of reclaimers that something of each lender may be due to."""
+        """Return by lender the reclaimer classes that may be entitled to its capacity."""
         kinds = self._kinds()
         lenders, is_due = self._find_due_pairs(kinds)
         return {
@@ -205,10 +204,10 @@ class _Reclaiming:
         return int(self._find_due_pairs(self._kinds())[1].sum())
 
     def _find_due_pairs(self, kinds: Sequence[ReclaimerClass]) -> tuple[I64, Bool]:
-        """Return lenders (L,), and (L, I) which kinds something of each may be due to.
+        """Return lenders (L,), and a mask (L, I) of reclaimer classes entitled to their capacity.
 
-        A kind must be due something that it requests, below the first common ancestor of it and of
-        the lender.
+        The class needs a deserved share of a resource that it requests, in a queue below the first
+        common ancestor of the class and the lender.
         """
         above, due = self._facts.above, self._due
         lenders = np.unique(self._groups.queue[self._reclaimed])
@@ -229,7 +228,7 @@ class _Reclaiming:
     def add_rows(
         self, due_to: Mapping[int, list[ReclaimerClass]], *, is_exact: bool
     ) -> list[ReclaimPair]:
-        """Add all rows for lenders and the kinds that they owe; returns the pairs."""
+        """Add all rows for lenders and entitled reclaimer classes, and return their pairs."""
         groups, model = self._groups, self._form.model
         claims = is_exact or sum(len(kinds) for kinds in due_to.values()) <= MOST_PAIRS
         found: list[ReclaimPair] = []
@@ -258,7 +257,7 @@ class _Reclaiming:
                 upper=np.zeros(len(mine), np.int64),
             )
             if is_exact:
-                # One kind reclaims from a lender: then one gang can answer for all its victims.
+                # One class reclaims from a lender, so that one gang can be named for all victims.
                 model.add_rows(0, pairs, 1, upper=1)
                 for pair in found[len(found) - len(able) :]:
                     self._add_lender_rows(lender, mine, [pair.kind], pair.variable)
@@ -283,19 +282,19 @@ class _Reclaiming:
         ]
 
     def _find_separating_queues(self, queue: int, other: int) -> I64:
-        """Return a queue and its ancestors up to where the other queue is below them."""
+        """Return a queue and its ancestors that are not ancestors of the other queue."""
         line = self._ancestors(queue)
         apart: I64 = line[~self._facts.above[other, line]]
         return apart
 
     def _ancestors(self, queue: int) -> I64:
-        """A queue and its ancestors, in ascending order: few, however many queues there are."""
+        """Return a queue and its ancestors, ascending; they are few even among many queues."""
         if queue not in self._ancestors_of:
             self._ancestors_of[queue] = np.flatnonzero(self._facts.above[queue])
         return self._ancestors_of[queue]
 
     def _add_claim_rows(self, pair: ReclaimPair, *, is_exact: bool) -> None:
-        """The claiming side ends within its due of everything that it asks for."""
+        """Add rows that keep the reclaimer within its deserved share of requested resources."""
         asked = pair.kind.sometimes if is_exact else pair.kind.always
         for a in self._find_separating_queues(pair.kind.queue, pair.lender).tolist():
             for r in np.flatnonzero(asked & (self._due[a] > 0)).tolist():
@@ -304,7 +303,7 @@ class _Reclaiming:
                 self._form.model.add_row([pair.variable, self._within[a, r]], [1, -1], upper=0)
 
     def _add_within(self, queue: int, resource: int) -> int:
-        """Return a 0-1 variable that is 1 only where a queue ends within its due of a resource."""
+        """Return a 0-1 variable that is 1 only if a queue ends within its deserved share."""
         form, model = self._form, self._form.model
         problem = form.problem
         below = problem.queues.subtree[queue]
@@ -326,7 +325,7 @@ class _Reclaiming:
         return int(within)
 
     def _gain(self, queue: int, resource: int) -> Expression:
-        """Placements of a resource for a queue and its descendants; lenders hold it, too."""
+        """Return the amount of a resource placed for a queue and its descendants."""
         form, gangs = self._form, self._form.gangs
         below = form.problem.queues.subtree[queue][gangs.queue_of[gangs.gang_class_of]]
         return form.placed(form.problem.classes.request[gangs.class_of, resource], below)
@@ -334,12 +333,12 @@ class _Reclaiming:
     def _add_lender_rows(
         self, lender: int, mine: I64, able: Sequence[ReclaimerClass], pair: int | None = None
     ) -> None:
-        """A lender returns only what it holds above its due, and keeps its guarantee.
+        """Add rows: a lender returns only what exceeds its deserved share, and keeps its guarantee.
 
-        `pair` is the variable of the only kind, None for a bound.
+        `pair` is the variable of the only reclaimer class, None for a bound.
         """
         line = self._ancestors(lender)
-        # Only the lender's line is read: rows of all queues are far longer.
+        # Only ancestors of the lender are read: rows over all queues are far longer.
         claimers = np.array([kind.queue for kind in able], np.int64)
         shared: Bool = np.any(self._facts.above[claimers[:, None], line], axis=0)
         any_asks = np.logical_or.reduce([kind.sometimes for kind in able])
@@ -358,7 +357,7 @@ class _Reclaiming:
             if self._facts.returns_by_use:
                 some = due
                 kept = mine[(groups.request[mine] * due).any(axis=1)]
-            # A claim within a guarantee may take whole gangs past the due of their queue.
+            # A claim within a guarantee may evict whole gangs beyond the queue's excess.
             is_open = pair is None and any(
                 self._facts.floors.owed[self._ancestors(kind.queue)].any() for kind in able
             )
@@ -379,10 +378,10 @@ class _Reclaiming:
     def _add_return_rows(
         self, queue: int, victims: tuple[I64, I64, I64], named: I64, pair: int | None
     ) -> None:
-        """Some resource is still held above what is due before the last victim leaves.
+        """Add rows: before the last victim leaves, some resource exceeds the kept amount.
 
-        Victims of preemption within the queue may leave later, and count for no claim. `victims`
-        are groups that are kept, all of the lender, and those that leave no later.
+        Victims of preemption within the queue may leave later, so they do not count. `victims`
+        holds the groups that these rows protect, all groups of the lender, and the groups counted.
         """
         model, groups, queues = self._form.model, self._groups, self._form.problem.queues
         kept, mine, counted = victims
@@ -393,7 +392,7 @@ class _Reclaiming:
         picks: list[int] = []
         for r in named.tolist():
             held = int(queues.allocated[queues.subtree[queue], r].sum())
-            # Queues that all grow by what they reclaim from each other would only change places.
+            # Exact models count no gain: queues could reclaim from each other in a circle.
             gain = self._gain(queue, r) if pair is None else _NOTHING
             weights = groups.request[counted, r]
             largest = int(weights @ groups.count[counted])

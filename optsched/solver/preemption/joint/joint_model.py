@@ -1,4 +1,4 @@
-"""The joint model as a value: variables by their meaning."""
+"""The data of the joint model: its variables by their meaning."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class JointModel:
     Attributes
     ----------
     form
-        Gangs and queues.
+        The aggregated model of gangs and queues.
     facts
-        Running tasks and the dues of queues.
+        Running tasks, and the deserved shares of queues.
     groups
         Axis K: equal candidate victims on one node.
     evict, whole
-        (K,) variable of each group; (J,) variable of each gang that leaves as a whole.
+        (K,) variable of each group's victims; (J,) variable of each gang that may leave whole.
     node_set
-        (N,) set of nodes that a node is seen as part of.
+        (N,) set of nodes to which a node belongs in the model.
     supplied
         (C, M) variable for the tasks of a class on a set of nodes, -1 where none fits.
     reclaim, pairs
-        (K,) variable of the reclaimed tasks of a group, -1 where there are none, and the reclaimer
-        and lender.
+        (K,) variable of the reclaimed tasks of a group, -1 without any, and the pairs of reclaimers
+        and lenders.
     able
-        Gang classes that may have tasks evicted; None for a bound.
+        Gang classes for which tasks may be evicted; None for a bound.
 
     """
 

@@ -1,9 +1,9 @@
 """The joint model: gangs that start, tasks on nodes, and running tasks that leave for them.
 
-Mathematics: models/formulation/entitled.md, "The joint model". The direct model of
-`solver.model.encoding` gets one integer for each group of equal running tasks on a node: how many
-of them are evicted. Rules outside `_ENCODED` and `_MASKING` are left out, so its optimum is a bound
-over all plans that the policy allows, with evictions and without.
+Mathematics: models/formulation/entitled.md, "The joint model". In addition to the direct model of
+`solver.model.encoding`, one integer per group of equal running tasks on a node counts evictions.
+For a bound, rules outside `_ENCODED` and `_MASKING` are left out: the optimum then bounds all plans
+that the policy allows, with and without evictions.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.eviction_problem import Groups
 
 MOST_VARIABLES = 40_000
-"""Integers beyond which no model is made."""
+"""The most integers of a model; a larger model is not made."""
 
 MOST_SINGLE = 20_000
-"""Pairs of task class and node up to which every node is seen by itself."""
+"""The most pairs of task class and node for which nodes are not merged."""
 
 MOST_MERGED = 4_000
-"""Pairs of task class and set of nodes beyond which sets are merged further."""
+"""The most pairs of task class and set of nodes; with more, sets are merged further."""
 
 MERGED_SETS = 6
-"""Sets that are left then."""
+"""The number of sets after they are merged further."""
 
 MOST_STEPS = 10
-"""Amounts of a resource in whose multiples merged nodes are counted: the most frequent requests."""
+"""The most step sizes of rounded rows per resource: the most frequent requests."""
 
 _ENCODED = (Gang, SubGroups, LeafQueues, Capability, Guarantee)
-"""Rules whose rows hold in every plan with evictions once `Formulation.victims` is set."""
+"""Rules whose rows are valid for every plan with evictions, if `Formulation.victims` is set."""
 
 _MASKING = (NodeAffinity, PodAffinity, Shards, Taints)
-"""Rules whose masks hold in every plan with evictions; residents of gangs are not looked at."""
+"""Rules whose masks are valid for every plan with evictions; they ignore tasks of gangs."""
 
 
 def encode_joint(
@@ -78,24 +78,24 @@ def encode_joint(
     reach: frozenset[str],
     waiting_gangs: WaitingGangs | None = None,
 ) -> JointModel | None:
-    """Write the joint model of a session without its objective.
+    """Return the joint model of a session without its objective.
 
     Parameters
     ----------
     problem, rules, tiers
-        Decisions before any eviction, the rules, and the tiers.
+        The problem before any eviction, the rules, and the tiers.
     reach
-        Which actions of the policy may empty nodes: preempt, reclaim, consolidate.
+        Actions of the policy that may empty nodes: preempt, reclaim, consolidate.
     waiting_gangs
-        Gangs that may have tasks evicted, where every solution has to be a plan: what the model can
-        not express exactly is forbidden. None for a bound, which leaves it open.
+        The waiting gangs for an exact model, in which every solution is a plan: whatever rows can
+        not express is forbidden. None for a bound, in which it is allowed.
 
     Returns
     -------
     JointModel | None
-        None where the model would have more than `MOST_VARIABLES` integers, or where an exact one
-        would have too many pairs of reclaimers and lenders or would have to see more of nodes than
-        their resources.
+        None if the model would have more than `MOST_VARIABLES` integers. An exact model is also
+        None with too many pairs of reclaimers and lenders, or if rules depend on more of a node
+        than its resources.
 
     """
     is_exact = waiting_gangs is not None
@@ -127,7 +127,7 @@ def encode_joint(
     able = None
     if waiting_gangs is not None:
         able = find_entitled_classes(form, rules, waiting_gangs)
-        # Rows are written only for a model that can be used.
+        # Check this before any rows are added, which would be in vain.
         if has_too_many_pairs(form, facts, groups, who[2], able.reclaim):
             return None
     evict = form.model.add_variables(0, groups.count)
@@ -153,7 +153,7 @@ def encode_joint(
 
 
 def _idle_without_victims(problem: Problem, groups: Groups, moves: _Moves | None) -> I64:
-    """(N, R) room on nodes once every pod that may leave has left."""
+    """Return the idle capacity (N, R) of nodes once every pod that may leave has left."""
     room = groups.release_capacity(_future_idle(problem), groups.count)
     if moves is not None:
         np.add.at(room, moves.node, moves.count[:, None] * moves.request)
@@ -161,7 +161,7 @@ def _idle_without_victims(problem: Problem, groups: Groups, moves: _Moves | None
 
 
 def is_tied(problem: Problem, rules: RuleSet) -> bool:
-    """Whether some rule depends on more of nodes than their resources, or is a custom one."""
+    """Return whether a rule depends on more of nodes than resources, or is custom."""
     if any(isinstance(rule, IsolatedRule) for rule in rules.hard):
         return True
     tied = None if rules.topology is None else rules.topology.find_tied_gangs(problem)
@@ -173,14 +173,14 @@ def is_tied(problem: Problem, rules: RuleSet) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class WaitingGangs:
-    """(G,) gangs with tasks that find no room without evictions, and those that find some."""
+    """Gangs (G,) with tasks that have no node without evictions, and gangs with tasks that do."""
 
     lacks: Bool
     gets: Bool
 
 
 def find_waiting_gangs(problem: Problem, decisions: Decisions) -> WaitingGangs:
-    """Return which gangs lack room and which are placed in decisions without evictions."""
+    """Return the gangs with unplaced tasks, and with placed tasks, in `decisions`."""
     placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
     lacks, gets = (
         np.bincount(problem.gang_of[tasks], minlength=problem.num_gangs) > 0
@@ -192,9 +192,9 @@ def find_waiting_gangs(problem: Problem, decisions: Decisions) -> WaitingGangs:
 def find_entitled_classes(
     form: Formulation, rules: RuleSet, waiting_gangs: WaitingGangs
 ) -> EntitledClasses:
-    """Gang classes for which tasks may be evicted: those that lack room without that.
+    """Return the gang classes for which tasks may be evicted: those with unplaced tasks.
 
-    Gangs that have their minimum preempt only where the policy lets them.
+    Gangs that have their minimum preempt only if the policy allows it.
     """
     gangs = form.gangs
     preempts = np.array([shape.preempts for shape in form.problem.classes.shapes], np.bool_)
@@ -207,9 +207,9 @@ def find_entitled_classes(
 
 
 def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict: I64) -> None:
-    """A gang that loses tasks gets none.
+    """Add rows: a gang that loses tasks gets none.
 
-    `gang_of` is (K,) the gang of one task of each group.
+    `gang_of` (K,) is the gang of one task of each group.
     """
     gangs, model = form.gangs, form.model
     class_of = np.full(form.problem.num_gangs, -1, np.int64)
@@ -229,7 +229,7 @@ def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict
 
 @dataclass(frozen=True, eq=False)
 class _Moves:
-    """Running tasks that may be moved elsewhere: node, number and request of equal ones."""
+    """Running tasks that may be moved: node, number and request of each group of equal tasks."""
 
     node: I64
     count: I64
@@ -254,7 +254,7 @@ def _initial_state(problem: Problem, facts: SessionFacts) -> EvictionState:
 
 
 def _future_idle(problem: Problem) -> I64:
-    """(N, R) future idle; an overcommitted node offers nothing."""
+    """Return the future idle capacity (N, R); zero on overcommitted nodes."""
     room: I64 = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
     return room
 
@@ -271,7 +271,7 @@ def _group_movable_tasks(facts: SessionFacts) -> _Moves:
 
 
 def _max_tasks_per_node(problem: Problem, rules: RuleSet, full: I64, *, is_exact: bool) -> I64:
-    """(C, N) the most tasks of a class that a node holds without any candidate."""
+    """Return the most tasks of a class (C, N) that fit a node once all candidates have left."""
     alone = without_gangs(problem)
     masking = [rule for rule in rules.masking if is_exact or isinstance(rule, _MASKING)]
     if is_exact:
@@ -287,10 +287,10 @@ def _max_tasks_per_node(problem: Problem, rules: RuleSet, full: I64, *, is_exact
 
 
 def _group_nodes(most: I64) -> I64:
-    """(N,) the set of each node, -1 for nodes of no use.
+    """Return the set (N,) of each node, -1 for nodes that no task fits.
 
-    Its own, that of all nodes which the same classes may use, or a coarser one where such sets are
-    too many.
+    A set is a single node, or all nodes that the same classes may use. If such sets are too many,
+    sets are coarser.
     """
     useful = most.any(axis=0)
     found = np.full(most.shape[1], -1, np.int64)
@@ -300,7 +300,7 @@ def _group_nodes(most: I64) -> I64:
         fits = most[:, useful] > 0
         found[useful] = row_groups(list(np.packbits(fits, axis=0)))[0]
         if len(most) * (int(found.max()) + 1) > MOST_MERGED:
-            # Any partition gives a bound; nodes for the same rare classes are near to each other.
+            # Any partition gives a valid bound. The order groups nodes that fit rare classes.
             order = np.lexsort(fits[np.argsort(fits.sum(axis=1), kind="stable")[::-1]])
             found[np.flatnonzero(useful)[order]] = np.arange(len(order)) * MERGED_SETS // len(order)
     return found
@@ -309,7 +309,7 @@ def _group_nodes(most: I64) -> I64:
 def _formulation(
     problem: Problem, rules: RuleSet, tiers: Tiers, full: I64, waiting_gangs: WaitingGangs | None
 ) -> Formulation:
-    """Gang classes, in the problem in which every candidate has left its node."""
+    """Return the aggregated model of the problem in which every candidate has left its node."""
     alone, kinds = rules.distinguish_gangs(problem)
     if waiting_gangs is not None:
         kinds += [waiting_gangs.lacks.astype(np.int64), waiting_gangs.gets.astype(np.int64)]
@@ -321,7 +321,7 @@ def _formulation(
 
 
 def _add_supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
-    """(C, M) variables for the tasks of a class on a set of nodes; placements equal supply."""
+    """Add variables (C, M) for tasks of a class on a set of nodes to supply rows; return them."""
     by_set = np.zeros((len(most), size), np.int64)
     useful = node_set >= 0
     for c, row in enumerate(most):
@@ -338,7 +338,7 @@ def _add_supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
 def _add_capacity_rows(
     form: Formulation, supplied: I64, node_set: I64, who: _VictimVariables
 ) -> None:
-    """Σ request·x ≤ future idle + Σ request·evicted, by set of nodes and resource."""
+    """Add rows Σ request·x ≤ future idle + Σ request·evicted, by set of nodes and resource."""
     problem, model, groups = form.problem, form.model, who.groups
     base = problem.allocatable - problem.used
     np.subtract.at(base, groups.node, groups.count[:, None] * groups.request)
@@ -360,7 +360,7 @@ def _add_capacity_rows(
             rows.append(node_set[moves.node[known]])
             variables.append(moved[known])
             factors.append(-moves.request[known, r])
-            # A task that moves takes room elsewhere.
+            # A task that moves uses capacity elsewhere, so all nodes together gain none by moves.
             model.add_rows(
                 0,
                 np.concatenate([placed, who.evict]),
@@ -380,11 +380,11 @@ def _add_capacity_rows(
 def _add_rounded_rows(
     form: Formulation, supply: tuple[I64, I64, I64], capacity: tuple[I64, I64], resource: int
 ) -> None:
-    """Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ over the nodes of each set, for some steps.
+    """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ for each set of nodes and some steps.
 
-    Chvátal-Gomory rounding of the row of each node, summed: what a node has left beyond a multiple
-    of a step is of no use to requests of that size. `supply` are variables, their sets and requests
-    of the resource, `capacity` the set and the capacity of each node.
+    This is Chvátal-Gomory rounding of each node's row, summed over nodes: capacity beyond a
+    multiple of a step is useless to requests of that size. `supply` holds variables, their sets and
+    their requests of the resource, `capacity` the set and the capacity of each node.
     """
     placed, at, request = supply
     node_set, base = capacity
@@ -398,7 +398,7 @@ def _add_rounded_rows(
 
 
 def count_whole_gangs(joint: JointModel) -> Expression:
-    """Return the number of gangs that leave whole, gangs of one task included."""
+    """Return the number of gangs that leave whole, including gangs of one task."""
     alone = joint.groups.gang < 0
     ends = np.concatenate([joint.evict[alone], joint.whole])
     return Expression.of(ends, np.ones(len(ends), np.int64))

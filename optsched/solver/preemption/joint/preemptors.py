@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class Preemptors:
     """Finds a preemptor for each victim: a gang that is entitled to it and uses its capacity.
 
-    A gang uses the capacity of victims on a node up to what its tasks there request. Of a gang that
-    leaves whole, one victim on such a node is enough. Equal tasks of two gangs may be exchanged,
-    because the model does not distinguish them.
+    A gang uses the capacity of victims on a node up to the requests of its tasks there. If a gang
+    leaves whole, one of its victims on such a node suffices. Equal tasks of two gangs may be
+    exchanged, because the model does not distinguish them.
 
     Attributes
     ----------
@@ -52,9 +52,9 @@ class Preemptors:
     def list_evictions(
         self, victims: I64, reclaimed: Bool, pairs: Sequence[ReclaimPair]
     ) -> list[Evict]:
-        """Return evictions, reclaims first; victims without a preemptor stay.
+        """Return the evictions, reclaims first; victims without a preemptor are left out.
 
-        Of each lender the largest victim is evicted last, with the other victims for its preemptor.
+        The largest victim of each lender is evicted last, after other victims of its preemptor.
         """
         running, found = self._running, []
         whole_gangs = self._find_whole_gangs(victims)
@@ -100,10 +100,10 @@ class Preemptors:
         whole_gangs: set[int],
         preemptors_of: Mapping[int, Sequence[int]],
     ) -> Bool:
-        """Return (m,) which victims are reclaimed, after some of them count as preempted.
+        """Return which victims (m,) are reclaimed, after changing some of them to preempted.
 
         Victims of a gang that leaves whole are preempted if a preemptor uses the capacity of one of
-        them. The solution may count that one as reclaimed.
+        them. The solution may count that one victim as reclaimed.
         """
         kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
         for lost in sorted(whole_gangs):
@@ -118,9 +118,9 @@ class Preemptors:
         return kept
 
     def drop_gangs_without_capacity(self, evictions: Sequence[Evict]) -> list[Evict]:
-        """Return the evictions for gangs that fit where only these victims leave, others dropped.
+        """Return the evictions without those for gangs that do not fit after these evictions.
 
-        The most important gangs are kept. Victims of a dropped gang stay.
+        The most important gangs are kept. Victims of a dropped gang keep running.
         """
         before, number_of = self._before, {t.key: v for v, t in enumerate(self._running.tasks)}
         kept, is_known = list(evictions), False
@@ -136,7 +136,7 @@ class Preemptors:
         return kept
 
     def _take_capacity(self, gang: int, idle: I64) -> bool:
-        """Take a gang's requests from idle capacity (N, R); False and no change if it lacks."""
+        """Subtract a gang's requests from idle capacity (N, R); if they don't fit, return False."""
         problem = self._problem
         first, end = problem.task_start[gang : gang + 2].tolist()
         tasks = first + np.flatnonzero(self.node_of[first:end] >= 0)
@@ -148,7 +148,7 @@ class Preemptors:
         return False
 
     def _with_largest_last(self, named: Mapping[int, int]) -> list[tuple[int, int]]:
-        """Victims and their gangs, gang by gang, that of the largest victim last."""
+        """Return (victim, preemptor) pairs by preemptor; that of the largest victim comes last."""
         by_size = sorted(named, key=lambda v: tuple(self._running.request[v].tolist()))
         pairs = [(v, named[v]) for v in by_size]
         return sorted(pairs, key=lambda pair: (pair[1] == pairs[-1][1], pair[1]))
@@ -158,7 +158,7 @@ class Preemptors:
         return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
 
     def _find_whole_gangs(self, victims: I64) -> set[int]:
-        """Gangs that can not keep a single victim of theirs: they leave whole, or in groups."""
+        """Return the gangs that leave whole or by subgroups: none of their victims could stay."""
         running, gangs = self._running, self._problem.snapshot.gangs
         found = set()
         lost, number = np.unique(running.gang_of[victims], return_counts=True)
@@ -172,7 +172,7 @@ class Preemptors:
     def _name_preemptors(
         self, victims: I64, whole_gangs: set[int], preemptors_of: Mapping[int, Sequence[int]]
     ) -> dict[int, int]:
-        """Return the gang of each victim that finds one, those of gangs that leave whole first."""
+        """Return the preemptor of each victim that has one; gangs that leave whole come first."""
         running, found = self._running, dict[int, int]()
         lost_of = running.gang_of
         for lost in sorted(whole_gangs & set(lost_of[victims].tolist())):
@@ -181,7 +181,7 @@ class Preemptors:
             if gang is None:
                 continue
             for victim in mine.tolist():
-                # The gang on its node, if there is one: without that gang the victim could stay.
+                # Prefer a preemptor on the victim's node: without it, the victim could stay.
                 user = self._find_user(preemptors_of[lost], np.array([victim]))
                 found[victim] = gang if user is None else user
                 self._record_capacity_taken(found[victim], victim)
@@ -202,7 +202,7 @@ class Preemptors:
         self._given[at] = self._given.get(at, np.zeros_like(request)) + request
 
     def _find_preemptor(self, preemptors: Sequence[int], victims: I64) -> int | None:
-        """Return the first gang that uses the capacity of a victim, or that can move to do so."""
+        """Return the first gang that uses the capacity of a victim, if need be after a swap."""
         gang = self._find_user(preemptors, victims)
         if gang is not None:
             return gang
@@ -223,7 +223,7 @@ class Preemptors:
         )
 
     def _can_use_capacity_of(self, gang: int, victim: int) -> bool:
-        """Whether a gang asks for more on a victim's node than other victims there give to it."""
+        """Return whether a gang's requests on a victim's node exceed the victims counted there."""
         problem, node = self._problem, int(self._running.node_of[victim])
         first, end = problem.task_start[gang : gang + 2].tolist()
         mine = first + np.flatnonzero(self.node_of[first:end] == node)
@@ -236,7 +236,7 @@ class Preemptors:
         return bool((gives & (given < asked)).any())
 
     def _swap(self, gang: int, nodes: I64) -> bool:
-        """Let a task of a gang change places with an equal one that takes no victim's room."""
+        """Swap a gang's task with an equal task on `nodes` that uses no victim's capacity."""
         problem = self._problem
         first, end = problem.task_start[gang : gang + 2].tolist()
         for task in (first + np.flatnonzero(self.node_of[first:end] >= 0)).tolist():

@@ -1,7 +1,7 @@
-"""Rows of the exact joint model: tasks leave only where a gang comes that may have them evicted.
+"""Rows of the exact joint model: victims leave a node only if an entitled gang gets a task there.
 
-Otherwise a gang that sits elsewhere could clear nodes for queues that nothing is due to, and the
-verifier would refuse the plan: a preemptor must use the capacity of its victims.
+A preemptor must use the capacity of its victims, or the verifier rejects the plan. Otherwise a gang
+could have tasks evicted from other nodes, for queues that are not entitled to them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Presence:
-    """Writes the rows of one exact joint model."""
+    """Adds these rows to one exact joint model."""
 
     def __init__(self, joint: JointModel, able: EntitledClasses) -> None:
         self._joint, self._able = joint, able
@@ -28,8 +28,8 @@ class Presence:
     def add_rows(self) -> None:
         """Add rows for every group of victims.
 
-        A gang of victims that leaves whole, or in smaller groups, needs an entitled gang on one of
-        its nodes; others need one on the node of each victim.
+        For a gang of victims that leaves whole, or by subgroups, an entitled gang on one of its
+        nodes suffices. Other victims need an entitled gang on the node of each victim.
         """
         self._supply_no_more_than_is_placed()
         joint, groups = self._joint, self._joint.groups
@@ -46,7 +46,7 @@ class Presence:
                 self._add_group(k, np.arange(len(groups)) == k)
 
     def _supply_no_more_than_is_placed(self) -> None:
-        """Add rows: without them, a task supplied on two nodes would justify victims on both."""
+        """Limit supply to placements: a task supplied twice would justify victims on two nodes."""
         form, supplied = self._joint.form, self._joint.supplied
         for task_class, row in enumerate(supplied):
             mine = row[row >= 0]
@@ -58,9 +58,9 @@ class Presence:
             form.model.add_rows(0, columns, factors, upper=0)
 
     def _add_group(self, k: int, mine: Bool, unless: Sequence[int] = ()) -> None:
-        """Victims of a group leave only if an entitled gang gets a node of groups (K,).
+        """Allow victims of group `k` only if an entitled gang gets a node of groups `mine` (K,).
 
-        `unless` are 0-1 variables any of which lifts that.
+        Each of the 0-1 variables `unless` lifts this row.
         """
         joint, groups, able = self._joint, self._joint.groups, self._able
         gangs = joint.form.gangs
@@ -82,12 +82,12 @@ class Presence:
     def _add_limit(
         self, columns: Mapping[int, int], upper: int, lifting: Sequence[int], by: int
     ) -> None:
-        """Σ columns ≤ upper + by · Σ lifting."""
+        """Add the row Σ columns ≤ upper + by · Σ lifting."""
         factors = [*columns.values(), *[-by] * len(lifting)]
         self._joint.form.model.add_rows(0, [*columns, *lifting], factors, upper=upper)
 
     def _find_tasks(self, gang_classes: Bool, sets: I64) -> list[int]:
-        """Return variables for the tasks that some gang classes (H,) have on some sets of nodes."""
+        """Return variables that count tasks of some gang classes (H,) on some sets of nodes."""
         gangs = self._joint.form.gangs
         classes = np.unique(gangs.class_of[gang_classes[gangs.gang_class_of]])
         found = [self._tasks_of(c, gang_classes)[sets] for c in classes.tolist()]
@@ -95,9 +95,9 @@ class Presence:
         return [int(v) for v in variables if v >= 0]
 
     def _tasks_of(self, task_class: int, gang_classes: Bool) -> I64:
-        """(M,) variables for the tasks of a class that some gang classes have, -1 where none fits.
+        """Return variables (M,) for tasks of a class in some gang classes, -1 where none fits.
 
-        Supply is at least the placements, and may be for tasks of other gang classes.
+        Supply counts tasks of all gang classes, so it can not be used here.
         """
         form = self._joint.form
         supplied: I64 = self._joint.supplied[task_class]

@@ -1,4 +1,4 @@
-"""Victims for all gangs of a session together, as a solution of the joint model."""
+"""Choose victims for all gangs of a session together, by a solution of the joint model."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
 
 
 _MAX_SOLVES = 4
-"""How often a model is solved, each time without more victims that no gang uses."""
+"""The most solves of a model; each one excludes victims that no gang used in the last one."""
 
 _MS_PER_VARIABLE = 0.1
-"""Wall time below which a search ends before its first solution.
+"""Wall time per integer that a search needs for its first solution.
 
-On mixed clusters of 50 to 180 nodes (two cores, 2026) 9 400 integers gave one within a second, and
-10 500 gave none.
+On mixed clusters of 50 to 180 nodes (two cores, 2026), models of 9 400 integers had a solution
+within a second, and models of 10 500 integers had none.
 """
 
 DropInvalid: TypeAlias = (
     "Callable[[Snapshot, tuple[Action, ...], Sequence[str]], tuple[Action, ...]]"
 )
-"""Return actions without gangs at fault; given the keys of all gangs, the most important first."""
+"""Returns actions without gangs that violate a rule; gang keys are given by importance."""
 
 
 def is_solvable_within(problem: Problem, budget_ms: int | None) -> bool:
@@ -79,14 +79,14 @@ def find_victims_jointly(
     means: Means,
     drop_invalid: DropInvalid,
 ) -> EvictionPlan | None:
-    """Return victims and seats for all gangs of a session, chosen together.
+    """Return victims and nominations for all gangs of a session, chosen jointly.
 
-    The levels over gangs come first, in their order, then the fewest victims, the fewest gangs that
-    leave whole, less important, less lost work and smaller victims; then tasks beyond the minimum
-    of gangs, and scores of nodes.
+    The levels over gangs come first, in their order. The next objectives are the number of victims,
+    the number of gangs that leave whole, and the victims' priority, lost work and size. Last come
+    tasks beyond the minimum of gangs, and scores of nodes.
 
-    Gangs nominated to nodes keep these, and only gangs that lack room in `decisions` have tasks
-    evicted: otherwise they would make room for others.
+    Gangs keep the nodes nominated to them. Tasks are evicted only for gangs with unplaced tasks in
+    `decisions`: otherwise a placed gang could have tasks evicted that free capacity for others.
 
     Parameters
     ----------
@@ -95,19 +95,19 @@ def find_victims_jointly(
     goal
         Tiers and levels of that problem.
     decisions
-        Placements without evictions: the start of the search.
+        Placements without evictions; the search starts from them.
     reach
-        Which of preempt and reclaim the policy allows.
+        The policy's actions among preempt and reclaim.
     means
-        Solver and time.
+        The solver and its time.
     drop_invalid
-        Returns actions that keep every rule, by dropping the least important gangs at fault.
+        Returns actions that satisfy every rule, by dropping the least important gangs at fault.
 
     Returns
     -------
     EvictionPlan | None
-        None where the model is too large or does not cover all rules on nodes, where time is short,
-        or where nothing is evicted once the solution keeps every rule.
+        None if the model is too large or does not cover all rules on nodes, if time is short, or if
+        no eviction is left once all rules are satisfied.
 
     """
     tiers, levels = goal
@@ -144,20 +144,20 @@ def find_victims_jointly(
 
 
 def _solve(model: LevelModel, means: Means) -> I64 | None:
-    """Return the best solution that time allows; None without one."""
+    """Return the best solution found in time; None without one."""
     limits, left_ms = means.limits, means.left_ms()
     if left_ms is not None:
         if left_ms <= 0:
             return None
         limits = replace(limits, budget_ms=min(left_ms, limits.budget_ms or left_ms))
-    assert means.solver is not None  # noqa: S101  the caller asks only then
+    assert means.solver is not None  # noqa: S101  the caller has checked it
     solved = solve_checked(means.solver, model, limits)
     found = (u.solution for u in reversed(solved.updates) if u.solution is not None)
     return next(found, None)
 
 
 def _find_gangs_on_nominated_nodes(problem: Problem, decisions: Decisions) -> Bool:
-    """(G,) gangs of which decisions put a task on the node that is nominated to it."""
+    """Return the gangs (G,) with a task that `decisions` place on its nominated node."""
     names = [node.name for node in problem.snapshot.nodes]
     at = np.maximum(decisions.node_of, decisions.nominated)
     fixed = np.zeros(problem.num_gangs, np.bool_)
@@ -192,7 +192,7 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
         elif is_node_level(level):
             values = level.node_values(form.problem)[task_class, node[at]]
             objectives.append(Objective(Expression.of(supplied, values), level.sense))
-    # Of equal solutions the one with more reclaimed tasks, so that the same gangs are always named.
+    # Among equal solutions, prefer more reclaimed tasks, so that preemptors are deterministic.
     either = joint.reclaim[(joint.reclaim >= 0) & (joint.reclaim != joint.evict)]
     if len(either):
         ones = np.ones(len(either), np.int64)
@@ -215,11 +215,11 @@ class _Reading(NamedTuple):
     Attributes
     ----------
     plan
-        None where nothing is evicted once every rule is kept.
+        Evictions and nominations; None if no eviction is left once all rules are satisfied.
     unused
-        (K,) victims of each group whose capacity no entitled gang uses.
+        (K,) number of victims of each group whose capacity no entitled gang uses.
     num_dropped
-        Gangs of the solution that the plan lacks.
+        Number of gangs of the solution that the plan lacks.
 
     """
 
@@ -231,10 +231,10 @@ class _Reading(NamedTuple):
 def _read_solution(
     joint: JointModel, tiers: Tiers, solution: I64, drop_invalid: DropInvalid
 ) -> _Reading:
-    """Return the evictions and seats of a solution that keep every rule.
+    """Return the evictions and nominations of a solution that satisfy every rule.
 
     No row limits victims to the capacity that their preemptor uses. Victims beyond that capacity
-    stay, and gangs that need what these victims hold are dropped.
+    keep running, and gangs that need the capacity of such victims are dropped.
     """
     problem = joint.form.problem
     node = np.flatnonzero(joint.node_set >= 0)
@@ -269,7 +269,7 @@ def _read_solution(
 
 
 def _count_unused(joint: JointModel, victims: I64, evictions: Sequence[Evict]) -> I64:
-    """(K,) victims of each group for which no gang was found."""
+    """Return the number of victims (K,) of each group that have no preemptor."""
     groups, tasks = joint.groups, joint.facts.running.tasks
     named = {eviction.task for eviction in evictions}
     rest = [v for v in victims.tolist() if tasks[v].key not in named]
@@ -277,7 +277,7 @@ def _count_unused(joint: JointModel, victims: I64, evictions: Sequence[Evict]) -
 
 
 def _find_nominations(problem: Problem, node_of: I64, gangs: Sequence[int]) -> dict[int, Seats]:
-    """Seats of some gangs, in their order."""
+    """Return the nominations of some gangs, in their order, as (entry, node, number)."""
     found: dict[int, Seats] = {}
     for gang in gangs:
         first = int(problem.shapes.start[problem.shape_of[gang]])
@@ -291,7 +291,7 @@ def _find_nominations(problem: Problem, node_of: I64, gangs: Sequence[int]) -> d
 
 
 def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
-    """Of equal running tasks those leave that were created last."""
+    """Return victims, of equal tasks those created last, and which of them are reclaimed."""
     groups, running = joint.groups, joint.facts.running
     left = solution[joint.evict].copy()
     reclaims = np.where(joint.reclaim >= 0, solution[np.maximum(joint.reclaim, 0)], 0)
@@ -307,7 +307,7 @@ def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
 
 
 def _entitle(joint: JointModel, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:
-    """What queues that reclaim may hold after all placements, see `plugins.shares.entitlement`."""
+    """Return the most that reclaiming queues may hold, see `plugins.shares.entitlement`."""
     problem, facts = joint.form.problem, joint.facts
     if facts.due is None:
         return ()
