@@ -95,13 +95,13 @@ def test_one_gpu_short(
     solver: WorkerProcess,
     case: tuple[int, int, float],
 ) -> None:
-    """Queue a may give back 79 of the 80 GPUs: proved to be no use, and why."""
+    """Queue a may return 79 of the 80 GPUs: proved to be no use, and why."""
     nodes, due, target = case
     plan = decided(benchmark, full_cluster(nodes, (due, 80), 10), solver)
     reason = plan.pending["wants/gang"]
     assert not plan.actions
     assert reason.code is ReasonCode.DESERVED
-    assert f"queue a may give back 79 {GPU} (a holds {8 * nodes} {GPU}" in reason.message
+    assert f"queue a may return 79 {GPU} (a holds {8 * nodes} {GPU}" in reason.message
     name = f"one GPU short, {nodes} nodes, {8 * nodes} running"
     table.add(name, median(benchmark), target, "proved, nobody evicted")
 

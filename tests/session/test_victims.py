@@ -381,7 +381,7 @@ def test_who_can_not_be_helped_is_told_whose_share_is_in_the_way():
     reason = decide(cluster(nodes(1), [*jobs, want], queues(a=6, b=3))).pending["ns/b"]
     assert reason.code.value == "QueueDeservedExceeded"
     assert reason.message == (
-        "3 nvidia.com/gpu are asked for, 0 nvidia.com/gpu are free, queue a may give back "
+        "3 nvidia.com/gpu are requested, 0 nvidia.com/gpu will be idle, queue a may return "
         "2 nvidia.com/gpu (a holds 8 nvidia.com/gpu, deserves 6 nvidia.com/gpu)"
     )
 

@@ -1,4 +1,4 @@
-"""Running tasks that block nodes for others, and tasks of a gang that must stay apart."""
+"""Running tasks that block nodes for other tasks, and tasks of a gang that must be apart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Blockers:
-    """What keeps the entries of an eviction problem off nodes, other than capacity.
+    """Finds the tasks that exclude nodes for entries of an eviction problem, besides capacity.
 
     Attributes
     ----------
@@ -47,7 +47,10 @@ class Blockers:
     def find_blocking_tasks(
         self, task_class: I64, state: EvictionState, candidates: Bool, allowed: Bool
     ) -> list[tuple[int, Blocker]]:
-        """Return candidates that block a class; excludes nodes in `allowed` that others block."""
+        """Return the candidates that block each class.
+
+        Nodes blocked by running tasks that are not candidates are removed from `allowed`.
+        """
         found = []
         for c in np.unique(task_class).tolist():
             for rule in self._rules.blocking:
@@ -61,7 +64,7 @@ class Blockers:
         return found
 
     def _domains(self, bar: Blocker, tasks: I64) -> I64:
-        """(B,) domain of a bar in which each running task stands."""
+        """Return the domain (B,) of a blocker in which each running task runs."""
         domains: I64 = bar.domain_of[self._facts.running.node_of[tasks]]
         return domains
 
@@ -72,7 +75,7 @@ class Blockers:
         groups: Groups,
         blocking: Sequence[tuple[int, Blocker]],
     ) -> Iterator[BlockedNodes]:
-        """Yield blocked nodes by domain, with the groups that block them, for the model."""
+        """Yield the blocked nodes of each domain, with the groups that block them."""
         group_of = dict(zip(groups.tasks.tolist(), groups.of_task.tolist(), strict=True))
         for c, bar in blocking:
             entries = np.flatnonzero(task_class == c)
@@ -93,7 +96,10 @@ class Blockers:
         return self._tied[task_class]
 
     def stakes(self, task_class: int) -> list[I64]:
-        """(V,) each, what running tasks have that matters to a class; see `VictimRelevance`."""
+        """Return arrays (V,) of what running tasks hold that a class depends on.
+
+        See `VictimRelevance`.
+        """
         if task_class not in self._stakes:
             found = (r.relevant_tasks(self._facts.problem, task_class) for r in self._relevance)
             self._stakes[task_class] = [stakes for stakes in found if stakes is not None]
@@ -106,8 +112,8 @@ class Blockers:
     ) -> OtherPlacements | None:
         """Return placements of other gangs that the tied classes depend on.
 
-        None if no class is tied to its neighbours, and no placed task depends on any of the
-        possible victims `tasks` (V,).
+        Returns None if no class is tied to other tasks of its node, and no placed task depends on
+        any of the possible victims `tasks` (V,).
         """
         task_class, node, number = self._count_tied_placements(state)
         others = np.unique(task_class).tolist()
@@ -119,11 +125,11 @@ class Blockers:
         )
 
     def _domains_of(self, task_classes: Sequence[int]) -> I64:
-        """(N,) one number for each combination of domains of the terms that classes carry."""
+        """Return a number (N,) for each combination of domains of the terms of some classes."""
         problem = self._facts.problem
         relations, shapes = problem.relations, problem.classes.shapes
         terms = sorted({m for c in task_classes for m in relations.carried_by(shapes[c])})
-        # Where each node is a domain of its own there is nothing to choose.
+        # If each node is a domain of its own, the term does not distinguish sets of nodes.
         wide = [m for m in terms if relations.num_domains[m] < problem.num_nodes]
         if not wide:
             return np.zeros(problem.num_nodes, np.int64)
@@ -161,13 +167,13 @@ class Blockers:
     def relate(
         self, eviction: EvictionProblem, model: LinearModel, supplied: I64, leave: I64
     ) -> None:
-        """Add rows on which tasks may share nodes once the victims have left.
+        """Add rows of rules that tie tasks to nodes, as after the evictions.
 
-        `supplied` is (E, N) variables of the entries, -1 where a node is excluded; `leave` is
-        (K,) variables of the groups.
+        `supplied` (E, N) holds variables of the entries, -1 where a node is excluded; `leave` (K,)
+        holds the variables of the groups.
         """
         others = eviction.constraints.others
-        assert others is not None  # noqa: S101  the caller has looked
+        assert others is not None  # noqa: S101  the caller has checked it
         shape = (len(self._facts.problem.classes.shapes), self._facts.problem.num_nodes)
         by_class = np.full(shape, -1, np.int64)
         for c in np.unique(eviction.task_class[eviction.is_tied]).tolist():
@@ -198,7 +204,7 @@ def _add_decided(model: LinearModel, by_class: I64, others: OtherPlacements) -> 
 
 
 def _add_sums(model: LinearModel, variables: I64) -> I64:
-    """(N,) variables that are the sums of those (m, N) that there are, -1 where there is none."""
+    """Return variables (N,) for the sums of variables (m, N); -1 stands for no variable."""
     found = variables >= 0
     open_nodes = np.flatnonzero(found.any(axis=0))
     most = np.where(found, model.bounds[1][variables], 0).sum(axis=0)[open_nodes]

@@ -1,4 +1,4 @@
-"""Compile eviction problems: which tasks may be evicted for one gang, and within which limits."""
+"""Compile eviction problems: the tasks that may be evicted for one gang, and the limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class _Candidates(NamedTuple):
-    """(V,) possible victims, (V,) those of other queues, and what the claiming side may hold."""
+    """Possible victims (V,), reclaimed ones (V,), and what the queues that reclaim may gain."""
 
     leave: Bool
     reclaimed: Bool
@@ -43,7 +43,7 @@ class _Candidates(NamedTuple):
 
 
 class EvictionCompiler:
-    """Compiles eviction problems; computes their common parts once.
+    """Compiles eviction problems; their common parts are computed once.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class EvictionCompiler:
     # --- one eviction problem --------------------------------------------------------------------
 
     def fences(self, gang: int) -> tuple[list[Bool | None], bool]:
-        """Return node sets to search victims in, one at a time, and whether they are all."""
+        """Return the node sets in which to search victims, and whether these are all sets."""
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self.problem, gang)
         return ([None], True) if domains is None else (list(domains.masks), domains.are_all)
@@ -79,7 +79,7 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem of a gang's minimum on some nodes.
 
-        None if no eviction can help, or if the gang has its minimum.
+        Returns None if no eviction can help, or if the gang has its minimum.
         """
         if not self.has_minimum(gang):
             return None
@@ -89,10 +89,10 @@ class EvictionCompiler:
     def compile_within_guarantee(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """The eviction problem of a gang that reclaims within its guarantee from all lenders.
+        """Return the eviction problem of a gang that reclaims within its guarantee.
 
-        A gang that leaves as a whole may then hold more than its queue holds above its due. None
-        where nothing that the gang requests is guaranteed to its queue, or to one above it.
+        The rows on what lenders keep are left out, so a victim gang may exceed the lender's excess.
+        Returns None if no requested resource is guaranteed to the queue or an ancestor.
         """
         if not self.problem.queues.guarantee.any() or not self.has_minimum(gang):
             return None
@@ -114,10 +114,10 @@ class EvictionCompiler:
     def compile_growth(
         self, gang: int, state: EvictionState, rest: I64, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Victims for a gang that has its minimum, up to (E,) `rest` tasks.
+        """Return the eviction problem of up to `rest` (E,) tasks of a gang that has its minimum.
 
-        Its queue reclaims what it is due; others of its queue leave only where the policy lets
-        gangs beyond their minimum preempt.
+        Its queue reclaims up to its deserved share. Tasks of its own queue leave only if the policy
+        lets gangs preempt beyond their minimum.
         """
         candidates = self._candidates(gang, state, grows=True)
         return self._compile(gang, state, within, candidates, rest, grows=True)
@@ -129,7 +129,7 @@ class EvictionCompiler:
     def compile_exchange(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the problem in which tasks of top priority replace surplus tasks of their gang."""
+        """Return the problem in which a gang's most important tasks replace its surplus tasks."""
         problem, running = self.problem, self.running
         shape = int(problem.shape_of[gang])
         if "preempt" not in self._reach or not problem.shapes.is_started[shape]:
@@ -245,7 +245,7 @@ class EvictionCompiler:
     def _find_helpful_tasks(
         self, allowed: Bool, request: I64, blocking: Sequence[tuple[int, Blocker]]
     ) -> Bool:
-        """(V,) tasks on nodes that the gang could use, and tasks that block such nodes."""
+        """Return tasks (V,) on nodes that the gang could use, and tasks that block such nodes."""
         running = self.running
         open_nodes = np.logical_or.reduce(allowed)
         takes = (running.request[:, request.any(axis=0)] > 0).any(axis=1)
@@ -257,7 +257,7 @@ class EvictionCompiler:
     def _find_relieving_tasks(
         self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[GuaranteeReserve]
     ) -> Bool:
-        """(V,) tasks of queues that must shrink for a gang that gains (R,) `gain`."""
+        """Return tasks (V,) of queues that must shrink if a gang gains `gain` (R,)."""
         running = self.running
         helps = np.zeros(len(running), np.bool_)
         for a, r, room in rows:
@@ -272,7 +272,7 @@ class EvictionCompiler:
         return helps
 
     def _add_whole_gangs(self, candidates: Bool, helps: Bool) -> Bool:
-        """(V,) candidates that help, and all others of their gangs."""
+        """Return the candidates (V,) that help, and all other candidates of their gangs."""
         running = self.running
         gangs = np.zeros(self.problem.num_gangs, np.bool_)
         gangs[running.gang_of[candidates & helps]] = True
@@ -299,7 +299,7 @@ class EvictionCompiler:
         claims: dict[tuple[int, int], int] = {}
         if "reclaim" in self._reach and self.facts.due is not None:
             asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
-            # Which tasks start is open: all their requests together decide the entitlement.
+            # It is open which tasks start, so only resources that all of them request count.
             always = np.flatnonzero((self.facts.request_of(gang) > 0).all(axis=0)).tolist()
             least = self._minimum_request(gang, grows=grows)
             gone = running.request[found].sum(axis=0)
@@ -311,7 +311,7 @@ class EvictionCompiler:
             for lender in np.unique(running.queue_of[lent]).tolist():
                 rows = self._limit_claim(claim, lender)
                 is_due = any(r in always for _, r, _ in rows)
-                # Victims in the gang's own queue make room for its claim, too.
+                # Victims in the gang's own queue leave more of its claim.
                 if (
                     self.facts.reclaimable[lender]
                     and is_due
@@ -323,17 +323,17 @@ class EvictionCompiler:
         return _Candidates(found | reclaimed, reclaimed, rows)
 
     def _waived(self, gang: int, least: I64, state: EvictionState) -> Bool:
-        """(V,) tasks whose annotations do not protect them from a claim within a guarantee."""
+        """Return tasks (V,) whose annotations do not protect them from a claim in a guarantee."""
         held = self.problem.queues.summed_up(state.used)
         queue, request = int(self.problem.queue_of[gang]), self.facts.request_of(gang)
         return self.facts.floors.waived(queue, request, least, held)
 
     def find_possible_victims(self, gang: int, state: EvictionState) -> Bool:
-        """(V,) running tasks that may be evicted for a gang."""
+        """Return the running tasks (V,) that may be evicted for a gang."""
         return self._candidates(gang, state, grows=not self.has_minimum(gang)).leave
 
     def entitled(self, gang: int, lenders: I64) -> dict[tuple[int, int], int]:
-        """By (queue, resource), what queues may hold once a gang has reclaimed from lenders."""
+        """Return by (queue, resource) the most that queues may hold after reclaiming for a gang."""
         due, queue = self.facts.due, int(self.problem.queue_of[gang])
         asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0)).tolist()
         if due is None:
@@ -349,9 +349,9 @@ class EvictionCompiler:
     def find_kept_capacity(
         self, gang: int, state: EvictionState
     ) -> Iterator[tuple[int, int, int, int]]:
-        """Queues that would have to give something back to a gang, were they reclaimable.
+        """Yield non-reclaimable queues that hold capacity to which a gang is entitled.
 
-        (queue, resource, held, due).
+        Each result is (queue, resource, held, deserved).
         """
         if "reclaim" not in self._reach or self.facts.due is None:
             return
@@ -367,7 +367,7 @@ class EvictionCompiler:
                         yield other, r, held, due
 
     def _minimum_request(self, gang: int, *, grows: bool) -> I64:
-        """(R,) the least amounts with which the gang gains anything."""
+        """Return a lower bound (R,) of what the gang needs to gain a task or its minimum."""
         problem = self.problem
         request = self.facts.request_of(gang)
         shape = problem.shapes.shapes[int(problem.shape_of[gang])]
@@ -380,11 +380,11 @@ class EvictionCompiler:
     def _find_claim(
         self, queue: int, state: EvictionState, asked: I64
     ) -> list[tuple[int, int, int]]:
-        """Return what a queue and its ancestors may gain of what they are due.
+        """Return what a queue and its ancestors may gain within their deserved shares.
 
-        (queue, resource, amount); empty where nothing that is asked for is due.
+        Each result is (queue, resource, amount); there is none without a share of `asked`.
         """
-        assert self.facts.due is not None  # noqa: S101  the caller has looked
+        assert self.facts.due is not None  # noqa: S101  the caller has checked it
         return [
             (a, r, int(self.facts.due[a, r]) - self.facts.sum_held(a, r, state.used))
             for a in np.flatnonzero(self.facts.above[queue]).tolist()
@@ -395,7 +395,7 @@ class EvictionCompiler:
     def _limit_claim(
         self, claim: list[tuple[int, int, int]], lender: int
     ) -> list[tuple[int, int, int]]:
-        """Return the part of a claim that counts against a lender: up to a common ancestor."""
+        """Return the part of a claim that counts against a lender: below a common ancestor."""
         above = self.facts.above[lender]
         return [each for each in claim if not above[each[0]]]
 

@@ -1,8 +1,8 @@
-"""The eviction problem of one gang: its demand, possible victims and constraints, as values.
+"""The data of the eviction problem of one gang: demand, possible victims and constraints.
 
-Equal victims on one node are one group: single tasks of equal queue, priority, request and cost,
-or equal tasks of one gang. Groups are axis K; gangs of victims that must keep a minimum or end
-as a whole are axis J.
+Equal victims on one node form a group: single tasks of equal queue, priority, request and cost, or
+equal tasks of one gang. Groups are axis K. Victim gangs that must keep a minimum or leave as a
+whole are axis J.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class EvictionState:
     Attributes
     ----------
     room
-        (N, R) future idle of nodes.
+        (N, R) future idle capacity of nodes.
     used
-        (Q, R) what each queue's own gangs hold, nominations included.
+        (Q, R) amounts that each queue's own gangs hold, including nominations.
     firm
         (Q, R) the part of `used` that is certain: tasks that keep running, and gangs for which
         tasks are evicted. All other tasks are placed again afterwards, perhaps fewer of them.
     evicted
-        (V,) tasks that are evicted.
+        (V,) evicted tasks.
     spent
-        Evictions that each disruption budget has paid for, in the snapshot's order.
+        Number of evictions counted against each disruption budget, in the snapshot's order.
     came
-        Decided placements: (task class, node, tasks), parallel (m,) each.
+        Decided placements as parallel arrays (m,): task class, node, number of tasks.
     entitled
-        By (queue, resource), the most that queues which reclaim may hold with all below them.
+        By (queue, resource), the most that a queue which reclaims may hold with its descendants.
     preemptors
-        Gangs for which tasks leave.
+        Gangs for which tasks are evicted.
 
     """
 
@@ -64,18 +64,18 @@ class Groups:
     of_task, tasks
         (V',) group and index on axis V of each candidate.
     node, queue, priority, lost, size, count
-        (K,) nodes and gangs of groups, the cost of losing a task, its requests, and how many tasks
-        there are.
+        (K,) node, queue and priority of a group, the lost work and the dominant share of one task,
+        and the number of tasks.
     gang
-        (K,) on axis J, -1 for tasks that may leave one by one.
+        (K,) gang of the group on axis J, -1 for tasks that may leave one by one.
     role, part
-        (K,) number of the role in its gang, and of the smaller group in `Whole.parts`, -1 for none.
+        (K,) number of the role in its gang, and of the subgroup in `Whole.parts`, -1 for none.
     reclaimed, returned_last
-        (K,) whether they are another queue's, and one that does not give back before others.
+        (K,) whether the tasks belong to another queue, and to one that returns after other queues.
     queue_priority
-        (K,) of the queue that they are reclaimed from, from 0 upwards; 0 for the gang's own.
+        (K,) priority of the lender above the lowest queue priority; 0 for the gang's own queue.
     request
-        (K, R) what one of them holds.
+        (K, R) request of one task.
 
     """
 
@@ -102,7 +102,7 @@ class Groups:
         return len(self.node)
 
     def release_capacity(self, idle: I64, counts: I64) -> I64:
-        """Return (N, R) idle once (K,) victims of each group have left."""
+        """Return the idle capacity (N, R) once `counts` (K,) victims of each group have left."""
         later = idle.copy()
         np.add.at(later, self.node, counts[:, None] * self.request)
         return later
@@ -110,14 +110,14 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class VictimSubGroup:
-    """A smaller group of a gang of victims that keeps its size or leaves as a whole.
+    """A subgroup of a victim gang that keeps its size or leaves as a whole.
 
     Attributes
     ----------
     policy
-        The one that makes the group, by its place in the gang's.
+        Position of the subgroup's policy among those of the gang.
     held, surplus
-        Tasks that run, and how many of them it can do without.
+        Number of running tasks, and how many of them exceed the size.
 
     """
 
@@ -129,18 +129,18 @@ class VictimSubGroup:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A gang of victims that keeps its minimum or leaves as a whole.
+    """A victim gang that keeps its minimum or leaves as a whole.
 
     Attributes
     ----------
     held, surplus
-        Tasks that run, and how many of them it can do without.
+        Number of running tasks, and how many of them exceed the minimum.
     by_role
-        (role number, held, surplus) where a role has a minimum.
+        (role number, held, surplus) of each role that has a minimum.
     may_end
         Whether all its tasks may be evicted.
     parts, spare_parts
-        Its smaller groups, and (policy, how many groups more there are than have to be).
+        Its subgroups, and (policy, number of subgroups beyond the minimum).
 
     """
 
@@ -155,14 +155,14 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Σ weight · evicted over groups, and the gang's use of a resource, are at most so much.
+    """The constraint Σ weight · evicted over groups + the gang's use of a resource ≤ most.
 
     Attributes
     ----------
     resource
-        -1 where what the gang takes does not count.
+        The resource; -1 if the gang's use does not count.
     claimed
-        Groups of which one has to be reclaimed before it binds; None where it always does.
+        The constraint binds once a task of these groups is reclaimed; None if it always binds.
 
     """
 
@@ -175,19 +175,19 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """A queue gives back only while it holds more than is due to it of something asked for.
+    """A lender returns tasks only while it holds more of some requested resource than it keeps.
 
-    Tasks that hold nothing of what it is due are not kept.
+    Tasks that hold no resource of its deserved share are not protected.
 
     Attributes
     ----------
     queue, due
-        The lender or one above it, and (resource, amount) that it keeps.
+        The lender or an ancestor, and (resource, amount) that it keeps.
     groups
-        Victims of the lender that this is about, at least one.
+        The victims of the lender that the constraint protects, at least one group.
     options
-        (resource, size, all groups below, most): with a last victim that holds `size` of the
-        resource, everything evicted below the queue may hold `most`.
+        (resource, size, groups below the queue, most): if the last victim holds `size` of the
+        resource, all tasks evicted below the queue may hold `most`.
 
     """
 
@@ -203,11 +203,11 @@ class OtherPlacements(NamedTuple):
     Attributes
     ----------
     task_class, node, number
-        (m,) parallel: tasks of a class on a node.
+        Parallel arrays (m,): number of tasks of a class on a node.
     problem
         The problem after the evictions decided so far.
     domain_of
-        (N,) numbers that differ where nodes lie in different domains of pod affinity terms.
+        (N,) numbers that differ between nodes in different domains of pod affinity terms.
 
     """
 
@@ -219,7 +219,7 @@ class OtherPlacements(NamedTuple):
 
 
 class BlockedNodes(NamedTuple):
-    """Entries that start on some nodes (m,) only once all of some groups have left."""
+    """Entries that can use some nodes (m,) only once all tasks of some groups have left."""
 
     entries: I64
     nodes: I64
@@ -228,14 +228,14 @@ class BlockedNodes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GuaranteeReserve:
-    """The claims of queues to one resource, for guarantees or for requests.
+    """The claims of queues to one resource, from their guarantees or their use.
 
     Attributes
     ----------
     floor, used, parent_of
-        (Q,) guarantee, use, and the queue above, -1 at the top.
+        (Q,) guarantee, use, and parent queue, -1 for top queues.
     pool
-        The most of all claims of the top together, unless the gang adds nothing to them.
+        The most that the claims of all top queues may sum to, unless the gang adds nothing to them.
     queue
         The queue of the gang.
 
@@ -256,11 +256,11 @@ class EvictionConstraints:
     Attributes
     ----------
     wholes
-        Gangs of victims that keep their minimum or end.
+        Victim gangs that keep their minimum or leave as a whole.
     limits
-        Bounds of queues, claims and disruption budgets.
+        Limits of queues, claims and disruption budgets.
     lendings
-        What each lender has to return.
+        Limits on what each lender returns.
     reserves
         The claims of queues for their guarantees.
     blocked
@@ -285,23 +285,23 @@ class EvictionProblem:
     Attributes
     ----------
     gang
-        Its number on axis G.
+        Number of the gang on axis G.
     task_class, most, role
-        (E,) its entries: class, tasks, and the number of the role in `roles`.
+        (E,) task class, number of tasks, and role number of each entry.
     need, need_role
-        Tasks that must start together, in all and by role; zero once it runs.
+        Tasks that must start together, in total and by role; zero once the gang runs.
     most_in_all
-        Tasks that victims may be evicted for.
+        The most tasks for which victims may be evicted.
     request
-        (E, R) what a task asks for.
+        (E, R) request of a task.
     allowed
         (E, N) nodes that an entry may use.
     room
-        (N, R) future idle of nodes without evictions.
+        (N, R) future idle capacity of nodes without evictions.
     is_tied
         (E,) entries whose placements depend on other tasks of the node.
     second
-        (N,) nodes to use only if no other node is as good.
+        (N,) nodes outside of the preferred shard, to use only if no other node is as good.
 
     """
 
@@ -323,7 +323,10 @@ class EvictionProblem:
 
 
 def claims(reserve: GuaranteeReserve, used: I64) -> I64:
-    """(Q,) the larger of each queue's guarantee and of what it and its descendants need."""
+    """Return the claim (Q,) of each queue: its guarantee, or its need if that is larger.
+
+    The need of a queue is its use and the claims of its child queues.
+    """
     need = used.copy()
     claim = np.zeros_like(used)
     depth = np.zeros(len(used), np.int64)

@@ -1,4 +1,4 @@
-"""Explain in one sentence, with the numbers that decide, why no eviction helps a gang."""
+"""Explain in one sentence, with the decisive numbers, why no eviction helps a gang."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | None:
-    """Return the resource that is short and the queues that keep it; None for other causes."""
+    """Return the resource that is short and the lenders' returns of it; None for other causes."""
     for r in np.flatnonzero(eviction.request.any(axis=0)).tolist():
         name = problem.resources[r]
         amounts = np.sort(np.repeat(eviction.request[:, r], eviction.most))
@@ -32,14 +32,14 @@ def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | No
         preempted = int((eviction.groups.count * eviction.groups.request[:, r])[own].sum())
         if lent and free + preempted + sum(most for _, most in lent) < asked:
             givers = ", ".join(
-                f"queue {problem.queues.names[q]} may give back {amount_text(name, most)}"
+                f"queue {problem.queues.names[q]} may return {amount_text(name, most)}"
                 f"{_describe_lender(problem, eviction, q, r)}"
                 for q, most in lent
             )
             return Reason(
                 ReasonCode.DESERVED,
-                f"{amount_text(name, asked)} are asked for, {amount_text(name, free)} are free, "
-                f"{givers}",
+                f"{amount_text(name, asked)} are requested, {amount_text(name, free)} "
+                f"will be idle, {givers}",
             )
     return None
 
@@ -62,7 +62,7 @@ def explain_kept_capacity(
 def _find_lenders(
     problem: Problem, eviction: EvictionProblem, resource: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield lenders, and the most that each may give back of a resource."""
+    """Yield lenders, and the most of a resource that each may return."""
     groups = eviction.groups
     held = groups.count * groups.request[:, resource]
     for queue in np.unique(groups.queue[groups.reclaimed]).tolist():
@@ -76,7 +76,7 @@ def _find_lenders(
 
 
 def _describe_lender(problem: Problem, eviction: EvictionProblem, queue: int, resource: int) -> str:
-    """Describe what a lender holds and deserves."""
+    """Return a text with the amounts that a lender holds and deserves; empty if unknown."""
     for lending in eviction.constraints.lendings:
         due = dict(lending.due).get(resource)
         if int(eviction.groups.queue[lending.groups[0]]) == queue and due is not None:

@@ -1,6 +1,6 @@
-"""Greedy solution of an eviction problem: node by node, the cheapest victims for one more task.
+"""Solve an eviction problem greedily: the cheapest victims for one task after the other.
 
-It is the result without a solver or without time, and the start of a solver.
+The solution is the result if there is no solver or no time; otherwise the solver starts from it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     )
 
 _FEW_NODES = 16
-"""Nodes that are searched first, in addition to two for each task."""
+"""Number of promising nodes, in addition to two for each task."""
 
 _LATER = 1e-6
-"""Weight that ends ties between nodes."""
+"""Weight that breaks ties between nodes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class HeuristicSolution:
     placed
         (E, N) tasks of each entry on each node.
     left
-        (J,) gangs of victims that end.
+        (J,) victim gangs that leave as a whole.
 
     """
 
@@ -48,12 +48,12 @@ class HeuristicSolution:
     left: Bool
 
     def num_ended(self, eviction: EvictionProblem) -> int:
-        """Gangs that lose all their tasks."""
+        """Return the number of gangs that lose all their tasks."""
         return int(self.evicted[eviction.groups.gang < 0].sum() + self.left.sum())
 
 
 def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
-    """Return victims and nodes found greedily; None if they do not reach the minimum."""
+    """Return victims and nodes found greedily; None if the gang does not reach its minimum."""
     for with_wholes in (False, True):
         heuristic = _Heuristic(eviction, with_wholes=with_wholes)
         if heuristic.run():
@@ -62,7 +62,7 @@ def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
 
 
 def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | None:
-    """Return the problem on the nodes that lack the least; None if few nodes are open.
+    """Return the problem on the nodes that lack the least capacity; None if few nodes are open.
 
     The best solution may lie on other nodes.
     """
@@ -77,7 +77,7 @@ def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | 
     most = _FEW_NODES + 2 * int(eviction.most.sum())
     if len(nodes) <= most:
         return None
-    # One after the other of each domain, so that near and distant nodes are among them.
+    # Take nodes from all domains alternately, so that both near and distant nodes are chosen.
     order = nodes[np.argsort(lacking[nodes], kind="stable")]
     domain = (
         np.zeros(len(order), np.int64)
@@ -113,10 +113,10 @@ class _Heuristic:
         return HeuristicSolution(self._evicted, self._placed, self._left)
 
     def run(self) -> bool:
-        """Place the minimum, then as much more as victims may be evicted for; False without it."""
+        """Place up to the most tasks allowed; return whether the gang reaches its minimum."""
         eviction = self._eviction
         weight = eviction.request / np.maximum(eviction.room.sum(axis=0) + 1, 1)
-        # Where not all tasks start, the smallest do, for which fewer have to leave.
+        # If not all tasks start, place the smallest first: they need fewer victims.
         sign = -1 if eviction.most_in_all >= int(eviction.most.sum()) else 1
         short_role, left = dict(eviction.need_role), eviction.most_in_all
         for entry in np.argsort(sign * weight.max(axis=1), kind="stable").tolist():
@@ -133,7 +133,7 @@ class _Heuristic:
         return int(self._placed.sum()) >= eviction.need and all(n <= 0 for n in short_role.values())
 
     def _keeps_reserve(self, reserve: GuaranteeReserve) -> bool:
-        """Return whether what queues claim still fits."""
+        """Return whether the claims of queues still fit, or are no larger than without the gang."""
         groups, r = self._eviction.groups, reserve.resource
         used = reserve.used.copy()
         np.subtract.at(used, groups.queue, self._evicted * groups.request[:, r])
@@ -143,7 +143,7 @@ class _Heuristic:
         return int(claims(reserve, used)[top].sum()) <= max(reserve.pool, before)
 
     def _place_entry(self, entry: int, number: int) -> int:
-        """Place tasks of an entry where that costs the fewest victims; returns how many."""
+        """Place tasks of an entry where they need the fewest victims; return how many fit."""
         request = self._eviction.request[entry]
         done, banned = 0, ~self._eviction.allowed[entry] | self._is_too_small(request)
         while done < number:
@@ -155,21 +155,21 @@ class _Heuristic:
             if self._admit(entry, node):
                 done += 1
             elif is_free:
-                # Without victims, limits of queues are the same on every node.
+                # No victims were needed, so a limit of queues failed, which is equal on all nodes.
                 banned[(self._idle >= request).all(axis=1)] = True
             else:
                 banned[node] = True
         return done
 
     def _is_too_small(self, request: I64) -> Bool:
-        """(N,) nodes that have no room for a task even if all victims leave."""
+        """Return the nodes (N,) that a task does not fit even after all evictions."""
         groups = self._eviction.groups
         later = groups.release_capacity(self._idle, groups.count - self._evicted)
         is_small: Bool = np.logical_or.reduce(later < request, axis=1)
         return is_small
 
     def _cost(self, entry: int) -> F64:
-        """(N,) about how many victims one more task takes on each node."""
+        """Return a cost (N,) of one more task: the largest missing fraction of its request."""
         request = self._eviction.request[entry]
         missing = np.maximum(request - self._idle, 0)
         share = missing / np.maximum(request, 1)
@@ -177,7 +177,7 @@ class _Heuristic:
         return cost
 
     def _admit(self, entry: int, node: int) -> bool:
-        """Make room for one task on a node and put it there; False leaves all as it was."""
+        """Evict on a node for one task and place it; return False, without change, on failure."""
         request = self._eviction.request[entry]
         before = (self._evicted.copy(), self._idle.copy(), self._left.copy())
         lent = self._lent.sums
@@ -228,7 +228,7 @@ class _Heuristic:
         return self._eviction.constraints.wholes[j].may_end and self._is_allowed(mine, rest)
 
     def _is_allowed(self, groups: I64, counts: I64) -> bool:
-        """Return whether queues and budgets allow some more victims."""
+        """Return whether lenders and budgets allow some further victims."""
         eviction = self._eviction
         if not self._lent.allows(groups, counts):
             return False
@@ -256,7 +256,7 @@ class _Heuristic:
         self._left[j] = True
 
     def _keeps_limits(self) -> bool:
-        """Whether the gang's gain stays below ceilings, and within the due where it claims."""
+        """Return whether the gang's gain is within ceilings, and within its claim if any."""
         return all(
             int(limit.weights @ self._evicted[limit.groups]) + int(self._gain[limit.resource])
             <= limit.most

@@ -1,4 +1,4 @@
-"""Check whether queues lend more victims, with sums that each victim updates."""
+"""Check whether lenders return further victims, with sums that each victim updates."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class LendingSums(NamedTuple):
-    """The victims so far, as a value.
+    """Sums over the victims so far, as an immutable value.
 
     Attributes
     ----------
     victims
-        (L,) victims of each lending's own groups.
+        (L,) number of victims among each lending's own groups.
     gone
-        (O,) what was evicted below the queue, of the option's resource.
+        (O,) amount of the option's resource that victims below the queue hold.
     last
-        (O,) victims that hold at least the option's size.
+        (O,) number of victims that hold at least the option's size.
 
     """
 
@@ -34,7 +34,7 @@ class LendingSums(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """The lendings that a group is a victim of, and the addition of one victim to some options."""
+    """The lendings that protect a group, and what one victim of it adds to options."""
 
     lendings: I64
     options: I64
@@ -43,15 +43,16 @@ class _Share(NamedTuple):
 
 
 class LendingState:
-    """The lendings of an eviction problem, axis L, and their options one after the other, axis O.
+    """The lendings of an eviction problem, axis L, and all their options, axis O.
 
-    A lending holds once one option does: the lender still held more than is due before its last
-    victim. Victims of other queues touch other rows, so that a check costs no pass over groups.
+    A lending is satisfied if one of its options is: before its last victim, the lender held more
+    than it keeps. A victim updates only the sums of its own queues, so a check needs no pass over
+    all groups.
 
     Attributes
     ----------
     sums
-        The victims so far. An earlier value may be set again, which removes later victims.
+        The sums over the victims so far. Setting an earlier value removes later victims.
 
     """
 
@@ -71,11 +72,11 @@ class LendingState:
         self._shares: dict[int, _Share] = {}
 
     def add(self, groups: I64, counts: I64) -> None:
-        """Count (m,) victims of (m,) groups as evicted."""
+        """Count `counts` (m,) tasks of groups (m,) as evicted."""
         self.sums = self._add_to_sums(groups, counts)
 
     def allows(self, groups: I64, counts: I64) -> bool:
-        """Return whether every queue lends (m,) victims more of (m,) groups."""
+        """Return whether all lendings allow `counts` (m,) further victims of groups (m,)."""
         if not self._lendings:
             return True
         sums = self._add_to_sums(groups, counts)
@@ -109,7 +110,7 @@ class LendingState:
 
 
 class _Pairs(NamedTuple):
-    """Groups (m,) in order, and the number (m,) of a lending that each of them belongs to."""
+    """Groups (m,) in ascending order, and the number (m,) of a lending for each of them."""
 
     groups: I64
     numbers: I64

@@ -27,9 +27,10 @@ class Limits:
         self._problem = facts.problem
 
     def ceilings(self, gang: int, state: EvictionState) -> list[tuple[int, int, int]]:
-        """(queue, resource, room) below the ceilings of a gang's queue and those above it.
+        """Return (queue, resource, amount) that a gang's queue and its ancestors may still gain.
 
-        What earlier bids of these queues reclaimed, up to their due.
+        The ceilings are those of the rules on queues. After earlier evictions have reclaimed for
+        these queues, their entitlements count, too.
         """
         problem = self._problem
         queue = int(problem.queue_of[gang])
@@ -56,16 +57,16 @@ class Limits:
         return [(a, r, most) for a, r, most in found if requested[r]]
 
     def _binds(self, rule: str) -> bool:
-        """Whether the policy has a rule on queues: bids evict nobody for rules that it lacks."""
+        """Return whether the policy enforces a rule on queues; other rules set no limits."""
         found = self._facts.rules.find_rule(rule)
         return found is not None and found.binds
 
     def gain_limits(
         self, groups: Groups, rows: Sequence[tuple[int, int, int]], *, is_claim: bool = False
     ) -> list[Limit]:
-        """What queues and their descendants may hold with the gang, as rows over groups.
+        """Return limits on what queues and their descendants gain with the gang.
 
-        A claim binds where something is reclaimed from outside its queue.
+        A claim binds only if a task outside of its queue is reclaimed.
         """
         subtree = self._problem.queues.subtree
         found = []
@@ -77,7 +78,7 @@ class Limits:
         return found
 
     def floors(self, gang: int, groups: Groups, state: EvictionState) -> list[Limit]:
-        """Return a lender keeps the guarantees of itself and its ancestors."""
+        """Return limits that keep the guarantees of lenders and their ancestors."""
         queues = self._problem.queues
         mine = self._facts.above[int(self._problem.queue_of[gang])]
         lenders = np.unique(groups.queue[groups.reclaimed])
@@ -91,7 +92,7 @@ class Limits:
         return found
 
     def reserves(self, gang: int, state: EvictionState, request: I64) -> Iterator[GuaranteeReserve]:
-        """What is kept for guarantees, by requested resource."""
+        """Yield the claims of queues for each requested resource that has guarantees."""
         problem, queues = self._problem, self._problem.queues
         asked = queues.guarantee.any(axis=0) & request.any(axis=0)
         for r in np.flatnonzero(asked).tolist() if self._binds(Guarantee.name) else ():
@@ -102,7 +103,7 @@ class Limits:
             )
 
     def budgets(self, groups: Groups, state: EvictionState) -> list[Limit]:
-        """Return the evictions that disruption budgets still allow."""
+        """Return limits on the evictions that disruption budgets still allow."""
         found = []
         for b, budget in enumerate(self._problem.snapshot.budgets):
             covered = self._facts.cover[b, groups.tasks]
@@ -115,7 +116,7 @@ class Limits:
     def lendings(
         self, gang: int, groups: Groups, state: EvictionState, request: I64
     ) -> list[Lending]:
-        """Return how much each lender gives back."""
+        """Return the limits on what each lender returns."""
         if self._facts.due is None or self._facts.kept is None:
             return []
         queues = self._problem.queues
@@ -132,7 +133,7 @@ class Limits:
                 due = self._facts.due[a] > 0
                 if not self._facts.returns_by_use:
                     kept = theirs[groups.request[theirs][:, due & asked].any(axis=1)]
-                    # Which tasks start is open: the queue is above its due of what all request.
+                    # It is open which tasks start, so only resources that all request count.
                     parts = [(due & (request > 0).all(axis=0), kept)] if len(kept) else []
                 else:
                     parts = _group_by_used_resources(groups, theirs, due)
@@ -150,7 +151,7 @@ class Limits:
 def _list_options(
     groups: Groups, kept: I64, lent: tuple[I64, I64], below: I64
 ) -> tuple[tuple[int, int, I64, int], ...]:
-    """Return the options of a lending, by resources and the excess of each over the due."""
+    """Return the options of a lending; `lent` holds resources, and each excess over kept."""
     return tuple(
         (r, size, below, surplus - 1 + size)
         for r, surplus in zip(*map(np.ndarray.tolist, lent), strict=True)
@@ -160,7 +161,7 @@ def _list_options(
 
 
 def _group_by_used_resources(groups: Groups, some: I64, due: Bool) -> list[tuple[Bool, I64]]:
-    """Groups by the resources that they use of those that are due, none that use none of them."""
+    """Return groups by the resources that they use among `due`; omit groups that use none."""
     members: dict[tuple[bool, ...], list[int]] = {}
     uses = (groups.request[some] > 0) & due
     for group, kind in zip(some.tolist(), map(tuple, uses.tolist()), strict=True):

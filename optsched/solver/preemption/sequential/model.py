@@ -1,4 +1,7 @@
-"""Level model of an eviction problem: start, tasks, victims, their cost, then nodes."""
+"""The level model of an eviction problem.
+
+The levels are the start, tasks, victims, costs of victims, and nodes, in this order.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +37,16 @@ OUTSIDE = "outside the shard"
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A level model and where in its solutions the answer stands.
+    """A level model, and the meaning of its variables.
 
     Attributes
     ----------
     levels
         Names of the objectives.
     evict, whole
-        (K,) variable of each group of victims, and (J,) of each gang that leaves as a whole.
+        (K,) variable of each group of victims, and (J,) of each gang that may leave as a whole.
     entry, node, place
-        (X,) parallel: variable `place` counts tasks of an entry on a node.
+        Parallel arrays (X,): variable `place` counts tasks of an entry on a node.
 
     """
 
@@ -94,7 +97,7 @@ def encode_eviction(
 
 
 def _find_places(eviction: EvictionProblem) -> tuple[I64, I64, I64]:
-    """Entries, nodes and the most tasks possible without any victim."""
+    """Return (entry, node, most): how many tasks of an entry fit a node after all evictions."""
     groups = eviction.groups
     room = eviction.room.copy()
     np.add.at(room, groups.node, groups.count[:, None] * groups.request)
@@ -110,7 +113,7 @@ def _find_places(eviction: EvictionProblem) -> tuple[I64, I64, I64]:
 def _capacity_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
 ) -> None:
-    """Σ request·x − Σ request·evicted ≤ room, by node and resource."""
+    """Add rows Σ request·x − Σ request·evicted ≤ future idle, by node and resource."""
     entry, node, place = places
     groups = eviction.groups
     used = np.unique(node)
@@ -131,7 +134,7 @@ def _capacity_rows(
 def _blocked_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
 ) -> None:
-    """Where any of some groups stays, barred entries do not come."""
+    """Add rows: while a task of a blocking group stays, blocked entries get no task there."""
     entry, node, place = places
     _, most = model.bounds
     for entries, nodes, groups in eviction.constraints.blocked:
@@ -151,10 +154,10 @@ def _blocked_rows(
 def _use_rows(
     model: LinearModel, eviction: EvictionProblem, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> None:
-    """Pods of the gang's own queue make room for its claim only on the gang's nodes.
+    """Add rows: victims of the gang's own queue leave for its claim only on the gang's nodes.
 
-    Tasks of a gang that leaves whole leave with it; see `Entitled`. Other rules on pods near the
-    gang may need an eviction elsewhere: then nothing is required.
+    If a victim gang leaves whole, one of its nodes suffices; see `Entitled`. No rows are added if
+    rules on other pods near the gang may need an eviction elsewhere.
     """
     groups, (evict, whole), (node, place) = eviction.groups, leaving, places
     limits = eviction.constraints.limits
@@ -205,7 +208,7 @@ def add_whole_rows(
 ) -> None:
     """Keep each gang of victims at its minimum unless it leaves as a whole.
 
-    `evict` are (K,) variables of the groups, `whole` (J,) those of gangs that leave.
+    `evict` (K,) are the variables of the groups, `whole` (J,) those of gangs that leave.
     """
     groups, wholes = victims
     by_gang = np.argsort(groups.gang, kind="stable")
@@ -226,7 +229,7 @@ def add_whole_rows(
 
 
 def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: int) -> None:
-    """A smaller group gives up to its surplus, or everything; enough of them stay."""
+    """Add rows: a subgroup loses up to its surplus or all tasks, and enough subgroups stay."""
     gone = model.add_variables(0, np.array([int(p.may_end) for p in gang.parts], np.int64))
     for part, mine, leaves in zip(gang.parts, evict, gone.tolist(), strict=True):
         ones = np.ones(len(mine), np.int64)
@@ -235,7 +238,7 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
         if part.may_end:
             model.add_rows(0, variables, np.append(ones, -part.held), lower=0)
     for policy, spare in gang.spare_parts:
-        # Groups below their size do not count, so losing them costs nothing.
+        # Subgroups below their size do not count for the minimum, so they may be lost.
         counts = [p.policy == policy and p.surplus < p.held for p in gang.parts]
         some = gone[np.array(counts, np.bool_)]
         factors = np.append(np.ones(len(some), np.int64), -len(some))
@@ -245,7 +248,7 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
 def _limit_rows(
     model: LinearModel, eviction: EvictionProblem, start: int, evict: I64, places: tuple[I64, I64]
 ) -> None:
-    """Σ weight·evicted + Σ request·x ≤ most, once the gang starts, or once it claims anything."""
+    """Add rows Σ weight·evicted + Σ request·x ≤ most, which bind once the gang starts or claims."""
     entry, place = places
     groups = eviction.groups
     switches: dict[bytes, int] = {}
@@ -257,7 +260,7 @@ def _limit_rows(
             factors = np.concatenate([factors, eviction.request[entry, limit.resource]])
             largest += int(eviction.request[:, limit.resource] @ eviction.most)
         slack = max(largest - limit.most, 0)
-        # Where nothing has to hold yet, the switch relaxes the row.
+        # While the switch is 0, the row is relaxed.
         switch = start
         if limit.claimed is not None:
             key = limit.claimed.tobytes()
@@ -273,7 +276,7 @@ def _limit_rows(
 
 
 def _claim_switch(model: LinearModel, groups: Groups, evict: I64, claimed: I64) -> int:
-    """Return a variable that is 1 where any of some groups is evicted."""
+    """Return a variable that is 1 if a task of some groups is evicted."""
     (switch,) = model.add_variables(0, 1)
     factors = np.append(np.ones(len(claimed), np.int64), -int(groups.count[claimed].sum()))
     model.add_rows(0, np.append(evict[claimed], switch), factors, upper=0)
@@ -287,10 +290,10 @@ def _reserve_rows(
     evict: I64,
     places: tuple[I64, I64],
 ) -> None:
-    """What the gang gains is due to its own line, or the claims of all still fit the pool.
+    """Add rows: unused guarantees of the gang's queues cover its gain, or all claims fit the pool.
 
-    c[q] are the claims without the gang, s[a] what a queue on its line leaves unused of its floor,
-    d what the gang's gain adds to the claims. See models/formulation/guarantee.md.
+    `claim` are the claims without the gang, `unused` what its queue and ancestors leave unused of
+    their guarantees, `grows` what its gain adds to the claims. See models/formulation/guarantee.md.
     """
     groups, r = eviction.groups, reserve.resource
     floor, parent_of = reserve.floor, reserve.parent_of
@@ -310,7 +313,7 @@ def _reserve_rows(
         model.add_rows(0, np.append(need[0], claim[q]), np.append(need[1], 1), lower=used)
         if q in line:
             i = line.index(q)
-            # unused ≤ floor − need where `leaves`, else 0
+            # unused ≤ floor − need if `leaves`, otherwise 0
             model.add_rows(
                 0,
                 np.concatenate([need[0], unused[[i]], leaves[[i]]]),
@@ -334,7 +337,7 @@ def _reserve_rows(
 
 
 def _ancestors(reserve: GuaranteeReserve) -> list[int]:
-    """Return the queue of the gang and those above it."""
+    """Return the queue of the gang and its ancestors."""
     line = [reserve.queue]
     while reserve.parent_of[line[-1]] >= 0:
         line.append(int(reserve.parent_of[line[-1]]))
@@ -344,7 +347,7 @@ def _ancestors(reserve: GuaranteeReserve) -> list[int]:
 def _lending_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, lending: Lending
 ) -> None:
-    """Some resource is still held above the due before the last victim leaves."""
+    """Add rows: before its last victim leaves, a lender holds more of a resource than it keeps."""
     groups = eviction.groups
     if len(lending.options) == 1 and np.isin(lending.options[0][2], lending.groups).all():
         r, _, below, most = lending.options[0]

@@ -26,24 +26,24 @@ class SessionFacts:
     Attributes
     ----------
     spared
-        (V,) tasks that may not be evicted, except for claims that `floors` lets pass over their
-        marks.
+        (V,) tasks that may not be evicted; for some claims, `floors` waives their annotations.
     lost
-        (V,) the work lost with each, in steps; see `lost_steps`.
+        (V,) work lost with each task, in steps; see `lost_steps`.
     size
-        (V,) millionths of the cluster that each holds.
+        (V,) dominant share of the cluster that each task holds, in millionths.
     due, kept
-        (Q, R) what queues may reclaim, and what they keep beyond it; None without such a rule.
+        (Q, R) deserved shares of queues, and what they keep as lenders; None without such a rule.
     returns_by_use
-        Whether queues return what their pods use and they deserve, not what is requested.
+        Whether lenders return by the resources that victims use, instead of those that
+        reclaimers request.
     reclaimable, returns_first
-        (Q,) queues that return capacity, and those that do so before others.
+        (Q,) queues that return capacity, and queues that do so before others.
     above
-        (Q, Q) [q, a]: a is q or above it.
+        (Q, Q) whether, at [q, a], a is q or an ancestor of q.
     held
-        (G,) tasks of each gang that run.
+        (G,) number of running tasks of each gang.
     cover
-        (B, V) which disruption budget protects which task.
+        (B, V) whether a disruption budget protects a task.
 
     """
 
@@ -65,51 +65,51 @@ class SessionFacts:
         self.cover = self._find_coverage()
 
     def _find_coverage(self) -> Bool:
-        """(B, V) which budget protects which task."""
+        """Return whether each budget protects each task (B, V)."""
         budgets = self.problem.snapshot.budgets
         found = [[covers(b, t) for t in self.running.tasks] for b in budgets]
         return np.array(found, np.bool_).reshape(len(budgets), len(self.running))
 
     def covered(self, tasks: I64) -> I64:
-        """(B,) how many of some running tasks each budget protects."""
+        """Return how many of some running tasks each budget (B,) protects."""
         count: I64 = self.cover[:, tasks].sum(axis=1).astype(np.int64)
         return count
 
     def counts_of(self, gang: int) -> I64:
-        """(E,) tasks of each entry."""
+        """Return the number of tasks of each entry (E,)."""
         shapes, shape = self.problem.shapes, int(self.problem.shape_of[gang])
         counts: I64 = shapes.count[shapes.start[shape] : shapes.start[shape + 1]]
         return counts
 
     def classes_of(self, gang: int) -> I64:
-        """(E,) task class of each entry."""
+        """Return the task class of each entry (E,)."""
         shapes, shape = self.problem.shapes, int(self.problem.shape_of[gang])
         classes: I64 = shapes.class_of[shapes.start[shape] : shapes.start[shape + 1]]
         return classes
 
     def request_of(self, gang: int) -> I64:
-        """(E, R) what a task of each entry asks for."""
+        """Return the request (E, R) of a task of each entry."""
         request: I64 = self.problem.classes.request[self.classes_of(gang)]
         return request
 
     def sum_held(self, queue: int, resource: int, held: I64) -> int:
-        """Return what a queue and those below it hold of a resource when queues hold (Q, R)."""
+        """Return what a queue and its descendants hold of a resource, by `held` (Q, R)."""
         below = self.problem.queues.subtree[queue]
         return int(held[below, resource].sum())
 
 
 def sizes(problem: Problem) -> I64:
-    """(V,) the dominant share of the cluster that each running task holds, in millionths."""
+    """Return the dominant share (V,) of the cluster of each running task, in millionths."""
     total = np.maximum(problem.total, 1)
     share: I64 = (running_tasks(problem).request * 1_000_000 // total).max(axis=1, initial=0)
     return share
 
 
 def lost_steps(problem: Problem) -> I64:
-    """(V,) the work lost with each running task, in steps that each double it.
+    """Return the work lost with each running task (V,), in steps that each double it.
 
-    That is the part of the cluster that it holds (its dominant share, in thousandths) times the
-    seconds since it began or last saved its work.
+    The lost work is the task's dominant share of the cluster, in thousandths, times the seconds
+    since it started or last saved its work.
     """
     running = running_tasks(problem)
     now_ms = problem.snapshot.taken_ms

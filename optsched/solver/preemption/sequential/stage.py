@@ -1,7 +1,7 @@
 """Find victims gang by gang, from the most important gang to the least.
 
-Decisions for one gang stay when the next gang is considered. Gangs of lower tiers that were placed
-in this session are ignored, since none of their tasks runs; they are placed again afterwards.
+Evictions for one gang are final when the next gang is considered. Gangs of lower tiers that were
+placed in this session are ignored, since none of their tasks runs. They are placed again later.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Means:
     Attributes
     ----------
     solver
-        None for heuristic solutions alone.
+        The solver; None for heuristic solutions alone.
     left_ms
         Returns the wall time left; None in deterministic mode.
     limits
@@ -86,20 +86,20 @@ class Means:
 
 @dataclass(frozen=True, eq=False)
 class EvictionPlan:
-    """Evictions, and the gangs they are for.
+    """Evictions, and nominations of the gangs for which they are made.
 
     Attributes
     ----------
     evictions
-        In the order of the gangs that they are evicted for.
+        The evictions, in the order of their preemptors.
     seats
-        By gang number, the nodes for the tasks of those gangs, in the order of the gangs.
+        By gang number, the nodes nominated to the gang's tasks, in the order of the gangs.
     results
-        The number of victims against the fewest possible.
+        Levels with the number of victims, and a bound of it.
     hopeless
-        Gangs for which no eviction helps, proved, and the reason if one number shows it.
+        Gangs for which proofs show that no eviction helps, with the reason if one is known.
     entitlements
-        What queues that reclaim may hold after all placements.
+        The most that queues which reclaim may hold after all placements.
 
     """
 
@@ -110,12 +110,12 @@ class EvictionPlan:
     entitlements: tuple[Entitlement, ...] = ()
 
     def apply_to(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the victims terminating, and with what reclaiming queues may hold."""
+        """Return the snapshot with the victims terminating, and with the entitlements."""
         after = with_terminating(snapshot, {eviction.task for eviction in self.evictions})
         return replace(after, entitlements=self.entitlements) if self.entitlements else after
 
     def without_gangs(self, snapshot: Snapshot, gangs: Set[int]) -> EvictionPlan:
-        """Return the plan without the evictions for some gangs, which are numbers of gangs."""
+        """Return the plan without the evictions for some gangs, given by their numbers."""
         keys = {snapshot.gangs[gang].key for gang in gangs}
         evictions = tuple(e for e in self.evictions if e.preemptor not in keys)
         seats = {gang: seats for gang, seats in self.seats.items() if gang not in gangs}
@@ -123,9 +123,9 @@ class EvictionPlan:
         return replace(self, evictions=evictions, seats=seats, results=results)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
-        """Return gangs that decisions do not place in full where tasks were evicted for them.
+        """Return gangs to which `decisions` do not give all of their nominated nodes.
 
-        A gang that passes another one of a FIFO queue counts as misplaced.
+        A gang that overtakes an earlier gang of a FIFO queue counts as misplaced.
         """
         at = np.maximum(decisions.node_of, decisions.nominated)
         is_served = np.zeros(problem.num_gangs, np.bool_)
@@ -150,18 +150,18 @@ def find_victims(
     reach: frozenset[str],
     means: Means,
 ) -> EvictionPlan:
-    """Find victims for the gangs that the decisions leave pending.
+    """Return victims for the gangs that the decisions leave pending.
 
     Parameters
     ----------
     problem, rules, tiers
-        The decisions, the rules, and the tiers.
+        The problem, the rules, and the tiers.
     decisions
         The placements without evictions.
     reach
-        Which of preempt and reclaim may be used.
+        The policy's actions among preempt and reclaim.
     means
-        Solver and time.
+        The solver and its time.
 
     """
     outcome = Outcome(problem, decisions)
@@ -182,14 +182,14 @@ Compile: TypeAlias = "Callable[[int, EvictionState, Bool | None], EvictionProble
 
 
 class _FewestVictims(NamedTuple):
-    """The fewest victims possible, and the fewest gangs that leave whole among as few."""
+    """The fewest victims possible, and the fewest gangs that leave whole with so few victims."""
 
     victims: int
     ended: int
 
 
 class _Answer(NamedTuple):
-    """An eviction problem, its solution, and the fewest victims possible; None if not proved."""
+    """An eviction problem, its solution, and the fewest victims possible, None if not proved."""
 
     eviction: EvictionProblem
     found: HeuristicSolution | None
@@ -239,7 +239,7 @@ class _Stage:
         )
 
     def _evict_for_minimums(self, gangs: list[int]) -> bool:
-        """Evict for gangs that lack their minimum; False when time was up before the last one."""
+        """Evict for gangs that lack their minimum; return False if time ends before the last."""
         refused: dict[tuple[int, ...], int] = {}
         lines = FifoLines(self._problem, self._served.__contains__)
         for number, gang in enumerate(gangs, start=1):
@@ -256,12 +256,12 @@ class _Stage:
                 if not self._evict_for_minimum(gang):
                     refused[key] = gang
             elif refused[key] in self._hopeless:
-                # Too little for an equal gang may be enough now.
+                # The reason found for an equal gang holds for this one, too.
                 self._hopeless[gang] = self._hopeless[refused[key]]
         return True
 
     def _evict_for_growths(self, gangs: list[int]) -> bool:
-        """Evict for gangs that have their minimum; False when time was up before the last one."""
+        """Evict for gangs that have their minimum; return False if time ends before the last."""
         refused: dict[tuple[int, ...], int] = {}
         lines = FifoLines(self._problem, self._served.__contains__)
         if gangs:
@@ -287,20 +287,20 @@ class _Stage:
         return True
 
     def _equivalence_key(self, gang: int) -> tuple[int, ...]:
-        """Return a key; gangs of equal keys have equal results one after the other."""
+        """Return a key; gangs of equal keys have equal results if nothing changes between them."""
         problem = self._problem
         return (
             int(problem.shape_of[gang]),
             int(problem.queue_of[gang]),
             int(self._tiers.of[gang]),
-            # A tier by weight has gangs of several priorities, which decide who may be evicted.
+            # A tier by weight has gangs of several priorities, which decide on possible victims.
             int(problem.priority[gang]),
-            # Tasks that depend on others may have had none near until now.
+            # Tasks that depend on other tasks may fit now, after later placements.
             gang if self._depends_on_neighbours(gang) else -1,
         )
 
     def _count_unplaced(self, gang: int) -> I64:
-        """(E,) tasks of each entry that have no node and no nomination yet."""
+        """Return the number of tasks of each entry (E,) that have no node and no nomination."""
         rest = self._compiler.facts.counts_of(gang).copy()
         for entry, _, number in self._nominations_of(gang):
             rest[entry] -= number
@@ -329,7 +329,7 @@ class _Stage:
         )
 
     def _is_losing_tasks(self, gang: int) -> bool:
-        """Whether a gang loses pods in this session: it gets no capacity then, as in Volcano."""
+        """Return whether a gang loses pods in this session; as in Volcano, it then gets no node."""
         return bool(self._state.evicted[self._compiler.running.gang_of == gang].any())
 
     def _depends_on_neighbours(self, gang: int) -> bool:
@@ -342,7 +342,7 @@ class _Stage:
         return float("inf") if left is None else left
 
     def _add_placements_up_to(self, tier: int) -> None:
-        """Take into account what gangs of a tier and those above it got in this session."""
+        """Add the placements of gangs of a tier, and of more important tiers, to the state."""
         problem, node_of = self._problem, self._decisions.node_of
         for answer in (node_of, self._decisions.nominated):
             tasks = np.flatnonzero(answer >= 0)
@@ -358,19 +358,19 @@ class _Stage:
     # --- one gang --------------------------------------------------------------------------------
 
     def _evict_for_minimum(self, gang: int) -> bool:
-        """Evict for the minimum of a gang; False when it stays out."""
+        """Evict for the minimum of a gang; return False if no eviction follows."""
         if self._evict_for(gang, self._compiler.compile_minimum, is_last=True):
             return True
         if gang in self._means.by_trial:
             return False
-        # A guarantee does not depend on how large the gangs are that hold it.
+        # A guarantee holds however large the gangs are that use its capacity.
         if not self._evict_for(gang, self._compiler.compile_within_guarantee, is_last=False):
             return False
         self._hopeless.pop(gang, None)
         return True
 
     def _evict_for_growth(self, gang: int, rest: I64) -> bool:
-        """Evict for (E,) more tasks of a gang that has its minimum; False when it gets none."""
+        """Evict for `rest` (E,) tasks of a gang that has its minimum; return False without any."""
 
         def compile_growth(
             gang: int, state: EvictionState, within: Bool | None
@@ -380,9 +380,9 @@ class _Stage:
         return self._evict_for(gang, compile_growth, is_last=not self._compiler.has_minimum(gang))
 
     def _evict_for(self, gang: int, compile_problem: Compile, *, is_last: bool) -> bool:
-        """Solve the eviction problems of a gang; False if no eviction follows.
+        """Solve the eviction problems of a gang; return False if no eviction follows.
 
-        `is_last`: whether the gang gets nothing else, so that it may get the reason.
+        `is_last` says whether no other attempt follows, so that a reason may be recorded.
         """
         if gang in self._means.by_trial:
             return is_last and self._evict_by_trial(gang)
@@ -406,7 +406,7 @@ class _Stage:
         return self._accept(tried, best, are_all=are_all)
 
     def _evict_by_trial(self, gang: int) -> bool:
-        """Evict for a gang that custom rules block, by trial."""
+        """Evict by trial for a gang that custom rules block; return False without a result."""
         before = self._list_actions()
         is_over = lambda: self._left_ms() <= 0  # noqa: E731
         found = search_by_trial(self._compiler, gang, self._state, before, is_over)
@@ -438,7 +438,7 @@ class _Stage:
         return actions
 
     def _exchange_within_gang(self, gang: int) -> None:
-        """Let the most important tasks of a gang that runs take the place of lesser ones."""
+        """Evict a running gang's less important tasks for its most important pending ones."""
         tried, are_all = self._solve_all_domains(gang, self._compiler.compile_exchange)
         best = min((t for t in tried if t.found is not None), key=_cost, default=None)
         if best is not None and self._accept(tried, best, are_all=are_all):
@@ -462,7 +462,7 @@ class _Stage:
             self._hopeless[gang] = why
 
     def _solve_all_domains(self, gang: int, compile_problem: Compile) -> tuple[list[_Answer], bool]:
-        """Return solutions for each domain that the gang may use, and whether all were tried."""
+        """Return the solutions of all domains that the gang may use, and whether all were tried."""
         fences, are_all = self._compiler.fences(gang)
         tried: list[_Answer] = []
         for within in fences:
@@ -480,10 +480,10 @@ class _Stage:
         return tried, are_all
 
     def _spare_ms(self) -> float:
-        """Return the wall time that the solver may take; 0 where there is no solver.
+        """Return the wall time that the solver may take; 0 without a solver.
 
-        It leaves enough for a heuristic solution of every later gang: a plan with more victims for
-        one gang is better than one in which other gangs get nothing.
+        Enough time is left for a heuristic solution of every later gang. More victims for one gang
+        are better than no victims for other gangs.
         """
         if self._means.solver is None:
             return 0
@@ -496,10 +496,10 @@ class _Stage:
     def _solve(
         self, eviction: EvictionProblem, heuristic: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """Return the best answer known, and the least possible, None where not proved."""
+        """Return the best solution, and the fewest victims possible, None if not proved."""
         if eviction.constraints.others is None:
             return self._solve_from(eviction, heuristic)
-        # Packed nodes do not depend on which tasks stand where: some nodes are tried first.
+        # The heuristic ignores which tasks run where, so the start is a solve on a few nodes.
         few = restrict_to_promising_nodes(eviction)
         packed = None if few is None else self._solve_from(few, None)[0]
         if packed is not None and self._spare_ms() <= 0:
@@ -511,8 +511,8 @@ class _Stage:
     def _solve_from(
         self, eviction: EvictionProblem, packed: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """Return the same with an answer to start from."""
-        assert self._means.solver is not None  # noqa: S101  the caller asks only then
+        """Return the same as `_solve`, given a solution to start from."""
+        assert self._means.solver is not None  # noqa: S101  the caller has checked it
         encoded = encode_eviction(eviction, packed, self._compiler.blockers)
         spare_ms = self._spare_ms()
         limits = self._means.limits
@@ -534,7 +534,7 @@ class _Stage:
         victims = updates.get(VICTIMS)
         if victims is None or not placed.any():
             return packed, None
-        # Without gangs of several pods each victim is a gang.
+        # Without victim gangs of several pods, each victim is a whole gang.
         ended = updates.get(ENDED) if eviction.constraints.wholes else victims
         if victims.bound is None:
             return found, None
@@ -569,7 +569,7 @@ class _Stage:
             self._evictions.append(Evict(task.key, task.node, action, key))
 
     def _record_arrivals(self, gang: int, came: tuple[I64, I64, I64], request: I64) -> None:
-        """Record placements (m,): class, node and number of tasks, which request (m, R)."""
+        """Record placements (m,) for a gang: class, node and number of tasks, requests (m, R)."""
         state = self._state
         state.came.append(came)
         taken = came[2][:, None] * request
@@ -579,7 +579,7 @@ class _Stage:
         self._served.add(gang)
 
     def _results(self) -> tuple[LevelResult, ...]:
-        """Return the number of victims against the fewest possible; empty without victims."""
+        """Return the levels with the number of victims and its bound; empty without victims."""
         results = count_victims(self._problem.snapshot, self._evictions)
         known = self._least if self._all_known else _FewestVictims(0, 0)
         least = {VICTIMS: known.victims, ENDED: known.ended}
@@ -592,9 +592,9 @@ class _Stage:
 
 
 def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[LevelResult, ...]:
-    """Return the levels of some evictions, whose bounds are trivial; none where no pod is evicted.
+    """Return levels with the number of evictions, with the trivial bound 0; empty without any.
 
-    The second one, gangs that leave whole, is missing where no gang does.
+    The second level counts gangs that leave whole; it is missing if there are none.
     """
     if not evictions:
         return ()
@@ -607,7 +607,7 @@ def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[Level
 
 
 def nominate_tasks(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate]:
-    """Yield a nomination for each task of a gang that has a seat, in order of the seats."""
+    """Yield a nomination for each task of a gang that `seats` holds, in order of `seats`."""
     first = int(problem.shapes.start[problem.shape_of[gang]])
     taken: dict[int, int] = {}
     for entry, node, number in seats:
@@ -619,7 +619,7 @@ def nominate_tasks(problem: Problem, gang: int, seats: Seats) -> Iterator[Nomina
 
 
 def _merge_nominations(*parts: Iterable[tuple[int, int, int]]) -> Seats:
-    """Merge nominations by entry and node."""
+    """Return nominations merged by entry and node."""
     found: dict[tuple[int, int], int] = {}
     for entry, node, number in chain.from_iterable(parts):
         found[entry, node] = found.get((entry, node), 0) + number
@@ -627,7 +627,7 @@ def _merge_nominations(*parts: Iterable[tuple[int, int, int]]) -> Seats:
 
 
 def _cost(answer: _Answer) -> tuple[int, ...]:
-    """Smaller is better: more tasks, then fewer and cheaper victims."""
+    """Return a sort key, smaller is better: more tasks, then fewer and cheaper victims."""
     return () if answer.found is None else _cost_of(answer.eviction, answer.found)
 
 
@@ -639,7 +639,7 @@ def _cost_of(eviction: EvictionProblem, found: HeuristicSolution) -> tuple[int, 
 
 
 def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims | None:
-    """Return the least for as many tasks in any of some places; None where one is not known."""
+    """Return the fewest victims over all tried domains for as many tasks; None if not proved."""
     if len(tried) == 1:
         return best.least
     if any(t.least is None for t in tried):
@@ -651,7 +651,7 @@ def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims |
 def _choose_last_created(
     compiler: EvictionCompiler, eviction: EvictionProblem, evicted: I64
 ) -> I64:
-    """Return which tasks of each group are evicted: those that were created last."""
+    """Return the tasks of each group that are evicted: those created last."""
     running, groups = compiler.running, eviction.groups
     born = np.array([running.tasks[int(v)].created_ms for v in groups.tasks], np.int64)
     order = np.lexsort((groups.tasks, -born, groups.of_task))

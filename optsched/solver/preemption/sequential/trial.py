@@ -1,8 +1,8 @@
-"""Victims for a gang that custom rules block: search by trial, for no model knows such rules.
+"""Search victims by trial for a gang that custom rules block, since no model contains such rules.
 
-Tasks of the gang are placed one by one on the node with the fewest victims, as the verifiers of
-rules allow; in the end needless victims stay. The verifiers check the whole result. The fewest
-victims possible are not known.
+Tasks of the gang are placed one by one on the node that needs the fewest victims and that the
+verifiers of rules allow. Needless victims are then spared, and the verifiers check the whole
+result. The fewest victims possible are unknown.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 MOST_TRIALS = 256
 MOST_NODES = 16
 MOST_UNITS = 8
-"""How often verifiers are asked for a gang, on how many nodes, and how many leave each at most."""
+"""The most verifications for a gang, nodes that are tried, and units that leave a node."""
 
 _ROOMS = frozenset({"fits", "gpu-shares"})
 
 
 class TrialResult(NamedTuple):
-    """(v,) running tasks that leave, and where the gang goes."""
+    """The running tasks (v,) that are evicted, and the nominations of the gang."""
 
     victims: I64
     seats: Seats
@@ -53,9 +53,9 @@ def search_by_trial(
     before: Sequence[Action],
     is_over: Callable[[], bool],
 ) -> TrialResult | None:
-    """Return victims and nominations for a gang, given the actions decided before; None without.
+    """Return victims and nominations for a gang, or None if the search finds none.
 
-    `is_over` returns whether no time is left.
+    `before` holds the actions decided before; `is_over` returns whether no time is left.
     """
     return _Trial(compiler, gang, state, before, is_over).run()
 
@@ -100,7 +100,7 @@ class _Trial:
         return TrialResult(np.sort(np.array(self._victims, np.int64)), self._count_nominations())
 
     def _list_tasks_to_place(self) -> Iterator[tuple[int, int]]:
-        """(task within the gang, entry) of tasks that have to start: the minimum, or one more."""
+        """Yield (task within the gang, entry) of the tasks to start: the minimum, or one more."""
         counts = self._facts.counts_of(self._gang).tolist()
         shape = self._problem.shapes.shapes[int(self._problem.shape_of[self._gang])]
         number = sum(counts) if shape.need_role else max(shape.need, 1)
@@ -112,7 +112,7 @@ class _Trial:
     # --- one task --------------------------------------------------------------------------------
 
     def _place_task(self, task: int, entry: int) -> bool:
-        """Place one task where it needs the fewest further victims."""
+        """Place one task where it needs the fewest further victims; return whether it fits."""
         best: tuple[list[list[int]], int] | None = None
         request = self._problem.classes.request[self._problem.task_class[task]]
         for node in self._nodes():
@@ -130,7 +130,7 @@ class _Trial:
         return True
 
     def _nodes(self) -> list[int]:
-        """Nodes with possible victims, the emptiest first, and those where it has a seat."""
+        """Return the gang's nominated nodes, then nodes with the fewest possible victims."""
         count = np.bincount(
             self._running.node_of[self._possible_victims], minlength=self._problem.num_nodes
         )
@@ -140,7 +140,7 @@ class _Trial:
         return list(dict.fromkeys([*mine, *order]))[:MOST_NODES]
 
     def _fewest(self, task: int, node: int, request: I64, most: int) -> list[list[int]] | None:
-        """Victims besides those so far so that a task fits on a node; None for too many."""
+        """Return the further victims with which a task fits a node; None if too many."""
         units: list[list[int]] = []
         waiting = self._list_victim_units(node)
         while len(units) <= most:
@@ -161,7 +161,7 @@ class _Trial:
             yield [v for v in unit if self._running.node_of[v] == node]
 
     def _list_victim_units(self, node: int) -> Iterator[list[int]]:
-        """Possible victims of a node, the least important and cheapest first, by their requests."""
+        """Yield units of possible victims on a node, the least important and cheapest first."""
         running, gone = self._running, set(self._victims)
         here = np.flatnonzero(self._possible_victims & (running.node_of == node))
         priority = self._problem.priority[running.gang_of[here]]
@@ -175,7 +175,7 @@ class _Trial:
                 yield unit
 
     def _find_unit(self, v: int, gone: set[int]) -> list[int]:
-        """Tasks that leave with a task: none, or all of its gang; empty where not allowed."""
+        """Return the tasks that leave together: one, or its whole gang; empty if not allowed."""
         number = int(self._running.gang_of[v])
         gang = self._problem.snapshot.gangs[number]
         mine = np.flatnonzero(self._running.gang_of == number).tolist()
@@ -190,7 +190,7 @@ class _Trial:
             self._units.append(unit)
             np.add.at(self._idle, self._running.node_of[unit], self._running.request[unit])
 
-    # --- judging ---------------------------------------------------------------------------------
+    # --- verification ----------------------------------------------------------------------------
 
     @property
     def _victims(self) -> list[int]:
@@ -208,7 +208,7 @@ class _Trial:
         return [*self._before, *evictions, *come]
 
     def _fits_after(self, task: int, node: int, units: Sequence[Sequence[int]]) -> bool:
-        """Whether all placement rules allow a task on a node once further victims have left."""
+        """Return whether all placement rules allow a task on a node after further evictions."""
         if self._left <= 0 or self._is_over():
             return False
         self._left -= 1
@@ -224,7 +224,7 @@ class _Trial:
         )
 
     def _passes_verification(self) -> bool:
-        """Return whether all rules hold with everything that has been decided."""
+        """Return whether all rules hold with all decisions so far."""
         actions = self._actions(self._victims, [(t, n) for t, _, n in self._seats])
         return not verify_actions(self._problem.snapshot, actions, self._rules)
 
