@@ -280,7 +280,7 @@ def test_a_policy_is_read_again_and_the_last_good_one_stays(site: Site, tmp_path
 
     _swap(policy, text.replace("allocate,", "alocate,"))
     scheduler.await_metric(1, "optsched_policy_rejected")
-    scheduler.await_log("the last good one stays")
+    scheduler.await_log("the last valid policy stays in use")
     (event,) = until(lambda: site.events(site.name, "PolicyRejected"), "event on the lease")
     assert "alocate" in event["message"]
     assert event["involvedObject"]["kind"] == "Lease"

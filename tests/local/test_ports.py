@@ -29,5 +29,5 @@ def test_none_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
         port = taken.getsockname()[1]
         monkeypatch.setattr(processes, "LASTING", range(port, port + 1))
         monkeypatch.setattr(processes, "MOST_TRIES", 1)
-        with pytest.raises(OSError, match=r"no port of 127.0.0.1 is free: 1 of range"):
+        with pytest.raises(OSError, match=r"no free port on 127.0.0.1: tried 1 of range"):
             choose_ports(NAMES, {})
