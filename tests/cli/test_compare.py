@@ -134,7 +134,7 @@ EMPTY_TRACES = {
     "openb": "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,"
     "deletion_time,scheduled_time\n",
 }
-_NO_JOB = "there is no job in it to play"
+_NO_JOB = "there is no job to replay"
 ONE_NODE = """\
 apiVersion: v1
 kind: Node
@@ -167,7 +167,7 @@ def test_manifests_without_jobs_are_bad_input(tmp_path: Path) -> None:
     nodes.write_text(ONE_NODE)
     result = CliRunner().invoke(main, ["simulate", str(nodes)])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == f"{nodes}: there is no job in it to play\n"
+    assert result.stderr == f"{nodes}: there is no job to replay\n"
 
 
 def test_what_was_played_is_kept_and_not_played_again(tmp_path: Path, monkeypatch) -> None:

@@ -1,1 +1,1 @@
-"""Simulation: traces replayed in virtual time with the sessions of the live scheduler."""
+"""Simulation: replay traces in virtual time with the sessions of the live scheduler."""

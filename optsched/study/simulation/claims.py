@@ -1,8 +1,8 @@
 """ResourceClaims of a simulation: their users and their allocated devices.
 
-A claim gets its devices with the first task that is bound with it and releases them when the last
-one has left, as with the controller of resource claims (Kubernetes, KEP-4381). A pod that leaves
-keeps what its own claims have: the pod that is made again has claims of its own.
+A claim is allocated when the first task that uses it is bound, and deallocated when the last one
+has left, as by the ResourceClaim controller (Kubernetes, KEP-4381). A terminating pod keeps the
+devices of its per-pod claims; the recreated pod has new claims.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from optsched.cluster.task import Task, TaskShape
 
 _LEFT: Final = "~"
-"""Between the key of a claim and when the pod goes that leaves with it; in no name of an object."""
+"""Separator between a claim key and the time when its terminating pod leaves.
+
+No Kubernetes object name contains this character.
+"""
 
 
 class ClaimBook:
     """The claims of a cluster and their users.
 
-    `devices`: as they are in the beginning. `standing`: tasks that have a node then. Devices of
-    claims that none of them uses are released, unless a claim is reserved for a pod that is none of
-    `known`. `known`: uids of the pods that are simulated.
+    `devices`: initial state of the devices. `standing`: tasks that initially have a node. Claims
+    that no such task uses are deallocated, unless they are reserved for a pod outside `known`.
+    `known`: UIDs of the simulated pods.
     """
 
     def __init__(self, devices: Devices, standing: Iterable[Task], known: set[str]) -> None:
@@ -49,7 +52,7 @@ class ClaimBook:
 
     @property
     def devices(self) -> Devices:
-        """Return the device state; the identical object if nothing changed."""
+        """Current state of the devices; the same object as before if nothing changed."""
         if self._shown is None:
             claims = {key: self._claims[key] for key in sorted(self._claims)}
             self._shown = replace(self._devices, claims=claims)
@@ -65,9 +68,9 @@ class ClaimBook:
         return replace(task, shape=self._shapes.setdefault(shape, shape))
 
     def bind_claims(self, task: Task, node: str, grants: Iterable[DeviceGrant]) -> Task:
-        """Add a task as user of its claims on a node; unallocated claims get the grants.
+        """Add a task as a user of its claims on a node; unallocated claims get the grants.
 
-        Its shape no longer has their requests.
+        Returns the task without device requests in its shape.
         """
         if not task.device_claims:
             return task
@@ -101,7 +104,7 @@ class ClaimBook:
         )
 
     def names_leaving(self, task: Task, leaves_ms: int) -> tuple[str, ...]:
-        """Return the claim names of a terminating pod."""
+        """Return the claim keys of a terminating pod; its per-pod claims get distinct keys."""
         found = (self._claims.get(key) for key in task.device_claims)
         own = {claim.key for claim in found if claim is not None and claim.is_per_pod}
         return tuple(f"{k}{_LEFT}{leaves_ms}" if k in own else k for k in task.device_claims)
@@ -109,19 +112,19 @@ class ClaimBook:
     # --- inside ----------------------------------------------------------------------------------
 
     def _is_open(self, key: str) -> bool:
-        """Return whether it is a task's own claim without devices."""
+        """Return whether a claim is a per-pod claim without a problem."""
         claim = self._claims.get(key)
         return claim is not None and claim.is_per_pod and not claim.problem
 
     def _claim(self, key: str) -> DeviceClaim | None:
-        """Return a claim; that of a terminating pod is created on demand."""
+        """Return a claim; the claim of a terminating pod is created on demand."""
         of = self._claims.get(_name(key))
         if key not in self._claims and of is not None:
             self._claims[key] = replace(of, key=key, allocation=None, reserved_for=())
         return self._claims.get(key)
 
     def _settle(self, key: str) -> None:
-        """Set the users of a claim; an unused claim releases its devices."""
+        """Update the users of a claim; a claim without users is deallocated."""
         claim, users = self._claims[key], self._users[key]
         reserved = tuple(sorted({*users.values(), *self._others.get(key, ())}))
         if not reserved and _LEFT in key:
@@ -135,5 +138,5 @@ class ClaimBook:
 
 
 def _name(key: str) -> str:
-    """The key that a claim has in the trace."""
+    """Return the key of a claim in the trace."""
     return key.partition(_LEFT)[0]

@@ -22,9 +22,9 @@ _KEPT = frozenset({TaskStatus.PENDING, TaskStatus.GATED, TaskStatus.BOUND, TaskS
 def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> Trace:
     """Return a trace in which all gangs of a snapshot arrive at time 0.
 
-    Tasks that run go on where they are. Those that have ended or are about to leave are left out.
+    Running tasks continue on their nodes. Tasks that have ended or are terminating are omitted.
 
-    `duration_ms`: how long each gang runs from then on; None: forever.
+    `duration_ms`: how long each gang runs from then on; None for a run without end.
     """
     gangs = [
         replace(gang, tasks=tuple(t for t in gang.tasks if t.status in _KEPT))
@@ -50,16 +50,17 @@ _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 
 def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
-    """Return the trace of what happened between snapshots, which are in order of time.
+    """Return the trace of the events between snapshots, which must be in order of time.
 
-    Gangs arrive when they were created, and run from when their first task was bound until the
-    first picture in which they are over or gone; those still in the last one run forever. A gang
-    that runs in the first picture continues on its nodes. Gangs that left without having run are
-    left out. Nodes fail and come back with the pictures that show it. ValueError where there is no
-    picture.
+    A gang arrives when it was created. It runs from the binding of its first task until the first
+    snapshot in which it has ended or is missing; a gang of the last snapshot runs without end. A
+    gang that runs in the first snapshot continues on its nodes. Gangs that disappear without having
+    run are omitted. Nodes fail and recover at the time of the first snapshot that shows the change.
+
+    Raises ValueError: there is no snapshot.
     """
     if not snapshots:
-        raise ValueError("there is no picture to begin with")
+        raise ValueError("there is no snapshot to begin with")
     first = snapshots[0]
     found = [_arrival(key, snapshots) for key in sorted(_keys(snapshots))]
     queues = {q.name: q for snapshot in snapshots for q in snapshot.queues}
@@ -87,7 +88,7 @@ def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
     came, gang = seen[0]
     ready = ((i, g, sum(t.status.counts_as_ready for t in g.tasks)) for i, g in seen)
     ran = [(i, g) for i, g, number in ready if number >= max(g.min_member, 1)]
-    # When it ended or disappeared; None if the last snapshot has it.
+    # Index of the snapshot in which the gang has ended or is missing; None if it still exists.
     over = (i for i, g in seen if g.tasks and all(t.status in _OVER for t in g.tasks))
     gone = seen[-1][0] + 1
     at = next(over, gone if gone < len(snapshots) else None)
@@ -102,7 +103,7 @@ def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
     stays = {t.key: t for t in gang.tasks if t.status.is_standing} if not came else {}
     duration_ms = None
     if ran and ended is not None:
-        # From when its first task was bound, or was first seen to be.
+        # The run begins when the first task was bound, or was first seen bound.
         bound = (t.started_ms for t in ran[0][1].tasks if t.started_ms)
         began_ms = start_ms if stays else min(bound, default=snapshots[ran[0][0]].taken_ms)
         duration_ms = max(ended - began_ms, 0)
@@ -127,7 +128,7 @@ def _fresh(task: Task) -> Task:
 
 
 def _nodes(snapshots: Sequence[Snapshot]) -> Iterator[Node]:
-    """Return every node with the other pods that it had when first observed."""
+    """Yield every node as first observed, with the pods on it that belong to no gang."""
     found: dict[str, Node] = {}
     for snapshot in snapshots:
         for node in snapshot.nodes:
@@ -141,7 +142,7 @@ def _nodes(snapshots: Sequence[Snapshot]) -> Iterator[Node]:
 def _devices(snapshots: Sequence[Snapshot]) -> Devices:
     """Return the devices of the first snapshot with the claims of all snapshots.
 
-    Gangs that arrive later hold nothing at first.
+    Claims that appear later are unallocated at first.
     """
     first = snapshots[0].devices
     came: dict[str, DeviceClaim] = {}
@@ -155,7 +156,7 @@ def _devices(snapshots: Sequence[Snapshot]) -> Devices:
 
 
 def _node_events(snapshots: Sequence[Snapshot]) -> Iterator[NodeEvent]:
-    """Return node events; all nodes are ready before the first snapshot."""
+    """Yield node events; all nodes count as ready before the first snapshot."""
     names = {node.name for snapshot in snapshots for node in snapshot.nodes}
     for name in names:
         was_up = True

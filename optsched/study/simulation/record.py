@@ -1,7 +1,7 @@
 """Events of a simulation in order of time, and their JSON lines.
 
-Nothing depends on the clock of the machine: the same trace, policy and seed give the same record,
-byte by byte.
+Events do not depend on the clock of the machine: the same trace, policy and seed give the same
+record, byte by byte.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Tasks of a gang get nodes, below or beyond its minimum."""
+    """Tasks of a gang are bound to nodes while the gang is below or above its minimum."""
 
     at_ms: int
     job: str
@@ -44,12 +44,12 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A gang has its minimum and begins to run, for the first time or again."""
+    """A gang reaches its minimum and starts to run, for the first time or again."""
 
     at_ms: int
     job: str
-    run: int  # counts from 1
-    places: tuple[Place, ...]  # of the tasks that have just been bound
+    run: int  # number of the run, from 1
+    places: tuple[Place, ...]  # placements of the tasks that have just been bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,16 @@ class Stop:
 
     at_ms: int
     job: str
-    # cause, by: the action that evicts and the gang that gets the room, or `node` and its name
+    # cause, by: the action that evicts and the preemptor gang, or `node` and the name of the node
     cause: str
     by: str
-    lost_ms: int  # work that has to be repeated
-    kept_ms: int  # work that its last checkpoint has kept, of all its runs
+    lost_ms: int  # work that must be repeated
+    kept_ms: int  # work of all runs that checkpoints have saved
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Tasks of a gang move to other nodes; it continues from its last checkpoint."""
+    """Tasks of a gang move to other nodes; the gang continues from its last checkpoint."""
 
     at_ms: int
     job: str
@@ -89,7 +89,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """A gang has done its work; all its tasks leave."""
+    """A gang finishes its work; all its tasks leave their nodes."""
 
     at_ms: int
     job: str
@@ -109,12 +109,12 @@ class Held:
     """A session ran."""
 
     at_ms: int
-    engine: str  # whose plan it was
-    # binds, evictions, waiting: tasks, tasks and gangs
+    engine: str  # engine that found the plan
+    # binds, evictions, waiting: number of bound tasks, evicted tasks and waiting gangs
     binds: int
     evictions: int
     waiting: int
-    # (name, value, bound or None) of the certificate
+    # (name, value, bound or None) of each level of the certificate
     levels: tuple[tuple[str, int, int | None], ...]
 
 
@@ -147,7 +147,7 @@ def event_of(line: str) -> Event:
         values = [_frozen(name, given[name]) for name in _FIELDS[kind]]
         event: Event = kind(int(given["at"]), *values)
     except (ValueError, KeyError, TypeError) as e:
-        raise RecordError(f"is no event of a simulation: {line[:80]!r}") from e
+        raise RecordError(f"is not an event of a simulation: {line[:80]!r}") from e
     return event
 
 

@@ -1,4 +1,4 @@
-"""Replay a trace by name; the result contains what reproduces it."""
+"""Replay a trace by name; the result contains everything needed to reproduce it."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from optsched.study.simulation.timeline import Timeline
 
 PICTURES = "snapshot-*.yaml"
-"""Files of a folder that are one picture each of a cluster that was watched, in name order."""
+"""Files in a folder of recorded snapshots, one snapshot per file, in the order of their names."""
 
 SYNTHETIC = "gavel:"
-"""How the names of synthetic traces begin."""
+"""Prefix of the names of synthetic traces."""
 
 
 # --- input ----------------------------------------------------------------------------------------
@@ -64,14 +64,14 @@ def read_given(
 ) -> LoadedTrace:
     """Return the trace that a user names.
 
-    `source`: a file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic one.
-    `trace_format`: one of `TRACE_FORMATS` where it is a published one. `nodes`: a trace or
-    manifests with the nodes to replay a published trace on. Raises InstanceError, SyntheticError:
-    There is no such trace, or none of its jobs can be replayed.
+    `source`: a file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic
+    trace. `trace_format`: one of `TRACE_FORMATS` for a published trace. `nodes`: a trace or
+    manifests with the nodes on which a published trace is replayed. Raises InstanceError,
+    SyntheticError: the trace does not exist, or none of its jobs can be replayed.
     """
     given = _read_given(source, trace_format, nodes)
     if not given.trace.arrivals:
-        told = [*map(str, given.problems), f"{source}: there is no job in it to play"]
+        told = [*map(str, given.problems), f"{source}: there is no job to replay"]
         raise InstanceError("\n".join(told))
     return given
 
@@ -79,8 +79,8 @@ def read_given(
 def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> LoadedTrace:
     if nodes is not None and trace_format is None:
         raise InstanceError(
-            f"{nodes}: only a published trace is played on other nodes: name its format, or give "
-            "no nodes"
+            f"{nodes}: only a published trace can be replayed on other nodes: give its format, or "
+            "omit the nodes"
         )
     if source.startswith(SYNTHETIC):
         return LoadedTrace(synthetic(source), source, hashlib.sha256(source.encode()).hexdigest())
@@ -109,16 +109,16 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Lo
 
 
 def read_pictures(folder: Path) -> list[Instance]:
-    """Yield the recorded snapshots of a cluster in order of name and time.
+    """Return the recorded snapshots of a cluster in the order of name and time.
 
-    InstanceError where there is none, one can not be read, or they are out of order.
+    Raises InstanceError: there is no snapshot, one can not be read, or they are out of order.
     """
     read = [read_instance(picture) for picture in sorted(folder.glob(PICTURES))]
     if not read:
-        raise InstanceError(f"{folder}: holds no pictures of a cluster ({PICTURES})")
+        raise InstanceError(f"{folder}: holds no snapshots of a cluster ({PICTURES})")
     back = next((b for a, b in pairwise(read) if b.snapshot.taken_ms < a.snapshot.taken_ms), None)
     if back is not None:
-        raise InstanceError(f"{back.path}: was taken before the one before it: name them in order")
+        raise InstanceError(f"{back.path}: is older than the file before it: name files by time")
     return read
 
 
@@ -152,24 +152,24 @@ class Tally:
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the whole record."""
+        """SHA-256 digest of the whole record."""
         found: str = self._sha256.hexdigest()
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """The state of a replay."""
+    """The result of a replay, possibly incomplete."""
 
     metrics: Metrics
-    charges: Chargeback  # the use of queues and users
+    charges: Chargeback  # usage of queues and users
     tally: Tally
     is_complete: bool
-    ended_at_ms: int  # on the clock of the trace
-    faults: Mapping[str, int]  # errors of rules, and how often
+    ended_at_ms: int  # in time of the trace
+    faults: Mapping[str, int]  # errors of rules, and their number
     wall_seconds: float
-    timeline: Timeline | None = None  # the events, for charts; None where none were requested
-    # When each gang arrived, started and ended, by arrival; those of the warm-up left out
+    timeline: Timeline | None = None  # timeline for charts, if requested
+    # When each gang arrived, started and ended, sorted by arrival; without gangs of the warm-up
     jobs: tuple[JobTimes, ...] = ()
 
 
@@ -182,7 +182,7 @@ def play(
     solver: Solver | None = None,
     clock: Clock,
 ) -> SimulationResult:
-    """Replay a trace to its end and compute its metrics."""
+    """Return the result of a replay of a trace to its end."""
     began_s = clock.monotonic()
     simulation = Simulation(given.trace, policy, options, solver=solver, clock=clock)
     measuring, tally = Measuring(given.trace, warm_up_ms), Tally()
@@ -210,7 +210,7 @@ def play(
 def as_result(
     given: LoadedTrace, policy: Policy, options: Options, warm_up_ms: int, played: SimulationResult
 ) -> dict[str, Any]:
-    """Return a replay as JSON: its metrics, and everything to reproduce it."""
+    """Return a replay as JSON: its metrics, and everything needed to reproduce it."""
     return {
         "apiVersion": "optsched.io/v1alpha1",
         "kind": "SimulationResult",

@@ -21,7 +21,7 @@ VERSION: Final = 3
 
 
 def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
-    """Return failed nodes, and gangs with their places."""
+    """Return failed nodes, gangs with their placements, and terminating pods as JSON."""
     return {
         "down": cluster.failed_nodes,
         "jobs": [_job(cluster, job) for _, job in sorted(cluster.jobs.items())],
@@ -30,7 +30,7 @@ def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
 
 
 def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
-    """Restore a written state in an untouched cluster."""
+    """Restore the state of `write_cluster` in a new cluster."""
     for name in state["down"]:
         cluster.set_node_ready(name, ready=False)
     for given in state["jobs"]:
@@ -45,14 +45,14 @@ def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
 
 
 def write_usage(usage: Mapping[str, Usage]) -> dict[str, Any]:
-    """Return the usage of queues; numbers are restored exactly."""
+    """Return the usage of queues as JSON, from which `read_usage` restores exact numbers."""
     return {
         name: [used.at_ms, [list(pair) for pair in used.seconds]] for name, used in usage.items()
     }
 
 
 def read_usage(state: Mapping[str, Any]) -> dict[str, Usage]:
-    """Read what `write_usage` wrote."""
+    """Return the usage of queues from the JSON of `write_usage`."""
     return {
         name: Usage(tuple((resource, amount) for resource, amount in pairs), at_ms)
         for name, (at_ms, pairs) in state.items()

@@ -1,6 +1,6 @@
-"""The cluster of a simulation: arrived gangs, places of their tasks, ready nodes.
+"""The cluster of a simulation: arrived gangs, placements of their tasks, ready nodes.
 
-Its snapshots come from the builder that the live scheduler uses as well.
+Its snapshots come from the same builder as those of the live scheduler.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A node for a task, and what a session allocated there.
+    """A node for a task, and the devices that a session allocated there.
 
-    devices: what its claims get, those that have nothing yet.
+    `devices`: grants for the claims of the task that are not allocated yet.
     """
 
     node: str
@@ -46,7 +46,8 @@ class Placement:
 class Held:
     """A placed task: its start, its GPUs, and when its work was last saved.
 
-    gpus: None where they have yet to be dealt. since_ms: of the trace; saved_ms: of the epoch.
+    `gpus`: None if GPUs are not allocated yet. `since_ms`: in time of the trace. `saved_ms`: in
+    epoch milliseconds.
     """
 
     task: str
@@ -60,8 +61,8 @@ class Held:
 class TerminatingPod:
     """An evicted pod, which keeps its resources until its grace period ends.
 
-    number: of the arrival it belonged to. place: its own task's name, and where it sits. resident:
-    as snapshots show it, which is nobody's and about to leave. devices: what its claims have.
+    `number`: index of its arrival in the trace. `place`: task, node and GPUs. `resident`: the pod
+    in snapshots: a releasing task without a gang. `devices`: the devices of its claims.
     """
 
     leaves_ms: int
@@ -77,31 +78,31 @@ class Job:
 
     number: int
     arrival: Arrival
-    gang: Gang  # as the next snapshot shows it
-    fresh: Mapping[str, Task]  # its tasks as they came, by key
-    places: dict[str, Place] = field(default_factory=dict)  # of the tasks that have a node, by key
-    since_ms: int | None = None  # when it began its present run; None while it does not run
-    kept_ms: int = 0  # work that is done and will not be lost
-    run: int = 0  # how often it has started
-    # Changes with every start, stop and move: events planned for another turn are void
+    gang: Gang  # the gang in the next snapshot
+    fresh: Mapping[str, Task]  # its tasks at arrival, by key
+    places: dict[str, Place] = field(default_factory=dict)  # placements of placed tasks, by key
+    since_ms: int | None = None  # start of the current run; None while the gang does not run
+    kept_ms: int = 0  # saved work
+    run: int = 0  # number of starts
+    # Changes with every start, stop and move; planned events of an earlier turn are void
     turn: int = 0
 
     @property
     def minimum_members(self) -> int:
-        """The number of tasks that must be placed for it to run."""
+        """Number of tasks that must be placed before the gang runs."""
         return max(self.gang.min_member, 1)
 
     @property
     def waits(self) -> bool:
-        """Whether a task has no node."""
+        """Whether a task of the gang has no node."""
         return len(self.places) < len(self.fresh)
 
 
 class SimulatedCluster:
-    """The state at an instant; callers pass the time of each change.
+    """The state of the cluster; callers pass the time of each change.
 
-    `jobs`: by key of the gang, of those that have arrived and have not finished. `waiting`: keys of
-    those with tasks that have no node.
+    `jobs`: unfinished gangs that have arrived, by key. `waiting`: keys of the gangs with tasks that
+    have no node.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -136,7 +137,7 @@ class SimulatedCluster:
         self._owner: dict[str, Job] = {}
         self._terminating: list[TerminatingPod] = []
 
-    # --- what others see -------------------------------------------------------------------------
+    # --- queries ---------------------------------------------------------------------------------
 
     def snapshot(self, at_ms: int) -> Snapshot:
         """Return the snapshot at an instant of the trace."""
@@ -145,12 +146,12 @@ class SimulatedCluster:
         return self._builder.build(self._trace.start_ms + at_ms, self._others)
 
     def has_node(self, node: str) -> bool:
-        """Return whether a node is ready."""
+        """Return whether a node has not failed in the simulation."""
         return self._is_node_ready(node) or not self._trace_nodes[node].ready
 
     @property
     def failed_nodes(self) -> list[str]:
-        """Return the names of failed nodes."""
+        """Names of the nodes that have failed in the simulation."""
         ready = (node.name for node in self._trace.nodes if node.ready)
         return [name for name in ready if not self._is_node_ready(name)]
 
@@ -194,7 +195,7 @@ class SimulatedCluster:
     def place_tasks(
         self, job: Job, placements: Mapping[str, Placement], at_ms: int
     ) -> tuple[Place, ...]:
-        """Place tasks on nodes from now on; return their places in the order of the gang."""
+        """Place tasks on nodes at `at_ms`; return their placements in the order of the gang."""
         placed: dict[str, Task] = {}
         for key, task in job.fresh.items():
             if (seat := placements.get(key)) is not None:
@@ -203,7 +204,7 @@ class SimulatedCluster:
         return tuple(job.places[key] for key in placed)
 
     def allocate_gpus(self, binds: Sequence[tuple[str, Task]]) -> dict[str, tuple[int, ...]]:
-        """Return GPUs for tasks (node name, task) that are placed together."""
+        """Return the GPUs by task for (node name, task) pairs that are placed together."""
         coming: dict[str, list[Task]] = {}
         for node, task in binds:
             if gpu_milli(task.shape) and not task.shape.shared_gpus:
@@ -215,7 +216,7 @@ class SimulatedCluster:
         return found
 
     def restore_places(self, job: Job, held: Iterable[Held]) -> tuple[Place, ...]:
-        """Restore places that tasks already had."""
+        """Restore the placements of tasks; return them in the order of `held`."""
         placed: dict[str, Task] = {}
         for each in held:
             placed[each.task] = self._sit(job, job.fresh[each.task], each.seat, each.since_ms, each)
@@ -223,7 +224,7 @@ class SimulatedCluster:
         return tuple(job.places[key] for key in placed)
 
     def held_places(self, job: Job) -> tuple[Held, ...]:
-        """Return what `restore_places` needs to restore a gang's places."""
+        """Return the placements of a gang's tasks, as `restore_places` accepts them."""
         tasks = {t.key: t for t in job.gang.tasks}
         return tuple(
             Held(
@@ -239,7 +240,8 @@ class SimulatedCluster:
     def vacate(self, job: Job, keys: Sequence[str], leaves_ms: int | None = None) -> None:
         """Remove tasks from their nodes; they are pending again.
 
-        leaves_ms: until when the old pods hold what they had; None where they leave at once.
+        `leaves_ms`: until when the terminating pods hold their resources; None to release them
+        immediately.
         """
         tasks = {t.key: t for t in job.gang.tasks}
         ghosts = []
@@ -255,7 +257,7 @@ class SimulatedCluster:
             self.add_terminating_pod(terminating)
         self._swap(job, {key: job.fresh[key] for key in keys})
 
-    # --- pods that are about to leave ------------------------------------------------------------
+    # --- terminating pods ------------------------------------------------------------------------
 
     @property
     def terminating_pods(self) -> tuple[TerminatingPod, ...]:
@@ -281,7 +283,7 @@ class SimulatedCluster:
         return TerminatingPod(leaves_ms, number, place, resident, held.seat.devices)
 
     def add_terminating_pod(self, terminating: TerminatingPod) -> None:
-        """Let a terminating pod occupy its former resources."""
+        """Add a terminating pod, which occupies the resources it had."""
         node, task = terminating.place.node, terminating.resident
         task = self._claims.bind_claims(task, node, terminating.devices)
         self._gpus[node].occupy(task.shape, terminating.place.gpus, task.shared_gpus)
@@ -301,7 +303,7 @@ class SimulatedCluster:
         return gone > 0
 
     def set_phase(self, job: Job, phase: GangPhase, since_ms: int | None = None) -> None:
-        """Set the phase of a gang and, where given, since when it waits (of the epoch)."""
+        """Set the phase of a gang, and if given, since when it waits (epoch milliseconds)."""
         since_ms = job.gang.waiting_since_ms if since_ms is None else since_ms
         if (job.gang.phase, job.gang.waiting_since_ms) != (phase, since_ms):
             job.gang = replace(job.gang, phase=phase, waiting_since_ms=since_ms)
@@ -330,7 +332,7 @@ class SimulatedCluster:
     # --- nodes -----------------------------------------------------------------------------------
 
     def set_node_ready(self, name: str, *, ready: bool) -> dict[str, list[str]]:
-        """Mark a node as ready or failed; return the tasks on it by gang."""
+        """Mark a node as ready or failed; return the keys of the tasks on it by gang."""
         node = self._builder.find_node(name)
         if node is not None:
             ready = ready and self._trace_nodes[name].ready
@@ -391,7 +393,7 @@ class SimulatedCluster:
 
 
 def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
-    """Return the gang of an arrival with its times set to that instant."""
+    """Return the gang of an arrival at `now_ms`: pending tasks, and no time in the future."""
     given = arrival.gang
     made_ms = _clamp_instant(given.created_ms, now_ms)
     estimate = arrival.estimate_ms

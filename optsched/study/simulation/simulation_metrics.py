@@ -1,7 +1,7 @@
 """Metrics of a simulation: job times, utilisation, fairness and lost work.
 
-Formulas and their sources are given with each figure of `Metrics`. Everything is computed from the
-trace and the record of its replay alone, so that a stored record can be measured again.
+Each field of `Metrics` has its formula and source. All metrics are computed from the trace and the
+record of its replay, so a stored record can be measured again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ UNFAIR: Final = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and percentiles; the p-th is the least value that p % of all do not exceed."""
+    """Mean and nearest-rank percentiles: p % of the values are at most the p-th percentile."""
 
     mean: float
     p50: float
@@ -55,36 +55,37 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Metrics of one replay. None if nothing was measured.
+    """Metrics of one replay; None for a metric that was not measured.
 
-    Jobs count that arrive when the warm-up is over. Figures over time are averaged from then to the
-    last arrival, or to the end of the record where nothing arrives later: the end of the queue says
-    nothing about a policy.
+    Only jobs that arrive after the warm-up count. Time averages cover the time from the end of the
+    warm-up to the last arrival, because the emptying of the queue after it says nothing about a
+    policy. If no job arrives after the warm-up, they extend to the end of the record.
     """
 
-    # jobs, finished, started: gangs that arrived, those that have finished, and those that ever ran
+    # jobs, started, finished: gangs that arrived, that ever ran, and that finished
     jobs: int
     started: int
     finished: int
     makespan_s: float | None  # from the first arrival to the last end (Gavel, OSDI 2020)
-    jct_s: Spread | None  # job completion time, end − arrival, of jobs that have finished
+    jct_s: Spread | None  # job completion time, end − arrival, of finished jobs
     queueing_s: Spread | None  # from arrival to the first start, when a gang has its minimum
-    # GPU time that tasks held, as a part of what nodes that are up had (FGD, ATC 2023, over time).
-    # CPU instead in clusters without GPUs.
+    # GPU time held by tasks, as a fraction of the GPU time of ready nodes (FGD, ATC 2023, averaged
+    # over time); CPU time in clusters without GPUs
     allocation: float | None
-    utilisation: float | None  # the same for gangs that ran, without the work that was lost
-    # FGD's F over time as a part of the GPUs that were free: what a typical task, drawn from all of
-    # the trace, could not take (ATC 2023, §3). None without GPUs.
+    utilisation: float | None  # allocation of running gangs only, without lost work
+    # FGD's F over time as a fraction of the idle GPUs: the part that a typical task of the trace
+    # could not use (ATC 2023, §3). None without GPUs.
     fragmentation: float | None
-    # Greatest minus least weighted dominant share of queues that had a gang waiting, over time; 0
-    # while fewer than two of them had (shares: Ghodsi et al., NSDI 2011)
+    # Largest minus least weighted dominant share of queues with waiting gangs, over time; counts as
+    # 0 while fewer than two queues have waiting gangs (shares: Ghodsi et al., NSDI 2011)
     drf_distance: float | None
-    # (Σx)²/(n·Σx²) of the weighted dominant shares over time of the queues that asked for anything
+    # (Σx)²/(n·Σx²) of the weighted dominant shares over time of the queues in which gangs arrived
     # (Jain et al. 1984).
     jain: float | None
-    # ftf_mean, ftf_worst, ftf_unfair: finish-time fairness ρ = completion time / (duration × max(1,
-    # N)), N the mean number of jobs in the system for each GPU while the job was there (Themis,
-    # NSDI 2020; Shockwave, NSDI 2023): mean, greatest, and the part of jobs above 1.1
+    # ftf_mean, ftf_worst, ftf_unfair: mean and maximum of the finish-time fairness ρ, and the
+    # fraction of jobs with ρ above 1.1. ρ = completion time / (duration × max(1, N)), where N is
+    # the mean number of jobs per GPU in the system while the job was there (Themis, NSDI 2020;
+    # Shockwave, NSDI 2023)
     ftf_mean: float | None
     ftf_worst: float | None
     ftf_unfair: float | None
@@ -92,15 +93,15 @@ class Metrics:
     preemptions: int
     node_failures: int
     wasted_gpu_hours: float  # GPU time whose work had to be repeated (CPU hours without GPUs)
-    # Mean over starts of the lowest tier of HyperNodes that holds the gang. None without them.
+    # Lowest tier of HyperNodes that contains a gang, mean over starts. None without HyperNodes.
     topology_tier: float | None
-    # Mean over starts of the pairs of tasks that are not in the same lowest HyperNode
+    # Pairs of tasks in different leaf HyperNodes, mean over starts
     cross_leaf_pairs: float | None
-    sla_misses: int  # gangs with a waiting time that did not start within it
-    sessions: int  # that were held
-    session_s: Spread | None  # wall time of a session. None where no clock was read.
-    # Mean over sessions and levels with a bound of |bound − value| as a part of the larger of the
-    # two. None where no level has a bound.
+    sla_misses: int  # gangs with an SLA waiting time that did not start within it
+    sessions: int  # number of sessions
+    session_s: Spread | None  # wall time of a session; None if no clock was read
+    # |bound − value| / max(|bound|, |value|), mean over sessions and levels with a bound. None if
+    # no level has a bound.
     gap: float | None
 
 
@@ -110,10 +111,10 @@ class JobTimes:
 
     name: str  # `namespace/name`
     arrived_ms: int
-    # started_ms, ended_ms: None for a gang that never had its minimum, or has not done its work
+    # started_ms, ended_ms: None for a gang that never had its minimum, or has not finished
     started_ms: int | None
     ended_ms: int | None
-    # ρ of a gang that has ended; see `Metrics.ftf_mean`. None without a duration.
+    # ρ of a finished gang; see `Metrics.ftf_mean`. None without a duration.
     finish_time_fairness: float | None = None
 
 
@@ -126,9 +127,8 @@ def measure(
 ) -> Metrics:
     """Return the metrics of a replay.
 
-    `trace`, `events`: the trace, and the record of its replay. `warm_up_ms`: events before this
-    instant of the trace set the stage and do not count. `session_seconds`: wall time of the
-    sessions, where it was measured.
+    `trace`, `events`: the trace, and the record of its replay. `warm_up_ms`: instant of the trace
+    before which events are not measured. `session_seconds`: wall time of the sessions, if measured.
     """
     sweep = Measuring(trace, warm_up_ms)
     for event in events:
@@ -147,7 +147,7 @@ def spread(values: Iterable[float]) -> Spread | None:
 
 
 def jain_index(values: Sequence[float]) -> float | None:
-    """(Σx)²/(n·Σx²): 1 where all are equal, 1/n where one has everything; None of nothing."""
+    """Return (Σx)²/(n·Σx²): 1 if all are equal, 1/n if one has everything, None if all are 0."""
     squares = sum(x * x for x in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else None
 
@@ -167,7 +167,7 @@ class Fragmentation:
         self._reach: dict[str, tuple[bool, ...]] = {}
 
     def fragment_milli(self, node: Node, cpu_m: int, free: Sequence[int]) -> float:
-        """Return the free thousandths of GPUs on a node that typical tasks can not use."""
+        """Return the idle thousandths of GPUs on a node that typical tasks can not use."""
         if node.name not in self._reach:
             self._reach[node.name] = tuple(_reaches(kind, node) for kind, _ in self._kinds)
         key = (self._reach[node.name], cpu_m, tuple(sorted(free)))
@@ -229,7 +229,7 @@ class Measuring:
 
     @property
     def jobs(self) -> tuple[JobTimes, ...]:
-        """Return times of all measured gangs, by arrival and name."""
+        """Times of all measured gangs, sorted by arrival and name."""
         waiting = [
             JobTimes(key, job.submit_ms, job.start_ms, None)
             for key, job in self._jobs.items()
@@ -239,7 +239,7 @@ class Measuring:
 
     @property
     def num_finished(self) -> int:
-        """The number of measured jobs that finished so far."""
+        """Number of measured jobs that have finished so far."""
         return self._count["finished"]
 
     # --- events ----------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ class Measuring:
     # --- time ------------------------------------------------------------------------------------
 
     def _advance(self, at_ms: int) -> None:
-        """Advance to an instant; only time in the window is measured."""
+        """Advance to an instant; time outside the measured window is not counted."""
         crowd = self._crowd / max(self._nodes.num_gpus, 1)
         self._crowded += crowd * (at_ms - self._now_ms)
         end_ms = at_ms if self._until_ms is None else min(at_ms, self._until_ms)
@@ -417,9 +417,10 @@ def _fraction(amount: float, whole: float) -> float | None:
 
 
 class _Nodes:
-    """Free and allocated thousandths of GPUs by node (of CPUs if there are no GPUs).
+    """Idle and allocated thousandths of GPUs by node, or of CPUs in clusters without GPUs.
 
-    num_gpus: of all nodes. has_plain: whether any of them is no vGPU; F is about those alone.
+    `num_gpus`: GPUs of all nodes. `has_plain`: whether a node has GPUs other than vGPUs, to which F
+    is limited.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -489,7 +490,7 @@ class _Nodes:
         return gpus_of(self._node[name]) * WHOLE if self.num_gpus else amount_of(allocatable, CPU)
 
     def _update_fragmentation(self, name: str) -> None:
-        """Recompute the unusable part of a node."""
+        """Recompute the idle GPU capacity of a node that typical tasks can not use."""
         if not self._free[name]:
             return
         now = 0.0
@@ -519,7 +520,7 @@ class _Shares:
         self._ms = 0
 
     def waits(self, gang: Gang, sign: int) -> None:
-        """Count a gang that begins (1) or ceases (−1) to wait for its minimum."""
+        """Count a gang that begins (1) or stops (−1) waiting for its minimum."""
         self._waiting[gang.queue] += sign
         self._asked.add(gang.queue)
 

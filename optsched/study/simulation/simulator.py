@@ -1,10 +1,12 @@
 """A trace replayed in virtual time: arrivals, ends, node failures and sessions.
 
 The sessions are those of the live scheduler, on snapshots of the cluster that the trace describes.
-At one instant pods leave that were evicted, then gangs finish, then nodes fail or come back, then
-gangs arrive, then a session is held. Sessions begin at multiples of a period. A session is skipped
-where the live scheduler would skip it: nothing has changed since the last one, which moved nothing,
-and no gang has waited past a limit; and where no task waits at all.
+Events of one instant have a fixed order: evicted pods leave, gangs finish, nodes fail or recover,
+gangs arrive, a session runs. Sessions begin at multiples of a period.
+
+As in the live scheduler, a session is skipped if nothing has changed since the last session, that
+session changed nothing, and no gang has waited past a limit. A session is also skipped if no task
+waits, unless the policy moves running pods.
 """
 
 from __future__ import annotations
@@ -41,30 +43,30 @@ if TYPE_CHECKING:
     from optsched.study.simulation.simulated_cluster import Job
 
 NODE: Final = "node"
-"""The cause of what a failure does to gangs."""
+"""Cause of events that a node failure brings about."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of a simulation."""
 
-    # From the start of one session to that of the next; None for the policy's
+    # Time between the starts of two sessions; None for the period of the policy
     period_ms: int | None = None
-    # Nothing happens from then on; None to continue until nothing can happen any more
+    # Instant at which the replay stops; None to continue until no event can occur
     until_ms: int | None = None
-    seed: int = 0  # of the solver, where there is one
+    seed: int = 0  # random seed of the solver
 
 
 @dataclass(slots=True)
 class _SessionTimer:
-    """When the next session is held."""
+    """Decides when the next session runs."""
 
     period_ms: int
-    asks_at_ms: int | None = None  # from when on one is wanted; None where none is
-    held_ms: int = -1  # when the last one was
-    times: int = 0  # sessions since anything changed
-    number: int = 0  # how many were held
-    is_changed: bool = False  # whether the last one changed something
+    asks_at_ms: int | None = None  # earliest time of a requested session; None if not requested
+    held_ms: int = -1  # time of the last session
+    times: int = 0  # sessions since the last change
+    number: int = 0  # number of sessions so far
+    is_changed: bool = False  # whether the last session changed something
 
     def request(self, now_ms: int) -> None:
         """Request a session because something changed."""
@@ -86,22 +88,22 @@ class _SessionTimer:
 
 @dataclass(slots=True)
 class _Memory:
-    """What sessions of one simulation know of earlier ones."""
+    """The state that sessions of one simulation keep of earlier sessions."""
 
-    half_life_ms: int  # of the past usage of queues; 0 where no plugin reads it
+    half_life_ms: int  # half-life of the past usage of queues; 0 if no plugin reads the usage
     usage: UsageKeeper = field(default_factory=UsageKeeper)
-    shuffled_ms: dict[str, int] = field(default_factory=dict)  # last moves by plugin
+    shuffled_ms: dict[str, int] = field(default_factory=dict)  # time of the last moves by plugin
     nominated: set[str] = field(default_factory=set)  # gangs with nominated nodes
 
     def noted(self, snapshot: Snapshot) -> Snapshot:
-        """Return a snapshot with what is known of the past."""
+        """Return a snapshot with the usage of queues and the times of the last moves."""
         if self.shuffled_ms:
             snapshot = replace(snapshot, last_shuffle_ms=dict(self.shuffled_ms))
         return self.usage.noted(snapshot, self.half_life_ms)
 
 
 class _LastSession(NamedTuple):
-    """The last session: its snapshot, the problem before it, and its answer."""
+    """The last session: its snapshot, the problem of the session before, and its result."""
 
     snapshot: Snapshot
     previous: Problem | None
@@ -125,9 +127,8 @@ _FINISH, _SAVE = 0, 1
 class Simulation:
     """One replay; call `step` until it returns None.
 
-    `now_ms`: of the trace. `session_seconds`: wall time of
-    each, where there is a clock to measure it with. `faults`: errors in rules of plugins, and plans
-    that broke a rule and were not used; how often.
+    `now_ms`: current time of the trace. `session_seconds`: wall time of each session; empty without
+    a clock. `faults`: errors in rules of plugins and rejected plans, with their number.
     """
 
     def __init__(
@@ -159,17 +160,20 @@ class Simulation:
         self._memory = _Memory(half_life_of(policy.rules))
         self._last: _LastSession | None = None
         self._due: list[_Due] = []
-        self._next = {"arrivals": 0, "node_events": 0}  # how many of the trace have happened
+        self._next = {"arrivals": 0, "node_events": 0}  # processed events of the trace
         self._out: list[Event] = []
 
     @property
     def num_sessions(self) -> int:
-        """How many sessions were held."""
+        """Number of sessions so far."""
         return self._timer.number
 
     @property
     def last_plan(self) -> Plan | None:
-        """The last plan; None before the first. It is explained when it is read."""
+        """Last plan, with reasons for waiting; None before the first session.
+
+        The reasons are computed when the property is read.
+        """
         last = self._last
         if last is None or last.is_explained:
             return None if last is None else last.plan
@@ -178,7 +182,7 @@ class Simulation:
         self._last = last._replace(plan=plan, is_explained=True)
         return plan
 
-    # --- standing still ---------------------------------------------------------------------------
+    # --- saved state ------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON; valid between steps."""
@@ -215,10 +219,10 @@ class Simulation:
             snapshot = replace(self.cluster.snapshot(self.now_ms), usage=usage)
             memory.usage.noted(snapshot, memory.half_life_ms)
 
-    # --- going on --------------------------------------------------------------------------------
+    # --- steps -----------------------------------------------------------------------------------
 
     def run(self) -> list[Event]:
-        """Yield all further events."""
+        """Return all further events."""
         events: list[Event] = []
         while (found := self.step()) is not None:
             events += found
@@ -228,7 +232,7 @@ class Simulation:
         """Return the events up to and in the next session; None at the end."""
         self._out = []
         while True:
-            # A session without waiting tasks could only shuffle.
+            # Without waiting tasks, a session could only move running pods.
             idle = not self.cluster.waiting and SHUFFLE not in self.policy.actions
             session_ms = None if idle else self._timer.next_ms(self.now_ms)
             event_ms = self._event_ms()
@@ -262,7 +266,7 @@ class Simulation:
         job = self.cluster.jobs.get(due.job)
         return job is None or job.turn != due.turn
 
-    # --- what happens ----------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     def _happen(self, at_ms: int) -> None:
         """Process all events of an instant, except a session."""
@@ -360,7 +364,7 @@ class Simulation:
             self._plan_save(job, job.since_ms)
 
     def _cut(self, job: Job) -> int:
-        """End the run of a job; return the lost work."""
+        """End the run of a job; return the lost work in milliseconds."""
         done_ms = self.now_ms - (job.since_ms if job.since_ms is not None else self.now_ms)
         every_ms = _interval_ms(job.gang)
         saved_ms = done_ms // every_ms * every_ms if every_ms else 0
@@ -370,7 +374,7 @@ class Simulation:
         return done_ms - saved_ms
 
     def _lose(self, job: Job, tasks: Sequence[str], cause: str, by: str) -> None:
-        """Remove tasks from a job; stop it below its minimum."""
+        """Remove tasks from their nodes; stop the job if it falls below its minimum."""
         key, now_ms = job.gang.key, self.now_ms
         stays = cause != NODE and job.arrival.grace_ms > 0
         leaves_ms = now_ms + job.arrival.grace_ms if stays else None
@@ -421,7 +425,8 @@ class Simulation:
         self.carry_out(report.plan)
         self._note_usage()
         if not self._timer.is_changed:
-            # When to run a session without changes; None if time alone changes nothing.
+            # Without changes, a session runs when a gang has waited past its limit, or after an
+            # exponential backoff.
             jobs, start_ms = self.cluster.jobs, self.trace.start_ms
             waiting = (jobs[key].gang for key in report.plan.pending if key in jobs)
             limit_ms = self.policy.budgets.starvation_after_ms
@@ -434,7 +439,7 @@ class Simulation:
             self._timer.asks_at_ms = min(times, default=None)
 
     def carry_out(self, plan: Plan) -> None:
-        """See `Binder`: evicted pods leave immediately, bound pods run immediately."""
+        """See `Binder`; evicted pods leave immediately, bound pods run immediately."""
         self._timer.is_changed = False
         self._evict([a for a in plan.actions if isinstance(a, Evict)])
         for action in plan.actions:
@@ -463,7 +468,7 @@ class Simulation:
                 self.cluster.vacate(job, [e.task for e in move])
                 moving.append((job, move))
             self._timer.request_next(self.now_ms)
-        # A moving task may start where another has just left.
+        # All moving tasks leave first, because one may start where another has just left.
         for job, theirs in moving:
             self._move(job, theirs)
 

@@ -1,6 +1,6 @@
-"""The timeline of a replay: stays of tasks on nodes, and runs of jobs.
+"""The timeline of a replay for charts: stays of tasks on nodes, and runs of gangs.
 
-It is gathered from the record of a replay, event by event, for charts.
+The timeline is built from the record of a replay, event by event.
 """
 
 from __future__ import annotations
@@ -47,10 +47,9 @@ OTHERS: Final = "other queues"
 
 
 def series_of(timeline: Timeline) -> dict[str, Any]:
-    """Return gang times as percentiles 0 to 100, and queue shares over time."""
+    """Return percentiles 0 to 100 of the times of gangs, and queue shares over time, as JSON."""
     done = [job.done_ms - job.submit_ms for job in timeline.jobs if job.done_ms is not None]
     waited = [job.runs[0].from_ms - job.submit_ms for job in timeline.jobs if job.runs]
-    # Percentiles of waiting times by queue.
     times: dict[str, list[int]] = {}
     for job in timeline.jobs:
         times.setdefault(timeline.queues[job.queue], []).append(job.waited_ms(timeline.end_ms))
@@ -65,7 +64,7 @@ def series_of(timeline: Timeline) -> dict[str, Any]:
 
 
 def nearest_rank(ordered: Sequence[_N], percent: int) -> _N:
-    """Return the nearest-rank percentile of at least one increasing value."""
+    """Return the nearest-rank percentile of non-empty, ascending values."""
     return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
 
 
@@ -76,7 +75,10 @@ def percentiles(times_ms: Iterable[int]) -> list[float]:
 
 
 def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
-    """Return mean GPU shares by queue and time bin; the smallest queues are summed."""
+    """Return the mean fraction of GPUs held by queue and time bin; the smallest queues are summed.
+
+    In clusters without GPUs, the fractions are of CPUs.
+    """
     weight: Counter[int] = Counter()
     for stay in timeline.stays:
         held_ms = stay.milli * len(stay.lanes) * (stay.to_ms - stay.from_ms)
@@ -96,10 +98,10 @@ def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
 def bin_means(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, edges: Floats
 ) -> Floats:
-    """Return the mean over stretches of what intervals inside them hold, (num_rows, stretches).
+    """Return the mean amount that intervals hold in each time bin, (num_rows, bins).
 
-    Each of `spans` (begins, ends) holds its amount all the time and counts for its row; `edges` of
-    the stretches rise.
+    Each interval of `spans` (begins, ends) holds its amount all the time and counts for its row.
+    `edges`: ascending edges of the bins.
     """
     begins, ends = spans
     widths = np.diff(edges)
@@ -125,7 +127,7 @@ def bin_means(
 def at_instants(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, instants: Ints
 ) -> Floats:
-    """The sum of intervals at each of some instants, by row; an interval ends before its end."""
+    """Return the sum of amounts of half-open intervals at each instant, (num_rows, instants)."""
     change = np.zeros((num_rows, len(instants) + 1))
     np.add.at(change, (rows, np.searchsorted(instants, spans[0], "left")), amounts)
     np.add.at(change, (rows, np.searchsorted(instants, spans[1], "left")), -amounts)
@@ -134,12 +136,12 @@ def at_instants(
 
 
 def column(values: Sequence[Any]) -> Ints:
-    """Whole numbers as an array, also of none."""
+    """Return integers as an array of int64, also for an empty sequence."""
     return np.array(values, dtype=np.int64)
 
 
 GOES_ON: Final = ""
-"""How a stay or a run ends that lasts to the end of the timeline."""
+"""Value of `why` for a stay or a run that lasts to the end of the timeline."""
 DONE: Final = "finish"
 MOVED: Final = "move"
 
@@ -150,19 +152,19 @@ CPU_UNIT: Final = "CPU"
 class Stay(NamedTuple):
     """A task's stay on a node."""
 
-    job: int  # number of its job in `Timeline.jobs`
+    job: int  # index of its job in `Timeline.jobs`
     task: str
     node: int
-    lanes: tuple[int, ...]  # which lanes of the node it has; see `Lanes`
-    milli: int  # thousandths that it has of each of them
-    shape: int  # number of its shape in `Timeline.shapes`
+    lanes: tuple[int, ...]  # lanes of the node that the task holds; see `Lanes`
+    milli: int  # thousandths of each lane that the task holds
+    shape: int  # index of its shape in `Timeline.shapes`
     from_ms: int
     to_ms: int
-    why: str  # how it ends: `finish`, `move`, `node`, the action that evicts, or `GOES_ON`
+    why: str  # how the stay ends: `finish`, `move`, `node`, the evicting action, or `GOES_ON`
 
 
 class Run(NamedTuple):
-    """A run of a gang with its minimum: begin, end and how it ended."""
+    """A time in which a gang has its minimum: begin, end and how it ended."""
 
     from_ms: int
     to_ms: int
@@ -177,27 +179,27 @@ class Job:
     key: str
     queue: int
     tasks: int
-    # Thousandths of GPUs that its tasks ask for together (of CPUs where there are no GPUs)
+    # Total request of its tasks in thousandths of a GPU, or of a CPU in clusters without GPUs
     size: int
     submit_ms: int
     runs: list[Run] = field(default_factory=list)
-    done_ms: int | None = None  # when it finished; None where it has not
+    done_ms: int | None = None  # when the gang finished; None if it has not
 
     def start_ms(self) -> int | None:
-        """When it first had its minimum, or None."""
+        """Return when the gang first had its minimum; None if it never had."""
         return self.runs[0].from_ms if self.runs else None
 
     @property
     def is_running(self) -> bool:
-        """Whether it has its minimum at the end."""
+        """Whether the gang has its minimum at the end of the timeline."""
         return bool(self.runs) and self.runs[-1].why == GOES_ON
 
     def waited_ms(self, end_ms: int) -> int:
-        """Return how long it waited for its minimum in total."""
+        """Return how long the gang waited for its minimum in total."""
         return sum(b - a for a, b in self.waits(end_ms))
 
     def waits(self, end_ms: int) -> list[tuple[int, int]]:
-        """Yield the intervals in which it waited for its minimum."""
+        """Return the intervals in which the gang waited for its minimum."""
         stops = [self.submit_ms, *(run.to_ms for run in self.runs)]
         starts = [*(run.from_ms for run in self.runs), end_ms]
         if self.done_ms is not None or self.is_running:
@@ -210,37 +212,37 @@ class Lanes:
     """The lanes of each node: its GPUs, or the node itself if no node has GPUs."""
 
     unit: str  # `GPU` or `CPU`
-    # Lanes of each node; 0 of nodes without GPUs beside others that have some
+    # Lanes of each node; 0 for a node without GPUs in a cluster with GPUs
     number: tuple[int, ...]
     milli: tuple[int, ...]  # thousandths of a unit in one lane of each node
-    # (node, lane, thousandths) that pods hold that are not played
+    # (node, lane, thousandths) held by pods that are not replayed
     others: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def total_milli(self) -> int:
-        """The thousandths of the whole cluster."""
+        """Capacity of the whole cluster, in thousandths of a unit."""
         return sum(n * m for n, m in zip(self.number, self.milli, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """All stays and runs up to the end."""
+    """All stays and runs of a replay."""
 
-    # nodes, queues: names; others count in them
+    # nodes, queues: names, to which other fields refer by index
     nodes: tuple[str, ...]
     queues: tuple[str, ...]
     lanes: Lanes
     # stays, jobs: in the order in which they began
     stays: Sequence[Stay]
     jobs: Sequence[Job]
-    # Parts of the whole cluster that a task of a shape takes, by shape and resource; shaped (number
-    # of shapes, number of resources)
+    # Request of a task as a fraction of the whole cluster, by task shape and resource; shaped
+    # (number of task shapes, number of resources)
     shapes: NDArray[np.float64]
     down: Sequence[tuple[int, int, int]]  # (node, from_ms, to_ms)
-    end_ms: int  # when the timeline ends; at least 1
-    # (at_ms, greatest, mean): gaps of the levels of sessions that know bounds, as parts of one
+    end_ms: int  # end of the timeline, at least 1
+    # (at_ms, largest, mean): gaps of the levels with bounds of each session, as fractions of one
     gaps: Sequence[tuple[int, float, float]] = ()
-    # Why gangs still wait at the end: (code, message) by key, as the last session said it
+    # Reasons of the last session for gangs that wait at the end: (code, message) by key
     reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
@@ -299,7 +301,7 @@ class TimelineBuilder:
     def build(
         self, end_ms: int | None = None, pending: Mapping[str, Reason] | None = None
     ) -> Timeline:
-        """Return the timeline up to now or a later end. pending: reasons of waiting gangs."""
+        """Return the timeline to the last event or a later end, with reasons of waiting gangs."""
         why = {key: (str(r.code.value), r.message) for key, r in (pending or {}).items()}
         end_ms = max(self._now_ms, end_ms or 0, 1)
         going = [s._replace(to_ms=end_ms) for each in self._open.values() for s in each.values()]
