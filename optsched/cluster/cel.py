@@ -110,7 +110,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         match = _TOKEN.match(text, at)
         if match is None:
             rest = _LEFT.match(text, at)
-            raise Unsupported(f"uses {rest[1] if rest else '?'}, which is not evaluated here")
+            raise Unsupported(f"uses {rest[1] if rest else '?'}, which is not supported")
         kind = str(match.lastgroup)
         found.append((kind, match[kind]))
         if len(found) > MOST_PARTS:
@@ -157,7 +157,7 @@ class _Parser:
         return text
 
     def _syntax_error(self) -> Unsupported:
-        return Unsupported(f"uses {self._peek()[1]} in a way that is not evaluated here")
+        return Unsupported(f"uses {self._peek()[1]} in a way that is not supported")
 
     # --- operators -------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class _Parser:
         if not self._accept("("):
             return _element(term, lambda _: name)
         if name not in _METHODS:
-            raise Unsupported(f"uses {name}(), which is not evaluated here")
+            raise Unsupported(f"uses {name}(), which is not supported")
         argument, method = self._disjunction(), _METHODS[name]
         self._expect(")")
         return lambda d: method(term(d), argument(d))
@@ -254,7 +254,7 @@ class _Parser:
             inner = self._disjunction()
             self._expect(")")
             return _quantity(inner) if name == "quantity" else _key_exists(inner)
-        raise Unsupported(f"uses {name}, which is not evaluated here")
+        raise Unsupported(f"uses {name}, which is not supported")
 
 
 # --- meaning -------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def _part_of_device(name: str) -> Term:
         return lambda d: _Domains(d.attributes_by_domain)
     if name == "capacity":
         return lambda d: _Domains(d.capacity_by_domain)
-    raise Unsupported(f"uses device.{name}, which is not evaluated here")
+    raise Unsupported(f"uses device.{name}, which is not supported")
 
 
 class _Domains(dict[str, "Value"]):

@@ -399,7 +399,7 @@ class Devices:
             except Unsupported as e:
                 return f"its selector {text[:MOST_SHOWN]!r} {e}"
         if need.is_all and self._reaches_elsewhere(need):
-            return f"request {need.name} asks for all devices (allocationMode: All), {_ELSEWHERE}"
+            return f"request {need.name} is for all devices (allocationMode: All), {_ELSEWHERE}"
         return ""
 
     def _reaches_elsewhere(self, need: DeviceNeed) -> bool:
@@ -456,7 +456,7 @@ class Devices:
         return open_ones, max(len(found), 1)
 
 
-_ELSEWHERE = "some of which are not of one node and not allocated here"
+_ELSEWHERE = "some of which do not belong to one node and are left to other schedulers"
 
 
 def _withheld(device: PooledDevice, need: DeviceNeed) -> str:

@@ -253,7 +253,7 @@ def _never_falling(times: Sequence[int]) -> set[int]:
 
 
 def _arrival_problem(arrival: Arrival) -> TraceProblem | None:
-    """Return a problem of an arrival itself; None without one."""
+    """Return a problem of an arrival, judged alone; None if there is none."""
     gang = arrival.gang
     if arrival.duration_ms is not None and arrival.duration_ms < 0:
         return _problem(arrival, "duration_ms", arrival.duration_ms, _NO_DURATION)

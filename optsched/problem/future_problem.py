@@ -22,10 +22,7 @@ def without_terminating(problem: Problem) -> Problem:
 
 
 def without_gangs(problem: Problem) -> Problem:
-    """Return the problem in which no terminating resident and no running task blocks a task.
-
-    Running tasks are those of gangs. The problem is computed once.
-    """
+    """Return the problem in which terminating residents and running gang tasks block no task."""
     return problem.derived(_without_gangs)
 
 

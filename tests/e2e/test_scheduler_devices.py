@@ -120,7 +120,7 @@ def test_a_selector_that_is_not_evaluated_here_is_named(site: Site) -> None:
     claim(site, "c")
     site.scheduler()
     site.pod("p", resourceClaims=names("c"))
-    site.await_event("p", "matches(), which is not evaluated here")
+    site.await_event("p", "matches(), which is not supported")
 
 
 def test_a_claim_gets_two_devices_of_one_kind_by_the_first_alternative_that_there_is(

@@ -225,7 +225,7 @@ def test_all_devices_are_not_known_while_a_pool_changes_or_spans_nodes() -> None
     network["metadata"]["name"] = "net"
     for plan in plans(*asking, network):
         assert not plan.binds
-        why = "request gpu asks for all devices (allocationMode: All), some of which are not of one"
+        why = "request gpu is for all devices (allocationMode: All), some of which do not belong"
         assert f"resource claim ns/every: {why}" in waits(plan)
 
 
@@ -400,7 +400,7 @@ def test_a_pod_goes_where_its_claim_has_devices() -> None:
         (device_claim("c", exactly={"deviceClassName": "gone"}), "class gone does not exist"),
         (
             device_claim("c", exactly={"selectors": [{"cel": {"expression": "device.x"}}]}),
-            "its selector 'device.x' uses device.x, which is not evaluated here",
+            "its selector 'device.x' uses device.x, which is not supported",
         ),
         (device_claim("c", exactly={"count": "two"}), "has no reading"),
     ],

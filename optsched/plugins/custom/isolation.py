@@ -270,7 +270,7 @@ class IsolatedRule(Rule):
     # --- scores and orders -----------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: no score if it fails."""
+        """See `Rule`: there is no score if it fails."""
         return self.answer_or(
             "class_score",
             lambda: _scores(self._inner.class_score(problem, task_class), problem.num_nodes),
@@ -278,7 +278,7 @@ class IsolatedRule(Rule):
         )
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
-        """See `Rule`: no score if it fails."""
+        """See `Rule`: there is no score if it fails."""
         score = self.answer_or(
             "scorer", lambda: self._inner.scorer(problem, task_class), lambda: None
         )

@@ -58,7 +58,7 @@ class DeviceClaims(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: allocates devices to the claims of all placed tasks."""
+        """See `Rule`: checks that devices can be allocated to the claims of all placed tasks."""
         devices = world.snapshot.devices
         requested: dict[str, dict[str, DeviceClaim]] = {}
         node_of: dict[str, str] = {}
@@ -102,7 +102,7 @@ class DeviceClaims(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes that allocations reach and whose devices suffice if all are free."""
+        """See `Rule`: allows nodes that allocations reach and whose devices suffice if free."""
         shape = problem.classes.shapes[task_class]
         if not shape.device_claims and not shape.devices:
             return None
@@ -142,7 +142,7 @@ class DeviceClaims(Rule):
         return bool(requests.open(shape) or requests.allocated(shape))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: claims that no node can serve."""
+        """See `Rule`: names a claim that no node can serve."""
         problem = outcome.problem
         requests = problem.derived(_Pools).requests
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
@@ -158,7 +158,7 @@ class DeviceClaims(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: tasks whose claims hold devices, grouped by their claims."""
+        """See `Rule`: numbers running tasks by their claims, if a claim holds devices."""
         requests = problem.derived(_Pools).requests
         if not requests.open(problem.classes.shapes[task_class]):
             return None
@@ -170,7 +170,7 @@ class DeviceClaims(Rule):
         )
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: a device is for one claim, until no task uses the claim any more."""
+        """See `Rule`: a device serves one claim until no task uses the claim any more."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         pools, shapes = problem.derived(_Pools), problem.classes.shapes

@@ -145,7 +145,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceShare(Rule):
-    """Tasks get the memory and cores that they request from devices that have them idle.
+    """Tasks get the requested memory and cores from devices where these are idle.
 
     Attributes
     ----------
@@ -318,7 +318,7 @@ class DeviceShare(Rule):
         return bool(self.gpu_needs(problem.classes.shapes[task_class]))
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes whose devices would suffice if they were idle."""
+        """See `Rule`: allows nodes whose devices suffice if all are idle."""
         shape = problem.classes.shapes[task_class]
         needs = self.gpu_needs(shape)
         if not needs:
@@ -337,7 +337,7 @@ class DeviceShare(Rule):
         return f"had {' and '.join(map(_describe_need, needs))} free{other}"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: tasks that hold shares of devices, grouped by equal shares."""
+        """See `Rule`: numbers running tasks by the device shares that they hold."""
         if not self.gpu_needs(problem.classes.shapes[task_class]):
             return None
         running = running_tasks(problem)
@@ -1051,7 +1051,7 @@ def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 
 def _exclusive(arguments: Mapping[str, Value]) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Return the labels of each entry of the list, in order."""
+    """Return the sets of labels in the argument `GPUExclusiveRules`, in order."""
     entries: dict[int, dict[str, str]] = {}
     for name, value in arguments.items():
         if name.startswith(f"{_EXCLUSIVE}."):

@@ -1,4 +1,4 @@
-"""GPU fragmentation: the expected part of idle GPUs that a typical task cannot use.
+"""GPU fragmentation: the expected amount of idle GPUs that a typical task can not use.
 
 Mathematics: models/formulation/fragmentation.md. Weng et al., "Beware of Fragmentation", USENIX ATC
 2023, section 3; `NodeGpuShareFragAmount` and `GetTypicalPods` of its simulator.

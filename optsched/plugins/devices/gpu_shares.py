@@ -93,7 +93,7 @@ class GpuShares(Rule):
                 yield Violation(self.name, f"node {name}", detail)
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: GPU shares, and whole GPUs if the problem has shares."""
+        """See `Rule`: True for GPU shares, and for whole GPUs if the problem has shares."""
         shape = problem.classes.shapes[task_class]
         return is_shared(problem) and bool(share_milli(shape) or amount_of(shape.request, GPU))
 
@@ -102,7 +102,7 @@ class GpuShares(Rule):
         return Devices(problem) if is_shared(problem) else None
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes that have GPUs."""
+        """See `Rule`: allows nodes with GPUs, for tasks with a GPU share."""
         if not share_milli(problem.classes.shapes[task_class]):
             return None
         return np.array(
@@ -118,7 +118,7 @@ class GpuShares(Rule):
         return f"had fewer than {count_noun(whole, 'whole GPU')} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: tasks that hold GPUs or shares, grouped by equal amounts."""
+        """See `Rule`: numbers running tasks by the thousandths of GPUs that they hold."""
         if not self.ties_nodes(problem, task_class):
             return None
         running = running_tasks(problem)

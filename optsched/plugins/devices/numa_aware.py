@@ -92,7 +92,7 @@ class NumaPolicies(Rule):
         return f"had no Numatopology with policy {policy}"
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: a policy that no node has."""
+        """See `Rule`: names a requested policy that no node has."""
         problem = outcome.problem
         for task in problem.tasks[problem.task_start[gang] : problem.task_start[gang + 1]]:
             policy = wanted_policy(task.shape)
@@ -190,7 +190,7 @@ class NumaAware(Rule):
         )
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes whose NUMA nodes suffice if the node is empty."""
+        """See `Rule`: allows nodes whose NUMA nodes suffice if the node is empty."""
         if not self.ties_nodes(problem, task_class):
             return None
         needs = problem.classes.shapes[task_class].numa
@@ -212,7 +212,7 @@ class NumaAware(Rule):
         return f"had no {_numa_scope(wanted_policy(shape))} with {_describe_needs(shape.numa)} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: tasks that hold parts of NUMA nodes, grouped by equal parts."""
+        """See `Rule`: numbers running tasks by the parts of NUMA nodes that they hold."""
         if not self.ties_nodes(problem, task_class):
             return None
         running, insides = running_tasks(problem), _insides(problem)
@@ -252,7 +252,7 @@ class NumaAware(Rule):
     # --- order -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: fewer NUMA nodes are better, for pods that request a policy."""
+        """See `Rule`: for pods that request a policy, fewer NUMA nodes score higher."""
         if not self.weight or not wanted_policy(problem.classes.shapes[task_class]):
             return None
         start = problem.derived(_begin)

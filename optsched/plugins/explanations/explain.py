@@ -238,7 +238,10 @@ class _Free:
 
 
 class _Sight:
-    """What the views of all task classes share: rules by how long masks last, and idle amounts."""
+    """What the views of all task classes share: rules with lasting or passing masks, idle amounts.
+
+    A lasting mask depends neither on pods nor on time and load.
+    """
 
     def __init__(self, outcome: Outcome, rules: RuleSet, standing: PlacedState) -> None:
         self.outcome = outcome
@@ -384,7 +387,7 @@ class _Impossible:
     lack: Lack
 
     def reason(self) -> Reason:
-        """Return the reason: no node is open, one pod is too large, or all are too many."""
+        """Return the reason: no node may run a pod, one pod is too large, or there are too many."""
         lack = self.lack
         asks = [ask for ask in self.asks if ask.number]
         if not lack.resources and not lack.rules and lack.closed:

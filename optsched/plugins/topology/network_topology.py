@@ -197,7 +197,7 @@ class NetworkTopology(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """See `Rule`: gangs whose subgroups choose domains, unless they start whole."""
+        """See `Rule`: True for gangs whose subgroups choose domains, unless they start whole."""
         pairs = zip(problem.shapes.shapes, problem.topology.bounds, strict=True)
         apart = [not s.is_rigid and any(p is not None for p in b.parts) for s, b in pairs]
         if not any(apart):
@@ -242,12 +242,12 @@ class NetworkTopology(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: a network topology that does not exist."""
+        """See `Rule`: the reason why the topology request of a gang allows no placement."""
         bounds = outcome.problem.topology.bounds[int(outcome.problem.shape_of[gang])]
         return bounds.problem
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """See `Rule`: no domain fits all pods."""
+        """See `Rule`: the reason that no allowed domain fits all pods."""
         problem = outcome.problem
         bound = problem.topology.bounds[int(problem.shape_of[gang])].whole
         if bound is None or not bound.is_hard:

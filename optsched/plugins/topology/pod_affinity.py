@@ -62,7 +62,7 @@ class PodAffinity(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: anti-affinity with residents, in both directions."""
+        """See `Rule`: excludes nodes by anti-affinity with residents, in both directions."""
         relations = problem.relations
         if not relations.terms:
             return None
@@ -77,7 +77,7 @@ class PodAffinity(Rule):
         return None if allowed.all() else allowed
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """See `Rule`: running pods with anti-affinity to the class, or to which it has it."""
+        """See `Rule`: running pods with anti-affinity to or from the class."""
         relations = problem.relations
         unwanted = relations.carried_by(problem.classes.shapes[task_class])
         found = [(m, selected_tasks(problem)) for m in unwanted]
@@ -93,7 +93,7 @@ class PodAffinity(Rule):
         return "did not satisfy affinity or anti-affinity with the pods there"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: the class carries a term, or a pending class carries one that selects it."""
+        """See `Rule`: True if the class carries a term, or a term of a pending class selects it."""
         if not problem.relations.terms:
             return False
         if _terms_of(problem, task_class):
@@ -124,7 +124,7 @@ class PodAffinity(Rule):
                 _encode_affinity(problem, nodes.model, nodes.supplied, m, leaving)
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: running pods that the affinity terms of the class select.
+        """See `Rule`: numbers running tasks by which affinity terms of the class select them.
 
         Once these leave, pods that select each other may start in another domain.
         """

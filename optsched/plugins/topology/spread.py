@@ -51,7 +51,7 @@ class Spread(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes that have the labels of all constraints."""
+        """See `Rule`: allows nodes that have the labels of all constraints."""
         allowed: Bool | None = None
         for m in _terms_of(problem, task_class):
             labelled = problem.relations.domain_of[m] >= 0
@@ -76,7 +76,7 @@ class Spread(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: running tasks that the constraints of the class count."""
+        """See `Rule`: numbers running tasks by which constraints of the class count them."""
         return stakes_in(problem, _terms_of(problem, task_class))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
