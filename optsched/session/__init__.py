@@ -1,1 +1,1 @@
-"""A session: snapshot, problem, engine, verification, plan. Pure but for the ports it is given."""
+"""A session: from a snapshot to a verified plan. It acts on the outside only through its ports."""

@@ -1,4 +1,4 @@
-"""Acceptance: the best candidate that the verifier accepts."""
+"""The choice of the best candidate that the verifier accepts."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from optsched.session.eviction_rounds import Rounds
 
 NOTHING = "none"
-"""The engine of a plan that does nothing because no other kept every rule."""
+"""The engine of a plan without actions, if every other plan breaks a rule."""
 
 
 @dataclass(frozen=True, eq=False)
 class Accepted:
-    """The candidate that the verifier accepts, and the violations of those refused before.
+    """The candidate that the verifier accepts, and the violations of the candidates before it.
 
     Attributes
     ----------
     candidate
-        With its actions and loans; a plan that does nothing where every candidate was refused.
+        The candidate with its actions and loans; a plan without actions if all were rejected.
     violations
-        The rules that refused candidates broke.
+        The violations of rejected candidates.
     blocked
-        Gangs by key that rules of custom plugins refuse, and why.
+        The gangs that rules of custom plugins reject, by key, and why.
     repairs
-        Refused candidates that competed again without the gangs at fault.
+        Rejected candidates that competed again without the gangs at fault.
     kept_at
-        Where the last refused plan and its snapshot were put.
+        Where the last rejected plan and its snapshot are stored.
 
     """
 
@@ -60,17 +60,17 @@ class Accepted:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether every candidate was refused."""
+        """Whether every candidate was rejected."""
         return self.candidate.answer.engine == NOTHING
 
 
 def accept_candidate(
     attempt: Attempt, rounds: Rounds, candidates: Sequence[Candidate], *, is_last: bool
 ) -> Accepted:
-    """Return the best candidate that keeps every hard rule; nothing at all if none does.
+    """Return the best candidate that keeps every hard rule; a plan without actions if none does.
 
-    A refused candidate is repaired and competes again. One that rules of a custom plugin refuse is
-    not: the next attempt leaves its gangs out, unless this is the last one.
+    A rejected candidate is repaired and competes again. If only rules of custom plugins reject it,
+    it is repaired only in the last attempt. Before that, the next attempt leaves its gangs out.
     """
     session, first = attempt.session, rounds.first
     found: list[Violation] = []
@@ -105,7 +105,7 @@ def accept_candidate(
         if repaired is not None:
             repairs.append(Repair(repaired.dropped, violations[0]))
             waiting = rank_candidates([repaired, *waiting])
-        # Plans of the pipeline that are worse than the refused one have not been proposed yet.
+        # So far, the pipeline has only proposed plans that are better than the rejected one.
         if waiting and is_first_refusal and rounds.can_evict:
             greedy = propose_greedily(attempt, first, waiting[0])
             waiting = rank_candidates([*waiting, *greedy])
@@ -119,7 +119,7 @@ def _lend_and_verify(
 ) -> tuple[Candidate, list[Violation]]:
     """Return the candidate with its loans, and the hard rules that it breaks.
 
-    The verifier checks both together. If it refuses them, it checks the candidate alone.
+    The verifier checks both together. If it rejects them, it checks the candidate without loans.
     """
     session, each = attempt.session, chosen.round
     lent = chosen

@@ -48,11 +48,11 @@ class Attempt:
     Attributes
     ----------
     before
-        The snapshot that actions are verified on: with reservations, before any pod is evicted.
+        The snapshot for the verifier: with reservations, before any pod is evicted.
     reserved
-        The reservations; its snapshot is the one that rounds start from.
+        The reservations, with the snapshot from which rounds start.
     shuffled
-        Evictions of pods that plugins want elsewhere; they terminate in the reserved snapshot.
+        Evictions by the action `shuffle`; their pods are terminating in the reserved snapshot.
 
     """
 
@@ -62,11 +62,11 @@ class Attempt:
     shuffled: tuple[Evict, ...] = ()
 
     def find_tiers(self, problem: Problem) -> Tiers:
-        """Return the tiers of gangs, those whose turn has come first."""
+        """Return the tiers of gangs; gangs whose reservation starts now come first."""
         return find_tiers(problem, self.session.policy, self.reserved.heads(problem))
 
     def list_actions(self, each: Round, answer: Answer) -> tuple[Action, ...]:
-        """Return all actions of a solution, with the devices that its pods get."""
+        """Return all actions of a solution, with the devices that are allocated to its pods."""
         placed = actions_of(each.problem, answer.decisions, each.tiers)
         evictions = each.clearing.evictions
         known = {eviction.task for eviction in (*self.shuffled, *evictions)}
@@ -74,7 +74,7 @@ class Attempt:
             a
             for a in placed
             if isinstance(a, Enqueue)
-            # Evictions of moved pods name where these start again; there is nothing to bind yet.
+            # Evictions of moved pods name their new nodes; no pod exists yet that could be bound.
             or (a.task not in known if isinstance(a, Evict) else not is_successor(a.task))
         )
         return self.with_devices((*evictions, *real))
@@ -89,9 +89,9 @@ class Attempt:
         return verify_actions(before, actions, self.session.rules)
 
     def verify_start(self, each: Round, answer: Answer) -> list[Violation]:
-        """Return the hard rules that an answer breaks as the start of a search.
+        """Return the hard rules that a solution breaks as the start of a search.
 
-        It may hold no loans: a search counts every gang of its start as admitted.
+        Loans are not allowed in it, as a search counts every gang of its start as admitted.
         """
         before = replace(self.before, bookings=each.problem.snapshot.bookings)
         rules = without_lending(self.session.rules)
@@ -109,11 +109,11 @@ class Attempt:
         Parameters
         ----------
         previous
-            Makes compiling cheaper and changes nothing else.
+            An earlier problem, which makes compiling cheaper and changes nothing else.
         base
-            Decisions that say which gangs are enqueued or refused; None where the actions say it.
+            Decisions on which gangs are enqueued or rejected; None to take these from the actions.
         stopped
-            Why the search for the actions has ended.
+            Why the search for the actions ended.
 
         """
         policy, start = self.session.policy, self.reserved.snapshot
@@ -130,7 +130,7 @@ class Attempt:
 
 
 def begin_attempt(session: SessionInput, previous: Problem | None) -> Attempt:
-    """Shuffle pods where the policy does, then reserve capacity for gangs that wait too long."""
+    """Shuffle pods if the policy does, then reserve capacity for gangs that wait for too long."""
     policy, start = session.policy, session.snapshot
     shuffled: tuple[Evict, ...] = ()
     if SHUFFLE in policy.actions:
@@ -151,7 +151,7 @@ def begin_attempt(session: SessionInput, previous: Problem | None) -> Attempt:
 def with_cards(
     snapshot: Snapshot, actions: tuple[Action, ...], rules: RuleSet
 ) -> tuple[Action, ...]:
-    """The actions with the parts of their nodes that tasks get, where rules assign parts."""
+    """Return the actions with the GPU shares, claimed devices and NUMA cells of their tasks."""
     world = World(snapshot, actions)
     shared_gpus: dict[str, tuple[GpuShare, ...]] = {}
     devices: dict[str, tuple[DeviceGrant, ...]] = {}

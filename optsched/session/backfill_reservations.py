@@ -1,4 +1,4 @@
-"""Which gangs of a snapshot get bookings, and the snapshot with them."""
+"""Reservations for gangs that have waited for too long, and the snapshot with them."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 HOLD_MS = 600_000
-"""How long nodes are first reserved for a gang without a known start; each time twice as long.
+"""How long nodes are reserved for a gang without a known start.
 
-After each time others may use them for `HOLD_MS`.
+After that, other gangs may use them for `HOLD_MS`. Then they are reserved for twice as long, and so
+on.
 """
 
 MOST_EXPECTED = 256
-"""The most gangs of a line that a prediction of starts considers."""
+"""Maximum number of waiting gangs for which starts are predicted."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reserved:
-    """A snapshot with its bookings.
+    """A snapshot with its reservations.
 
     Attributes
     ----------
     snapshot
-        With the reservations that others have to respect. Gangs whose turn has come but for which
-        no nodes are reserved are among them as places in line: later reservations count them.
+        The snapshot with the reservations that other gangs must respect. A reservation that starts
+        now may reserve no nodes; it is kept because later reservations depend on it.
     bookings
-        All of them, also those of gangs that can start now.
+        All reservations, including those of gangs that can start now.
     problem
-        The problem compiled on the way; makes compiling the snapshot cheaper.
+        The compiled problem; makes compiling the snapshot again cheaper.
     outside
         Keys of gangs that have waited for too long for their pods to be created, in order.
 
@@ -56,14 +57,14 @@ class Reserved:
     outside: tuple[str, ...] = ()
 
     def late(self, problem: Problem) -> list[int]:
-        """Numbers of the gangs `outside`."""
+        """Return the indices of the gangs `outside`."""
         if not self.outside:
             return []
         number = {gang.key: i for i, gang in enumerate(problem.snapshot.gangs)}
         return [number[key] for key in self.outside]
 
     def heads(self, problem: Problem) -> list[int]:
-        """Numbers of the gangs whose turn has come, in order."""
+        """Return the indices of the gangs whose reservation starts now, in order."""
         if not self.bookings:
             return []
         number = {gang.key: i for i, gang in enumerate(problem.snapshot.gangs)}
@@ -71,9 +72,9 @@ class Reserved:
         return [number[b.gang] for b in self.bookings if b.start_ms <= now and not b.is_open]
 
     def add_expectations(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-        """Return the reasons of gangs with reservations, with when each is expected to start.
+        """Return the reasons of gangs with reservations, with the expected starts added.
 
-        Gangs whose reservation begins now have none.
+        Gangs whose reservation starts now are omitted.
         """
         return {
             b.gang: replace(reason, message=f"{reason.message}; {expectation(b)}")
@@ -87,17 +88,17 @@ class Reserved:
 def reserve(
     snapshot: Snapshot, policy: Policy, previous: Problem | None, *, is_ordered: bool
 ) -> Reserved:
-    """Book room for the gangs that have waited for too long.
+    """Reserve capacity for the gangs that have waited for too long.
 
     Parameters
     ----------
     snapshot, policy
-        The decisions, and the most bookings.
+        The cluster, and the policy with the maximum number of reservations.
     previous
-        The problem of an earlier session; changes nothing but the cost.
+        The problem of an earlier session; makes compiling cheaper and changes nothing else.
     is_ordered
-        Whether gangs whose turn has come are placed before all others of their priority anyway, so
-        that no room has to be reserved for them.
+        Whether the session places gangs whose reservation starts now before all others of their
+        priority. Then no capacity has to be reserved for them.
 
     """
     snapshot = replace(snapshot, bookings=()) if snapshot.bookings else snapshot
@@ -122,10 +123,10 @@ def reserve(
 def expected(
     snapshot: Snapshot, policy: Policy, keys: Collection[str]
 ) -> dict[str, CapacityReservation]:
-    """The bookings that gangs would get if they had waited for too long, by key.
+    """Return the reservations that gangs would get if they had waited for too long, by key.
 
-    Gangs that did wait that long precede them, if they are at least as important. A gang
-    that could not even start in an empty cluster has none, nor have those far back in a long line.
+    Gangs that did wait that long precede them, if they are at least as important. A gang has no
+    reservation if it can not start in an empty cluster or is too far back (`MOST_EXPECTED`).
     """
     due_ms = snapshot.taken_ms - policy.budgets.starvation_after_ms - 1
     gangs = (
@@ -139,7 +140,7 @@ def expected(
 
 
 def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
-    """Gangs that have waited for too long, the more important first, then the longest waiting."""
+    """Return the gangs that have waited for too long, by priority, then by waiting time."""
     found = policy.rules.find_rule(Sla.name)
     sla = found.rule if found is not None and isinstance(found.rule, Sla) else None
     late = snapshot.taken_ms - policy.budgets.starvation_after_ms
@@ -158,20 +159,20 @@ def _has_nothing(gang: Gang) -> bool:
 
 
 def _may_start(gang: Gang) -> bool:
-    """Whether it waits to start as a whole, and no room is kept for it yet."""
+    """Return whether a gang has pending tasks and none of them is nominated."""
     waits = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
     return bool(waits) and not any(t.nominated_node for t in waits)
 
 
 def _is_outside(gang: Gang, snapshot: Snapshot, policy: Policy) -> bool:
-    """Whether it waits for its pods to be created, and others have to wait for it meanwhile."""
+    """Return whether a gang waits for its pods to be created, and others must wait for it."""
     if gang.phase is not GangPhase.PENDING or gang.is_implicit or gang.tasks:
         return False
     return reserves_nodes(_late_by(gang, snapshot.taken_ms, policy))
 
 
 def _late_by(gang: Gang, now_ms: int, policy: Policy) -> int:
-    """How much longer it has waited than others have to; 0 where only its sla is over."""
+    """Return how much longer than `starvationAfter` a gang has waited; 0 if only its SLA is due."""
     return max(now_ms - gang.waiting_since_ms - policy.budgets.starvation_after_ms, 0)
 
 
@@ -192,10 +193,10 @@ def _reservation_request(
 
 
 def reserves_nodes(waited_ms: int) -> bool:
-    """Whether nodes are reserved for a gang that has waited that much longer than others have to.
+    """Return whether nodes are reserved for a gang that has waited so long beyond the limit.
 
-    They are reserved for `HOLD_MS`, then others may use them for as long, then they are reserved
-    for twice as long, and so on: neither a gang nor smaller ones wait forever behind pods that do
+    They are reserved for `HOLD_MS`, then free for other gangs for `HOLD_MS`, then reserved for
+    twice as long, and so on. So neither the gang nor smaller gangs wait forever for pods that do
     not end.
     """
     length = HOLD_MS

@@ -1,7 +1,8 @@
 """Bounds of a certificate: over every plan that the policy allows, evictions included.
 
-The engines prove bounds for a problem whose victims are fixed. Where the policy could evict other
-pods, such a bound says nothing about the plans that do. This module keeps what still holds.
+The engines prove bounds for a problem whose victims are fixed. If the policy could evict other
+pods, such a bound does not cover the plans with those evictions. This module replaces it by a bound
+that does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.joint.bound import EvictionBounds
 
 GANG_BY_GANG = "victims were searched gang by gang"
-"""A limitation: some bound is looser than what the engine has proved without other evictions."""
+"""A limitation: some bound is looser than the one that the engine proved for fixed victims."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +42,8 @@ class EvictionScope:
     is_open
         Whether the policy lets some pod be evicted or moved for some waiting gang.
     bounds
-        Over all plans, with the values of the chosen plan on the levels above; None where no joint
-        model was solved.
+        Bounds over all plans, given the values of the chosen plan on the levels above; None if no
+        joint model was solved.
 
     """
 
@@ -51,7 +52,7 @@ class EvictionScope:
     bounds: EvictionBounds | None = None
 
     def limitations(self, results: Sequence[LevelResult]) -> tuple[str, ...]:
-        """Why results are not proved although the engines may have stopped at their optimum."""
+        """Return why results are not proved although the engines may have reached their optimum."""
         if not self.is_open:
             return ()
         open_levels = [r.name for r in results if r.status is not LevelStatus.OPTIMAL]
@@ -59,7 +60,7 @@ class EvictionScope:
         return (GANG_BY_GANG,) if unbounded else ()
 
     def _bound_of(self, level: str) -> int | None:
-        """The joint model's bound of a level; None where it has none."""
+        """Return the joint model's bound of a level; None if it has none."""
         if self.bounds is None:
             return None
         if level == VICTIMS:
@@ -70,14 +71,15 @@ class EvictionScope:
         return dict(zip(names, self.bounds.levels, strict=True)).get(level)
 
     def values_of(self, chosen: Candidate) -> list[int] | None:
-        """Values by level of the first round, then the victims; None where it lacks a level.
+        """Return a candidate's values on the levels of the first round, then its number of victims.
 
-        Levels over nodes count 0: no bound over all plans is conditional on them.
+        None if the candidate lacks such a level. Levels over nodes get 0, as no bound over all
+        plans depends on their values.
         """
         reached = {r.name: r.value for r in chosen.sections[0]}
         values = []
         for level in self.first.levels:
-            # A level to maximise that does not apply with these victims counts 0.
+            # A level to maximise that does not apply with these victims has the value 0.
             is_zero = is_node_level(level) or level.sense is Sense.MAX
             value = reached.get(level.name, 0 if is_zero else None)
             if value is None:
@@ -105,9 +107,9 @@ class EvictionScope:
         return over_gangs, over_victims, over_nodes
 
     def _with_lost_levels(self, results: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
-        """The results with levels to maximise that do not apply because of the victims, at 0.
+        """Return the results, with value 0 for levels to maximise that do not apply to the problem.
 
-        Other victims may leave gangs that count there, so a proof needs these levels as well.
+        With other victims, gangs may remain that count there, so a proof needs these levels, too.
         """
         found, names = list(results), [r.name for r in results]
         at = 0
@@ -122,13 +124,13 @@ class EvictionScope:
         return tuple(found)
 
     def _tighten(self, result: LevelResult, known: int | None) -> LevelResult:
-        """The result with a known bound, or with that of the joint model where it is tighter."""
+        """Return the result with the tighter of a known bound and the joint model's bound."""
         bounds = [b for b in (known, self._bound_of(result.name)) if b is not None]
         return with_bound(result, min(bounds) if result.sense is Sense.MAX else max(bounds))
 
     def _bound_victims(self, result: LevelResult, chosen: Candidate) -> LevelResult:
         if any(eviction.to for eviction in chosen.round.clearing.evictions):
-            return result  # moves, as few as consolidation needs
+            return result  # The level counts moves, for which the consolidation's bound holds.
         known = [self._bound_of(result.name) or 0]
         if result.name == VICTIMS and self._needs_victims(chosen):
             known.append(1)
@@ -137,7 +139,7 @@ class EvictionScope:
         return with_bound(result, max(known))
 
     def _needs_victims(self, chosen: Candidate) -> bool:
-        """Whether no plan without evictions reaches the candidate's values over gangs."""
+        """Return whether no plan without evictions reaches the candidate's values over gangs."""
         best = {r.name: r for r in self.first.answers[0].results}
         for result in chosen.sections[0]:
             without = best.get(result.name)
@@ -161,7 +163,7 @@ def with_bound(result: LevelResult, bound: int) -> LevelResult:
 
 
 def _ideals(own: Round, first: Round) -> dict[str, int]:
-    """By level over gangs, the value that no plan beats with or without the victims."""
+    """Return, by level over gangs, a bound that no plan beats with or without the victims."""
     found: dict[str, int] = {}
     for each in (own, first):
         for level in each.levels:
@@ -174,10 +176,10 @@ def _ideals(own: Round, first: Round) -> dict[str, int]:
 
 
 def _is_alone(candidate: Candidate) -> bool:
-    """Whether the fewest victims of the only preemptor are the fewest of every plan.
+    """Return whether the fewest victims for the only preemptor are the fewest of every plan.
 
-    So it is where no other gang has pending tasks. Victims of another gang, less important though
-    it be, may free nodes or shares of queues that the preemptor needs as well.
+    This holds if no other gang has pending tasks. Otherwise, victims for another gang, even a less
+    important one, may free nodes or queue shares that the preemptor needs, too.
     """
     preemptors = {e.preemptor for e in candidate.round.clearing.evictions if not e.to}
     if len(preemptors) != 1:
@@ -188,9 +190,9 @@ def _is_alone(candidate: Candidate) -> bool:
 
 
 def can_evict(problem: Problem, rules: RuleSet, reach: frozenset[str]) -> bool:
-    """Whether some running pod may be evicted, or moved, for some gang with pending tasks.
+    """Return whether some running pod may be evicted or moved for some gang with pending tasks.
 
-    A superset: it considers priorities and queues, not shares or nodes.
+    The check considers priorities and queues, but not shares or nodes, so true may be wrong.
     """
     if not reach or not len(problem.open_gangs):
         return False

@@ -1,4 +1,4 @@
-"""Disruption budgets that allow nothing, and the gangs that wait for what they protect."""
+"""Spent disruption budgets, and the gangs that wait for resources of the pods they protect."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 SHORT_OF_ROOM = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
-"""Reasons that an eviction could put an end to."""
+"""Reasons for waiting that an eviction could remove."""
 
 
 class Protection:
-    """Which of the tasks that could go for a gang stay because of spent budgets."""
+    """The tasks that could be evicted for gangs if spent budgets did not protect them."""
 
     def __init__(self, problem: Problem, rules: RuleSet, reach: frozenset[str]) -> None:
         self._problem = problem
@@ -36,7 +36,7 @@ class Protection:
         self._known: dict[tuple[int, int, int], Mapping[str, int]] = {}
 
     def _coverage(self) -> Bool:
-        """(B, V) budget by task, of tasks that nothing else spares."""
+        """Return (B, V) whether a spent budget covers a task that nothing else protects."""
         if self._tasks is None:
             return np.zeros((0, 0), np.bool_)
         found = [[covers(b, t) for t in self._tasks.tasks] for b in self._spent]
@@ -44,7 +44,7 @@ class Protection:
         return cover & ~self._spared() if cover.any() else cover
 
     def _spared(self) -> Bool:
-        """(V,) tasks that stay regardless of budgets."""
+        """Return (V,) the tasks that may not be evicted even without budgets."""
         spared = unwilling(self._problem)
         for rule in self._rules.guarding:
             mine = None if isinstance(rule, Victims) else rule.spares(self._problem)
@@ -52,7 +52,10 @@ class Protection:
         return spared
 
     def keeping(self, pending: Mapping[str, Reason]) -> Mapping[str, Mapping[str, int]]:
-        """Gangs short of room by the keys of budgets, with how many pods each keeps."""
+        """Return, for gangs that lack resources, the number of protected pods by budget key.
+
+        Only pods count whose eviction could help the gang.
+        """
         if not self._cover.any():
             return {}
         number = {gang.key: g for g, gang in enumerate(self._problem.snapshot.gangs)}
@@ -72,7 +75,7 @@ class Protection:
         return self._known[alike]
 
     def _candidates(self, gang: int) -> Bool:
-        """(V,) tasks that could be evicted but for budgets, on nodes that the gang may use."""
+        """Return (V,) the tasks on usable nodes that a gang could evict if budgets allowed it."""
         problem, running = self._problem, running_tasks(self._problem)
         queues, gangs = running.queue_of, running.gang_of
         own = queues == problem.queue_of[gang]
@@ -88,7 +91,7 @@ class Protection:
         return found & self._open_to(classes)[running.node_of]
 
     def _open_to(self, classes: Iterable[int]) -> Bool:
-        """(N,) nodes that some of the classes may use."""
+        """Return (N,) the nodes that some of the task classes may use."""
         open_nodes = np.zeros(self._problem.num_nodes, np.bool_)
         for task_class in classes:
             masks = (rule.mask(self._problem, task_class) for rule in self._rules.masking)
@@ -100,7 +103,7 @@ class Protection:
 
 
 def with_budgets(reason: Reason, kept: Mapping[str, int]) -> Reason:
-    """A reason that names the budgets which keep pods that could make room."""
+    """Return a reason that also names the budgets and how many helpful victims each protects."""
     told = [
         f"{count_noun(number, 'pod')} that could make room {'stays' if number == 1 else 'stay'} "
         f"because of the disruption budget {key}"

@@ -1,7 +1,7 @@
-"""Candidate plans of a session: compared on the levels of the policy, repaired where refused.
+"""Candidate plans of a session: compared on the levels of the policy, repaired if rejected.
 
 The solver and the pipeline propose plans with and without evictions. The best one that the verifier
-accepts becomes the plan. A refused plan loses the gangs at fault, one after another, and competes
+accepts becomes the plan. A rejected plan loses the gangs at fault one after another, then competes
 again.
 """
 
@@ -35,13 +35,13 @@ class Round:
     Attributes
     ----------
     problem
-        Of the snapshot in which the victims are terminating.
+        The problem of the snapshot in which the victims are terminating.
     answers
-        The best first, then the greedy one.
+        The best solution, then the greedy solution.
     clearing
-        The victims, and the gangs that they make room for.
+        The victims, and the gangs for which they free capacity.
     evicting
-        The plan of the pipeline with evictions on the same problem; None after evictions.
+        The pipeline with evictions on the same problem; None if the round has victims itself.
 
     """
 
@@ -60,11 +60,11 @@ class Candidate:
     Attributes
     ----------
     actions
-        None until they are needed.
+        The actions of the plan; None until they are needed.
     dropped
-        Keys of the gangs that repair has dropped from it.
+        Keys of the gangs that repair has dropped from the plan.
     lending
-        The loans of the chosen plan; None where there are none.
+        The loans of the plan; None without loans.
 
     """
 
@@ -81,7 +81,7 @@ class Candidate:
 
     @cached_property
     def sections(self) -> tuple[tuple[LevelResult, ...], ...]:
-        """Levels over gangs, levels over victims, levels over nodes: in order of importance."""
+        """Results of levels over gangs, over victims and over nodes, in order of importance."""
         over_gangs: list[LevelResult] = []
         over_nodes: list[LevelResult] = []
         for level, result in zip(self.round.levels, self.answer.results, strict=False):
@@ -90,16 +90,16 @@ class Candidate:
 
 
 def rank_candidates(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return candidates from the best to the worst; equal ones keep their order."""
+    """Return candidates from the best to the worst; equal candidates keep their order."""
     return sorted(candidates, key=cmp_to_key(_compare))
 
 
 def _compare(one: Candidate, other: Candidate) -> int:
-    """Negative where the first is better on the most important level that differs."""
+    """Return a negative number if the first is better on the most important level that differs."""
     for mine, theirs in zip(one.sections, other.sections, strict=True):
         values, others = _signed(mine), _signed(theirs)
         for name in _merge_names(list(values), list(others)):
-            # A level that does not apply to a problem has nothing to count there.
+            # A level that does not apply to a problem has the value 0 there.
             difference = others.get(name, 0) - values.get(name, 0)
             if difference:
                 return difference
@@ -107,12 +107,12 @@ def _compare(one: Candidate, other: Candidate) -> int:
 
 
 def _signed(results: Sequence[LevelResult]) -> dict[str, int]:
-    """Values by level, larger is better."""
+    """Return the values by level, signed so that larger is better."""
     return {r.name: r.value if r.sense is Sense.MAX else -r.value for r in results}
 
 
 def _merge_names(names: list[str], others: list[str]) -> list[str]:
-    """Names of two lists of levels in an order that both agree with."""
+    """Return the names of two lists of levels, merged in an order that agrees with both."""
     merged: list[str] = []
     while names and others:
         if names[0] == others[0]:

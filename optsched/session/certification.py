@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optsched.session.session_input import SessionInput
 
 UNEXPLAINED = Reason(ReasonCode.WAITING, "the session explains nothing")
-"""The reason of every gang that waits in a session that explains nothing."""
+"""The reason of every waiting gang in sessions without explanations (`SessionContext.explains`)."""
 
 _SHORT_OF_ROOM = frozenset(
     {ReasonCode.RESOURCES, ReasonCode.FRAGMENTED, ReasonCode.OUTRANKED, ReasonCode.WAITING}
@@ -43,11 +43,11 @@ class Certified:
     Attributes
     ----------
     opened
-        Keys of the tasks without a node whose gates their queues open.
+        Keys of the tasks without a node whose gates open, because their queues admit them.
     flaws
         Contradictions between objects of the cluster.
     num_cut_searches
-        Searches for devices without a result, by the limit that ended them.
+        Number of device searches that ended without a result, by the limit that ended them.
 
     """
 
@@ -60,7 +60,7 @@ class Certified:
 def certify_plan(
     attempt: Attempt, rounds: Rounds, chosen: Candidate, *, has_refusals: bool
 ) -> Certified:
-    """Return the plan of the chosen candidate: its actions, its proofs, why gangs wait."""
+    """Return the plan of the chosen candidate, with its certificate and why gangs wait."""
     session, each, decisions = attempt.session, chosen.round, chosen.decisions
     rules, explains = session.policy.rules, session.context.explains
     withheld, opened_tasks = None, tuple[str, ...]()
@@ -80,7 +80,8 @@ def certify_plan(
     for gang in each.problem.snapshot.gangs if moving else ():
         for task in gang.tasks:
             if task.key in moving:
-                pending.pop(task.gang, None)  # its pods run, or have yet to come
+                # A moving gang does not wait: its pods run, or their owner creates them again.
+                pending.pop(task.gang, None)
     scope = _bound_over_all_plans(attempt, rounds.scope, chosen)
     certificate, num_cut_searches = certify(attempt, scope, chosen, pending)
     if has_refusals:
@@ -122,14 +123,14 @@ def certify(
     chosen: Candidate,
     pending: Mapping[str, Reason] | None = None,
 ) -> tuple[Certificate, Mapping[str, int]]:
-    """Return the certificate of a candidate, and its cut searches for devices by their limit."""
+    """Return the certificate of a candidate, and its cut device searches by limit."""
     session = attempt.session
     rules, answer = session.policy.rules, chosen.answer
     actions = chosen.actions or ()
     if not session.is_optimised and any(
         isinstance(a, Evict) and a not in attempt.shuffled for a in actions
     ):
-        # The pipeline evicts while it places, so its plan is judged with the victims terminating.
+        # The pipeline evicts while it places, so its plan is evaluated with victims terminating.
         previous = chosen.round.problem
         chosen = attempt.evaluate(actions, previous, answer.decisions, answer.stopped)
         answer = chosen.answer
@@ -164,7 +165,7 @@ def certify(
 
 
 def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-    """Return reasons of gangs that no eviction helps, if they say more than that room is short."""
+    """Return the reasons of gangs that no eviction helps, where they replace vaguer reasons."""
     gangs = rounds.first.problem.snapshot.gangs
     found = ((gangs[g].key, reason) for g, reason in rounds.hopeless.items())
     return {
@@ -177,7 +178,7 @@ def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str
 def _bound_over_all_plans(
     attempt: Attempt, scope: EvictionScope, chosen: Candidate
 ) -> EvictionScope:
-    """Return the scope with bounds of open levels over every plan that the policy allows."""
+    """Return the scope with bounds over every plan that the policy allows, if a level is open."""
     session, first = attempt.session, scope.first
     solver, clock = session.context.solver, session.clock
     if not session.is_optimised or solver is None or clock.is_late:

@@ -21,28 +21,29 @@ class SessionContext:
     Attributes
     ----------
     clock
-        None where no clock may be read: durations are then 0 and nothing is limited by time.
+        None if no clock may be read; then all durations are 0 and time limits nothing.
     solver
-        None for the greedy pipeline alone.
+        The solver; None for the greedy pipeline alone.
     incidents
-        Keeps plans that the verifier rejects; None to keep none.
+        Stores plans that the verifier rejects; None to store none.
     limits
         The limits of one search; None for the policy's budget.
     outside
-        The services that extenders call; None for the replies that the snapshot has recorded.
+        The port for calls of extenders; None to replay the replies that the snapshot records.
     watch
-        Receives progress of searches; None where no history is kept.
+        Receives the progress of searches; None to record no history.
     start
         Incumbents of an earlier session on the same snapshot, to resume from.
     warm_start
-        Placements that an earlier search has found; the session begins with those that still hold,
+        Placements that an earlier search has found. The session starts from those that still hold,
         if they are better than the pipeline's.
     period_ms
-        Wall time in which a session aims to end: on large clusters searches get a smaller part of
-        it, and later candidates and bounds are skipped. None where nothing limits a whole session.
+        Wall time in which a session aims to end; None for no such aim. On large clusters, searches
+        then get less time, and later candidates and bounds are skipped.
     explains
-        False where no explanations are needed: reasons are then `UNEXPLAINED`, and the certificate
-        has no shares of queues. Actions, levels and the keys of `Plan.pending` are the same.
+        Whether to explain why gangs wait. Without explanations, all reasons are `UNEXPLAINED`, and
+        the certificate has no queue shares. Actions, levels and the keys of `Plan.pending` are the
+        same.
 
     """
 

@@ -1,4 +1,4 @@
-"""Decisions → actions and reasons: names come back."""
+"""Translation of decisions (arrays) into actions and reasons (names), and back."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Action, ...]:
-    """The actions in the order in which they are carried out.
+    """Return the actions in the order in which they are carried out.
 
-    Gangs are enqueued first, then victims leave. Then tasks are bound gang by gang, the most
-    important tier and the oldest gang first, so that a plan that is cut short leaves as few gangs
-    half bound as it can.
+    Gangs are enqueued first, then victims are evicted. Then tasks are bound gang by gang, the most
+    important tier and the oldest gang first. So a plan that is interrupted leaves as few gangs
+    partially bound as possible.
     """
     gangs, nodes = problem.snapshot.gangs, problem.snapshot.nodes
     enqueued = [Enqueue(gangs[g].key) for g in np.flatnonzero(decisions.enqueued).tolist()]
@@ -49,9 +49,9 @@ def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Ac
 
 
 def decisions_of(problem: Problem, actions: Sequence[Action]) -> Decisions:
-    """The reverse: what actions decide, in a problem without their victims.
+    """Return the decisions of actions, in a problem without their victims.
 
-    ValueError where an action names a task, node or gang that there is not.
+    ValueError if an action names a task, node or gang that does not exist.
     """
     tasks = {task.key: t for t, task in enumerate(problem.tasks)}
     nodes = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
@@ -68,13 +68,13 @@ def decisions_of(problem: Problem, actions: Sequence[Action]) -> Decisions:
             elif isinstance(action, Nominate):
                 nominated[tasks[action.task]] = nodes[action.node]
     except KeyError as e:
-        raise ValueError(f"{e.args[0]}: there is no such task that waits, node or gang") from e
+        raise ValueError(f"{e.args[0]}: no pending task, node or gang has this name") from e
     evictions = tuple(a for a in actions if isinstance(a, Evict))
     return Decisions(node_of, nominated, enqueued, nothing.refused, evictions)
 
 
 def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[str, Reason]:
-    """Why each gang with tasks left waits, by key; gangs that are alike share an explanation."""
+    """Return why each gang with pending tasks waits, by key; equal gangs share an explanation."""
     outcome = Outcome(problem, decisions)
     explainer = Explainer(outcome, rules)
     gangs = problem.snapshot.gangs
@@ -124,7 +124,7 @@ def pending_keys(problem: Problem, decisions: Decisions) -> list[str]:
 
 
 def _shared_reasons(outcome: Outcome, explainer: Explainer, gangs: I64) -> dict[str, Reason]:
-    """Why gangs of which nothing is placed wait, by key; worked out once a shape and queue."""
+    """Return why gangs without placed tasks wait, by key; computed once per shape and queue."""
     problem = outcome.problem
     kind = problem.shape_of[gangs] * len(problem.queues.names) + problem.queue_of[gangs]
     _, first, which = np.unique(kind, return_index=True, return_inverse=True)
@@ -138,20 +138,20 @@ def _nobody(_: int) -> int:
 
 
 def _placed(outcome: Outcome, gang: int) -> bytes:
-    """Which tasks of a gang get a node, in a form that can be compared."""
+    """Return which tasks of a gang are placed, as a comparable value."""
     start, end = outcome.problem.task_start[gang : gang + 2].tolist()
     return outcome.placed[start:end].tobytes()
 
 
 def _end_ms(problem: Problem, gang: int) -> int | None:
-    """When a gang would end, for the reasons that need it."""
+    """Return when a gang would end; None if no reservation binds it."""
     if not problem.rows[gang].bound:
         return None
     return gang_end_ms(problem.snapshot.gangs[gang], problem.snapshot.taken_ms)
 
 
 def _refusal_reason(outcome: Outcome, refused: Sequence[Reason], number: int) -> Reason:
-    """Why the pods of a gang are not created: what the first rule says that refuses it."""
+    """Return why a gang is not enqueued: the reason of the first rule that rejects it."""
     if refused:
         return refused[0]
     gang = outcome.problem.snapshot.gangs[number]

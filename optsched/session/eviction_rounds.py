@@ -1,4 +1,4 @@
-"""Make room for gangs that no idle capacity is enough for: evict pods for them, or move pods."""
+"""Free capacity for gangs that do not fit idle capacity: evict pods for them, or move pods."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from optsched.session.candidates import Round
 
 _MAX_TRIES = 3
-"""How often victims are searched again when a gang can not sit where room was made for it."""
+"""Maximum number of searches for victims, if a gang can not use the capacity that they free."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,14 +46,14 @@ class Rounds:
     Attributes
     ----------
     first
-        Without evictions.
+        The round without evictions.
     cleared
-        With pods evicted or moved for gangs that the first one leaves waiting; None where no such
-        gang is helped by that.
+        The round with pods evicted or moved for gangs that wait in the first one; None if that
+        helps no gang.
     joint
-        With victims chosen for all gangs together; None where that is no improvement.
+        The round with victims chosen for all gangs jointly; None if that is no improvement.
     hopeless
-        Gangs of the first round for which no eviction helps, with the reason where there is one.
+        Gangs of the first round that no eviction helps, with the reason if one is known.
     can_evict
         Whether the policy lets some pod be evicted or moved for some waiting gang.
 
@@ -74,8 +74,8 @@ class Rounds:
 def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
     """Search for pods to evict or move for the gangs that the first round leaves waiting.
 
-    Of evicting and moving, the one that the policy names first is tried first. The other one is
-    only tried if the first one helps no gang.
+    The policy names evicting and moving in some order. The second of them is tried only if the
+    first one helps no gang.
     """
     session = attempt.session
     if not session.is_optimised:
@@ -97,7 +97,7 @@ def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
 
 
 def _list_ways(actions: tuple[str, ...]) -> list[bool]:
-    """Return in which order pods are evicted (False) and moved (True)."""
+    """Return the order in which evicting (False) and moving (True) are tried."""
     if CONSOLIDATE not in actions:
         return [False]
     evicting = [i for i, action in enumerate(actions) if action in EVICTING]
@@ -110,10 +110,10 @@ def _evict_pods(
 ) -> tuple[Round | None, Mapping[int, Reason | None]]:
     """Return the round with victims found gang by gang, and the gangs that no eviction helps.
 
-    It leaves `kept_ms` of the time to the search for victims of all gangs together.
+    It leaves `kept_ms` of the time to the joint search for victims of all gangs.
 
-    Victims of a gang depend on those of more important gangs. If a gang can not sit where room was
-    made for it, the search for all of them is repeated without that gang.
+    Victims of a gang depend on those of more important gangs. If a gang can not use the capacity
+    that was freed for it, the whole search is repeated without that gang.
     """
     session, start = attempt.session, attempt.reserved.snapshot
     clock, decisions = session.clock, first.answers[0].decisions
@@ -131,7 +131,7 @@ def _evict_pods(
         misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
         if not misplaced:
             return _without_needless_victims(attempt, found, again, kept_ms), found.hopeless
-        # Where models do not know why, verifiers may, before a gang is given up.
+        # Custom rules are in no model. Before a gang is given up, victims are tried by verifying.
         fresh = misplaced - means.by_trial if has_custom_rules(session.rules) else frozenset()
         means = replace(
             means,
@@ -144,9 +144,9 @@ def _evict_pods(
 def _retry_round(
     attempt: Attempt, snapshot: Snapshot, clearing: EvictionPlan, known: Round, kept_ms: int = 0
 ) -> Round:
-    """Return the round with these victims; its search begins with what still fits of a known one.
+    """Return the round with some victims; its search starts from what still fits of a known round.
 
-    More capacity is idle than before: what the search began with would otherwise be worse.
+    The victims free capacity, so without that start the search could begin with a worse solution.
     """
     placed = WarmStart.from_decisions(known.problem, known.answers[0].decisions)
     return place_pods(attempt, snapshot, clearing, known.problem, placed, kept_ms)
@@ -155,11 +155,11 @@ def _retry_round(
 def _without_needless_victims(
     attempt: Attempt, found: EvictionPlan, placed: Round, kept_ms: int
 ) -> Round:
-    """Return the round with victims that preemptors still need once all gangs are placed again.
+    """Return the round with only the victims that preemptors need once all gangs are placed again.
 
-    A preemptor may need fewer victims than it was given, where fewer other gangs count against its
-    queue than before. Nodes on which victims stay are not free for others: all are placed again.
-    Victims that stay count in their queue, too: a gang that loses its place for that evicts no pod.
+    A preemptor may need fewer victims if fewer other gangs count against its queue than before. The
+    other victims stay on their nodes and count in their queues, so all gangs are placed again. A
+    gang that no longer fits then evicts no pods.
     """
     start = attempt.reserved.snapshot
     with attempt.session.clock.measure("victims"):
@@ -209,7 +209,7 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
             found = consolidate(bare, session.rules, decisions, means)
         if not found.evictions:
             return None
-        # Gangs that start need no reservation any more; those of other gangs hold.
+        # Gangs that start need no reservation; reservations of other gangs still hold.
         bookings = tuple(b for b in start.bookings if b.gang not in found.gains)
         snapshot = found.apply_to(replace(start, bookings=bookings))
         clearing = EvictionPlan(found.evictions, results=found.results)
@@ -226,10 +226,10 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
 
 
 def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None:
-    """Return the round with victims chosen for all gangs together, if it is an improvement.
+    """Return the round with victims chosen for all gangs jointly, if it is an improvement.
 
-    It has to start more important gangs than the best round known, or to be worse on no level over
-    gangs: victims that only trade shares of queues for others are left to the search gang by gang.
+    It must start more important gangs than the best known round, or be worse on no level over
+    gangs. Victims that only shift shares between queues are left to the search gang by gang.
     """
     session, decisions = attempt.session, first.answers[0].decisions
     clock, rules, reach = session.clock, session.rules, session.reach
@@ -251,7 +251,7 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
 
 
 def _improves(again: Round, known: Round) -> bool:
-    """Whether a round starts more important gangs than another, or is worse on no level."""
+    """Return whether a round starts more important gangs than another, or is worse on no level."""
     mine, theirs = _signed_values(again), _signed_values(known)
     for level in again.levels:
         if isinstance(level, Started) and mine[level.name] != theirs.get(level.name, 0):
@@ -260,7 +260,7 @@ def _improves(again: Round, known: Round) -> bool:
 
 
 def _signed_values(each: Round) -> dict[str, int]:
-    """Return the values of a round on its levels over gangs, larger is better."""
+    """Return the values of a round on its levels over gangs, signed so that larger is better."""
     pairs = zip(each.levels, each.answers[0].results, strict=True)
     return {
         level.name: result.value if level.sense is Sense.MAX else -result.value

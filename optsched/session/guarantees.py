@@ -1,8 +1,9 @@
-"""Guarantees that the cluster can hold, and those that it never could.
+"""Queue guarantees that exceed the cluster are dropped.
 
-A queue whose guarantee exceeds the cluster would keep all others out for nothing. Queues are taken
-from the oldest: the part of a younger one's guarantee that exceeds what all nodes together offer
-(those that are not ready included), or the ceiling of a queue above it, reserves nothing.
+A guarantee that can never be met would block all other queues in vain. Queues are considered from
+the oldest to the youngest. A guarantee of a resource is dropped if, together with the guarantees of
+older queues, it exceeds what all nodes offer (NotReady nodes included) or the capability of the
+queue or of an ancestor.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unheld:
-    """A guarantee that reserves nothing.
+    """A dropped guarantee, which reserves nothing.
 
     Attributes
     ----------
     queue, resource, amount
-        The queue, and its amounts.
+        The queue, the resource and the guaranteed amount.
     holder
-        The queue above whose capability is too small for it; empty for the cluster.
+        The queue or ancestor whose capability is too small; empty for the cluster.
     capacity, older
-        The ceiling of the holder, and the guarantees of older queues below it.
+        The capability of the holder, and what the guarantees of older queues take of it.
     """
 
     queue: str
@@ -42,9 +43,9 @@ class Unheld:
 
 
 def hold_guarantees(snapshot: Snapshot) -> tuple[Snapshot, tuple[Unheld, ...]]:
-    """The snapshot without guarantees that its nodes can not hold, and those that are left out.
+    """Return the snapshot without guarantees that exceed cluster capacity, and those guarantees.
 
-    The very same snapshot where all can be held. Without any node nothing is said.
+    Returns the same snapshot if no guarantee is dropped. Without any nodes, none is dropped.
     """
     named = {r for q in snapshot.queues for r, _ in q.guarantee}
     if not named or not snapshot.nodes:
@@ -90,7 +91,7 @@ def _unheld(snapshot: Snapshot, resource: str, capacity: Mapping[str, int]) -> I
 
 
 def _line(name: str, parents: Mapping[str, str]) -> Iterator[str]:
-    """A queue, those above it, and the cluster as an empty name."""
+    """Yield the names of a queue and its ancestors, then an empty name for the cluster."""
     while name:
         yield name
         name = parents[name]
@@ -98,7 +99,7 @@ def _line(name: str, parents: Mapping[str, str]) -> Iterator[str]:
 
 
 def _parent(queue: Queue, snapshot: Snapshot) -> str:
-    """The queue above; empty at the top, where there is none, and in a circle of parents."""
+    """Return the parent of a queue; empty for a top queue, an unknown parent, or a cycle."""
     by_name, seen = snapshot.queue_by_name, set[str]()
     at = queue.name
     while at != ROOT_QUEUE and at in by_name and at not in seen:
@@ -110,11 +111,14 @@ def _parent(queue: Queue, snapshot: Snapshot) -> str:
 
 
 def claims(floors: Mapping[str, int], parents: Mapping[str, str]) -> dict[str, int]:
-    """What each queue keeps: its guarantee, or more for those below it; all together under ""."""
+    """Return the claim of each queue, and of the cluster under the empty name.
+
+    A claim is the guarantee of a queue, or the sum of its children's claims if that is larger.
+    """
     below: dict[str, list[str]] = {}
     for name, parent in parents.items():
         below.setdefault(parent, []).append(name)
-    # Parents precede their children, so that sums are complete from the end on.
+    # Parents precede their children, so the reverse order completes the sums of children first.
     names = [""]
     for name in names:
         names += below.get(name, ())

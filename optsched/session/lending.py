@@ -1,8 +1,8 @@
-"""Lend idle capacity to gangs beyond what their queues deserve, after everything else is decided.
+"""Lend idle capacity to gangs beyond their queues' deserved shares, once all else is decided.
 
-Mathematics: models/formulation/lending.md. The first stage of a session decides with queues capped
-at what they deserve. This second stage keeps those decisions and starts gangs that may borrow on
-what is still idle. Reclaim takes it back, for lent gangs count as above what is deserved.
+Mathematics: models/formulation/lending.md. The first stage of a session caps queues at their
+deserved shares. This second stage keeps its decisions and starts gangs that may borrow on the
+remaining idle capacity. Reclaim can take the capacity back, as loans count as above the share.
 """
 
 from __future__ import annotations
@@ -43,19 +43,22 @@ if TYPE_CHECKING:
 _OFF = f"proportion lends nothing: that takes {LEND_IDLE}, the action reclaim and a solver"
 
 _MOST_COMPARED = 12
-"""How many gangs of a queue may borrow so that all sets of them are compared."""
+"""Maximum number of gangs of a queue that may borrow for which all sets of them are compared."""
 
 _MOST_COUNTED = 256
-"""Classes of tasks of which it is counted how many fit the nodes; of more all count."""
+"""Maximum number of task classes for which the tasks that fit nodes are counted.
+
+With more classes, all tasks count.
+"""
 
 _MOST_JUDGED = 64
-"""How many of these sets are judged by every level over gangs."""
+"""Maximum number of sets of gangs that are compared on every level over gangs."""
 
 LENT = "lent"
-"""First word of the names of the levels over gangs that borrow."""
+"""The first word of the names of levels over gangs that borrow."""
 
 LENT_LAST = "loans were decided last and are bounded by idle capacity"
-"""A limitation: other plans of the same values above might lend more."""
+"""A limitation: other plans with the same values on the levels above might lend more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +68,9 @@ class Lending:
     Attributes
     ----------
     decisions
-        Those of the first stage and the gangs that borrow.
+        The decisions of the first stage, and the placements of gangs that borrow.
     results
-        One level a tier: the tasks that borrow, counted as in admission.
+        The levels of the tasks that borrow, one per tier, in the unit of admission.
 
     """
 
@@ -75,7 +78,7 @@ class Lending:
     results: tuple[LevelResult, ...] = ()
 
     def gangs(self, problem: Problem, first: Decisions) -> list[str]:
-        """Keys of the gangs that borrow, where `first` are the decisions of the first stage."""
+        """Return the keys of the gangs that borrow; `first` are the first stage's decisions."""
         fresh = (self.decisions.node_of >= 0) & (first.node_of < 0)
         return [problem.snapshot.gangs[g].key for g in np.unique(problem.gang_of[fresh]).tolist()]
 
@@ -87,12 +90,12 @@ class Decided:
     Attributes
     ----------
     decisions, actions
-        The decisions, and the same as actions, whose evictions name who loses and who reclaims
-        pods.
+        The decisions, and the same decisions as actions. Evictions among these name victims and
+        preemptors.
     counts_all
-        Whether levels of the policy count every task that the first stage places.
+        Whether the policy's levels count every task that the first stage places.
     is_proved
-        Whether the levels over gangs are proved.
+        Whether the levels over gangs are proved optimal.
 
     """
 
@@ -106,7 +109,7 @@ class Decided:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no plan of the same value on the levels over gangs places anything."""
+        """Whether no plan with the same values on the levels over gangs places any task."""
         decisions = self.decisions
         is_idle = not ((decisions.node_of >= 0) | (decisions.nominated >= 0)).any()
         return is_idle and self.is_proved and self.counts_all
@@ -118,7 +121,7 @@ def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
     Returns
     -------
     Lending | None
-        None where the policy lends nothing or no gang that waits may borrow. The decisions are not
+        None if the policy does not lend or no waiting gang may borrow. The decisions are not
         verified.
 
     """
@@ -145,11 +148,11 @@ def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
 def separate_loans(
     decided: Decided, levels: Sequence[AnyLevel]
 ) -> tuple[Decisions, Lending | None]:
-    """Separate the decisions of a finished plan into the first stage and what it lends.
+    """Return the decisions of a finished plan without its loans, and the loans.
 
-    Where a queue exceeds what it deserves, the gangs that may borrow and fit its share stay in the
-    first stage; the others borrow. Of all such choices the one counts that has the best values on
-    the levels over gangs; where a queue has many such gangs, the best choice found.
+    If a queue exceeds its deserved share, some of its gangs that may borrow fit the share and stay
+    in the first stage; the others borrow. The choice with the best values on the levels over gangs
+    counts, or the best choice found if a queue has many such gangs.
     """
     shares = find_shares(decided.rules)
     if shares is None or not shares.lends:
@@ -167,7 +170,7 @@ def separate_loans(
 
 
 def find_shares(rules: RuleSet) -> Proportion | None:
-    """The rule that caps queues at what they deserve by weight; None where none does."""
+    """Return the rule that caps queues at their deserved shares by weight; None without one."""
     found = rules.find_rule("proportion")
     if found is None or not found.binds or not isinstance(found.rule, Proportion):
         return None
@@ -175,9 +178,9 @@ def find_shares(rules: RuleSet) -> Proportion | None:
 
 
 def without_lending(rules: RuleSet) -> RuleSet:
-    """The rules for a policy that can not take back what it lends.
+    """Return the rules without lending, for policies that can not reclaim loans.
 
-    Reclaim takes it back. The pipeline alone evicts no whole gang, and so reclaims nothing of one.
+    Loans are reclaimed by evicting whole gangs, which the greedy pipeline alone does not do.
     """
     return _with_shares(rules, lends=False)
 
@@ -187,7 +190,7 @@ def without_lending(rules: RuleSet) -> RuleSet:
 
 @dataclass(frozen=True, eq=False)
 class _Placed:
-    """(T,) nodes of the tasks that borrow, and a bound for each level; None where not known."""
+    """(T,) nodes of the tasks that borrow, and a bound for each level; None if unknown."""
 
     node_of: I64
     bounds: tuple[int | None, ...]
@@ -212,7 +215,7 @@ def _place_borrowers(
 
 
 def _with_shares(rules: RuleSet, **fields: bool) -> RuleSet:
-    """The rules with other fields of `Proportion`."""
+    """Return the rules with other fields of `Proportion`."""
     active = (
         replace(a, rule=replace(a.rule, **fields)) if isinstance(a.rule, Proportion) else a
         for a in rules.active
@@ -221,10 +224,10 @@ def _with_shares(rules: RuleSet, **fields: bool) -> RuleSet:
 
 
 def _find_waiting(decided: Decided) -> I64:
-    """Gangs with pending tasks on which the first stage has decided nothing.
+    """Return the waiting gangs of which the first stage places no task.
 
-    Without gangs that lose pods, and without those of queues that reclaim: the verifier counts all
-    that a reclaiming queue gains.
+    Gangs that lose pods are excluded. So are gangs in the tree of a reclaiming queue, because the
+    verifier counts all that such a queue gains.
     """
     problem = decided.problem
     outcome = Outcome(problem, decided.decisions)
@@ -244,7 +247,7 @@ def _find_waiting(decided: Decided) -> I64:
 
 
 def _find_borrowers(decided: Decided) -> I64:
-    """Gangs that may borrow and that some node could take before anything is placed."""
+    """Return the waiting gangs that may borrow and could fit the idle capacity of the problem."""
     problem, snapshot = decided.problem, decided.problem.snapshot
     waiting = _find_waiting(decided)
     waiting = waiting[_can_exceed(problem)[problem.queue_of[waiting]]]
@@ -256,7 +259,7 @@ def _find_borrowers(decided: Decided) -> I64:
 
 
 def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
-    """(T,) placed tasks of the gangs that bring their queue above what it deserves."""
+    """Return (T,) the placed tasks of gangs that take their queue above its deserved share."""
     problem, decisions = decided.problem, decided.decisions
     placed = np.maximum(decisions.node_of, decisions.nominated) >= 0
     tasks = np.flatnonzero(placed)
@@ -304,9 +307,10 @@ def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
 
 
 def _fill_share(gain: I64, worth: Sequence[tuple[int, ...]], left: I64) -> list[Bool]:
-    """(m,) sets of gangs of one queue that fit its share, those of the most worth first.
+    """Return sets (m,) of gangs of one queue that fit its share, the most valuable sets first.
 
-    `gain` is (m, R), `worth` the value of each gang on every level, the best first, `left` (R,).
+    `gain` is (m, R), what each gang adds. `worth` is the value of each gang on every level, the
+    most valuable gang first. `left` is (R,), what is left of the share.
     """
     used = gain > 0
 
@@ -337,7 +341,7 @@ def _reclaims(eviction: Evict) -> bool:
 
 
 def _in_families(problem: Problem, queues: Sequence[int]) -> Bool:
-    """(Q,) queues below the same top queue as one of some queues."""
+    """Return (Q,) the queues that are under the same top queue as one of some queues."""
     tree = problem.queues
     is_root = np.array([name == ROOT_QUEUE for name in tree.names], np.bool_)
     above = tree.subtree & ~is_root[:, None]
@@ -348,14 +352,17 @@ def _in_families(problem: Problem, queues: Sequence[int]) -> Bool:
 
 
 def _can_exceed(problem: Problem) -> Bool:
-    """(Q,) queues that ask for more than they deserve, of something that is not all theirs."""
+    """Return (Q,) the queues that request more than their deserved share of some resource.
+
+    Resources of which a queue deserves the whole cluster do not count.
+    """
     due = own_shares(problem)
     exceeds = (problem.queues.requested > due) & (due < problem.total)
     return np.array(exceeds.any(axis=1), np.bool_)
 
 
 def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:
-    """(m,) whether some task of a gang asks for no more than the most that is idle on any node."""
+    """Return (m,) whether some task of each gang is in `_fitting_classes`."""
     fits = _fitting_classes(problem, idle)
     shapes = problem.shapes
     number = np.unique(problem.shape_of[gangs])
@@ -366,7 +373,7 @@ def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:
 
 
 def _fit_somewhere(problem: Problem, idle: I64, gangs: I64) -> Bool:
-    """(m,) whether some node has room for some task of a gang."""
+    """Return (m,) whether some task of each gang fits the idle capacity of some node."""
     shapes, free = problem.shapes, np.asfortranarray(idle[problem.ready])
     known: dict[int, bool] = {}
 
@@ -386,7 +393,10 @@ def _fit_somewhere(problem: Problem, idle: I64, gangs: I64) -> Bool:
 
 
 def _fitting_classes(problem: Problem, idle: I64) -> Bool:
-    """(C,) task classes that ask for no more than the most that is idle on any node."""
+    """Return (C,) the task classes that request at most the largest idle amount of each resource.
+
+    The largest amounts may be on different nodes.
+    """
     largest = idle[problem.ready].max(axis=0, initial=0)
     fits = (problem.classes.request <= largest).all(axis=1)
     return np.array(fits & bool(problem.ready.any()), np.bool_)
@@ -396,7 +406,7 @@ def _fitting_classes(problem: Problem, idle: I64) -> Bool:
 
 
 def _build_levels(problem: Problem, tiers: Tiers, gangs: I64) -> list[Placed]:
-    """Tasks that borrow, one level a tier."""
+    """Return the levels that count the tasks that borrow, one level per tier."""
     weights = problem.derived(dominant_weights)
     mine = np.full(problem.num_gangs, -1, np.int64)
     mine[gangs] = tiers.of[gangs]
@@ -412,7 +422,7 @@ def _count_loans(
     decisions: Decisions,
     bounds: Sequence[int | None],
 ) -> tuple[LevelResult, ...]:
-    """Levels of the loans in `decisions`; `bounds` are those of a search."""
+    """Return the results of the levels for the loans in `decisions`, given bounds of a search."""
     problem = decided.problem
     fresh = Outcome(
         problem, replace(decisions, node_of=_newly_placed(decisions, decided.decisions))
@@ -424,22 +434,22 @@ def _count_loans(
         if decided.is_empty and bound is not None:
             most = min(most, bound)
         results.append(_result(level, level.value(fresh), most))
-    # A level at which nothing can be lent does not apply.
+    # A level with the bound 0 does not apply: nothing can be lent there.
     return tuple(r for r in results if r.bound)
 
 
 def _newly_placed(decisions: Decisions, first: Decisions) -> I64:
-    """(T,) nodes of the tasks that the first stage leaves pending."""
+    """Return (T,) the nodes of the tasks that the first stage leaves pending."""
     return np.where(first.node_of >= 0, UNPLACED, decisions.node_of)
 
 
 def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: bool) -> int:
-    """The most that any plan of the same value on the levels above could lend at a level.
+    """Return an upper bound on a level of loans, over all plans with equal values above it.
 
-    Another plan may start other gangs first and lend to those that start here. So all gangs of the
-    tier count that may borrow, and all that is idle before anything is placed. Subtract what the
-    first stage uses where it is the same in every such plan: `is_fixed`. `on_nodes` is (C,), see
-    `_count_fitting`.
+    Another plan may start other gangs in its first stage and lend to the gangs that start here. So
+    the bound counts all gangs of the tier that may borrow, and the idle capacity before the
+    session. If `is_fixed`, the first stage uses equal amounts in every such plan, and these are
+    subtracted. `on_nodes` is (C,), see `_count_fitting`.
     """
     problem, snapshot, shapes = decided.problem, decided.problem.snapshot, decided.problem.shapes
     tier = problem.open_gangs[decided.tiers.of[problem.open_gangs] == level.tier]
@@ -454,7 +464,7 @@ def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: 
     startable = np.minimum(shapes.count, on_nodes[shapes.class_of])
     total = np.zeros(len(shapes.shapes), np.int64)
     np.add.at(total, shapes.shape_of_entry, startable)
-    # A gang whose minimum fits no idle capacity starts in no plan of as few victims.
+    # A gang whose minimum does not fit idle capacity borrows in no plan with as few victims.
     gangs[total < shapes.need] = 0
     number = np.zeros(len(problem.classes.request), np.int64)
     np.add.at(number, shapes.class_of, startable * gangs[shapes.shape_of_entry])
@@ -474,7 +484,7 @@ def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: 
 
 
 def _count_fitting(problem: Problem) -> I64:
-    """(C,) the most tasks of each class that nodes could take before anything is placed."""
+    """Return (C,) an upper bound on the tasks of each class that fit nodes before the session."""
     request = problem.classes.request
     fits = _fitting_classes(problem, problem.idle)
     found = np.where(fits, np.iinfo(np.int32).max, 0).astype(np.int64)
@@ -490,15 +500,15 @@ def _count_fitting(problem: Problem) -> I64:
 
 
 def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
-    """The most weight of classes of tasks that take no more of a resource than is idle.
+    """Return an upper bound on the weight of tasks that fit the idle amount of one resource.
 
-    Tasks may be cut, so that the most weight for each unit of the resource comes first. The dual of
-    this relaxation with the ratio of the class that is cut as its price is exact in integers, and
-    a bound at any price.
+    This is the fractional knapsack: classes with the most weight per unit of the resource come
+    first. The bound is its dual at the price of the class that is cut. It is exact in integers, and
+    valid at any price.
     """
     most = int((number * weight)[request <= 0].sum())
     used = request > 0
-    # Products of bytes, weights and numbers leave 64 bits.
+    # Products of bytes, weights and numbers exceed 64 bits.
     number, weight, request = (each[used].astype(object) for each in (number, weight, request))
     if (number * request).sum() <= idle:
         return most + int((number * weight).sum())
@@ -511,9 +521,9 @@ def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
 
 
 def _is_use_fixed(decided: Decided) -> bool:
-    """Whether plans of the same value at admission place tasks of the same weight in each tier.
+    """Return whether plans with equal values of admission place tasks of equal weight in each tier.
 
-    So it is where gangs start whole and nothing is evicted or promised.
+    This holds if gangs start with all tasks and no pod is evicted or nominated.
     """
     problem = decided.problem
     if any(isinstance(a, Evict) for a in decided.actions):
@@ -533,19 +543,19 @@ def _result(level: Placed, value: int, bound: int) -> LevelResult:
     return LevelResult(level.name, level.unit, level.sense, value, bound, status)
 
 
-# --- what stays idle -----------------------------------------------------------------------------
+# --- capacity that stays idle --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Withheld:
-    """Gangs that fit idle capacity but exceed what their queue deserves.
+    """Gangs that fit idle capacity but exceed the deserved share of their queue.
 
     Attributes
     ----------
     reasons
-        By gang key, why nothing is lent to it.
+        By gang key, why no capacity is lent to the gang.
     amounts
-        (resource, amount) that they would take together.
+        (resource, amount) pairs that these gangs would use together.
 
     """
 
@@ -554,13 +564,13 @@ class Withheld:
 
     @property
     def sentence(self) -> str:
-        """Which rule keeps how much idle."""
+        """A sentence that says which rule keeps which amounts idle."""
         told = ", ".join(amount_text(name, amount) for name, amount in self.amounts)
         why = "; ".join(sorted(set(self.reasons.values())))
         return f"proportion keeps {told} idle, which gangs that wait could use: {why}"
 
     def explain(self, key: str, reason: Reason) -> Reason:
-        """The reason of a gang with why it may not borrow."""
+        """Return the reason of a gang, with why it may not borrow added if it is withheld."""
         why = self.reasons.get(key)
         if why is None:
             return reason
@@ -568,9 +578,9 @@ class Withheld:
 
 
 def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld | None:
-    """Find gangs that only what their queue deserves keeps off idle capacity.
+    """Return the gangs that only the deserved share of their queue keeps off idle capacity.
 
-    Places them greedily where nothing is capped. Returns None where no gang would start.
+    To find them, the greedy pipeline places gangs without that cap. None if no gang would start.
     """
     shares = find_shares(decided.rules)
     if shares is None:

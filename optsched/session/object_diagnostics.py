@@ -1,4 +1,4 @@
-"""Problems between objects: each names its fault, and stops nothing else."""
+"""Contradictions between cluster objects: each is reported and affects no other object."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 def find_flaws(
     snapshot: Snapshot, unheld: Iterable[Unheld], *, reads_topology: bool
 ) -> tuple[Flaw, ...]:
-    """Everything that is wrong with the queues, the network and what gangs ask of it.
+    """Return the flaws of queues, shared devices, the network, and topology requests of gangs.
 
     Parameters
     ----------
     snapshot
-        As it was taken, with all guarantees.
+        The snapshot before normalisation, with all guarantees.
     unheld
-        Guarantees that reserve nothing.
+        The dropped guarantees.
     reads_topology
         Whether any rule reads the network topology of gangs.
 
@@ -49,7 +49,7 @@ def _queue_flaw(queue: str, code: FlawCode, message: str) -> Flaw:
 
 
 def _queue_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Queues that take no work because of their own state."""
+    """Yield queues that take no new work because of their own state."""
     for name, reason in queue_faults(snapshot.queues).items():
         yield _queue_flaw(name, FlawCode.QUEUE, f"{reason.message}; it takes no new work")
 
@@ -78,7 +78,7 @@ def _tree_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _sum_flaws(parent: Queue, children: Iterable[Queue]) -> Iterator[Flaw]:
-    """Queues whose amounts are less than those of the queues below them."""
+    """Yield resources in which the child queues of a queue have more than the queue itself."""
     children = list(children)
     guaranteed, deserved = (
         _summed(c.guarantee for c in children),
@@ -114,15 +114,15 @@ def _ceiling_flaws(queue: Queue, by_name: Mapping[str, Queue]) -> Iterator[Flaw]
             yield _queue_flaw(
                 queue.name,
                 FlawCode.CEILING,
-                f"its capability of {amount_text(resource, limit)} is above the "
-                f"{amount_text(resource, above[1])} of queue {above[0]} above it, which bind",
+                f"its capability of {amount_text(resource, limit)} exceeds the "
+                f"{amount_text(resource, above[1])} of its ancestor {above[0]}, which apply",
             )
 
 
 def _ceiling_above(
     queue: Queue, resource: str, by_name: Mapping[str, Queue]
 ) -> tuple[str, int] | None:
-    """The nearest queue above that limits a resource, and its limit."""
+    """Return the nearest ancestor that limits a resource, and its limit."""
     seen = {queue.name}
     while queue.name != ROOT_QUEUE and queue.parent in by_name and queue.parent not in seen:
         queue = by_name[queue.parent]
@@ -137,7 +137,7 @@ def _ceiling_above(
 
 
 def _card_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Nodes whose device plugins report unreadable values or unknown NPUs."""
+    """Yield nodes whose device plugins report unreadable values or unknown NPUs."""
     for node in (n for n in snapshot.nodes if n.shared_gpus or n.card_problem):
         if node.card_problem:
             yield Flaw(kinds.NODE, node.name, FlawCode.CARDS, node.card_problem)
@@ -152,12 +152,12 @@ def _card_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 def _hypernode_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
     for name, problems in sorted(snapshot.topology.problems.items()):
-        message = f"{'; '.join(problems)}: what is named does not count"
+        message = f"{'; '.join(problems)}: these entries are ignored"
         yield Flaw(kinds.HYPER_NODE, name, FlawCode.HYPERNODE, message)
 
 
 def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Gangs that name a tier which no HyperNode has, and are placed all the same."""
+    """Yield gangs that name a tier that no HyperNode has; they are placed nevertheless."""
     tiers = sorted({h.tier for h in snapshot.topology.hypernodes})
     if not tiers:
         return
@@ -171,22 +171,22 @@ def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _unread_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """The first gang with a network topology that no rule reads.
+    """Yield the first gang with a network topology if no rule reads it.
 
-    It stands for all others: the remedy is the same.
+    It represents all such gangs, as the remedy is the same.
     """
     for gang in snapshot.gangs:
         if gang.uid and gang.derived(_stays_together):
             message = (
-                "it has to stay together in the network, but the policy lacks the plugin "
-                "network-topology-aware: this gang, and any other that asks for it, may go anywhere"
+                "it has a hard network topology, but the policy lacks the plugin "
+                "network-topology-aware: this gang and all others with one may be placed anywhere"
             )
             yield Flaw(kinds.POD_GROUP, gang.key, FlawCode.UNREAD, message)
             return
 
 
 def _stays_together(gang: Gang) -> bool:
-    """Whether a gang, or a group in it, has to stay together in the network."""
+    """Return whether a gang or a sub-group of it has a hard network topology."""
     asked = (gang.topology, *(rule.topology for rule in gang.sub_groups))
     return any(request is not None and request.is_hard for request in asked)
 
@@ -198,7 +198,7 @@ def _tier_of(request: TopologyRequest | None) -> int | None:
 def _tier_text(tier: int, tiers: list[int]) -> str:
     known = f"known are {', '.join(map(str, tiers))}"
     lower = [t for t in tiers if t < tier]
-    meant = f"it is taken for tier {lower[-1]}" if tier < tiers[-1] else "every node is allowed"
+    meant = f"it counts as tier {lower[-1]}" if tier < tiers[-1] else "every node is allowed"
     return f"highestTierAllowed is {tier}, but no HyperNode has that tier: {known}; {meant}"
 
 
@@ -206,7 +206,7 @@ def _tier_text(tier: int, tiers: list[int]) -> str:
 
 
 def budget_flaws(keys: Iterable[str]) -> Iterator[Flaw]:
-    """Disruption budgets that keep room from gangs."""
-    message = "it allows no disruption now, and gangs wait for room that pods under it hold"
+    """Yield spent disruption budgets that protect pods whose resources gangs wait for."""
+    message = "it allows no disruption now, and gangs wait for resources of pods under it"
     for key in sorted(set(keys)):
         yield Flaw(kinds.POD_DISRUPTION_BUDGET, key, FlawCode.BUDGET, message)

@@ -1,4 +1,4 @@
-"""Solving an instance with its result as a value: identities, history, endings, going on again."""
+"""Offline solves of an instance: identity of the input, history, why the solve ended, resuming."""
 
 from __future__ import annotations
 
@@ -32,16 +32,19 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.process import Solver
 
 _PAUSE: Final = 9
-"""Keeping what was found may take a tenth of the time: so much longer than it took is waited."""
+"""The pause after storing a partial result, as a multiple of the time that storing took.
+
+So storing takes at most a tenth of the time.
+"""
 
 
 class ResumeError(Exception):
-    """An earlier result that this solve can not resume; its message names a field."""
+    """Raised if a solve can not resume an earlier result; the message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The instance, the model and the parameters of a result: everything known beforehand."""
+    """The instance, the model and the parameters of a result: all that is known before a solve."""
 
     instance: InstanceIdentity
     model: ModelIdentity
@@ -57,17 +60,17 @@ class Means:
     Attributes
     ----------
     clock
-        None where no clock may be read.
+        The clock; None if no clock may be read.
     solver, limits
         The solver and its limits.
     is_stopped
-        Whether a stop was requested.
+        Returns whether a stop was requested.
     show
-        Called with progress as it comes.
+        Called with every new progress.
     keep
         Called with the partial result, from time to time.
     earlier
-        The result to resume, which `check_resumable` has accepted.
+        The result to resume, which `check_resumable` has accepted; None to start afresh.
 
     """
 
@@ -81,13 +84,13 @@ class Means:
 
 
 def model_identity(policy: Policy, read: Callable[[Path], str]) -> ModelIdentity:
-    """The identity of a policy; raises `PolicyError` where its file is missing."""
+    """Return the identity of a policy; raises `PolicyError` if its file is missing."""
     files = tuple(FileSum(path, checksum(text)) for path, text in policy.plugin_files)
     return ModelIdentity(policy.name, policy.source, definition_of(policy, read), files)
 
 
 def parameters_of(policy: Policy, limits: Limits, schedulers: tuple[str, ...] = ()) -> Parameters:
-    """The parameters that limits stand for."""
+    """Return the parameters of a result for some limits."""
     return Parameters(
         solver="none" if policy.solver is SolverKind.NONE else "cpsat",
         time_limit_s=None if limits.budget_ms is None else limits.budget_ms / 1000,
@@ -102,10 +105,10 @@ def parameters_of(policy: Policy, limits: Limits, schedulers: tuple[str, ...] = 
 def solve_offline(
     snapshot: Snapshot, policy: Policy, assignment: Assignment, means: Means
 ) -> tuple[Report, SolveResult]:
-    """Decide about a snapshot, from where an earlier result ended if there is one.
+    """Solve a snapshot, resuming an earlier result if there is one.
 
-    Returns the report of the session and the result, which is partial after a stop or where not
-    every level was reached.
+    Returns the report of the session and the result. The result is partial if the solve was stopped
+    or reached a limit.
     """
     recorder = Recorder(assignment, means)
     around = SessionContext(
@@ -126,7 +129,7 @@ def solve_offline(
 
 
 def solve_status_of(certificate: Certificate, limits: Limits, *, optimises: bool) -> SolveStatus:
-    """Why a solve ended, by what its certificate says."""
+    """Return why a solve ended, according to its certificate."""
     is_close = all(limits.suffices(each.value, each.bound) for each in certificate.levels)
     if not optimises or (is_close and not certificate.relaxed):
         return SolveStatus.COMPLETE
@@ -134,7 +137,7 @@ def solve_status_of(certificate: Certificate, limits: Limits, *, optimises: bool
 
 
 def check_resumable(earlier: SolveResult, assignment: Assignment) -> None:
-    """Raise `ResumeError` where a result is of another instance or model, or of another time."""
+    """Raise `ResumeError` if a result has another instance, model, schedulers or time base."""
     pairs = (
         ("instance", earlier.instance.sha256, assignment.instance.sha256),
         ("model", earlier.model.sha256, assignment.model.sha256),
@@ -142,25 +145,25 @@ def check_resumable(earlier: SolveResult, assignment: Assignment) -> None:
     for what, before, now in pairs:
         if before != now:
             raise ResumeError(
-                f"{what}.sha256: {before} is not the checksum of what is to be solved, {now}: the "
-                f"{what} has changed; solve the one that it was, or leave out --resume"
+                f"{what}.sha256: the earlier result has {before}, but this solve has {now}: the "
+                f"{what} has changed; solve the original one, or leave out --resume"
             )
     if earlier.parameters.schedulers != assignment.parameters.schedulers:
         raise ResumeError(
-            f"parameters.schedulers: {', '.join(earlier.parameters.schedulers)} were decided for, "
-            f"now it is {', '.join(assignment.parameters.schedulers)}; name the same"
+            f"parameters.schedulers: {', '.join(earlier.parameters.schedulers)} in the earlier "
+            f"result, but {', '.join(assignment.parameters.schedulers)} here; name the same ones"
         )
     if earlier.parameters.is_deterministic != assignment.parameters.is_deterministic:
         told = "without a clock" if earlier.parameters.is_deterministic else "by the clock"
         raise ResumeError(
-            f"parameters.deterministic: it was solved {told}, and times of both kinds can not be "
-            "put together; go on in the same way"
+            f"parameters.deterministic: the earlier result was solved {told}, and times of both "
+            "kinds can not be combined; resume it in the same way"
         )
 
 
 @dataclass
 class Recorder:
-    """Watches a session and keeps the partial result."""
+    """Watches a session and records the partial result."""
 
     assignment: Assignment
     means: Means
@@ -191,7 +194,7 @@ class Recorder:
         self._offer_incumbent()
 
     def _offer_incumbent(self) -> None:
-        """Report the partial result, unless that takes too much of the time."""
+        """Store the partial result, unless the pause since the last time has not passed."""
         if self.means.keep is None or not (self._found or self._known):
             return
         clock = self.means.clock
@@ -207,7 +210,7 @@ class Recorder:
             self._next_s = now_s + _PAUSE * (now_s - begun_s)
 
     def result(self, ended: SolveStatus, incumbents: tuple[Incumbent, ...]) -> SolveResult:
-        """The partial result, without a plan."""
+        """Return the result so far, without a plan."""
         given = self.assignment
         return SolveResult(
             ended=ended,

@@ -1,4 +1,4 @@
-"""Ports of a session: its clock, and what it reports to."""
+"""Ports of a session: its clock, and the receivers of incidents and progress."""
 
 from __future__ import annotations
 
@@ -13,27 +13,30 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """Time for people and time for measuring."""
+    """Wall-clock time, and monotonic time for measurements."""
 
     def now_ms(self) -> int:
-        """Epoch milliseconds."""
+        """Return the time in milliseconds since the Unix epoch."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return a time in seconds that never decreases."""
 
 
 class Incidents(Protocol):
-    """Keeps plans that the verifier rejects."""
+    """Stores plans that the verifier rejects."""
 
     def violated(self, snapshot: Snapshot, plan: Plan, violations: list[Violation]) -> str:
-        """Keep a snapshot and the plan that broke rules; returns where it was put."""
+        """Store a snapshot and the plan that broke rules; return where they are stored."""
 
 
 class Watch(Protocol):
     """Receives the progress of a session."""
 
     def progressed(self, progress: Progress) -> None:
-        """More is known of a level than before."""
+        """Receive a better value or bound of a level."""
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
-        """A search has found a better answer; `incumbent` works it out, which may take a while."""
+        """Receive a better solution of a search.
+
+        `incumbent` computes it, which may take a while.
+        """

@@ -1,10 +1,9 @@
-"""Which gates of tasks open although no node has room: their queue has.
+"""The scheduling gates that open for tasks that fit no node, because their queue admits them.
 
-A gate hides a pod from autoscalers. Once neither gang nor queue forbids
-it, only nodes are missing, and the autoscaler has to see the pod. Opened tasks count against their
-queue from then on, so that no more are opened than the queue may hold.
+A gate hides a pod from autoscalers. Once only nodes are missing, the autoscaler has to see the pod.
+From then on, the task counts against its queue, so that no more gates open than the queue may hold.
 
-Source: Volcano, docs/design/scheduling-gates-queue-admission.md. There a gate opens task by task;
+Source: Volcano, docs/design/scheduling-gates-queue-admission.md. There gates open task by task;
 here the gates of a gang's minimum open together or not at all.
 """
 
@@ -45,15 +44,15 @@ _FOR_NODES: Final = frozenset(
         ReasonCode.OUTRANKED,
     }
 )
-"""Why gangs wait that more nodes could help."""
+"""Reasons of gangs that more nodes could help."""
 
 
 def opened(
     outcome: Outcome, rules: RuleSet, tiers: Tiers, pending: Mapping[str, Reason]
 ) -> tuple[str, ...]:
-    """Keys of the tasks without a node whose gates open now, the most important gangs first.
+    """Return the keys of tasks without a node whose gates open, the most important gangs first.
 
-    pending: why each gang that has tasks left waits, by its key.
+    `pending` is the reason why each gang with pending tasks waits, by gang key.
     """
     problem = outcome.problem
     refused = outcome.decisions.refused
@@ -75,7 +74,7 @@ def opened(
 def _releasable_tasks(
     outcome: Outcome, rooms: _Rooms, gang: int, tasks: Sequence[int]
 ) -> list[int]:
-    """The tasks of a gang that its queue has room for: first its minimum, then one by one."""
+    """Return the gated tasks of a gang that its queue admits: its minimum, then one by one."""
     problem = outcome.problem
     closed = [t for t in tasks if problem.tasks[t].gate is QueueGate.CLOSED]
     first = _tasks_needed_together(outcome, gang, tasks)
@@ -92,7 +91,7 @@ def _releasable_tasks(
 
 
 def _tasks_needed_together(outcome: Outcome, gang: int, tasks: Sequence[int]) -> set[int]:
-    """The tasks that a gang must get together, those with open gates first."""
+    """Return the tasks that a gang needs together; tasks with open gates are chosen first."""
     problem = outcome.problem
     in_order = sorted(tasks, key=lambda t: (problem.tasks[t].gate is QueueGate.CLOSED, t))
     found: set[int] = set()
@@ -111,7 +110,7 @@ def _tasks(problem: Problem, gang: int) -> range:
 
 
 class _Rooms:
-    """What queues may still take in addition to the decisions."""
+    """What queues may still use in addition to the decisions and the opened tasks."""
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
         self._problem = outcome.problem
@@ -122,7 +121,7 @@ class _Rooms:
             self.record_tasks(gang, seated[outcome.problem.gang_of[seated] == gang].tolist())
 
     def has_capacity(self, gang: int, tasks: Iterable[int]) -> bool:
-        """Whether the queue of a gang has room for some of its tasks together."""
+        """Return whether the queue of a gang admits some of its tasks together."""
         queue, taken = self._ledger.queue_of[gang], list[tuple[int, int]]()
         fits = True
         for task_class, number in self._by_class(tasks):
@@ -154,11 +153,11 @@ class _Rooms:
 
 
 _ANYWHERE: Final = np.zeros(1, np.int64)
-"""Rules that watch queues do not ask on which node a task is."""
+"""A placeholder node: quota rules ignore the node of a task."""
 
 
 def _quota_states(problem: Problem, rules: RuleSet, ledger: Ledger) -> list[Greedy]:
-    """The rules that say how much a queue may still take."""
+    """Return the greedy plugins of the rules that limit what a queue may use."""
     asked = (a.rule.open(problem, ledger) for a in rules.enforced if Face.ALLOCATABLE in a.faces)
     return [
         each for each in asked if each is not None and type(each).max_tasks is not Greedy.max_tasks

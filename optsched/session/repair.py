@@ -1,7 +1,8 @@
-"""Repair of refused plans: without the gangs at fault, one after another.
+"""Repair of rejected plans by dropping the gangs at fault, one after another.
 
 The verifier names the rules that a plan breaks. The plan without the gangs at fault competes with
-the other candidates. Gangs that rules of custom plugins refuse wait instead.
+the other candidates. Gangs that rules of custom plugins reject are left out by the next attempt
+instead, and wait.
 """
 
 from __future__ import annotations
@@ -30,15 +31,18 @@ if TYPE_CHECKING:
     from optsched.session.candidates import Candidate
 
 MOST_SINGLE_DROPS = 8
-"""Gangs that repair drops one by one while there is time."""
+"""Number of gangs that repair drops one by one while there is time."""
 
 MOST_RENAMED = 16
-"""Needless victims for which other preemptors are tried; each try verifies the evictions."""
+"""Maximum number of needless victims for which other preemptors are tried.
+
+Every try verifies the evictions.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A refused plan that lost some gangs: their keys and the first rule that it broke."""
+    """A rejected plan that lost some gangs: their keys and the first violation."""
 
     dropped: tuple[str, ...]
     violation: Violation
@@ -50,9 +54,9 @@ class Repair:
 def repair_candidate(
     attempt: Attempt, refused: Candidate, violations: Sequence[Violation]
 ) -> Candidate | None:
-    """Return the candidate without the gangs at fault; None where no gang is left.
+    """Return the candidate without the gangs at fault; None if no gang is left.
 
-    Plans that move pods are not repaired: gangs share the capacity that a move releases.
+    Plans that move pods are not repaired, as gangs share the capacity that a move releases.
     """
     each, actions, clock = refused.round, refused.actions or (), attempt.session.clock
     if any(e.to for e in each.clearing.evictions):
@@ -84,7 +88,7 @@ def trim_candidate(attempt: Attempt, refused: Candidate) -> Candidate | None:
 
 
 def _evaluate_rest(attempt: Attempt, refused: Candidate, actions: tuple[Action, ...]) -> Candidate:
-    """Return a refused candidate with some of its actions only, found by the same engine."""
+    """Return a rejected candidate reduced to some of its actions; it keeps its engine."""
     answer = refused.answer
     rest = attempt.evaluate(actions, refused.round.problem, answer.decisions, answer.stopped)
     rest = replace(rest, answer=replace(rest.answer, engine=answer.engine))
@@ -92,14 +96,15 @@ def _evaluate_rest(attempt: Attempt, refused: Candidate, actions: tuple[Action, 
 
 
 class DropOrder(NamedTuple):
-    """Which gangs repair drops first.
+    """The order in which repair drops gangs.
 
     Attributes
     ----------
     rank_of
-        Position of each gang by key in order of importance; the last one at fault goes first.
+        By key, the position of each gang in order of importance. Of the gangs at fault, the least
+        important one is dropped first.
     most_single
-        How many gangs are dropped one by one; after that every gang that a violation names goes.
+        How many gangs are dropped one by one; after that, all gangs at fault are dropped together.
 
     """
 
@@ -119,14 +124,14 @@ def repair_actions(
     Parameters
     ----------
     order
-        Which gang at fault is dropped first.
+        The order in which gangs at fault are dropped.
     verify
         Returns the violations of some actions.
 
     Returns
     -------
     tuple[tuple[Action, ...], tuple[str, ...]] | None
-        The actions that are left and the keys of the dropped gangs; None where no gang is left.
+        The remaining actions and the keys of the dropped gangs; None if no gang is left.
 
     """
     dropped: list[str] = []
@@ -145,9 +150,9 @@ def repair_actions(
 def drop_invalid(
     rules: RuleSet, snapshot: Snapshot, actions: tuple[Action, ...], gangs: Sequence[str]
 ) -> tuple[Action, ...]:
-    """Return the actions without gangs at fault, the least important first; none if all are.
+    """Return the actions without gangs at fault; the least important ones are dropped first.
 
-    `gangs` are the keys of those that are served, the most important first.
+    `gangs` are the keys of the served gangs, the most important first. Empty if no gang is left.
     """
     verify = partial(verify_actions, snapshot, rules=rules)
     order = DropOrder({key: rank for rank, key in enumerate(gangs)})
@@ -156,11 +161,12 @@ def drop_invalid(
 
 
 def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:
-    """Return the actions with preemptors that take the nodes of their victims.
+    """Return the actions with preemptors that use the nodes of their victims.
 
-    Victims are found for one gang after the other. One that a gang needs to get below the ceiling
-    or the due of its queue may serve a later gang, and then the verifier accepts only that one as
-    preemptor. Victims stay as they are if no gang on their node is entitled to them.
+    Victims are found for one gang after the other. A gang may need a victim only to stay within the
+    capability or the deserved share of its queue, while a later gang uses the victim's node. The
+    verifier then accepts only the later gang as preemptor. If no gang on its node is entitled to a
+    victim, the preemptor does not change.
     """
     gang_of = attempt.before.gang_by_key
     task_gangs = {t.key: gang for gang in attempt.before.gangs for t in gang.tasks}
@@ -188,7 +194,7 @@ def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> t
 def _name_reclaimers(
     attempt: Attempt, actions: tuple[Action, ...], users: Mapping[str, Sequence[str]]
 ) -> tuple[Action, ...]:
-    """Return the actions in which gangs on the nodes of needless reclaimed victims reclaim them."""
+    """Return the actions with needless reclaimed victims renamed to gangs that use their nodes."""
     needless = _find_needless(attempt, actions)
     while 0 < len(needless) <= MOST_RENAMED and not attempt.session.clock.is_late:
         for renamed in _rename_one(actions, needless, users):
@@ -204,7 +210,7 @@ def _name_reclaimers(
 def _rename_one(
     actions: tuple[Action, ...], needless: Set[str], users: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[Action, ...]]:
-    """Yield the actions with another reclaimer of one needless victim, in every way."""
+    """Yield the actions with another reclaimer of one needless victim, for every possible one."""
     for i, action in enumerate(actions):
         if isinstance(action, Evict) and action.action == RECLAIM and action.task in needless:
             for key in dict.fromkeys(users.get(action.node, ())):
@@ -214,9 +220,10 @@ def _rename_one(
 def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:
     """Return the actions without victims whose resources their preemptor does not use.
 
-    Victims are chosen before all other gangs are placed again. Where fewer of those are placed
-    than before, a preemptor may need fewer victims. One that its gang can not keep, because others
-    of the gang leave for another preemptor, leaves for that one too.
+    Victims are chosen before the other gangs are placed again. If fewer of those are placed than
+    before, a preemptor may need fewer victims. A needless victim may belong to a gang that would be
+    broken anyway, as another preemptor evicts other tasks of it. It is then evicted for that
+    preemptor.
     """
     joined = set[str]()
     while needless := _find_needless(attempt, actions):
@@ -233,9 +240,9 @@ def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tupl
 def _join_their_gangs(
     snapshot: Snapshot, actions: tuple[Action, ...], needless: Set[str]
 ) -> dict[str, Evict]:
-    """Return the evictions of needless victims that their gangs can not keep, by task.
+    """Return, by task, the evictions of needless victims that their gangs can not keep.
 
-    Each is in the name of the preemptor for which others of the gang leave.
+    Each names the preemptor for which other tasks of the gang are evicted.
     """
     evictions = {action.task: action for action in actions if isinstance(action, Evict)}
     found: dict[str, Evict] = {}
@@ -255,13 +262,13 @@ def _join_their_gangs(
 
 
 def _find_needless(attempt: Attempt, actions: tuple[Action, ...]) -> set[str]:
-    """Return victims whose resources their preemptor does not use, by key."""
+    """Return the keys of victims whose resources their preemptor does not use."""
     found = Entitled(attempt.session.rules).find_needless_victims(World(attempt.before, actions))
     return {task for victims, _ in found for task in victims}
 
 
 def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]:
-    """Return the actions without those that place some gangs or evict for them."""
+    """Return the actions except those that place some gangs or evict pods for them."""
 
     def serves(action: Action) -> bool:
         if isinstance(action, Evict):
@@ -274,7 +281,7 @@ def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]
 def _find_blamed(
     snapshot: Snapshot, actions: Sequence[Action], violations: Sequence[Violation]
 ) -> set[str]:
-    """Gangs that are placed and that the violations name; all placed gangs if none is named."""
+    """Return the served gangs that the violations name; all served gangs if they name none."""
     served = _served_gangs(actions)
     blamed = {v.gang for v in violations if v.gang in served}
     if blamed:
@@ -290,7 +297,11 @@ def _served_gangs(actions: Iterable[Action]) -> set[str]:
 
 
 def named_gangs(snapshot: Snapshot, actions: Sequence[Action], where: str) -> set[str]:
-    """Gangs that get something of the object that a violation is about, or evict pods of it."""
+    """Return the gangs whose actions concern the object of a violation.
+
+    An action concerns the gang that it serves and the queue of that gang, its task and the gang of
+    its task, and its node.
+    """
     kind, _, name = where.partition(" ")
     queue_of = {g.key: g.queue for g in snapshot.gangs} if kind == "queue" else {}
     gang = snapshot.gang_by_key.get(name) if kind == "gang" else None
@@ -312,9 +323,9 @@ def named_gangs(snapshot: Snapshot, actions: Sequence[Action], where: str) -> se
 def blame_custom_rules(
     snapshot: Snapshot, rules: RuleSet, actions: Sequence[Action], found: Sequence[Violation]
 ) -> dict[str, Reason]:
-    """Return the gangs that custom rules refuse, by key, with the reason why they have to wait.
+    """Return the gangs that custom rules reject, by key, with the reason why they have to wait.
 
-    Empty where a built-in rule is broken: that is a defect of optsched, not of a gang.
+    Empty if a built-in rule is broken: that is a defect of optsched, not of a gang.
     """
     plugin_of = {a.rule.name: a.plugin for a in rules.active if a.origin}
     if any(v.rule not in plugin_of for v in found):

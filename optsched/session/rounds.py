@@ -1,4 +1,4 @@
-"""Rounds: pods placed on a snapshot by the greedy pipeline, then by the solver."""
+"""Rounds: the greedy pipeline, and then the solver, place pods on a snapshot."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def place_pods(
 ) -> Round:
     """Place pods on a snapshot in which the victims of `clearing` are terminating.
 
-    `previous` is a problem that makes compiling cheaper and changes nothing else. The search begins
-    with the placements of the warm start, if they are better than those of the pipeline, and leaves
-    `kept_ms` of the time to the searches that follow.
+    `previous` is a problem that makes compiling cheaper and changes nothing else. The search starts
+    from the placements of the warm start, if they are better than the pipeline's, and leaves
+    `kept_ms` of the time to later searches.
     """
     session = attempt.session
     policy, measure = session.policy, session.clock.measure
@@ -111,16 +111,17 @@ def greedy_options(
 def pipeline_with_evictions(
     attempt: Attempt, problem: Problem, tiers: Tiers, tier_of: I64 | None
 ) -> EvictingPipeline:
-    """Return the pipeline with evictions; `tier_of` (G,) ranks gangs before plugins order them."""
+    """Return the pipeline with evictions; `tier_of` (G,) takes precedence over plugin orders."""
     session = attempt.session
     options = replace(greedy_options(attempt, problem, tiers, EvictionPlan()), tier_of=tier_of)
     return EvictingPipeline(problem, session.policy.rules, options, session.clock)
 
 
 def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> Answer:
-    """Return where the search starts: an incumbent or warm start that keeps every rule, or greedy.
+    """Return the solution from which the search starts.
 
-    An incumbent of the same search of an earlier session has priority.
+    It is an incumbent of the same search of an earlier session, or a warm start, if one of these
+    keeps every rule; otherwise the greedy solution.
     """
     session, greedy = attempt.session, each.answers[0]
     context, turn = session.context, session.history.turn + 1
@@ -145,15 +146,15 @@ def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> 
 
 
 def _rank(answer: Answer) -> list[int]:
-    """Return the values on all levels, the most important first, in a way that less is better."""
+    """Return the values on all levels, the most important first, signed so that less is better."""
     return [r.value if r.sense is Sense.MIN else -r.value for r in answer.results]
 
 
 def _list_bases(each: Round) -> list[Answer]:
-    """Return the greedy answer, and the same in which preemptors wait for released capacity.
+    """Return the greedy solution, and the same with preemptors nominated instead of placed.
 
-    Preemptors that take idle capacity now may block earlier placements. Both are
-    worth the same.
+    Preemptors that take idle capacity now may block earlier placements. Both solutions have equal
+    values.
     """
     greedy = each.answers[0]
     decisions = greedy.decisions
@@ -169,7 +170,7 @@ def _list_bases(each: Round) -> list[Answer]:
 
 
 def _solve(attempt: Attempt, each: Round, start: Answer, kept_ms: int) -> Answer:
-    """Return the solver's solution, or the start where there is no solver or nothing to gain."""
+    """Return the solver's solution; the start if there is no solver or nothing to gain."""
     session, problem, levels = attempt.session, each.problem, each.levels
     rules, solver = session.policy.rules, session.context.solver
     progress_callback = session.history.begin(problem, levels, start)
@@ -189,8 +190,8 @@ def _solve(attempt: Attempt, each: Round, start: Answer, kept_ms: int) -> Answer
 def _overlapped(attempt: Attempt, each: Round) -> AbstractContextManager[None]:
     """Return a context in which the pipeline makes its plan with evictions during a solve.
 
-    Only where pods may be evicted, and that plan therefore competes in any case. A plugin that
-    fails on it fails again where the plan is needed.
+    It does so only if pods may be evicted, as that plan then competes in any case. Failures of
+    plugins are ignored here, because they occur again when the plan is read.
     """
     session, evicting = attempt.session, each.evicting
     solver = session.context.solver

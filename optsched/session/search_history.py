@@ -1,4 +1,4 @@
-"""How a session's searches proceed: reports for watchers, and incumbents for another search."""
+"""The history of a session's searches: progress for watchers, and incumbents to resume from."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from optsched.solver.portfolio import Answer, LevelProgress
 
 RESUMED = "resumed"
-"""The engine of decisions that an earlier solve has left."""
+"""The engine of decisions that come from an earlier solve."""
 
 PROVED_BEFORE = "proved before"
-"""Why a search ends immediately if its start was proved optimal before."""
+"""Why a search stops immediately: an earlier solve has proved its start optimal."""
 
 
 class History:
-    """Progress and incumbents of all searches of a session, reported on the way.
+    """Progress and incumbents of all searches of a session, reported as they are found.
 
     Parameters
     ----------
     watch
-        Receives them; None without a watcher, and then nothing is kept.
+        Receives progress and incumbents; None to record nothing.
     elapsed
-        Seconds since the session began; None where no clock may be read.
+        Returns the seconds since the session began; None if no clock may be read.
 
     """
 
@@ -51,7 +51,7 @@ class History:
     def begin(
         self, problem: Problem, levels: Sequence[AnyLevel], start: Answer
     ) -> Callable[[LevelProgress], None] | None:
-        """A search begins with an answer; returns the callback for its progress."""
+        """Record the begin of a search from a solution; return the callback for its progress."""
         self.turn += 1
         if self._watch is None:
             return None
@@ -62,7 +62,7 @@ class History:
         return search.hear
 
     def end(self, problem: Problem, answer: Answer) -> None:
-        """A search has ended with an answer."""
+        """Record the end of a search with a solution."""
         if self._watch is None:
             return
         for result in answer.results:
@@ -71,7 +71,7 @@ class History:
         self.incumbents.append(Incumbent(self.turn, binds, answer.results))
 
     def adopt(self, other: History) -> None:
-        """Take over and report what a watched search without listeners has found."""
+        """Take over and report what a recorded, but not reported, search has found."""
         for progress in other.progress:
             self.note(progress)
         for incumbent in other.incumbents:
@@ -81,13 +81,13 @@ class History:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds; without a clock those of the last report."""
+        """Seconds since the session began; without a clock, those of the last progress."""
         if self._elapsed is not None:
             return round(self._elapsed(), 6)
         return self.progress[-1].at_s if self.progress else 0.0
 
     def note(self, progress: Progress) -> None:
-        """Keep and report progress, unless nothing is new."""
+        """Record and report progress, unless it changes no value or bound."""
         if not changes_level(progress, self.progress):
             return
         self.progress.append(progress)
@@ -95,13 +95,13 @@ class History:
             self._watch.progressed(progress)
 
     def improved(self, incumbent: Callable[[], Incumbent]) -> None:
-        """Tell of a better answer."""
+        """Report a better solution."""
         if self._watch is not None:
             self._watch.improved(self.turn, incumbent)
 
 
 class Listener:
-    """Watches for progress alone."""
+    """A watch that receives progress and ignores solutions."""
 
     def __init__(self, hear: Callable[[Progress], None]) -> None:
         self._hear = hear
@@ -111,7 +111,7 @@ class Listener:
         self._hear(progress)
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
-        """See `Watch`: it does not want to know."""
+        """See `Watch`: ignored."""
 
 
 class _Search:
@@ -126,10 +126,10 @@ class _Search:
         self._turn = history.turn
 
     def hear(self, news: LevelProgress) -> None:
-        """Something is new."""
+        """Receive a better value, bound or solution of a level."""
         self._bounds[news.number] = news.bound
         if news.decisions is not None:
-            # Proofs of the levels below held with a lower value on this one.
+            # Bounds of the levels below were proved for the earlier value of this level.
             below = len(self._bounds) - news.number - 1
             self._bounds[news.number + 1 :] = [None] * below
         self.report_level(news.name, round(self._begun_s + news.at_s, 6), news.value, news.bound)
@@ -137,11 +137,11 @@ class _Search:
             self._history.improved(self._lazily(news.decisions))
 
     def report_level(self, name: str, at_s: float, value: int | None, bound: int | None) -> None:
-        """Note the value and the bound of a level."""
+        """Record the value and the bound of a level."""
         self._history.note(Progress(name, at_s, value, bound, self._turn))
 
     def incumbent(self, decisions: Decisions) -> Callable[[], Incumbent]:
-        """What another search could resume."""
+        """Return a function that computes the incumbent from which a search could resume."""
         return self._lazily(lambda: decisions)
 
     def _lazily(self, decide: Callable[[], Decisions]) -> Callable[[], Incumbent]:
@@ -163,7 +163,7 @@ def _result(level: AnyLevel, value: int, bound: int | None) -> LevelResult:
 
 
 def binds_of(problem: Problem, decisions: Decisions) -> dict[str, str]:
-    """Node by key of the tasks that are placed, in order of keys."""
+    """Return the node of each placed task, by task key, in order of keys."""
     nodes, tasks = problem.snapshot.nodes, problem.tasks
     placed = np.flatnonzero(decisions.node_of >= 0).tolist()
     node_of = decisions.node_of.tolist()
@@ -173,9 +173,9 @@ def binds_of(problem: Problem, decisions: Decisions) -> dict[str, str]:
 def resume_incumbent(
     problem: Problem, levels: Sequence[AnyLevel], incumbent: Incumbent, greedy: Answer
 ) -> Answer | None:
-    """The answer of an incumbent; None where it does not fit or is worse than greedy.
+    """Return the solution of an incumbent; None if it does not fit or is worse than greedy.
 
-    Nothing says yet that it keeps every rule.
+    The solution has not been verified.
     """
     decisions = _decided(problem, incumbent, greedy)
     if decisions is None:

@@ -1,7 +1,8 @@
 """The searches of an attempt: its rounds with and without victims, and the plans that compete.
 
-What a search finds depends on how its time is divided: a longer one alone may end with a worse
-plan. A large budget therefore begins with the searches of a tenth of it, and their plans compete.
+The result of a search depends on how its time is divided, so a longer search may find a worse plan.
+With a large budget, the session therefore runs searches with a tenth of it first, and their plans
+compete as well.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ class Searched:
 
 
 def run_searches(attempt: Attempt) -> Searched:
-    """Search with a small part of the budget where it is large, then with all that is left."""
+    """Search with small parts of a large budget first, then with all that is left."""
     session = attempt.session
     known, warm_start = attempt.reserved.problem, session.context.warm_start
     earlier: list[Candidate] = []
-    # An earlier session has been through the shorter searches, if this one resumes it.
+    # A session that resumes an earlier one skips the shorter searches: that one ran them.
     may_begin_shorter = session.is_optimised and not session.context.start
     for limits in session.clock.shorter_limits if may_begin_shorter else ():
         brief = _shorten(attempt, limits)
@@ -62,14 +63,14 @@ def run_searches(attempt: Attempt) -> Searched:
         earlier = [*list_searched(rounds), *earlier]
         known = rounds.first.problem
     rounds = _decide(attempt, known, warm_start)
-    # Why the session ended is why its last search did.
+    # All candidates report why the last search stopped, as that is why the session ended.
     stopped = rounds.first.answers[0].stopped
     earlier = [replace(c, answer=replace(c.answer, stopped=stopped)) for c in earlier]
     return Searched(rounds, [*list_candidates(attempt, rounds), *earlier])
 
 
 def _shorten(attempt: Attempt, limits: Limits) -> Attempt:
-    """Return the attempt with limits of its own; its progress is not reported yet."""
+    """Return the attempt with other limits and a history that is recorded but not reported."""
     session = attempt.session
     clock = session.clock.begin_shorter(limits)
     watch = None if session.context.watch is None else Listener(lambda _: None)
@@ -81,7 +82,7 @@ def _shorten(attempt: Attempt, limits: Limits) -> Attempt:
 
 
 class _ProofRecorder:
-    """A solver that records whether it has proved every level of every model."""
+    """A solver that records whether it has proved all levels of all models."""
 
     def __init__(self, solver: Solver) -> None:
         self._solver = solver
@@ -99,7 +100,10 @@ class _ProofRecorder:
 
 
 def _has_only_proofs(attempt: Attempt) -> bool:
-    """Whether more work would find nothing else; unknown where searches depend on a clock."""
+    """Return whether all solves ended with proofs, so that more work would change nothing.
+
+    False if searches depend on a clock.
+    """
     solver = attempt.session.context.solver
     return isinstance(solver, _ProofRecorder) and solver.has_proved
 
@@ -113,7 +117,7 @@ def _decide(attempt: Attempt, previous: Problem | None, warm_start: WarmStart | 
 
 
 def _is_proved(rounds: Rounds) -> bool:
-    """Whether no search can find a better plan."""
+    """Return whether no search can find a better plan."""
     results = rounds.first.answers[0].results
     return not rounds.can_evict and all(r.status is LevelStatus.OPTIMAL for r in results)
 
@@ -128,7 +132,7 @@ def list_candidates(attempt: Attempt, rounds: Rounds) -> list[Candidate]:
         return [Candidate(first, first.answers[0])]
     candidates = list_searched(rounds)
     best = rounds.cleared or first
-    # Where pods may be evicted the pipeline proposes a plan, however little time is left.
+    # If pods may be evicted, the pipeline proposes a plan even if no time is left.
     if not _is_best(best, can_evict=rounds.can_evict) and (
         rounds.can_evict or session.clock.has_time
     ):
@@ -137,22 +141,22 @@ def list_candidates(attempt: Attempt, rounds: Rounds) -> list[Candidate]:
 
 
 def list_searched(rounds: Rounds) -> list[Candidate]:
-    """Return the plans of rounds: those of the solver, and those with which it began."""
+    """Return the plans of rounds: the solver's solutions and the greedy solutions."""
     candidates: list[Candidate] = []
     for each in (rounds.cleared, rounds.first, rounds.joint):
         if each is None:
             continue
-        # Where the solver has kept the pipeline's decisions they compete only once.
+        # If the solver returned the pipeline's decisions, they compete only once.
         distinct = {id(answer.decisions): answer for answer in reversed(each.answers)}
         candidates += [Candidate(each, answer) for answer in reversed(distinct.values())]
     return candidates
 
 
 def _is_best(found: Round, *, can_evict: bool) -> bool:
-    """Whether no other candidate can be better on a level over gangs.
+    """Return whether no other candidate can be better on a level over gangs.
 
-    The bounds of a round know nothing of evictions beyond its own: where the policy allows some,
-    only ideals count.
+    Bounds of a round hold only for its own evictions. If the policy allows others, the round must
+    reach the ideals.
     """
     answer = found.answers[0]
     if can_evict:
@@ -166,12 +170,12 @@ def _is_best(found: Round, *, can_evict: bool) -> bool:
 
 
 def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterator[Candidate]:
-    """Yield plans of the pipeline with Volcano's choice of victims, where they beat the best one.
+    """Yield plans of the pipeline with Volcano's choice of victims, if they beat the best one.
 
-    The first one orders gangs by the tiers of the levels, the second by the plugins. The third
-    keeps other gangs off reserved capacity, as a session without a solver does. Gangs whose victims
-    no gang of this policy is entitled to are dropped. The pipeline follows other rules, so this is
-    no defect and counts as no repair.
+    The first pipeline orders gangs by the tiers of the levels, the second by the plugins. The third
+    keeps other gangs off reserved capacity, as a session without a solver does. Gangs that evict
+    pods without being entitled to them are dropped. The pipeline chooses victims by other rules, so
+    this is no defect and does not count as a repair.
     """
     session = attempt.session
     before = first.answers[-1].decisions
@@ -197,7 +201,7 @@ def _list_pipelines(attempt: Attempt, first: Round) -> Iterator[EvictingPipeline
     """Yield the pipelines with evictions: by the tiers of the levels, and by plugins alone."""
     session, problem = attempt.session, first.problem
     is_gated = any(gang.phase is GangPhase.PENDING for gang in problem.snapshot.gangs)
-    # Without victims the order of tiers gives the plan of the first round.
+    # Without victims, the pipeline by tiers gives the same plan as the first round.
     if first.evicting is not None and (is_gated or len(running_tasks(problem))):
         yield first.evicting
     yield pipeline_with_evictions(attempt, problem, first.tiers, None)

@@ -1,7 +1,7 @@
-"""One session: a snapshot and a policy in, a verified plan out.
+"""One session: it turns a snapshot and a policy into a verified plan.
 
-The live scheduler, the offline solver and every study make the same call. They differ in the source
-of the snapshot and in the binder of the plan.
+The live scheduler, the offline solver and every study make the same call. They differ in where the
+snapshot comes from and in how the plan is carried out.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["NOTHING", "UNEXPLAINED", "Judgement", "Report", "SessionContext", "Trace"]
 
 _MAX_ATTEMPTS = 4
-"""How often a session decides. If no plan passes, the next attempt leaves out custom actions first,
-then the gangs that rules of custom plugins refuse."""
+"""Maximum number of attempts of a session. If the verifier rejects every plan, the next attempt
+drops custom actions first, then the gangs that rules of custom plugins reject."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ class Trace:
     Attributes
     ----------
     seconds
-        Wall time by phase: shuffle, reserve, compile, greedy, solve, verify, explain.
+        Wall time by phase: shuffle, reserve, compile, greedy, solve, verify, explain and so on.
     violations
-        Rules that plans broke before one was accepted; empty in a healthy scheduler.
+        Violations of the plans that were rejected; empty in a healthy scheduler.
     kept_at
-        Where the last refused plan and its snapshot were put.
+        Where the last rejected plan and its snapshot are stored.
     repairs
-        Refused plans that competed again without the gangs at fault.
+        Rejected plans that competed again without the gangs at fault.
     faults
         Failures of custom plugins and of extenders.
     answers
-        Requests to extenders and their replies, as a snapshot holds them.
+        Calls to extenders and their replies, in the form of a snapshot.
     num_cut_searches
-        Searches for devices without a result, by the limit that ended them.
+        Number of device searches that ended without a result, by the limit that ended them.
     progress, incumbents
         Values and bounds over time, and the solution of each search; empty without a watch.
 
@@ -84,10 +84,10 @@ class Trace:
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of a session: the plan, and the problem that the next one builds on.
+    """The outcome of a session: the plan, and the problem that the next session reuses.
 
-    `flaws` are contradictions between objects, `opened` the tasks without a node whose gates their
-    queues open.
+    `flaws` are contradictions between objects. `opened` are the keys of tasks without a node whose
+    gates open, because their queues admit them.
     """
 
     plan: Plan
@@ -100,7 +100,7 @@ class Report:
 def run_session(
     snapshot: Snapshot, policy: Policy, context: SessionContext, previous: Problem | None = None
 ) -> Report:
-    """Decide what to do about a snapshot.
+    """Return the plan for a snapshot, with a trace of the session.
 
     Parameters
     ----------
@@ -152,10 +152,10 @@ def run_session(
 def expected_starts(
     snapshot: Snapshot, policy: Policy, keys: Collection[str]
 ) -> dict[str, CapacityReservation]:
-    """Return when waiting gangs could start if no others came, by key.
+    """Return, by key, reservations with the times at which waiting gangs could start.
 
-    Running pods are taken to end at the times that their manifests give. A reservation `is_open`
-    where some pod in the way gives none.
+    The prediction assumes that no further gangs arrive, and that running pods end as their
+    manifests say. A reservation `is_open` if a pod that has to end first does not say when.
     """
     session = normalise(snapshot, policy, SessionContext())
     return expected(session.snapshot, session.policy, keys)
@@ -163,16 +163,16 @@ def expected_starts(
 
 @dataclass(frozen=True)
 class Judgement:
-    """The value of actions on a snapshot, from any source.
+    """The value of actions on a snapshot, wherever the actions come from.
 
     Attributes
     ----------
     levels
-        As in a certificate; their bounds are ideals, for nothing is solved.
+        Levels as in a certificate. Nothing is solved, so their bounds are ideals.
     violations
         Rules that the actions break.
     explain_pending
-        Returns why gangs wait that have tasks left, by key.
+        Returns why gangs with pending tasks wait, by key.
 
     """
 
@@ -182,9 +182,9 @@ class Judgement:
 
 
 def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Judgement:
-    """Prove actions against every hard rule and work out their value on every level.
+    """Verify actions against every hard rule and compute their value on every level.
 
-    Nothing is solved, and nothing of what the actions were found with is used. Gangs that borrow
+    Nothing is solved, and only the snapshot, the policy and the actions count. Gangs that borrow
     count on the levels `lent`, not as admitted.
 
     Raises
@@ -194,7 +194,7 @@ def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action])
 
     """
     if any(isinstance(a, Evict) and a.to for a in actions):
-        raise ValueError("a pod that moves to another node can not be judged")
+        raise ValueError("actions that move a pod to another node can not be judged")
     session = normalise(snapshot, policy, SessionContext())
     reserved = reserve(session.snapshot, session.policy, None, is_ordered=session.is_optimised)
     attempt = Attempt(session, reserved.snapshot, reserved)
@@ -212,9 +212,9 @@ def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action])
 
 
 def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ...]]:
-    """Return keys of the gangs that wait, by queue, in the queue order of the next session.
+    """Return the keys of waiting gangs, by queue, in the queue order of the next session.
 
-    Gangs of which nothing runs, whether their pods are created yet or not. Queue order is not start
+    These are gangs without running tasks, whether or not their pods exist. Queue order is not start
     order: a smaller gang may fit first.
     """
     session = normalise(snapshot, policy, SessionContext())
@@ -229,7 +229,7 @@ def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ..
 
 
 def _is_waiting(gang: Gang) -> bool:
-    """Whether no task of a gang runs, and some task of it should."""
+    """Return whether a gang has pending tasks, or waits for its pods, and no task of it runs."""
     if any(task.status.counts_as_ready for task in gang.tasks):
         return False
     if gang.tasks:

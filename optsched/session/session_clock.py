@@ -1,4 +1,4 @@
-"""The wall time of one session: seconds by phase, and the rest for its searches."""
+"""The wall time of one session: seconds by phase, and the time that is left for searches."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 LEAST_SHORTER_MS, LEAST_SHORTER_S = 400, 0.4
-"""The least budget, and the least deterministic time, of searches that come before longer ones."""
+"""The least budget, and the least deterministic time, of the shorter searches that come first."""
 
 
 class SessionClock:
-    """Measures phases and limits searches; without a clock nothing is limited by time.
+    """Measures phases and limits searches; without a clock, time limits nothing.
 
     Parameters
     ----------
     clock
-        None where no clock may be read: every phase then takes 0 seconds.
+        None if no clock may be read; then every phase takes 0 seconds.
     limits
-        The limits of one search before the session begins.
+        The limits of one search as they are given to the session.
     period_ms
         Wall time in which the session aims to end; None for no such aim.
 
@@ -58,7 +58,10 @@ class SessionClock:
 
     @contextmanager
     def measure_aside(self, phase: str) -> Iterator[None]:
-        """Learn how long a phase takes from a block that the time of another one includes."""
+        """Record how long a block takes as time of a phase, without adding it to the phase.
+
+        The time of the enclosing phase already includes the block.
+        """
         begun_s = self._now_s()
         try:
             yield
@@ -71,7 +74,7 @@ class SessionClock:
 
     @property
     def elapsed_s(self) -> Callable[[], float] | None:
-        """Returns the seconds since the session began; None without a clock."""
+        """A function that returns the seconds since the session began; None without a clock."""
         return None if self._clock is None else lambda: self._now_s() - self._begun_s
 
     def _elapsed_ms(self) -> int | None:
@@ -84,7 +87,10 @@ class SessionClock:
         return elapsed_ms is not None and period_ms is not None and elapsed_ms >= period_ms
 
     def deadline(self) -> Callable[[], bool]:
-        """Return a check whether the period and a budget have passed, and a budget from now on."""
+        """Return a function that checks whether a pipeline that starts now runs too long.
+
+        It does once a budget has passed after the end of the period, or after now if that is later.
+        """
         elapsed_ms, period_ms = self._elapsed_ms(), self._period_ms
         budget_ms = self.limits.budget_ms
         if elapsed_ms is None or period_ms is None or budget_ms is None:
@@ -94,11 +100,11 @@ class SessionClock:
 
     @cached_property
     def _lead_ms(self) -> int:
-        """The time before the first search; verifying and explaining take about as long."""
+        """The time before the first search; verifying and explaining a plan take about as long."""
         return self._elapsed_ms() or 0
 
     def _remaining_ms(self) -> int | None:
-        """Return what is left of the period, less the time to verify and explain the plan."""
+        """Return the rest of the period, minus the time to verify and explain the plan."""
         elapsed_ms = self._elapsed_ms()
         if elapsed_ms is None or self._period_ms is None:
             return None
@@ -108,8 +114,8 @@ class SessionClock:
     def limits(self) -> Limits:
         """The limits of one search; fixed when they are first read.
 
-        All searches together may take two budgets. Where the period is too short for that, each
-        search gets less, but at least half its budget: without searches no gang could preempt.
+        All searches together may take two budgets. If the period is too short for that, each search
+        gets less, but at least half its budget: without searches, no gang could preempt.
         """
         limits, lead_ms = self._given_limits, self._lead_ms
         if limits.budget_ms is None or self._clock is None or self._period_ms is None:
@@ -119,10 +125,10 @@ class SessionClock:
 
     @property
     def shorter_limits(self) -> tuple[Limits, ...]:
-        """The limits of the searches before those of the whole budget, the smallest first.
+        """The limits of the shorter searches before those with the whole budget, smallest first.
 
-        Each is a tenth of the next one, and at least `LEAST_SHORTER_MS`, or `LEAST_SHORTER_S` where
-        no clock is read. None once something was searched.
+        Each is a tenth of the next one, and at least `LEAST_SHORTER_MS`, or `LEAST_SHORTER_S` of
+        work if no clock is read. Empty once a search has run.
         """
         limits = self._given_limits
         found: list[Limits] = []
@@ -137,11 +143,11 @@ class SessionClock:
         return tuple(found)
 
     def begin_shorter(self, limits: Limits) -> SessionClock:
-        """Return a clock for searches with other limits, which begin now."""
+        """Return a clock for searches with other limits that start now."""
         return SessionClock(self._clock, limits, None)
 
     def add(self, shorter: SessionClock) -> None:
-        """Add the time that shorter searches took, and take their budget off the one of this."""
+        """Add the time that shorter searches took, and subtract their budget from this one."""
         for phase, seconds in shorter.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
         budget_ms, taken_ms = self._given_limits.budget_ms, shorter.limits.budget_ms
@@ -149,10 +155,10 @@ class SessionClock:
             self._given_limits = replace(self._given_limits, budget_ms=budget_ms - taken_ms)
 
     def placement_limits(self, kept_ms: int) -> Limits:
-        """Return the limits of a search for placements: the rest, but `least_placement_ms`.
+        """Return the limits of a search for placements: the time left, or `least_placement_ms`.
 
-        A search after the first one is to end while the plan can still be verified in the period.
-        `kept_ms` is kept for the searches that follow.
+        A search after the first one has to leave time to verify the plan in the period. `kept_ms`
+        is kept for later searches.
         """
         limits, left_ms, remaining_ms = self.limits, self.left_ms(kept_ms), self._remaining_ms()
         if left_ms is None or limits.budget_ms is None:
@@ -169,13 +175,13 @@ class SessionClock:
 
     @property
     def joint_budget_ms(self) -> int | None:
-        """Half a budget: the time of the search for victims of all gangs together."""
+        """Half a budget: the time of the joint search for victims of all gangs."""
         budget_ms = self.limits.budget_ms
         return None if budget_ms is None else budget_ms // 2
 
     @property
     def lending_limits(self) -> Limits | None:
-        """The limits of a search for loans: a quarter of the budget; None where no time is left."""
+        """The limits of a search for loans: a quarter of the budget; None if no time is left."""
         budget_ms, left_ms = self.limits.budget_ms, self.left_ms()
         if self.is_late:
             return None
@@ -186,9 +192,9 @@ class SessionClock:
         return replace(self.limits, budget_ms=budget_ms)
 
     def left_ms(self, kept_ms: int = 0) -> int | None:
-        """Return the wall time that searches have left: two budgets for all of a session.
+        """Return the wall time that is left for searches, of two budgets for all searches.
 
-        `kept_ms` is what the next search leaves to those that follow.
+        `kept_ms` is subtracted for later searches. None if time limits nothing.
         """
         if self.limits.budget_ms is None or self._clock is None:
             return None
@@ -199,9 +205,10 @@ class SessionClock:
 
     @property
     def has_time(self) -> bool:
-        """Whether searches have left enough time for one more plan of the greedy pipeline.
+        """Whether there is time for one more plan of the greedy pipeline.
 
-        It may take as long as the longest one, and the plan is to be verified in the period.
+        It may take as long as the longest one so far, and must leave time to verify the plan in the
+        period.
         """
         remaining_ms = self._remaining_ms()
         greedy_ms = int(self._longest_s.get("greedy", 0.0) * 1000)
@@ -214,7 +221,7 @@ class SessionClock:
 
 
 def _shorten(limits: Limits) -> Limits:
-    """Return a tenth of the limits: of the budget, or of the work where no clock is read."""
+    """Return a tenth of the limits: of the budget, or of the work if no clock is read."""
     if limits.budget_ms is None:
         return replace(limits, deterministic=limits.deterministic / 10)
     return replace(limits, budget_ms=limits.budget_ms // 10)

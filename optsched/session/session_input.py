@@ -1,4 +1,4 @@
-"""The input of a session: the snapshot normalised, and the policy with its rules connected."""
+"""The input of a session: the normalised snapshot, and the policy with its rules connected."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from optsched.session.guarantees import Unheld
 
 EVICTING = {"preempt": PREEMPT, "gangpreempt": PREEMPT, "reclaim": RECLAIM, "gangreclaim": RECLAIM}
-"""By action of a policy that evicts pods, what it allows where victims are found by the solver."""
+"""By evicting action of a policy, the evictions that it allows in sessions with a solver."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,17 +55,18 @@ class SessionInput:
     Attributes
     ----------
     given
-        The snapshot as it was handed in.
+        The snapshot before normalisation.
     snapshot
-        The same, normalised: without guarantees that exceed the cluster, for example.
+        The normalised snapshot, for example without guarantees that exceed the cluster.
     unheld
         The guarantees that were dropped.
     policy
-        Its rules call the extenders of this session, and their failures become faults.
+        The policy. Its rules call the extenders of this session, and their failures become faults.
     rules
-        For the verifier and for victims: those of the policy, and what guards evictions.
+        The rules for the verifier and for the choice of victims: those of the policy and the guards
+        on evictions.
     left_out
-        Keys of gangs that get nothing, since custom plugins refuse every plan with them.
+        Keys of gangs that get nothing because custom plugins reject every plan with them.
     context, clock, history, faults, extenders
         The dependencies, and the recorders of times, progress, failures and replies.
 
@@ -85,7 +86,7 @@ class SessionInput:
 
     @property
     def is_optimised(self) -> bool:
-        """Whether the policy asks for a solver; the greedy pipeline decides otherwise."""
+        """Whether the policy uses a solver; otherwise the greedy pipeline decides."""
         return self.policy.solver is SolverKind.CPSAT
 
     @property
@@ -100,7 +101,7 @@ class SessionInput:
 
     def without_proposers(self, broken_rule: str) -> SessionInput:
         """Return the input without custom actions, and record that they broke a rule."""
-        message = f"is left out, for no plan with it kept every rule: {broken_rule}"
+        message = f"is left out, as no plan with it kept every rule: {broken_rule}"
         for proposer in self.policy.proposers:
             proposer.object(message, self.faults)
         return replace(self, policy=replace(self.policy, proposers=()))
@@ -160,21 +161,21 @@ def eviction_reach(policy: Policy) -> frozenset[str]:
 def without_gangs(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot for a policy without the plugin `gang`: every task may start alone.
 
-    The minimum of a gang still counts where rules vote on enqueueing it.
+    Votes on enqueueing still use the minimum of a gang.
     """
     gangs = tuple(replace(g, is_loose=True) for g in snapshot.gangs)
     return replace(snapshot, gangs=gangs)
 
 
 def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> Tiers:
-    """Return tiers by the priorities of queues, then of gangs, as far as the policy knows them.
+    """Return tiers by the priorities of queues, then of gangs, if the policy uses these.
 
-    Gangs that keep the cluster alive precede both.
+    With `conformance`, system gangs precede all others.
 
     Parameters
     ----------
     heads
-        Gangs that have waited for too long and whose turn has come.
+        Gangs that have waited for too long and whose reservation starts now.
 
     """
     knows = policy.rules.find_rule("priority") is not None
@@ -197,9 +198,9 @@ def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> T
 
 
 def with_verdicts(snapshot: Snapshot) -> Snapshot:
-    """The snapshot without requests whose selectors cost too much for one session.
+    """Return the snapshot with device selectors evaluated; costly requests are postponed.
 
-    The very same where none is.
+    Returns the same snapshot if nothing changes.
     """
     devices = snapshot.devices
     if not devices.on_node and not devices.elsewhere:
@@ -209,7 +210,7 @@ def with_verdicts(snapshot: Snapshot) -> Snapshot:
 
 
 def _pending_device_needs(snapshot: Snapshot) -> Iterator[tuple[str, DeviceNeed]]:
-    """Unallocated requests of claims of pods, with their namespaces, each once."""
+    """Yield (namespace, request) of the unallocated device requests of pods and their claims."""
     claims = snapshot.devices.claims
     seen: set[tuple[str, object]] = set()
     for gang in snapshot.gangs:
@@ -228,9 +229,9 @@ def _pending_device_needs(snapshot: Snapshot) -> Iterator[tuple[str, DeviceNeed]
 
 
 def with_exclusive(snapshot: Snapshot, rules: Iterable[Rule]) -> Snapshot:
-    """The snapshot with notes on tasks that have labels of `DeviceShare.exclusive`.
+    """Return the snapshot with exclusion groups as annotations of tasks (`DeviceShare.exclusive`).
 
-    The very same snapshot where no rule names labels.
+    Returns the same snapshot if no rule defines exclusion groups.
     """
     rule = next((r for r in rules if isinstance(r, DeviceShare) and r.exclusive), None)
     if rule is None:
@@ -258,9 +259,9 @@ def _noted(task: Task, note: str) -> Task:
 
 
 def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
-    """The snapshot in which shapes of pending tasks name the data that rules score.
+    """Return the snapshot in which shapes of pending tasks contain the data that rules score.
 
-    The very same snapshot where no task needs data, or where all nodes are equal.
+    Returns the same snapshot if no task needs data, or if all nodes hold the same data.
     """
     rules = list(scoring)
     images = any(isinstance(r, NodeOrder) and r.image_locality for r in rules)
@@ -288,14 +289,23 @@ def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
 
 
 class _Known(NamedTuple):
-    """Names that some nodes hold, and those of them that not all do."""
+    """Names of images or data sets.
+
+    Attributes
+    ----------
+    held
+        The names that some nodes hold.
+    telling
+        The names that some, but not all, nodes hold.
+
+    """
 
     held: frozenset[str]
     telling: frozenset[str]
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], num_nodes: int) -> _Known:
-        """From the numbers of nodes that hold each."""
+        """Return the names, given how many nodes hold each."""
         telling = frozenset(name for name, number in counts.items() if number < num_nodes)
         return cls(frozenset(counts), telling)
 

@@ -1,10 +1,9 @@
-"""Whether a snapshot asks anything that the last session has not answered.
+"""Checks whether a snapshot would lead to another plan than the last session's snapshot.
 
-A session that bound nothing leaves the cluster as it was, so the same question would get the same
-answer. Changes that raise no new question: that bound tasks have begun to run, the recent usage of
-queues, which changes with every second, and the time, unless a gang has waited past the limit after
-which it comes first. Everything else counts as new, also lost capacity: it may satisfy a rule that
-compares pods.
+A session that binds and evicts nothing leaves the cluster unchanged, so the next session would
+decide the same. Three changes do not matter: bound tasks that have started to run, the recent usage
+of queues, and the time (until a gang has waited so long that it comes first). Every other change
+requires a new decision. Even lost capacity does, as it may satisfy a rule that compares pods.
 """
 
 from __future__ import annotations
@@ -28,27 +27,33 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 AT_LATEST_MS: Final = 60_000
-"""A proved answer is asked for again after this, should anything depend on time in its own way."""
+"""Time after which a proved decision is repeated, in case a rule depends on the time."""
 
 SOON_MS: Final = 5_000
-"""The same for an answer that is not proved, after the first time; twice as long after each."""
+"""Time after which an unproved decision is first repeated; it doubles with each repetition."""
 
 MOST_TIMES: Final = 4
-"""How many times the budget a session gets that repeats a question."""
+"""The largest multiple of the budget that a session gets to repeat a decision."""
 
 OTHERS_MS: Final = 1_000
-"""The same with an external service, whose replies may change without notice."""
+"""Time after which a decision is repeated that used replies of an external service.
+
+Its replies may change without notice.
+"""
 
 _PARTS: Final = tuple(
     part.name
     for part in fields(Snapshot)
     if part.name not in ("taken_ms", "usage", "nodes", "gangs")
 )
-"""What is compared unchanged."""
+"""Names of the parts of a snapshot that must be equal."""
 
 
 def leads_to_same_plan(before: Snapshot, now: Snapshot) -> bool:
-    """Whether both snapshots, but for their time, lead every policy to the same plan."""
+    """Return whether two snapshots lead to the same plan, whatever the policy.
+
+    Their times are not compared.
+    """
     return (
         all(getattr(before, part) == getattr(now, part) for part in _PARTS)
         and _are_equivalent(before.nodes, now.nodes, _is_same_node)
@@ -81,35 +86,34 @@ def _is_same_task(before: Task, now: Task) -> bool:
 
 
 def _settled(task: Task) -> Task:
-    """The task, running if it is bound: no rule tells the two apart."""
+    """Return the task, as running if it is bound: no rule distinguishes the two."""
     if task.status is not TaskStatus.BOUND:
         return task
     return replace(task, status=TaskStatus.RUNNING)
 
 
 def changes_nothing(plan: Plan) -> bool:
-    """Whether a plan leaves pods where they are."""
+    """Return whether a plan neither binds nor evicts pods."""
     return not any(isinstance(action, Allocate | Evict) for action in plan.actions)
 
 
 def next_turn_ms(waiting: Iterable[Gang], now_ms: int, starvation_after_ms: int) -> int | None:
-    """When the next of some gangs will have waited past its limit."""
+    """Return when the next of some gangs will have waited for too long; None if none will."""
     turns = (gang.waiting_since_ms + starvation_after_ms for gang in waiting)
     return min((turn for turn in turns if turn > now_ms), default=None)
 
 
 def ask_again_ms(plan: Plan, times: int) -> int:
-    """How long an answer may stand that was the same so many times."""
+    """Return how long a plan may stand that has been the same `times` times in a row."""
     if plan.certificate.is_proved:
         return AT_LATEST_MS
     return min(AT_LATEST_MS, SOON_MS << min(times, 10))
 
 
 def limits_for(solve_ms: int, repeats: int) -> Limits:
-    """The limits of a session that repeats an unproved decision for the `repeats`-th time.
+    """Return the limits of a session that repeats an unproved decision for the `repeats`-th time.
 
-    Nothing else waits for a decision, so it gets more time, begins its search elsewhere and uses a
-    second engine.
+    The cluster has not changed, so the session gets more time, another seed and a second engine.
     """
     if not repeats:
         return Limits(budget_ms=solve_ms)
@@ -118,5 +122,5 @@ def limits_for(solve_ms: int, repeats: int) -> Limits:
 
 
 def period_for(period_s: float, limits: Limits) -> int:
-    """Milliseconds in which a session aims to end: its period, or two and a half budgets."""
+    """Return the milliseconds in which a session aims to end: its period, at least 2.5 budgets."""
     return max(int(period_s * 1000), 5 * (limits.budget_ms or 0) // 2)

@@ -1,4 +1,4 @@
-"""The settings of a solve outside of a live cluster: the policy's solver, and its limits."""
+"""The settings of a solve outside a live cluster: the policy's solver, and its limits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 DEFAULT_SECONDS: Final = 10.0
-"""The time of a solve by the clock unless another is given."""
+"""The default time limit of a solve that uses a clock."""
 
 
 ENGINES: Final = 2
-"""Offline, where no bind waits, a second engine may prove what the first one could not."""
+"""Number of engines offline: no bind waits, so a second engine may try what the first left open."""
 
 
 def limits_of(
@@ -31,7 +31,7 @@ def limits_of(
     seed: int = 0,
     gap: float | None = None,
 ) -> Limits:
-    """The limits of a solve; with a gap no more than it takes to reach it."""
+    """Return the limits of a solve; with a gap, levels end once they are within it."""
     work = policy.budgets.deterministic_s
     if deterministic:
         work = seconds or work
@@ -45,9 +45,9 @@ def limits_of(
 def solver_of(
     policy: Policy, is_stopped: Callable[[], bool] | None = None
 ) -> Iterator[WorkerProcess | None]:
-    """A worker that is ready to solve; None for policies without a solver.
+    """Yield a worker process that is ready to solve; None for policies without a solver.
 
-    Its solves end with their results so far once `is_stopped` is true.
+    Once `is_stopped` returns true, its solves end with the best solution so far.
     """
     if policy.solver is SolverKind.NONE:
         yield None

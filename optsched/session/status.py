@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GangStatus:
-    """Phase, counts and the reason for waiting; None when the gang does not wait."""
+    """Phase and task counts of a gang, and why it waits (None if it does not)."""
 
     phase: GangPhase
     running: int
@@ -27,7 +27,7 @@ class GangStatus:
 
 
 def plan_by_gang(plan: Plan) -> tuple[dict[str, int], frozenset[str]]:
-    """Tasks allocated by gang, and the gangs that are enqueued."""
+    """Return the number of allocated tasks by gang, and the keys of the enqueued gangs."""
     allocated: dict[str, int] = {}
     for action in plan.actions:
         if isinstance(action, Allocate):
@@ -36,25 +36,25 @@ def plan_by_gang(plan: Plan) -> tuple[dict[str, int], frozenset[str]]:
 
 
 def gang_status(gang: Gang, reason: Reason | None, allocated: int, enqueued: bool) -> GangStatus:
-    """The status of a gang after a plan that places so many of its tasks.
+    """Return the status of a gang after a plan.
 
     Parameters
     ----------
     gang
-        As the session saw it.
+        The gang in the snapshot of the session.
     reason
-        Why tasks of it still wait.
+        Why tasks of the gang still wait.
     allocated
-        Tasks that the plan binds.
+        Number of tasks that the plan binds.
     enqueued
-        Whether the plan enqueues it.
+        Whether the plan enqueues the gang.
 
     """
     count = dict.fromkeys(TaskStatus, 0)
     for task in gang.tasks:
         count[task.status] += 1
     done = count[TaskStatus.SUCCEEDED] + count[TaskStatus.FAILED]
-    # A pod that terminates still holds its node: a rolling restart is no loss of the gang.
+    # A terminating pod still holds its node, so a rolling restart does not change the phase.
     leaving = sum(task.status is TaskStatus.RELEASING and bool(task.node) for task in gang.tasks)
     there = count[TaskStatus.BOUND] + count[TaskStatus.RUNNING] + leaving + done + allocated
     phase = _phase(gang, there, count[TaskStatus.RUNNING], done, enqueued)

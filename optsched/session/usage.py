@@ -1,6 +1,6 @@
-"""Keeps the usage of queues from one session to the next, where a policy reads it.
+"""Tracks the past usage of queues across sessions, for policies that read it.
 
-Neither I/O nor a clock: snapshots have their times, and get the usage of that time.
+The module does no I/O and reads no clock: every snapshot has a time and gets the usage as of then.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Snapshot
 
 WRITTEN_EVERY_MS: Final = 30_000
-"""How often what a queue has used is written down at most."""
+"""The shortest time between two writes of a queue's usage."""
 
 MATTERS: Final = 0.01
-"""The relative difference from the written, faded usage above which it is written again."""
+"""The usage is written if it differs from the decayed written usage by more than this fraction."""
 
 
 class UsageKeeper:
-    """The usage of queues by name; what they hold counts until the next snapshot."""
+    """The usage of queues by name.
+
+    Between two snapshots, queues count as holding what they held in the earlier one.
+    """
 
     def __init__(self) -> None:
         self._half_life_ms = 0
@@ -34,10 +37,10 @@ class UsageKeeper:
         self._shares: dict[str, tuple[Gang, dict[str, int]]] = {}
 
     def noted(self, snapshot: Snapshot, half_life_ms: int) -> Snapshot:
-        """The snapshot with the usage of queues until then; unchanged without a half-life.
+        """Return the snapshot with the usage of queues until then; unchanged without a half-life.
 
-        The usage in the snapshot counts for queues of which nothing is known yet. Since it was
-        written they are taken to have held their present amounts.
+        For queues that are not tracked yet, the usage in the snapshot counts. They count as having
+        held their current amounts since it was written.
         """
         if not half_life_ms:
             self._usage.clear()
@@ -61,7 +64,7 @@ class UsageKeeper:
         return replace(snapshot, usage=dict(self._usage))
 
     def _usage_by_queue(self, snapshot: Snapshot) -> dict[str, dict[str, int]]:
-        """The use of each queue's own tasks; gangs that did not change are not counted again."""
+        """Return the use of each queue's own gangs; unchanged gangs are not summed up again."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in snapshot.queues}
         before, self._shares = self._shares, {}
         for gang in snapshot.gangs:
@@ -73,9 +76,9 @@ class UsageKeeper:
         return held
 
     def to_write(self, now_ms: int, *, once_settled: bool = False) -> Iterator[tuple[str, Usage]]:
-        """Usage to write now, which counts as written from then on.
+        """Yield the (queue, usage) pairs to write now; they count as written from then on.
 
-        `once_settled`: whatever the difference, since there is no later chance.
+        With `once_settled`, the shortest time between two writes does not apply.
         """
         for name, usage in self._usage.items():
             usage_now = usage.advanced(self._held[name], now_ms, self._half_life_ms)
@@ -91,7 +94,7 @@ class UsageKeeper:
 
 
 def _share(gang: Gang) -> dict[str, int]:
-    """The use of the tasks of a gang."""
+    """Return the use of the tasks of a gang."""
     holding = (t.shape.request for t in gang.tasks if t.status.counts_for_queue)
     return dict(total(holding))
 

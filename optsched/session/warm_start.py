@@ -1,6 +1,6 @@
 """Warm starts: placements that an earlier search has found for pods that still wait.
 
-A warm start is a value. The same snapshot, policy, limits and warm start give the same plan.
+A warm start is a plain value: equal snapshots, policies, limits and warm starts give equal plans.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
     from optsched.solver.portfolio import Answer
 
 EARLIER = "an earlier search"
-"""The engine of decisions that a warm start led to."""
+"""The engine of decisions that come from a warm start."""
 
 LEAST_MS = 100
-"""Budget below which nothing is searched between sessions."""
+"""The smallest budget of a search between sessions."""
 
 KEPT_MS = 50
-"""The part of the time between sessions without a search, so that the next one begins in time."""
+"""Time between sessions that is kept free of searches, so that the next session begins in time."""
 
 MOST_ACTIONS = 20
-"""The most actions of a plan with which searching continues before they are carried out."""
+"""The most actions of a plan that allow a search while the actions are carried out."""
 
 FIRST_SEED = 1000
-"""Seed of the first search between sessions, which no session has."""
+"""Seed of the first search between sessions; no session uses it."""
 
 SEARCHES = ("solve", "victims", "consolidation", "bound")
 """Phases of a session that search."""
@@ -63,14 +63,14 @@ _EVICTING = frozenset({"preempt", "gangpreempt", "reclaim", "gangreclaim", CONSO
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Placements with which a search begins.
+    """Placements from which a search starts.
 
     Attributes
     ----------
     gangs
-        Node by key of the task, by key of the gang.
+        By gang key, the node of each task by task key.
     nominated
-        Keys of gangs without a node that wait for terminating pods.
+        Keys of gangs that are not placed but nominated: they wait for terminating pods.
 
     """
 
@@ -79,7 +79,7 @@ class WarmStart:
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Self:
-        """Return the placements of a plan; what is bound by the next session is dropped there."""
+        """Return the placements of a plan; the next session drops those that are bound by then."""
         gangs: dict[str, dict[str, str]] = {}
         for action in plan.actions:
             if isinstance(action, Allocate):
@@ -100,26 +100,27 @@ class WarmStart:
 
 
 def without_evictions(policy: Policy) -> Policy:
-    """Return the policy for a search between sessions, which only looks for placements."""
+    """Return the policy without evictions and moves, for a search between sessions."""
     return replace(policy, actions=tuple(a for a in policy.actions if a not in _EVICTING))
 
 
 def limits_between_sessions(
     plan: Plan, seconds: Mapping[str, float], left_ms: int, repeats: int
 ) -> Limits | None:
-    """Return what a search between sessions may spend; None where it is of no use or too short.
+    """Return the limits of a search between sessions; None if it is useless or too short.
 
-    It is of use where gangs wait, the plan is not proved and binds so little that the scheduler has
-    time. The session around the search takes as long as the last one did without its searches.
+    It is useful if gangs wait, the plan is not proved, and the plan has so few actions that the
+    scheduler has time. The other phases around the search are assumed to take as long as in the
+    last session.
 
     Parameters
     ----------
     plan, seconds
-        Of the last session, by phase.
+        The plan of the last session, and its seconds by phase.
     left_ms
         Wall time until the next session may begin.
     repeats
-        How often in a row the same input changed nothing; the search begins elsewhere each time.
+        How often in a row the same input changed nothing; each repetition uses another seed.
 
     """
     if plan.certificate.is_proved or not plan.pending or len(plan.actions) > MOST_ACTIONS:
@@ -136,21 +137,21 @@ def start_from(
     warm_start: WarmStart,
     greedy: Answer,
 ) -> Answer | None:
-    """Return what still holds of a warm start, filled up greedily, if it beats the greedy answer.
+    """Return what still holds of a warm start, filled up greedily, if it beats the greedy solution.
 
-    A gang is dropped if one of its tasks or nodes is gone, does not wait any more, or lacks idle
-    capacity now; so is one of which the greedy answer is final. Nothing says yet that the answer
-    keeps every rule.
+    A gang is dropped if one of its tasks or nodes does not exist, one of its tasks no longer waits,
+    a node lacks idle capacity, or the greedy decision on the gang is final. The solution has not
+    been verified.
 
     Returns
     -------
     Answer | None
-        None where nothing holds, or where the greedy answer is as good.
+        None if no gang remains, or if the greedy solution is as good.
 
     """
     tiers, levels = goal
     base = greedy.decisions
-    # Other nominations of the greedy answer may stand where the warm start places gangs now.
+    # Nominations of other gangs may conflict with the warm start, so they are not kept.
     is_waiting = [gang.key in warm_start.nominated for gang in problem.snapshot.gangs]
     final = find_nominated_gangs(problem, base) & np.array(is_waiting, np.bool_)
     final[list(greedy.final)] = True
@@ -169,7 +170,7 @@ def start_from(
 
 
 def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: WarmStart) -> I64:
-    """(T,) node of each task of the open gangs that still fit, the most important gangs first."""
+    """Return (T,) the nodes of the tasks of gangs that still fit, placed in order of importance."""
     node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
     index_of = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     is_open = problem.shape_of >= 0
@@ -202,9 +203,9 @@ def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: War
 
 
 def _unused_shares(problem: Problem, rules: RuleSet) -> I64 | None:
-    """Return (Q, R) what queues deserve beyond what they hold; None where no rule caps them.
+    """Return (Q, R) the deserved shares minus what queues hold; None if no rule caps queues.
 
-    A gang beyond that borrows, and loans are decided last.
+    A gang that exceeds this borrows, and loans are decided last.
     """
     if find_shares(rules) is None:
         return None

@@ -86,7 +86,7 @@ def test_queues_that_contradict_are_told_and_the_rest_is_bound(site: Site) -> No
         "are guaranteed 2 cpu; nothing of it is reserved"
     )
     assert await_told(site, "Queue", wide, "CapabilityContradicts") == (
-        f"its capability of 3 cpu is above the 2 cpu of queue {small} above it, which bind"
+        f"its capability of 3 cpu exceeds the 2 cpu of its ancestor {small}, which apply"
     )
     assert await_told(site, "Queue", small, "GuaranteesContradict") == (
         "the queues below it are guaranteed 4 cpu together, more than the 2 cpu that it may have"
@@ -141,7 +141,7 @@ def test_a_budget_that_forbids_everything_is_told_and_the_rest_is_bound(site: Si
     site.gang("innocent", 1)
     site.await_bound("innocent", 1)
     told = await_told(site, "PodDisruptionBudget", "keep", "BudgetForbidsAll", namespace=site.name)
-    assert told == "it allows no disruption now, and gangs wait for room that pods under it hold"
+    assert told == "it allows no disruption now, and gangs wait for resources of pods under it"
     budget = f"; 1 pod that could make room stays because of the disruption budget {site.name}/keep"
     condition = site.await_waits("urgent", "NotEnoughResources", budget)
     assert condition["message"].endswith(budget)

@@ -152,8 +152,8 @@ def test_nodes_whose_device_plugins_say_what_nobody_understands(solver: str) -> 
                 Queue("q", parent="o", **amounts(capability=3)),
             ],
             [
-                "CapabilityContradicts: its capability of 3 cpu is above the 2 cpu of queue p "
-                "above it, which bind"
+                "CapabilityContradicts: its capability of 3 cpu exceeds the 2 cpu of its ancestor "
+                "p, which apply"
             ],
         ),
     ],
@@ -205,7 +205,7 @@ RACKS = Topology(
 )
 CIRCLE = (
     "HyperNode r1: InvalidHyperNode: spec.members[0]: s is above itself: members form a circle: "
-    "what is named does not count"
+    "these entries are ignored"
 )
 
 
@@ -217,7 +217,7 @@ def asking(request: Request | None, **more: object) -> Gang:
 @pytest.mark.parametrize(
     ("tier", "meaning"),
     [
-        (2, "it is taken for tier 1"),
+        (2, "it counts as tier 1"),
         (4, "every node is allowed"),
         (9, "every node is allowed"),
     ],
@@ -283,9 +283,9 @@ def test_the_first_gang_is_told_where_no_plugin_looks_at_the_network(solver: str
     inner = gang("b", ("w", 1, shape(1)), uid="b", sub_groups=(rule,))
     report = run_session(cluster(NODES, [wishes, inner, asking(Request())]), policy, SOLVING)
     assert flaws(report) == [
-        "PodGroup ns/asks: TopologyNotRead: it has to stay together in the network, but the policy "
-        "lacks the plugin network-topology-aware: this gang, and any other that asks for it, may "
-        "go anywhere"
+        "PodGroup ns/asks: TopologyNotRead: it has a hard network topology, but the policy lacks "
+        "the plugin network-topology-aware: this gang and all others with one may be placed "
+        "anywhere"
     ]
     assert len(report.plan.binds) == 4
 
@@ -316,7 +316,7 @@ def test_budgets_that_forbid_everything_are_named(solver: str, queue: str, prior
     report = decide(replace(snapshot, budgets=(KEEP,)), solver)
     assert flaws(report) == [
         "PodDisruptionBudget ns/keep: BudgetForbidsAll: it allows no disruption now, and gangs "
-        "wait for room that pods under it hold"
+        "wait for resources of pods under it"
     ]
     told = str(report.plan.pending["ns/wants"])
     assert told.startswith("NotEnoughResources: ")
