@@ -34,7 +34,7 @@ _ZERO_FIRST = re.compile(r"[-+]?0[0-9]+")
 
 
 def kind_of(node: Node) -> str:
-    """Return the type of a value, or a scalar itself, as words for a message."""
+    """Return words for a message that describe a value: its type, or a scalar itself."""
     if node.value is None:
         return "empty" if not node.text else node.text
     if isinstance(node.value, tuple):
@@ -116,7 +116,7 @@ def duration_of(node: Node, findings: Findings, least_ms: int = 1) -> int | None
 
 
 def _with_unit(node: Node) -> str:
-    """Return the duration that a bare number likely means."""
+    """Return the duration that a number without a unit likely means, or an empty text."""
     if isinstance(node.value, bool) or not isinstance(node.value, int) or node.value <= 0:
         return ""
     return f"{node.value}ms" if node.value >= 100 else f"{node.value}s"

@@ -208,13 +208,13 @@ class Catalogue:
         return (*self.actions, *self.action_entries)
 
     def find_plugin(self, name: str) -> Plugin | str | None:
-        """Return the plugin of a name: its load error if it fails to load, None if unknown."""
+        """Return the plugin with a name, its error if it fails to load, or None if unknown."""
         if name in self.plugins:
             return self.plugins[name]
         return _of_entry(self.entries[name], self.plugins) if name in self.entries else None
 
     def find_action(self, name: str) -> Action | str | None:
-        """Return the action of a name: its load error if it fails to load, None if unknown."""
+        """Return the action with a name, its error if it fails to load, or None if unknown."""
         if name in self.actions:
             return self.actions[name]
         if name not in self.action_entries:
@@ -311,7 +311,7 @@ def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
 
 
 def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] | None:
-    """Return the first problem of a custom plugin and a likely correction; None without one."""
+    """Return the first problem of a custom plugin and a likely correction, or None without one."""
     if plugin is None:
         return f"defines no {SYMBOL}; {_ACCEPTED}", ""
     if not isinstance(plugin, Plugin):
@@ -321,7 +321,7 @@ def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] 
 
 
 def _wrong_with_action(action: object, taken: Mapping[str, Action]) -> tuple[str, str] | None:
-    """Return the first problem of a custom action and a likely correction; None without one."""
+    """Return the first problem of a custom action and a likely correction, or None without one."""
     if not isinstance(action, Action):
         return f"{ACTION_SYMBOL} is of type {type(action).__name__}; {_ACCEPTED_ACTION}", ""
     texts = (*_wrong_words(action), *_wrong_action_name(action.name, taken))
@@ -425,7 +425,7 @@ def _line_diagnostic(path: str, text: str, line: int, message: str, likely: str 
 def _drop_duplicates(
     entries: Sequence[Entry], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
 ) -> tuple[dict[str, Entry], tuple[Problem, ...]]:
-    """Return entry points with unused names, by name, and a warning for each other one."""
+    """Return the entry points by name, and a warning for each one whose name is taken."""
     hidden = (_hidden(e, found[e.name], group) for e in entries if e.name in found)
     return {e.name: e for e in entries if e.name not in found}, tuple(hidden)
 

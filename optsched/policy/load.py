@@ -68,8 +68,8 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
     Parameters
     ----------
     name_or_path
-        The name of a shipped model, or the path of a file in either format: our own models, or
-        Volcano's scheduler configuration. A shipped model's name wins over a file of the same name;
+        The name of a shipped model, or the path of a file in either format: the project's models,
+        or Volcano's scheduler configuration. A shipped model's name wins over a file of the same name;
         write `./NAME` for the file.
     read
         Returns the text of a file. Its errors for files that can not be read (OSError,
@@ -164,7 +164,7 @@ def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> 
 
 
 def _read_word(root: Node, name: str) -> str | None:
-    """Return the text of a field of the document; None where the document lacks the field."""
+    """Return the text of a field of the document, or None where the document lacks the field."""
     if root.value is None or isinstance(root.value, bool | int | float | str | tuple):
         return None
     return root.value[name].node.text if name in root.value else None

@@ -148,7 +148,7 @@ class _Source:
         return Spot(self.file, line + 1, column + 1, path, self.lines[line])
 
     def spot_at(self, text: str, index: int) -> Spot:
-        """Return the place of a character of the text."""
+        """Return the place of the character at an index of the text."""
         before = _BREAK.split(text[:index])
         return self.spot(len(before) - 1, len(before[-1]))
 

@@ -73,11 +73,11 @@ class TierPlugin:
     arguments: tuple[tuple[str, Value], ...] = ()
     faces: frozenset[Face] = DEFAULT_FACES
     plugin: Plugin | None = None
-    """The plugin itself if it is custom; None for a built-in plugin."""
+    """The plugin itself if it is custom, or None for a built-in plugin."""
 
     @property
     def resolved(self) -> Plugin:
-        """The plugin of this name."""
+        """The plugin with this name."""
         return self.plugin or PLUGINS[self.name]
 
 

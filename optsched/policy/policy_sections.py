@@ -410,7 +410,7 @@ def derive_levels(tiers: Iterable[Sequence[TierPlugin]]) -> tuple[str, ...]:
 
 
 def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
-    """Return whether one of the plugins that a level needs is present and switched on for it."""
+    """Return whether a plugin that serves a level is present and switched on, if it needs one."""
     if level not in LEVEL_NEEDS:
         return True
     plugins = [plugin for tier in tiers for plugin in tier]

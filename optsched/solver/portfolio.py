@@ -48,7 +48,7 @@ BEST_DIRECT = 400
 Configurations would be exact for such a problem except for node scores."""
 
 MOST_RELAXED = 20_000
-"""The most pairs for node by node where nodes differ too much for configurations to help."""
+"""The most pairs for `DIRECT` if nodes differ too much for configurations to help."""
 
 FEW_ROOMS = 0.25
 """The highest ratio of distinct idle vectors to nodes at which configurations come first."""
@@ -577,7 +577,7 @@ def count_pairs(problem: Problem, rules: RuleSet) -> int:
 
 
 def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
-    """Return gangs (G,) that node classes can not describe fully, and the names of the rules why.
+    """Return gangs (G,) that node classes can not describe fully, and the rules that cause this.
 
     Tasks of such gangs depend on other tasks on their nodes, or have too many domains to choose.
     """

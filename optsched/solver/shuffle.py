@@ -169,7 +169,7 @@ class _Places:
         return True
 
     def _find_emptiest_node(self, uses: I64) -> int | None:
-        """Return the node with the most space; None if the nodes together have too little."""
+        """Return the node with the most space, or None if the nodes together have too little."""
         if (uses > np.maximum(self._space, 0).sum(axis=0)).any():
             return None
         return int(np.argmax(self._space.sum(axis=1)))

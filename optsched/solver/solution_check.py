@@ -66,7 +66,7 @@ def is_solution(model: LevelModel, update: LevelUpdate) -> bool:
 
 
 def _count_supplied_tasks(nodes: Configurations, update: LevelUpdate) -> I64 | None:
-    """Return the tasks (C,) that a solution's configurations supply; None if one is invalid."""
+    """Return the tasks (C,) that a solution's configurations supply, or None if one is invalid."""
     of, tasks, uses = update.use_class, update.use_tasks, update.uses
     num_classes, num_kinds = len(nodes.request), len(nodes.multiplicity)
     number = 0 if uses is None else uses.size

@@ -113,7 +113,7 @@ def _open_queues(problem: Problem, requesting: Bool) -> Bool:
 
 @dataclass(frozen=True, eq=False)
 class MovableGang:
-    """A gang that gives up to its surplus, or moves as a whole.
+    """A gang that gives up tasks up to its surplus, or moves as a whole.
 
     Attributes
     ----------

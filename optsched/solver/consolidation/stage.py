@@ -59,7 +59,7 @@ MOST_MOVABLE = 4000
 """The most running tasks that are considered; the most promising nodes come first."""
 
 _TRIES = 4
-"""How often tasks that could not return are excluded before the search gives up."""
+"""The most attempts at a what-if; each one excludes tasks that could not start again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +266,7 @@ class _PriorityPass:
     # --- what-if ---------------------------------------------------------------------------------
 
     def _build_what_if(self, may: Bool, requesting: Bool, priority: I64) -> WhatIf | None:
-        """Return the what-if in which all movable tasks are pending; None without such tasks."""
+        """Return the what-if in which all movable tasks are pending, or None without such tasks."""
         for _ in range(_TRIES):
             if not may.any():
                 return None

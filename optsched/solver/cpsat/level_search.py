@@ -88,7 +88,7 @@ class Clock:
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds left; None without a budget."""
+        """Seconds left, or None without a budget."""
         return None if self._end is None else self._end - self._now()
 
     @property
@@ -198,7 +198,7 @@ class _LevelSearch:
         )
 
     def known_bound(self, objective: Objective) -> int | None:
-        """Return the known bound of the maximised expression; None without one.
+        """Return the known bound of the maximised expression, or None without one.
 
         Bounds of variables imply a bound, too. If the incumbent reaches it, no solve is needed.
         """
@@ -207,7 +207,7 @@ class _LevelSearch:
         )
 
     def earlier_bound(self, objective: Objective) -> int | None:
-        """Return the bound of an earlier search on the maximised expression; None without one."""
+        """Return the bound of an earlier search on the maximised expression, None without one."""
         if objective.at_most is None or not self._levels_above_kept:
             return None
         return objective.at_most if objective.sense is Sense.MAX else -objective.at_most
@@ -271,7 +271,7 @@ class _LevelSearch:
         return self.update(level, objective, value, bound)
 
     def incumbent(self, objective: Objective) -> int | None:
-        """Return the incumbent's value of the maximised expression; None if unknown."""
+        """Return the incumbent's value of the maximised expression, or None if unknown."""
         if self.best.solution is not None:
             return to_maximise(objective).value(self.best.solution)
         if objective.at_least is None:
@@ -308,7 +308,7 @@ class _LevelSearch:
 
 
 def largest_value(goal: Expression, model: LevelModel) -> int | None:
-    """Return the largest value of an expression within variable bounds; None if too large."""
+    """Return the largest value of an expression within variable bounds, or None if too large."""
     lower, upper = model.lower[goal.variables], model.upper[goal.variables]
     ends = np.where(goal.coefficients > 0, upper, lower)
     size = np.abs(goal.coefficients.astype(np.float64)) * np.abs(ends.astype(np.float64))
@@ -408,9 +408,9 @@ class _DirectSearch(_LevelSearch):
             yield mine
 
     def _is_near_enough(self, value: int | None, bound: int | None, complete: I64) -> bool:
-        """Return whether a level of a large model is so near its bound that it ends early.
+        """Return whether a large model's level is near enough to its bound to end early.
 
-        Under a time limit, later levels then need the time more.
+        This happens only under a time limit, because later levels need the time more.
         """
         if self.clock.remaining_s is None or None in (value, bound):
             return False
@@ -421,12 +421,12 @@ class _DirectSearch(_LevelSearch):
         return int((self.model.lower < upper).sum())
 
     def _end_of(self, level: int) -> float | None:
-        """Return the seconds of the budget to leave when a level ends; None without a clock."""
+        """Return the seconds of the budget to leave when a level ends, or None without a clock."""
         left = self.clock.remaining_s
         return None if left is None else left * (1 - self._share(level))
 
     def _seconds_left(self) -> float | None:
-        """Return the seconds left for the present level; None without a clock."""
+        """Return the seconds left for the present level, or None without a clock."""
         left = self.clock.remaining_s
         return None if left is None or self._ends_s is None else max(left - self._ends_s, 0.0)
 
@@ -560,7 +560,7 @@ def _proved_bound(result: Result, known: int | None) -> int | None:
 
 
 def _tighter_bound(bound: int | None, other: int | None) -> int | None:
-    """Return the better of two bounds of the maximised expression; None if both are None."""
+    """Return the better of two bounds of the maximised expression, or None if both are None."""
     return min((b for b in (bound, other) if b is not None), default=None)
 
 
@@ -833,7 +833,7 @@ class _ConfigurationSearch(_LevelSearch):
         return result.answer
 
     def _make_progress_update(self, sight: SolverProgress) -> LevelUpdate | None:
-        """Return an update with a solution that CP-SAT finds on the way; None for a bound.
+        """Return an update with a solution that CP-SAT finds on the way, or None for a bound.
 
         CP-SAT's bounds hold only within the bounds of this search.
         """

@@ -118,7 +118,7 @@ class Master:
             objective.SetCoefficient(self._variables[variable], factor)
 
     def solve(self, milliseconds: int | None) -> Relaxed | None:
-        """Return an optimum of the relaxation; None if it is not solved in time."""
+        """Return an optimum of the relaxation, or None if it is not solved in time."""
         if milliseconds is not None:
             self._solver.SetTimeLimit(max(milliseconds, 1))
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
@@ -168,7 +168,7 @@ class Master:
 def relaxed_values(
     lower: I64, upper: I64, rows: Rows, objective: Expression, milliseconds: int | None
 ) -> F64 | None:
-    """Return an optimal vertex of a model without integrality; None if not solved in time."""
+    """Return an optimal vertex of a model without integrality, or None if not solved in time."""
     solver = pywraplp.Solver.CreateSolver("GLOP")
     bounds = zip(lower.tolist(), upper.tolist(), strict=True)
     variables = [solver.NumVar(float(a), float(b), "") for a, b in bounds]

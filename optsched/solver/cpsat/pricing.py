@@ -206,7 +206,8 @@ class _Group:
     ) -> list[I64] | None:
         """Return all configurations worth `least` or more to which no task can be added.
 
-        Tasks are over this group's classes. Returns None if the search takes too many steps.
+        Configurations count tasks of this group's classes. Returns None if the search takes too
+        many steps.
         """
         price = [int(prices[c]) for c in self._classes.tolist()]
         down = [a.down.tolist() for a in self._axes]

@@ -80,7 +80,7 @@ class Relaxation:
         self._add_row(variables, factors, value - goal.constant, int(UNLIMITED))
 
     def maximize(self, goal: Expression, milliseconds: int | None) -> Vertex | None:
-        """Return an optimum of the relaxation; None if none is found in time."""
+        """Return an optimum of the relaxation, or None if none is found in time."""
         objective = self._solver.Objective()
         objective.Clear()
         objective.SetMaximization()
@@ -97,7 +97,7 @@ class Relaxation:
         return Vertex(values, self._prove_bound(goal, prices))
 
     def _prove_bound(self, goal: Expression, prices: F64) -> int | None:
-        """Return the bound that row prices prove; None if the prices are not finite."""
+        """Return the bound that row prices prove, or None if the prices are not finite."""
         top = float(np.abs(prices).max(initial=0.0))
         if not np.isfinite(top):
             return None

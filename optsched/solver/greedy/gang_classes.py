@@ -110,7 +110,7 @@ class GangClasses:
         self._fails_together = not placing.faces.reads_labels
 
     def class_now(self, gang: int) -> int:
-        """Return the class of a gang; ALONE once something is placed or evicted for it."""
+        """Return the class of a gang, ALONE once a task is placed or evicted for it."""
         return ALONE if gang in self._touched else self.class_of[gang]
 
     def note_failure(self, gang: int) -> None:
@@ -127,7 +127,7 @@ class GangClasses:
         return number != ALONE and gang not in self._touched
 
     def evaluate(self, gangs: I64, function: Callable[[int], Value]) -> list[Value]:
-        """Return (m,) values of gangs (m,); calls the function once for each class."""
+        """Return the values (m,) of gangs (m,); the function is called once for each class."""
         numbers = self._numbers[gangs]
         if self._touched:
             numbers[np.isin(gangs, list(self._touched))] = ALONE
@@ -139,7 +139,7 @@ class GangClasses:
         return [values[i] for i in which.tolist()]
 
     def representatives(self, gangs: I64) -> list[int] | None:
-        """Return a gang of each class of some gangs; None if one of them is alone in its class."""
+        """Return a gang of each class of some gangs, None if one of them is alone in its class."""
         numbers, first = np.unique(self._numbers[gangs], return_index=True)
         is_touched = bool(self._touched) and not self._touched.isdisjoint(gangs.tolist())
         if is_touched or (len(numbers) and numbers[0] == ALONE):

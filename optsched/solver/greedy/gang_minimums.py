@@ -36,7 +36,7 @@ class GangMinimums:
         return can
 
     def has_minimum(self, gang: int) -> bool:
-        """Return whether a gang has its minimum, if anything has been placed for it."""
+        """Return whether a gang has its minimum, or has no placement in this session."""
         gone = self._gone.get(gang, Counter())
         if not self._counts or not self._placing.ledger.gang_placed[gang]:
             return True

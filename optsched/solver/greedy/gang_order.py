@@ -41,7 +41,7 @@ class GangOrder:
         self._read: dict[int, tuple[Key, int, int]] = {}
 
     def key(self, gang: int) -> Key:
-        """Return the key of a gang, smallest first."""
+        """Return the key that orders a gang; smaller keys come first."""
         key = self._rule_key(gang)
         return key if self._tier is None else (self._tier[gang], *key)
 

@@ -31,8 +31,9 @@ _MANY = 256
 
 @dataclass(eq=False, slots=True)
 class _View:
-    """Nodes for one class: (N,) tasks that fit, and the next task's score, NOWHERE if none fits.
+    """The fits (N,) and scores (N,) of nodes for one class.
 
+    A fit is a number of tasks; a score is that of the next task, NOWHERE if none fits.
     `request` holds (resource, amount) of one task, `parts` (extra resource of rules, amount).
     """
 
@@ -77,7 +78,7 @@ class _Fixed:
         return problem
 
     def allowed(self, task_class: int) -> Bool | None:
-        """Return a mask (N,) of nodes that a class may use; None for all."""
+        """Return a mask (N,) of nodes that a class may use, or None for all."""
         return static_mask(self._problem, self._masking, task_class)
 
     def is_tied(self, task_class: int) -> bool:
@@ -160,7 +161,7 @@ _OUTDATED = 64
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeView:
-    """A restriction for one gang: (N,) nodes that it may use, and a bonus for scores."""
+    """A restriction for one gang: a mask (N,) of its nodes, and a bonus (N,) for scores."""
 
     nodes: Bool | None = None
     bonus: F64 | None = None
@@ -201,7 +202,7 @@ class NodeTable:
         self._most_read = _UNREAD
 
     def use_masks_of(self, problem: Problem) -> None:
-        """Use the masks of another problem, for example without running gangs."""
+        """Use the masks of another problem, for example of one without running gangs."""
         self._problem = problem
         self._fixed = _fixed_of(problem, self._rules)
         self._views.clear()
@@ -230,14 +231,14 @@ class NodeTable:
         return all(amount <= most[r] for r, amount in self._fixed.request_of(task_class))
 
     def scores(self, task_class: int) -> F64:
-        """Return the score (N,) of the next task of a class; NOWHERE on nodes where none fits.
+        """Return the score (N,) of the next task of a class, or NOWHERE on nodes where none fits.
 
         Callers must not modify the array.
         """
         return self._scored(task_class).score
 
     def preference_scores(self, task_class: int) -> F64:
-        """Return the score (N,) of the next task even where none fits; NOWHERE if excluded."""
+        """Return the score (N,) of the next task even where none fits, or NOWHERE if excluded."""
         problem, view = self._problem, self._view(task_class)
         scored = self._fixed.scored(task_class)
         score = _total(scored.scorers, self.used, problem.allocatable)
@@ -292,7 +293,7 @@ class NodeTable:
         return _merge(best, ladder, number)
 
     def _ladder(self, task_class: int, view: _View, nodes: I64, most: I64) -> F64:
-        """Return the score (m, J) of each node's j-th further task; NOWHERE if it can't fit."""
+        """Return the score (m, J) of each node's j-th further task, or NOWHERE if it can't fit."""
         steps = int(most.max())
         taken = np.arange(steps, dtype=np.int64)
         request = self._problem.classes.request[task_class]

@@ -276,7 +276,7 @@ class _Pipeline:
             placing.commit()
             return True
         placing.undo(gang)
-        fewer = min(grown, number) // 2  # a smaller group may have been placed whole
+        fewer = min(grown, number) // 2  # a whole subgroup may exceed `number`
         return fewer > 0 and self._grow(gang, fewer)
 
     def _start(self, gang: int) -> bool:

@@ -92,17 +92,17 @@ class Reclaiming(Protocol):
         """Return the most tasks of a class that a queue may get, for any victims."""
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Return the key that orders queues to reclaim from, before the reverse of their order."""
+        """Return the key that orders queues to reclaim from; ties are in reverse queue order."""
 
 
 class VictimReach(Protocol):
     """A plugin that knows which victims it may name, so that the pipeline tries no others."""
 
     def preempt_reach(self, gang: int) -> Bool | None:
-        """Return a superset (V,) of the tasks that `preemptable` may name; None for all."""
+        """Return a superset (V,) of the tasks that `preemptable` may name, or None for all."""
 
     def reclaim_reach(self, gang: int) -> Bool | None:
-        """Return a superset (V,) of the tasks that `reclaimable` may name; None for all."""
+        """Return a superset (V,) of the tasks that `reclaimable` may name, or None for all."""
 
 
 class GangPreemption(Protocol):
@@ -129,7 +129,7 @@ class LiveScoring(Protocol):
     """A plugin whose scores depend on what has been placed."""
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
-        """Return a function whose scores add to those of `Rule.scorer`; None without one.
+        """Return a function whose scores add to those of `Rule.scorer`, or None without one.
 
         The function maps the nodes (N,) that fit a task to scores (N,). Entries with such scores
         are placed one task at a time.
@@ -137,7 +137,7 @@ class LiveScoring(Protocol):
 
 
 class PlacementRecord(Protocol):
-    """A plugin that tracks more than tasks by class."""
+    """A plugin that records placements in more detail than by task class."""
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
         """Record a placement, as `record_placement` does, with the entry of the gang."""
@@ -175,7 +175,7 @@ class GreedyPlugins:
         self.reads_labels = any(greedy.reads_labels for _, greedy in self._open)
 
     def _find_methods(self, method: str) -> list[Any]:
-        """Return the bound methods of plugins that define one and have it switched on."""
+        """Return the bound methods of plugins that define the method and have it switched on."""
         switch = _SWITCH.get(method)
         return [
             getattr(greedy, method)
@@ -195,7 +195,7 @@ class GreedyPlugins:
         return [[vote for _, vote in tier] for _, tier in groupby(votes, key=lambda v: v[0])]
 
     def _add_later_methods(self, problem: Problem, ledger: Ledger) -> None:
-        """Add masks that hold once terminating pods have left.
+        """Add the filters that apply once terminating pods have left.
 
         A custom plugin without `fits_later` is opened again on the problem without them.
         """
@@ -247,11 +247,11 @@ class GreedyPlugins:
         return _first_answer(self._tiers["reclaimable"], gang, task_class, victims)
 
     def preempt_reach(self, gang: int) -> Bool | None:
-        """Return the running tasks (V,) that `preemptable` may name for a gang; None for all."""
+        """Return the running tasks (V,) that `preemptable` may name for a gang, or None for all."""
         return _reach(self._tiers["preemptable"], "preempt_reach", gang)
 
     def reclaim_reach(self, gang: int) -> Bool | None:
-        """Return the running tasks (V,) that `reclaimable` may name for a gang; None for all."""
+        """Return the running tasks (V,) that `reclaimable` may name for a gang, or None for all."""
         return _reach(self._tiers["reclaimable"], "reclaim_reach", gang)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
@@ -314,7 +314,7 @@ class GreedyPlugins:
         return all(method(gang) for method in self._methods["holds"])
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        """Return a mask (N,) of nodes that one more task of a gang fits; None for all nodes.
+        """Return a mask (N,) of nodes that one more task of a gang fits, or None for all nodes.
 
         With `later`, all terminating pods have left. Gang -1 stands for any gang.
         """
@@ -327,7 +327,7 @@ class GreedyPlugins:
             note(victim, sign)
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """Return the order of a gang's tasks by the first plugin that sets one; None if none."""
+        """Return the order of a gang's tasks by the first plugin that sets one, or None if none."""
         found = (runs(gang) for runs in self._methods["task_runs"])
         return next((runs for runs in found if runs is not None), None)
 
@@ -393,7 +393,7 @@ def _keep_common(named: I64, found: I64) -> I64:
 
 
 def _reach(tiers: list[list[Any]], reach_of: str, gang: int) -> Bool | None:
-    """Return the tasks (V,) that all plugins of some tier may name; None if a tier names any."""
+    """Return the tasks (V,) that all plugins of some tier may name, or None if a tier names any."""
     reach: Bool | None = None
     for tier in tiers:
         known = (getattr(vote.__self__, reach_of, None) for vote in tier)

@@ -150,7 +150,7 @@ class GreedyPreemption:
 
     @cached_property
     def _claimable(self) -> I64 | None:
-        """Amounts (Q, R) that queues may reclaim; None if no plugin entitles them."""
+        """Amounts (Q, R) that queues may reclaim, or None if no plugin entitles them."""
         return self._rules.entitling(self._problem)[0]
 
     @cached_property

@@ -23,7 +23,7 @@ class GangQueue:
 
     def __init__(self, order: GangOrder, gangs: Sequence[int]) -> None:
         self._order = order
-        self._rest = list(gangs[::-1])  # the next one last
+        self._rest = list(gangs[::-1])  # reversed: the next gang is last
         self._again: list[tuple[Key, int, int]] = []
         self._head: tuple[Key, int, int] | None = None
 
@@ -44,7 +44,7 @@ class GangQueue:
         return heapq.heappop(self._again)[2]
 
     def pop_hopeful(self, is_hopeless: Callable[[int], bool]) -> int | None:
-        """Remove gangs until one is not hopeless, and return it; None if there is none."""
+        """Remove gangs until one is not hopeless, and return it, or None if there is none."""
         while self._again:
             if not is_hopeless(gang := self.pop()):
                 return gang

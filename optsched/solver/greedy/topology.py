@@ -165,7 +165,7 @@ class _GangPlacement:
     # --- progress --------------------------------------------------------------------------------
 
     def sub_group_of(self, entry: int) -> int:
-        """Return the subgroup of an entry; NO_PART without one."""
+        """Return the subgroup of an entry, or NO_PART without one."""
         return self._shape.entries[entry].part
 
     def is_unstarted(self, part: int) -> bool:
@@ -302,7 +302,7 @@ class _GangPlacement:
         return enough
 
     def _request(self, entries: Iterable[int]) -> I64:
-        """Return (R,) the total request of the unplaced tasks of some entries."""
+        """Return the total request (R,) of the unplaced tasks of some entries."""
         total = np.zeros(len(self._problem.resources), np.int64)
         for e in entries:
             request = self._problem.classes.request[self._placing.class_of(self._gang, e)]

@@ -61,7 +61,7 @@ class _TaskGroup:
     forest: Forest | None = None
     domain: int = CLUSTER
     nodes: I64 | None = None
-    """Nodes of the tasks if the solution names them; None where any node of the domain will do."""
+    """Nodes of the tasks if the solution names them, None where any node of the domain will do."""
 
     @property
     def tier(self) -> float:
@@ -185,7 +185,7 @@ class _GangAssignment:
         self.groups.append(_TaskGroup(int(gangs.class_of[f]), tasks, nodes=nodes))
 
     def _domains(self, h: int, number: int) -> dict[int, I64]:
-        """Return by part the domain (number,) of each gang that starts; NOWHERE without one."""
+        """Return by part the domain (number,) of each gang that starts, or NOWHERE without one."""
         whole = self._choices.get((h, NO_PART))
         found: dict[int, I64] = {}
         within = np.full(number, CLUSTER, np.int64)

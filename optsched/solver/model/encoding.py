@@ -78,7 +78,7 @@ class Encoding(Protocol):
 
     @property
     def level_of(self) -> list[int]:
-        """The number in the goal of each level of the model."""
+        """For each level of the model, its number among the levels of the goal."""
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
         """Return the decisions of a solution; gangs outside of the model stay as in `base`."""
@@ -386,7 +386,8 @@ def _finish(
 def _kin(form: Formulation) -> I64:
     """Return the group (variables,) of equal gangs of different queues; -1 for none.
 
-    Gangs are equal if shape and tier are. Tasks of the same entry of equal gangs form a group, too.
+    Gangs with the same shape and tier are equal. Tasks of one entry of equal gangs form a group,
+    too.
     """
     gangs = form.gangs
     kin = np.full(form.model.num_variables, -1, np.int64)

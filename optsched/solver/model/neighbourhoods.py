@@ -130,7 +130,7 @@ def _count_classes(problem: Problem) -> I64:
 
 
 def _order_by_weight(weight: F64, number: int, seed: int) -> I64:
-    """Return positions by descending weight; except for number 0 with seed 0, drawn at random."""
+    """Return an order by weight: descending for number 0 with seed 0, otherwise drawn at random."""
     if not number and not seed:
         return np.argsort(-weight, kind="stable")
     rng = np.random.default_rng((seed, number))

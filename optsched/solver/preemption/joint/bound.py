@@ -113,7 +113,7 @@ def bound_with_evictions(
 
 
 def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expression | None:
-    """Return an optimistic expression of the level in the joint model; None if there is none."""
+    """Return an optimistic expression of the level in the joint model, or None if there is none."""
     form = joint.form
     # Victims still count as demand, so evictions do not lower a queue's deserved share.
     expression = level.encode(form)
@@ -151,7 +151,7 @@ class _Bounds:
         self._held.append((expression, value))
 
     def find_bound(self, expression: Expression, sense: Sense, value: int | None) -> int | None:
-        """Return the bound of an expression; None if time is too short.
+        """Return the bound of an expression, or None if time is too short.
 
         The plan is known to reach `value`.
         """

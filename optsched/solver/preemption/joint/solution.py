@@ -144,7 +144,7 @@ def find_victims_jointly(
 
 
 def _solve(model: LevelModel, means: Means) -> I64 | None:
-    """Return the best solution found in time; None without one."""
+    """Return the best solution found in time, or None without one."""
     limits, left_ms = means.limits, means.left_ms()
     if left_ms is not None:
         if left_ms <= 0:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | None:
-    """Return the resource that is short and the lenders' returns of it; None for other causes."""
+    """Return the resource that is short and the lenders' returns of it, None for other causes."""
     for r in np.flatnonzero(eviction.request.any(axis=0)).tolist():
         name = problem.resources[r]
         amounts = np.sort(np.repeat(eviction.request[:, r], eviction.most))

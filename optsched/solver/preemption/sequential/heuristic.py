@@ -30,7 +30,7 @@ _LATER = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class HeuristicSolution:
-    """Evictions and placements.
+    """The evictions and placements of a heuristic solution.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class HeuristicSolution:
 
 
 def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
-    """Return victims and nodes found greedily; None if the gang does not reach its minimum."""
+    """Return victims and nodes found greedily, or None if the gang does not reach its minimum."""
     for with_wholes in (False, True):
         heuristic = _Heuristic(eviction, with_wholes=with_wholes)
         if heuristic.run():
@@ -62,7 +62,7 @@ def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
 
 
 def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | None:
-    """Return the problem on the nodes that lack the least capacity; None if few nodes are open.
+    """Return the problem on the nodes that lack the least capacity, or None if few nodes are open.
 
     The best solution may lie on other nodes.
     """

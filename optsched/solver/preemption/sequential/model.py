@@ -186,7 +186,7 @@ def _use_rows(
 def _start_rows(
     model: LinearModel, eviction: EvictionProblem, start: int, places: tuple[I64, I64]
 ) -> None:
-    """Σ x ≤ most·y by entry and in all; Σ x ≥ need·y in all and by role."""
+    """Add rows Σ x ≤ most·y by entry and in total, and Σ x ≥ need·y in total and by role."""
     entry, place = places
     if eviction.most_in_all < int(eviction.most.sum()):
         ones = np.ones_like(place)
@@ -206,7 +206,7 @@ def _start_rows(
 def add_whole_rows(
     model: LinearModel, victims: tuple[Groups, Sequence[Whole]], evict: I64, whole: I64
 ) -> None:
-    """Keep each gang of victims at its minimum unless it leaves as a whole.
+    """Add rows: each victim gang keeps its minimum unless it leaves as a whole.
 
     `evict` (K,) are the variables of the groups, `whole` (J,) those of gangs that leave.
     """

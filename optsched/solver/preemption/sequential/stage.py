@@ -639,7 +639,7 @@ def _cost_of(eviction: EvictionProblem, found: HeuristicSolution) -> tuple[int, 
 
 
 def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims | None:
-    """Return the fewest victims over all tried domains for as many tasks; None if not proved."""
+    """Return the fewest victims over all tried domains for as many tasks, or None if not proved."""
     if len(tried) == 1:
         return best.least
     if any(t.least is None for t in tried):

@@ -140,7 +140,7 @@ class _Trial:
         return list(dict.fromkeys([*mine, *order]))[:MOST_NODES]
 
     def _fewest(self, task: int, node: int, request: I64, most: int) -> list[list[int]] | None:
-        """Return the further victims with which a task fits a node; None if too many."""
+        """Return the further victims with which a task fits a node, or None if too many."""
         units: list[list[int]] = []
         waiting = self._list_victim_units(node)
         while len(units) <= most:
