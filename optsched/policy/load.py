@@ -69,8 +69,8 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
     ----------
     name_or_path
         The name of a shipped model, or the path of a file in either format: the project's models,
-        or Volcano's scheduler configuration. A shipped model's name wins over a file of the same name;
-        write `./NAME` for the file.
+        or Volcano's scheduler configuration. A shipped model's name wins over a file of the same
+        name; write `./NAME` for the file.
     read
         Returns the text of a file. Its errors for files that can not be read (OSError,
         UnicodeError) become a `PolicyError`.

@@ -56,7 +56,7 @@ def find_open_classes(problem: Problem) -> I64:
 
 
 def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) -> Bool:
-    """Return a mask (C, N) of ready nodes that no rule excludes, or False outside of `classes`."""
+    """Return a mask (C, N) of ready nodes that no rule excludes, False outside of `classes`."""
     allowed = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.bool_)
     chosen = range(len(allowed)) if classes is None else classes.tolist()
     for task_class in chosen:
