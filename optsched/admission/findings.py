@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _OPEN: Final = object()
 MAX_FINDINGS: Final = 100
-"""Maximum of problems and of warnings of one review: each costs time, and few users read more."""
+"""Maximum number of problems, and of warnings, in one review: each costs time to check."""
 MAX_SENTENCE: Final = 1000
 """Maximum characters of a problem or warning."""
 MAX_RESTS: Final = 20

@@ -36,7 +36,7 @@ class Filler:
         self.spec = spec
         self._findings = findings
         self._root = path
-        # By the original's id: each part is copied once. The copies and the spec keep ids unique.
+        # By the id of the copy: each part is copied once, and kept so that its id is not reused.
         self._copies: dict[int, Any] = {}
 
     def set_path(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON

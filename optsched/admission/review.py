@@ -98,14 +98,14 @@ class AccessQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ObjectQuestion:
-    """The question for an object's current state; the answer is the object, or None."""
+    """A question for an object's current state; the answer is the object, or None."""
 
     ref: Ref
 
 
 @dataclass(frozen=True, slots=True)
 class PodsQuestion:
-    """The question for the pods of a namespace; the answer is a tuple of pods."""
+    """A question for the pods of a namespace; the answer is a tuple of pods."""
 
     namespace: str
 

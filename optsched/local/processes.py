@@ -79,7 +79,7 @@ def find_running(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 
 def is_running(pid: int, command: Sequence[str]) -> bool:
-    """Return whether the process with an id runs a command."""
+    """Return whether process `pid` runs a command."""
     return _matches(_command_line(pid), command)
 
 

@@ -27,7 +27,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.dumps
-    """Return a value as Unicode JSON with control characters escaped; options of `json.dumps`."""
+    """Return a value as Unicode JSON with control characters escaped; options: see `json.dumps`."""
     text = json.dumps(value, ensure_ascii=False, **options)
     if text.isprintable():
         return text

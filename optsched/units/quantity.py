@@ -17,7 +17,7 @@ MAX_BASE: Final = 2**63 - 1
 """The largest amount of a resource: the largest int64, which Go, NumPy and CP-SAT can hold."""
 
 MAX_ON_NODE: Final = 2**52
-"""The largest amount on one node or in one pod's request; 2,000 of them still fit into int64."""
+"""The largest amount on a node or in a pod's request; the sum of 2,000 fits into int64."""
 
 MAX_GPUS_ON_NODE: Final = 2**16
 """The most GPUs that one node may offer; device allocation keeps an entry for each GPU."""

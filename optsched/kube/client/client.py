@@ -60,7 +60,7 @@ _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _HEADERS: Final = {
-    # No compression: it would cost the server more CPU than it saves network time.
+    # Compressed responses would cost the server more CPU time than they save network time.
     "Accept-Encoding": "identity",
     "User-Agent": f"optsched/{__version__}",
 }

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from optsched.kube.runtime.events import EventRecorder
 
 AT_ONCE: Final = 64
-"""Maximum of concurrent requests; more would only slow each request down."""
+"""Maximum number of concurrent requests; more would only slow each request down."""
 
 _Write: TypeAlias = Create | Patch | PatchStatus | Delete
 _LEAVING: Final = "because it is being terminated"

@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 WORKERS: Final = 64
-"""Maximum of keys reconciled concurrently; most of the time they wait for the server."""
+"""Maximum number of concurrent reconciliations, which mostly wait for the server."""
 
 LOOK_S: Final = 0.2
 """Seconds between two checks of leadership."""
 
 NUMBERS_EVERY_S: Final = 2.0
-"""Least seconds between two writes of a status that may be deferred."""
+"""Minimum seconds between two writes of a status that may be deferred."""
 
 TELL_AFTER: Final = 5
 """Consecutive failures of a key after which they are logged a second time."""
@@ -88,7 +88,7 @@ class ManagerDependencies:
 
 
 class Manager:
-    """Runs controllers while `run` runs."""
+    """Runs controllers while `run` is active."""
 
     def __init__(
         self, controllers: Sequence[Controller], dependencies: ManagerDependencies

@@ -3,7 +3,7 @@
 There is one event per object and reason. It is written when the reason first holds. While the
 reason still holds, count and time are updated after 1, then 5, then every 30 minutes. An event's
 name is derived from its object and reason, so that a restarted scheduler or another replica
-continues the same event. Its time is the time of its note, however late it is written. Events use
+continues the same event. An event has the time of its note, however late it is written. Events use
 few concurrent requests, so that they do not delay binds. If too many wait, the oldest are dropped.
 """
 
@@ -138,7 +138,7 @@ class _Dated:
 
 
 class EventRecorder:
-    """Writes notes as Events while `run` runs."""
+    """Writes notes as Events while `run` is active."""
 
     def __init__(
         self,

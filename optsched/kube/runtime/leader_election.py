@@ -87,7 +87,7 @@ class Election:
 
 
 class Elector:
-    """A candidate, which tries to become and stay the leader while `run` runs."""
+    """A candidate, which tries to become and stay the leader while `run` is active."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class Elector:
         return self._clock.monotonic() - self._seen_at > lasts_s
 
     def _claim(self, spec: Mapping[str, Any]) -> Raw:
-        """Return the lease's spec with this process as holder; counts a change of holder."""
+        """Return the lease's spec with this process as holder, and count a change of holder."""
         now = format_micro_time(self._clock.now_ms())
         claim = {
             "holderIdentity": self._identity,

@@ -100,7 +100,7 @@ class _Job:
 
 
 class LiveBinder:
-    """Binds tasks on a cluster while `run` runs."""
+    """Binds tasks on a cluster while `run` is active."""
 
     def __init__(self, api: Client, cache: ClusterCache, context: BinderContext) -> None:
         self._api = api
@@ -279,7 +279,7 @@ class LiveBinder:
             self._idle.set()
 
     async def _run_job(self, job: _Job) -> None:
-        # If one task of a gang can not be bound, the others need not be.
+        # If one task of a gang can not be bound, its other tasks are not bound either.
         if job.attempt.failure is not None:
             self._abandon(job)
             return

@@ -64,7 +64,7 @@ between does not know of the nomination.
 """
 
 CONFLICTS: Final = 5
-"""Maximum of conflicts of an eviction; one more makes the eviction fail."""
+"""Maximum number of conflicts of an eviction; a further conflict makes it fail."""
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class _Pending:
 
     @property
     def waited_s(self) -> float:
-        """The least number of seconds that it has waited."""
+        """The minimum number of seconds that this eviction has waited."""
         return self.num_polls * LOOK_S
 
 
@@ -126,7 +126,7 @@ class EvictorContext:
 
 
 class Evictor:
-    """Evicts pods on a cluster while `run` runs."""
+    """Evicts pods on a cluster while `run` is active."""
 
     def __init__(
         self,

@@ -230,7 +230,7 @@ class ExtenderSession:
         try:
             self._wait([self._start(Verb.SESSION_OPEN, session_body(self._snapshot))])
         except NoAnswer as e:
-            log.warning("the extender was not notified of the session's begin: %s", e)
+            log.warning("the extender was not notified of the session: %s", e)
             self._shut = str(e)
 
     def closed(self, plan: Plan | None) -> None:

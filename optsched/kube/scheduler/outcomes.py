@@ -116,7 +116,7 @@ class GangBindEvents:
         self._at_ms: dict[str, int] = {}
 
     def add(self, bind: Bind, now_ms: int) -> None:
-        """Add a bind to those of its gang."""
+        """Add a bind to the collected binds of its gang."""
         self._binds.setdefault(bind.gang, []).append(bind)
         self._since_ms.setdefault(bind.gang, now_ms)
         self._at_ms[bind.gang] = now_ms

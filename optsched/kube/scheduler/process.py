@@ -58,7 +58,7 @@ SHUTDOWN_S: Final = 2.0
 """Seconds that statuses, events and the release of the lease may each take at shutdown."""
 
 WRITES: Final = 8
-"""Maximum of concurrent status patches: a slow webhook may delay some."""
+"""Maximum number of concurrent status patches: a slow webhook may delay some."""
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ class SolverProcess(Solver, Protocol):
 
 
 class SolverSupervisor:
-    """Keeps a solver process ready while `run` runs.
+    """Keeps a solver process ready while `run` is active.
 
     A process that is still loading is not used: it would exceed the time limit of its first solve
     and be killed.

@@ -40,22 +40,22 @@ READY: Final = "tasks in gang are ready to be scheduled"
 """The reason in Volcano's condition Scheduled (plugins/gang)."""
 
 MESSAGE_EVERY_MS: Final = 30_000
-"""Least interval of writes in which only the message of a condition changes."""
+"""Minimum interval between writes when only the message of a condition changes."""
 
 NEWS_EVERY_MS: Final = 1_000
-"""Least interval of writes in which phase or conditions change; the first is immediate."""
+"""Minimum interval between writes when phase or conditions change; the first is immediate."""
 
 COUNTS_EVERY_MS: Final = 3_000
-"""Least interval of writes in which only the counts of pods change."""
+"""Minimum interval between writes when only the counts of pods change."""
 
 SETTLE_MS: Final = 2_000
 """Milliseconds that the status of a gang may wait while its pods start or end one by one."""
 
 QUEUE_EVERY_MS: Final = 3_000
-"""Least interval of writes to a queue whose allocation keeps changing."""
+"""Minimum interval between writes to a queue whose allocation keeps changing."""
 
 CORRECTED_EVERY_MS: Final = 30_000
-"""Least interval of corrections to a queue status that another process has written.
+"""Minimum interval between corrections of a queue status that another process has written.
 
 Another scheduler may write its own counts: the two must not overwrite each other all the time.
 """
@@ -159,7 +159,7 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 
 
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
-    """Return the least milliseconds between the last patch of a PodGroup and this patch.
+    """Return the minimum milliseconds between the last patch of a PodGroup and this patch.
 
     Controllers wait for Inqueue, so it is written immediately; other changes may be collected.
     """
@@ -403,7 +403,7 @@ class StatusTracker:
         group_of: Callable[[str], PodGroup | None],
         queues: Mapping[str, ApiQueue],
     ) -> list[StatusPatch]:
-        """Return the patches after a session; group_of, queues: objects as the server reported."""
+        """Return the patches after a session; group_of, queues: the objects on the server."""
         snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
         for ref in [
             r for r, times in self._conflicts.items() if times[-1] + AGAIN_MS <= snapshot.taken_ms

@@ -64,7 +64,7 @@ def make_writer(
 
 
 def write_key(ref: Ref, what: str) -> Ref:
-    """Return a queue key for another write to an object than its status, to keep both queued."""
+    """Return a key for a write to an object that must not replace its queued status write."""
     return Ref(ref.kind, ref.namespace, f"{ref.name}/{what}")
 
 

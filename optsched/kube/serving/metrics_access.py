@@ -30,7 +30,7 @@ REVIEW_S: Final = 5.0
 """How long the API server may take for both reviews of a token."""
 
 MOST_REVIEWS: Final = 4
-"""Maximum of concurrent reviews; further tokens are refused to protect the API server."""
+"""Maximum number of concurrent reviews; more are refused to protect the API server."""
 
 MOST_KEPT: Final = 256
 _MOST_TOKEN: Final = 8192
@@ -121,11 +121,11 @@ class MetricsAccess:
         except (KubeError, TimeoutError) as e:
             if not self._is_failing:
                 why = str(e) or f"no answer within {REVIEW_S:g} s"
-                log.warning("readers of metrics can not be reviewed: %s", why)
+                log.warning("metrics readers can not be authorized: %s", why)
             self._is_failing = True
             return _UNSAID
         if self._is_failing:
-            log.info("readers of metrics are reviewed again")
+            log.info("metrics readers are authorized again")
         self._is_failing = False
         memo = self._allowed if verdict.is_allowed else self._refused
         memo.store(key, verdict, self._clock.monotonic())

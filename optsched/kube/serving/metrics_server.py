@@ -33,7 +33,7 @@ class Probes(Protocol):
     """Liveness and readiness of a process."""
 
     def trouble(self) -> str:
-        """Return why this process has to be restarted; empty if it has not."""
+        """Return why this process has to be restarted; empty if it works."""
 
     def unready(self) -> str:
         """Return why this process is not ready; empty if it is."""

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class LiveWorld:
-    """A `World` that is kept up to date while its `watches` run.
+    """A `World` that is kept up to date while the coroutines of `watches` run.
 
     Any thread may read it; each call sees a consistent state of one kind.
     """

@@ -295,7 +295,7 @@ async def test_where_the_api_server_does_not_say_nobody_reads(
     access = MetricsAccess(api, FakeClock())
     assert [await judge(access, "good") for _ in range(3)] == [503] * 3
     # A fault is one line, and it is not remembered.
-    assert caplog.text.count("readers of metrics can not be reviewed") == 1
+    assert caplog.text.count("metrics readers can not be authorized") == 1
     api.error = None
     assert await judge(access, "good") == 200
 
