@@ -1,9 +1,9 @@
 """Gavel's traces: jobs of Philly's fifteen virtual clusters as steps of known models.
 
-Narayanan et al., OSDI 2020; stanford-futuredata/gavel, `scheduler/traces`. Seven columns with tabs
-between them and no header: job_type, command, num_steps_arg, needs_data_dir, total_steps,
-arrival_time (seconds), scale_factor (GPUs, all at once or none). How long a job runs is
-total_steps over the steps in a second of `simulation_throughputs.json`.
+Narayanan et al., OSDI 2020; stanford-futuredata/gavel, `scheduler/traces`. A file has seven
+tab-separated columns and no header: job_type, command, num_steps_arg, needs_data_dir, total_steps,
+arrival_time (seconds), and scale_factor (number of GPUs, which start together). The duration of a
+job is total_steps divided by the steps per second in `simulation_throughputs.json`.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _JOBS: Final = Table(
 
 @dataclass(frozen=True, slots=True)
 class Throughputs:
-    """Steps in a second by (job type, number of GPUs) on one sort of GPU."""
+    """Steps per second by (job type, number of GPUs) on one type of GPU."""
 
     of: Mapping[tuple[str, int], float]
 
     def duration_ms(self, job_type: str, gpus: int, steps: int) -> int | None:
-        """The duration of so many steps; None for an unknown type of job.
+        """Return the duration of some steps; None for an unknown job type.
 
-        A number of GPUs that was not measured counts as the next smaller measured one: it may not
+        An unmeasured number of GPUs counts as the next smaller measured number, because it may not
         be faster.
         """
         known = [n for kind, n in self.of if kind == job_type and n <= gpus]
@@ -65,12 +65,12 @@ class Throughputs:
 
 
 def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
-    """The steps in a second that Gavel measured on one sort of GPU.
+    """Read the steps per second that Gavel measured on one type of GPU.
 
     Raises
     ------
     InstanceError
-        The file can not be read, or does not know this sort.
+        The file can not be read, or does not contain this type of GPU.
 
     """
     try:
@@ -79,7 +79,7 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
         found = {_key(key): _rate(row["null"]) for key, row in rows.items()}
     except KeyError as e:
         known = ", ".join(sorted(table)) if isinstance(table, dict) else "none"
-        raise InstanceError(f"{file}: no GPU {worker!r} there; known are {known}") from e
+        raise InstanceError(f"{file}: GPU type {worker!r} is unknown; known are {known}") from e
     except (
         *(OSError, ValueError, TypeError, AttributeError, SyntaxError),
         *(MemoryError, OverflowError, RecursionError),
@@ -91,39 +91,39 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
 
 
 def _key(text: str) -> tuple[str, int]:
-    """Type of job and number of GPUs; ValueError for anything else."""
+    """Return the job type and the number of GPUs; raises ValueError for an invalid key."""
     found = ast.literal_eval(text[:_LONGEST_KEY])
     match found:
         case (str(kind), int(gpus)):
             return kind, gpus
         case _:
-            raise ValueError(f"{text[:_LONGEST_KEY]} does not name a type of job and its GPUs")
+            raise ValueError(f"{text[:_LONGEST_KEY]} is not a pair of job type and number of GPUs")
 
 
 def _rate(value: float) -> float:
-    """Steps in a second; ValueError where no job would end with them."""
+    """Return the steps per second; raises ValueError for a rate at which no job would end."""
     rate = float(value)
     if rate and not _LEAST_RATE <= rate <= 1 / _LEAST_RATE:
-        raise ValueError(f"{rate} is no number of steps in a second: write {_LEAST_RATE} or more")
+        raise ValueError(f"{rate} is not a rate of steps per second: write {_LEAST_RATE} or more")
     return rate
 
 
 def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | None = None) -> Found:
-    """One virtual cluster, or all of a folder; each is a queue, and every task takes one GPU.
+    """Read one virtual cluster, or all in a folder. Each is a queue; every task requests one GPU.
 
     Parameters
     ----------
     file
-        A file `*.trace`, or a folder of them, whose clocks begin together.
+        A file `*.trace`, or a folder of such files, whose clocks start together.
     nodes
-        What to play it on.
+        The nodes of the replay.
     throughputs
-        None for those of V100 GPUs in `simulation_throughputs.json` in a folder above.
+        None for those of V100 GPUs in `simulation_throughputs.json` in the folder or its parents.
 
     Raises
     ------
     InstanceError
-        A file is not there or can not be read, or there are no nodes.
+        A file does not exist or can not be read, or there are no nodes.
 
     """
     rates = throughputs or read_throughputs(_extra_columns(file))
@@ -153,7 +153,7 @@ def _extra_columns(file: Path) -> Path:
     for folder in (file.resolve(), *file.resolve().parents):
         if (folder / THROUGHPUTS).exists():
             return folder / THROUGHPUTS
-    raise InstanceError(f"{file}: there is no {THROUGHPUTS} in its folder or above")
+    raise InstanceError(f"{file}: there is no {THROUGHPUTS} in its folder or its parents")
 
 
 def _jobs(file: Path, rates: Throughputs, problems: list[TraceProblem]) -> Iterator[TracedJob]:
@@ -168,9 +168,9 @@ def _job(row: Row, name: str, queue: str, rates: Throughputs) -> TracedJob:
     gpus = row.integer("scale_factor", MOST_TASKS)
     duration_ms = rates.duration_ms(kind, gpus, steps)
     if row.has_value("scale_factor") and not gpus and row.is_sound:
-        row.reject("scale_factor", "is nothing to run: write 1 or more GPUs")
+        row.reject("scale_factor", "is not a valid number of GPUs: write 1 or more")
     if duration_ms is None and row.is_sound:
-        row.reject("job_type", "has no throughput: name a type of job that was measured")
+        row.reject("job_type", "has no throughput: name a job type that was measured")
     return TracedJob(
         name=name,
         at_ms=row.milliseconds("arrival_time"),

@@ -1,9 +1,10 @@
-"""Slurm's logs of SenseTime's Helios clusters and of Shanghai AI Lab's Acme clusters.
+"""Slurm logs of SenseTime's Helios clusters and of Shanghai AI Lab's Acme clusters.
 
-Hu et al., SC 2021 (S-Lab-System-Group/HeliosData): `cluster_log.csv` and, beside it, the GPUs of
-each virtual cluster by day in `cluster_gpu_number.csv`. Hu et al., NSDI 2024 (InternLM/AcmeTrace):
-`trace_seren.csv` and `trace_kalos.csv`, whose times have an offset and which have no virtual
-clusters. Numbers of GPUs and CPUs are of a whole job, which is dealt out over its nodes.
+Hu et al., SC 2021 (S-Lab-System-Group/HeliosData): `cluster_log.csv`, and in the same folder
+`cluster_gpu_number.csv` with the GPUs of each virtual cluster by day.
+Hu et al., NSDI 2024 (InternLM/AcmeTrace): `trace_seren.csv` and `trace_kalos.csv`, whose times have
+an offset and which have no virtual clusters.
+The GPUs and CPUs of a row are those of a whole job and are split evenly over its nodes.
 """
 
 from __future__ import annotations
@@ -42,25 +43,26 @@ _GPUS_OF_A_NODE: Final = 8
 _MOST_GPUS: Final = _GPUS_OF_A_NODE * MOST_NODES
 _GIB: Final = 2**30
 _BACKWARDS: Final = "is before its start_time"
-_NO_GPUS: Final = "virtual clusters, a column each, need 8 GPUs on its first day"
-_NO_NODE: Final = "is no place to run: write 1 or more nodes"
+_NO_GPUS: Final = "virtual clusters, one per column, with 8 GPUs or more on the first day"
+_NO_NODE: Final = "is not a valid number of nodes: write 1 or more"
 
 
 def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """A log of one Helios cluster; virtual clusters are queues, jobs go by their submission.
+    """Read the log of one Helios cluster. Virtual clusters are queues; jobs arrive at submission.
 
     Parameters
     ----------
     file
         A file `cluster_log.csv`.
     nodes
-        The cluster to replay on; None for nodes of eight GPUs, as many as `cluster_gpu_number.csv`
-        beside it has on its first day, where each queue deserves its own.
+        The nodes of the replay. None for nodes with eight GPUs, whose number follows from the first
+        day of `cluster_gpu_number.csv` in the same folder. Each queue then deserves its GPUs of
+        that day.
 
     Raises
     ------
     InstanceError
-        A file is not there, is another table, or there are no nodes.
+        A file does not exist or is another table, or there are no nodes.
 
     """
     problems: list[TraceProblem] = []
@@ -76,12 +78,12 @@ def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
 
 
 def read_acme(file: Path, nodes: Sequence[Node]) -> Found:
-    """A log of one Acme cluster, `trace_seren.csv` or `trace_kalos.csv`.
+    """Read the log of one Acme cluster, `trace_seren.csv` or `trace_kalos.csv`.
 
     Raises
     ------
     InstanceError
-        As `read_helios`.
+        As in `read_helios`.
 
     """
     problems: list[TraceProblem] = []
@@ -121,7 +123,7 @@ def _job(row: Row) -> TracedJob:
 
 
 def _virtual_clusters(file: Path, problems: list[TraceProblem]) -> tuple[Queue, ...]:
-    """Queues that deserve their GPUs of the first day."""
+    """Return queues that deserve the GPUs of their virtual cluster on the first day."""
     try:
         with file.open(encoding="utf-8-sig") as lines:
             header = lines.readline().rstrip("\r\n").split(",")
@@ -133,5 +135,5 @@ def _virtual_clusters(file: Path, problems: list[TraceProblem]) -> tuple[Queue, 
     names = tuple(name for name in header if name not in ("date", "total", ""))
     row = next(Table("Day", ("date", *names), "date").read(file, problems), None)
     if row is None:
-        raise InstanceError(f"{file}: there is no day in this table")
+        raise InstanceError(f"{file}: this table has no day")
     return tuple(Queue(name, deserved=((GPU, row.integer(name, _MOST_GPUS)),)) for name in names)

@@ -1,9 +1,9 @@
 """The openb trace: GPU nodes and pods of a production cluster, as a snapshot or a trace.
 
-Alibaba cluster-trace-gpu-v2023; Weng et al., "Beware of Fragmentation", USENIX ATC 2023. Nodes:
-`sn,cpu_milli,memory_mib,gpu,model`. Pods: `name,cpu_milli,memory_mib,num_gpu,gpu_milli` and, but
-for the multigpu lists, `gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time`
-(seconds).
+Alibaba cluster-trace-gpu-v2023; Weng et al., "Beware of Fragmentation", USENIX ATC 2023.
+Columns of nodes: `sn,cpu_milli,memory_mib,gpu,model`.
+Columns of pods: `name,cpu_milli,memory_mib,num_gpu,gpu_milli` and, except in the multigpu lists,
+`gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time` (times in seconds).
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ _MS: Final = 1000
 _NOT_A_COUNT: Final = "is not a whole number of zero or more"
 _TOO_MUCH: Final = "is too much: write at most"
 _LAST_S: Final = 10**12
-_NOT_A_SHARE: Final = f"is no part of one GPU: write 1 to {WHOLE}"
-_NOT_SHARED: Final = f"asks for a part of several GPUs: write {WHOLE}, or 1 as num_gpu"
+_NOT_A_SHARE: Final = f"is not a share of one GPU: write 1 to {WHOLE}"
+_NOT_SHARED: Final = f"requests a share of several GPUs: write {WHOLE}, or 1 as num_gpu"
 _NO_NAME: Final = "is empty: every row needs a name"
 _TWICE: Final = "is there more than once; the last one counts"
 
 
 def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[ObjectProblem, ...]]:
-    """The nodes of a trace, and every pod of it pending: the list is one of arrivals.
+    """Return the nodes of a trace, with every pod pending, because the list is one of arrivals.
 
-    Whole GPUs are an amount of `nvidia.com/gpu`, a part of one is a request for a device; models
-    are a label of the nodes and a required affinity of the pods. Every pod is a gang of its own.
+    A number of whole GPUs is a request of `nvidia.com/gpu`. A share of one GPU is a device request.
+    GPU models become a label of nodes and a required node affinity of pods. Every pod is a gang.
 
     Parameters
     ----------
     pods
         A pod list.
     nodes
-        The node list; None for `openb_node_list_gpu_node.csv` beside the pod list.
+        The node list; None for `openb_node_list_gpu_node.csv` in the folder of the pod list.
 
     Raises
     ------
     InstanceError
-        A list is not there, is another table, or has no row that can be read.
+        A list does not exist, is another table, or has no valid row.
 
     """
     problems: list[ObjectProblem] = []
@@ -92,16 +92,16 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
-    """A pod as its row has it.
+    """A pod as in its row.
 
     Attributes
     ----------
     cpu_m, memory_mib
-        The requests of a pod in addition to GPUs.
+        CPU request in thousandths, and memory request in MiB.
     num_gpu, gpu_milli
-        How many GPUs, and thousandths of each.
+        The number of GPUs, and thousandths of each.
     gpu_spec
-        Models that it may have, `A|B`, as written; empty for any.
+        Accepted models as written, `A|B`; empty for any.
 
     """
 
@@ -116,9 +116,9 @@ class PodRow:
 def read_openb_rows(
     pods: Path, nodes: Path | None = None
 ) -> tuple[tuple[Node, ...], tuple[PodRow, ...], tuple[ObjectProblem, ...]]:
-    """Nodes and pods of a trace by name, one value a row: for protocols that count rows.
+    """Return nodes and pods of a trace sorted by name, one value per row, duplicates included.
 
-    Parameters and errors as in `read_openb`.
+    Parameters and errors are as in `read_openb`.
     """
     problems: list[ObjectProblem] = []
     node_file = nodes or pods.with_name(NODE_LIST)
@@ -134,7 +134,7 @@ def read_openb_rows(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row, and where to complain about it."""
+    """One row, with its location for problem reports."""
 
     kind: str
     file: str
@@ -169,7 +169,7 @@ def _read(
     build: Callable[[_Row], T],
     problems: list[ObjectProblem],
 ) -> Iterator[T]:
-    """The objects that can be built from the rows of a table; the other rows are reported."""
+    """Yield the objects built from the valid rows of a table, and report the other rows."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
@@ -180,7 +180,7 @@ def _read(
     missing = [c for c in columns if c not in (reader.fieldnames or ())]
     if missing:
         listed = ", ".join(missing)
-        raise InstanceError(f"{file}: no openb {kind.lower()} list: it has no column {listed}")
+        raise InstanceError(f"{file}: not an openb {kind.lower()} list: it has no column {listed}")
     seen: set[str] = set()
     for cells in reader:
         row = _Row(kind, file.name, reader.line_num, cells, problems)
@@ -212,14 +212,14 @@ def _node(row: _Row) -> Node:
 
 
 class _PodReader:
-    """Pods of a list; alike ones get the very same shape."""
+    """Reads the pods of a list. Equal pods share one shape object."""
 
     def __init__(self) -> None:
         self._shapes: dict[TaskShape, TaskShape] = {}
         self._rows = 0
 
     def gang(self, row: _Row) -> Gang:
-        """The gang of one pod; without a creation time its row counts as milliseconds."""
+        """Return the gang of a pod; its row number replaces a missing creation time, in ms."""
         demands = _pod_row(row)
         is_share = demands.num_gpu == 1 and demands.gpu_milli < WHOLE
         asked = {
@@ -272,7 +272,7 @@ def _models(spec: str) -> NodeSelector | None:
 
 _TIMES: Final = Table("Pod", ("name", "creation_time", "deletion_time", "scheduled_time"), "name")
 
-_NEVER_RAN: Final = "is empty: it never ran, and how long it would have is not told"
+_NEVER_RAN: Final = "is empty: the pod never ran, so its duration is unknown"
 _TOO_EARLY: Final = "is before its creation_time"
 _BACKWARDS: Final = "is before its scheduled_time"
 
@@ -280,21 +280,21 @@ _BACKWARDS: Final = "is before its scheduled_time"
 def read_openb_trace(
     pods: Path, nodes: Sequence[Node] | None = None, node_list: Path | None = None
 ) -> Found:
-    """Pods of a list, each a job of its own; they ran from scheduled_time to deletion_time.
+    """Return each pod of a list as a job that ran from scheduled_time to deletion_time.
 
     Parameters
     ----------
     pods
-        A pod list with times; the multigpu lists have none.
+        A pod list with times, which the multigpu lists lack.
     nodes
-        What to replay it on; None for the node list.
+        The nodes of the replay; None for the node list.
     node_list
-        None for `openb_node_list_gpu_node.csv` beside the pod list.
+        The node list; None for `openb_node_list_gpu_node.csv` in the folder of the pod list.
 
     Raises
     ------
     InstanceError
-        A list is not there, is another table, or there are no nodes.
+        A list does not exist or is another table, or there are no nodes.
 
     """
     machines, rows, found = read_openb_rows(pods, node_list or pods.with_name(NODE_LIST))

@@ -1,7 +1,7 @@
-"""Alibaba's PAI: jobs of several roles with parts of GPUs.
+"""Alibaba's PAI trace: jobs with several roles and shares of GPUs.
 
 Weng et al., NSDI 2022; alibaba/clusterdata, cluster-trace-gpu-v2020: `pai_job_table.csv`,
-`pai_task_table.csv` and `pai_machine_spec.csv`, which come without a header.
+`pai_task_table.csv` and `pai_machine_spec.csv`, which have no header.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _MACHINE: Final = Table(
 )
 _GIB: Final = 2**30
 _WHOLE: Final = 100
-_NOT_A_SHARE: Final = f"is neither a part of one GPU nor a number of whole ones: {_WHOLE} is one"
-_NEVER_RAN: Final = "is unknown: of no task start and end are told"
+_NOT_A_SHARE: Final = f"is neither a share of one GPU nor a number of whole GPUs: {_WHOLE} is one"
+_NEVER_RAN: Final = "is unknown: no task of the job has a start_time"
 _BACKWARDS: Final = "is before its start_time"
 
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """One row of the task table; times in milliseconds, None where missing."""
+    """One row of the task table, with times in milliseconds; None for a missing time."""
 
     part: Part
     start_ms: int | None
@@ -70,23 +70,23 @@ class _Role:
 
 
 def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """Jobs, tasks and machines of a folder.
+    """Read the jobs, tasks and machines in a folder.
 
-    A job arrives at the start_time of the job table, which is its submission, with all instances
-    of all its tasks, and runs from the first start to the last end of its tasks. A task with
-    mistakes is reported, and its whole job is skipped: half of it would be another job.
+    A job arrives at the start_time of the job table, which is its submission, with all instances of
+    all its tasks. It runs from the first start to the last end of its tasks. If a task is invalid,
+    it is reported, and its whole job is skipped, because half of it would be another job.
 
     Parameters
     ----------
     folder
-        Where the three tables are.
+        The folder with the three tables.
     nodes
-        What to replay it on; None for the machine table.
+        The nodes of the replay; None for the machine table.
 
     Raises
     ------
     InstanceError
-        A file is not there, or there are no nodes.
+        A file does not exist, or there are no nodes.
 
     """
     problems: list[TraceProblem] = []
@@ -101,7 +101,7 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
 def _machines(file: Path, problems: list[TraceProblem]) -> Sequence[Node]:
     rows = _MACHINE.read(file, problems)
     nodes = tuple(n for row in rows for n in _machine(row) if row.is_sound)
-    return listed_nodes(file, nodes, problems, "machines, a row each")
+    return listed_nodes(file, nodes, problems, "one machine per row")
 
 
 def _machine(row: Row) -> Iterator[Node]:
@@ -116,7 +116,7 @@ def _machine(row: Row) -> Iterator[Node]:
 
 
 def _roles(file: Path, problems: list[TraceProblem]) -> tuple[dict[str, list[_Role]], set[str]]:
-    """Tasks by job, and jobs of which a task can not be read."""
+    """Return the tasks by job, and the jobs that have an invalid task."""
     found: dict[str, list[_Role]] = defaultdict(list)
     broken: set[str] = set()
     for row in _TASK.read(file, problems):

@@ -1,8 +1,8 @@
-"""Microsoft's Philly: jobs with every attempt to run them.
+"""Microsoft's Philly trace: jobs with all attempts to run them.
 
-Jeon et al., ATC 2019; msr-fiddle/philly-traces: `cluster_job_log`, a list of JSON objects with
-jobid, vc, submitted_time and attempts (start_time, end_time, detail: ip and gpus), and beside it
-`cluster_machine_list` (machineId, number of GPUs, single GPU mem).
+Jeon et al., ATC 2019; msr-fiddle/philly-traces. `cluster_job_log` is a list of JSON objects with
+jobid, vc, submitted_time and attempts (start_time, end_time, detail: ip and gpus). In the same
+folder, `cluster_machine_list` has machineId, number of GPUs and single GPU mem.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ if TYPE_CHECKING:
 MACHINES: Final = "cluster_machine_list"
 
 _MACHINE: Final = Table("Machine", ("machineId", "number of GPUs"), "machineId")
-_NO_TIME: Final = "is no time: write YYYY-MM-DD HH:MM:SS"
-_NEVER_RAN: Final = "never ran: how many GPUs it wanted, and for how long, is not told"
+_NO_TIME: Final = "is not a time: write YYYY-MM-DD HH:MM:SS"
+_NEVER_RAN: Final = "never ran, so its number of GPUs and its duration are unknown"
 _BACKWARDS: Final = "is before its start_time"
 
 
 class _Broken(Exception):
-    """A job that can not be read: field, value and what would be accepted."""
+    """A job can not be read: field, value and what is accepted."""
 
     def __init__(self, path: str, value: object, message: str) -> None:
         self.path, self.value, self.message = path, value, message
 
 
 def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """A job log; virtual clusters are queues, each machine of the last attempt is a task.
+    """Read a job log. Virtual clusters are queues; each machine of the last attempt is a task.
 
-    A job runs as long as its attempts did together; one that still ran at the end runs forever.
-    Jobs are put in the order of their submission.
+    The duration of a job is the sum of its attempts; a job that still ran at the end runs forever.
+    Jobs are sorted by submission.
 
     Parameters
     ----------
     file
         `cluster_job_log`, JSON.
     nodes
-        The machines to replay on; None for `cluster_machine_list` in the same folder.
+        The nodes of the replay; None for `cluster_machine_list` in the same folder.
 
     Raises
     ------
     InstanceError
-        A file is not there, is no list, or there are no nodes.
+        A file does not exist or is not a list, or there are no nodes.
 
     """
     problems: list[TraceProblem] = []
@@ -76,13 +76,13 @@ def _machines(file: Path, problems: list[TraceProblem]) -> Sequence[Node]:
     beside = [file.with_name(MACHINES + ending) for ending in ("", ".csv")]
     listed = next((path for path in beside if path.exists()), None)
     if listed is None:
-        raise InstanceError(f"{file}: there is no {MACHINES} beside it, and no nodes are given")
+        raise InstanceError(f"{file}: its folder has no {MACHINES}, and no nodes are given")
     rows = [
         (row, row.integer("number of GPUs", MAX_GPUS_ON_NODE))
         for row in _MACHINE.read(listed, problems)
     ]
     nodes = tuple(Node(row.name, amounts({GPU: gpus})) for row, gpus in rows if row.name and gpus)
-    return listed_nodes(listed, nodes, problems, "machines with GPUs, a row each")
+    return listed_nodes(listed, nodes, problems, "machines with GPUs, one per row")
 
 
 def _jobs(file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:
@@ -91,7 +91,7 @@ def _jobs(file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:
     except (OSError, ValueError, RecursionError) as e:
         raise InstanceError(f"{file}: this job log can not be read: {why_unreadable(e)}") from e
     if not isinstance(listed, list):
-        raise InstanceError(f"{file}: no job log: a list of jobs belongs here")
+        raise InstanceError(f"{file}: not a job log: it must be a list of jobs")
     for number, entry in enumerate(listed):
         where = f"{file.name}[{number}]"
         try:
@@ -105,11 +105,11 @@ def _jobs(file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:
 
 def _job(entry: object, where: str) -> TracedJob:
     if not isinstance(entry, dict):
-        raise _Broken("", None, "is no object with jobid, vc, submitted_time and attempts")
+        raise _Broken("", None, "is not an object with jobid, vc, submitted_time and attempts")
     name, queue = (_text(entry, field) for field in ("jobid", "vc"))
     attempts = entry.get("attempts")
     if not isinstance(attempts, list):
-        raise _Broken("attempts", attempts, "is no list")
+        raise _Broken("attempts", attempts, "is not a list")
     if not attempts:
         raise _Broken("", None, _NEVER_RAN)
     return TracedJob(
@@ -126,7 +126,7 @@ def _job(entry: object, where: str) -> TracedJob:
 def _text(entry: Mapping[str, Any], field: str) -> str:
     value = entry.get(field)
     if not isinstance(value, str) or value in NOTHING:
-        raise _Broken(field, value, "is no name")
+        raise _Broken(field, value, "is not a name")
     return value
 
 
@@ -142,7 +142,7 @@ def _has_status(attempt: object, field: str) -> bool:
 
 
 def _duration_ms(attempts: Sequence[Any]) -> int | None:
-    """All attempts together, those aside of which start or end is lost."""
+    """Return the sum of all attempts with start and end; None for a job that still runs."""
     if _has_status(attempts[-1], "start_time") and not _has_status(attempts[-1], "end_time"):
         return None
     total, is_known = 0, False
@@ -153,19 +153,19 @@ def _duration_ms(attempts: Sequence[Any]) -> int | None:
                 raise _Broken(f"attempts[{i}].end_time", attempt["end_time"], _BACKWARDS)
             total, is_known = total + end - start, True
     if not is_known:
-        raise _Broken("attempts", len(attempts), "have no start_time and end_time together")
+        raise _Broken("attempts", len(attempts), "has no attempt with both start_time and end_time")
     return total
 
 
 def _num_gpus(listed: object) -> int:
-    """How many GPUs a list names; TypeError for other types."""
+    """Return the number of GPUs in a list; raises TypeError for other types."""
     if not isinstance(listed, list):
         raise TypeError
     return len(listed)
 
 
 def _tasks_of_attempt(attempts: Sequence[Any]) -> tuple[Part, ...]:
-    """Machines of the last attempt that has any."""
+    """Return the machines of the last attempt that lists any."""
     for i in range(len(attempts) - 1, -1, -1):
         detail = attempts[i].get("detail") if isinstance(attempts[i], dict) else None
         if not detail:
@@ -174,6 +174,6 @@ def _tasks_of_attempt(attempts: Sequence[Any]) -> tuple[Part, ...]:
             gpus = [_num_gpus(machine["gpus"]) for machine in detail]
         except (TypeError, KeyError):
             path = f"attempts[{i}].detail"
-            raise _Broken(path, detail, "is no list of machines with gpus") from None
+            raise _Broken(path, detail, "is not a list of machines with gpus") from None
         return tuple(Part(gpus.count(n), {GPU: n}) for n in sorted(set(gpus), reverse=True))
     raise _Broken("", None, _NEVER_RAN)

@@ -1,7 +1,6 @@
-"""Published traces: their tables row by row, and their jobs as arrivals of gangs.
+"""Published traces: their tables as rows, and their jobs as arrivals of gangs.
 
-Only a row that can not be read is reported and skipped. Tasks of a gang are equal; times count from
-the first arrival on.
+An invalid row is reported and skipped; all other rows count. Times start at the first arrival.
 """
 
 from __future__ import annotations
@@ -31,23 +30,22 @@ if TYPE_CHECKING:
 
 
 NOTHING: Final = frozenset({"", "None", "none", "null", "NaN", "nan", "NULL", "N/A"})
-"""Texts that mean an empty cell."""
+"""Texts that stand for an empty cell."""
 
 _MISSING: Final = "is missing: the row ends before this column"
 _NOT_A_COUNT: Final = "is not a whole number of zero or more"
-_NOT_SECONDS: Final = "is no number of seconds of zero or more"
-_NOT_A_NUMBER: Final = "is no number of zero or more"
+_NOT_SECONDS: Final = "is not a number of seconds of zero or more"
+_NOT_A_NUMBER: Final = "is not a number of zero or more"
 _TOO_MUCH: Final = "is too much: write at most"
-_NO_TIME: Final = "is no time: write YYYY-MM-DD HH:MM:SS"
+_NO_TIME: Final = "is not a time: write YYYY-MM-DD HH:MM:SS"
 _LONGEST_S: Final = Decimal(10**12)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a table, and where to complain about it.
+    """One row of a table, with its location for problem reports.
 
-    Each reading method reports a problem and then returns 0, "" or None; `is_sound` says whether
-    there was any problem so far.
+    Each method that reads a cell reports a problem and then returns 0, "" or None.
     """
 
     kind: str
@@ -59,11 +57,11 @@ class Row:
 
     @property
     def is_sound(self) -> bool:
-        """Whether this row has no problem so far."""
+        """Whether no problem of this row has been reported yet."""
         return len(self.problems) == self._before
 
     def reject(self, column: str, message: str) -> None:
-        """Report a problem of a cell and what would be accepted."""
+        """Report a problem of a cell, and what is accepted."""
         value = self.cells.get(column)
         self.problems.append(
             TraceProblem(
@@ -77,16 +75,16 @@ class Row:
         )
 
     def has_value(self, column: str) -> bool:
-        """Whether there is anything in a cell."""
+        """Return whether a cell has a value."""
         return (self.cells.get(column) or "").strip() not in NOTHING
 
     def reach(self, column: str) -> None:
-        """Tell it where the row ends before a column, be there anything in it or not."""
+        """Report a row that ends before a column; an empty cell is accepted."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
 
     def text(self, column: str) -> str:
-        """The content of a cell; an empty one is a problem."""
+        """Return the content of a cell; an empty cell is a problem."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
         elif not self.has_value(column):
@@ -94,7 +92,7 @@ class Row:
         return (self.cells.get(column) or "").strip()
 
     def number(self, column: str, message: str = _NOT_A_NUMBER, most: int | None = None) -> Decimal:
-        """A number of zero or more."""
+        """Return a number of zero or more."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
             return Decimal(0)
@@ -111,7 +109,7 @@ class Row:
         return Decimal(0)
 
     def integer(self, column: str, most: int | None = None) -> int:
-        """A whole number of zero or more; `4.0` is one, too."""
+        """Return a whole number of zero or more, which may be written as `4.0`."""
         found = self.number(column, _NOT_A_COUNT, most)
         if found == int(found):
             return int(found)
@@ -119,11 +117,11 @@ class Row:
         return 0
 
     def milliseconds(self, column: str) -> int:
-        """A number of seconds, in milliseconds."""
+        """Return a number of seconds in milliseconds."""
         return round(self.number(column, _NOT_SECONDS) * 1000)
 
     def instant_ms(self, column: str) -> int:
-        """A date and time, in milliseconds since 1970; UTC unless it says otherwise."""
+        """Return a date and time in ms since 1970; the default time zone is UTC."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
             return 0
@@ -134,9 +132,9 @@ class Row:
 
 
 def instant_ms(text: str) -> int | None:
-    """Milliseconds since 1970 of `YYYY-MM-DD HH:MM:SS`, with or without an offset; None for none.
+    """Parse `YYYY-MM-DD HH:MM:SS` with or without an offset to ms since 1970; None if invalid.
 
-    `PST` and `PDT` at the end are ignored: where they occur, all times have them.
+    A final `PST` or `PDT` is ignored, because in such traces all times have one.
     """
     try:
         found = datetime.fromisoformat(text.removesuffix(" PST").removesuffix(" PDT").strip())
@@ -148,21 +146,23 @@ def instant_ms(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The layout of a table: a line a row, no quotes. A broken line takes no other with it.
+    """The layout of a table with one row per line and without quotes.
+
+    An invalid line does not affect other lines.
 
     Attributes
     ----------
     kind
-        The thing that a row describes, such as Job.
+        What a row describes, such as Job.
     columns
-        Columns that have to be there.
+        Required columns.
     name
-        The one that names the row.
+        The column with the name of the row.
     delimiter
-        Between cells.
+        Separator of cells.
     is_headless
-        Whether the table begins with its first row; a header is recognised by the name of its first
-        column and skipped.
+        Whether the table has no header. If it has one, it starts with the name of the first column
+        and is skipped.
 
     """
 
@@ -173,12 +173,12 @@ class Table:
     is_headless: bool = False
 
     def read(self, file: Path, problems: list[TraceProblem]) -> Iterator[Row]:
-        """Rows of a file, one after the other.
+        """Yield the rows of a file.
 
         Raises
         ------
         InstanceError
-            The file is not there, is no text, or lacks columns.
+            The file does not exist, is not a text, or lacks columns.
 
         """
         try:
@@ -213,36 +213,36 @@ class Table:
         missing = [c for c in self.columns if c not in header]
         if missing:
             listed = ", ".join(missing)
-            message = f"{file}: no list of {self.kind.lower()}s: it has no column {listed}"
+            message = f"{file}: not a list of {self.kind.lower()}s: it has no column {listed}"
             raise InstanceError(message)
         return header
 
 
 MOST_NODES: Final = 100_000
-"""Of one trace, twenty times those that Kubernetes supports."""
+"""Maximum number of nodes of one trace: twenty times the limit of Kubernetes."""
 
 MOST_TASKS: Final = 150_000
-"""Of one job: all pods that Kubernetes supports in a cluster."""
+"""Maximum number of tasks of one job: the limit of pods per cluster of Kubernetes."""
 
 _NO_NAME: Final = "is empty: every job needs a name"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Alike tasks of a job.
+    """Equal tasks of a job.
 
     Attributes
     ----------
     role
-        Their names; empty where they are the only ones.
+        The name of the tasks; empty if the job has no other tasks.
     number
-        How many.
+        The number of tasks.
     demands
-        Base units by resource, of one task.
+        Request of one task, in base units by resource.
     gpu_milli
-        Thousandths of one GPU that each shares; 0 where it shares none.
+        Share of one GPU that each task requests, in thousandths; 0 for none.
     models
-        GPU models that it may have; empty for any.
+        Accepted GPU models; empty for any.
 
     """
 
@@ -260,15 +260,15 @@ class TracedJob:
     Attributes
     ----------
     at_ms
-        When it was submitted, on the clock of the trace.
+        When the job was submitted, on the clock of the trace.
     duration_ms
-        How long it ran; None where it still did at the end.
+        How long the job ran; None if it still ran at the end of the trace.
     queue
-        Where it asks.
+        The queue to which the job was submitted.
     user
-        The owner; empty where the trace names none.
+        The owner; empty if the trace names none.
     parts
-        Its tasks, all of which start together.
+        The tasks of the job, which all start together.
 
     """
 
@@ -282,13 +282,13 @@ class TracedJob:
 
 
 def spread(number: int, parts: int) -> list[int]:
-    """A number dealt out evenly, larger parts first."""
+    """Split a number evenly into parts, larger parts first."""
     each, more = divmod(number, parts)
     return [each + (i < more) for i in range(parts)]
 
 
 def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[Part, ...]:
-    """Tasks that together ask for so much, alike as far as that goes; none of no tasks."""
+    """Return tasks that together request the demands, as equal as possible; none for 0 tasks."""
     if not num_tasks:
         return ()
     dealt = {resource: spread(amount, num_tasks) for resource, amount in demands.items()}
@@ -300,7 +300,7 @@ def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[Part, ...]:
 
 
 def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> tuple[Node, ...]:
-    """Nodes `node-00000`, `node-00001`, ... that each offer so much, in base units by resource."""
+    """Return nodes `node-00000`, `node-00001`, ... with these offers, in base units."""
     labels = {GPU_MODEL_LABEL: gpu_model} if gpu_model else {}
     return tuple(
         Node(
@@ -316,18 +316,18 @@ def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> 
 def listed_nodes(
     file: Path, nodes: Sequence[Node], problems: Sequence[TraceProblem], wanted: str
 ) -> Sequence[Node]:
-    """The nodes that the node table of a trace lists.
+    """Return the nodes that the node table of a trace lists.
 
     Raises
     ------
     InstanceError
-        There are none; says what belongs into the table.
+        The table lists no node; the message says what it must contain.
 
     """
     if nodes:
         return nodes
     raise InstanceError(
-        "\n".join([*map(str, problems), f"{file}: there is no node in it: {wanted}"])
+        "\n".join([*map(str, problems), f"{file}: lists no nodes: it needs {wanted}"])
     )
 
 
@@ -338,11 +338,11 @@ def played(
     problems: Sequence[TraceProblem],
     queues: Sequence[Queue] = (),
 ) -> Found:
-    """Jobs in the order given as a trace that begins with the first of them.
+    """Return the jobs, in the given order, as a trace that starts with the first job.
 
-    A resource that no node offers is dropped; a job that requests nothing else is skipped, and the
-    number of these is reported. The rest as in `sound_trace`: jobs that can not be replayed are
-    reported.
+    Requests of a resource that no node offers are dropped. Jobs without any other request are
+    skipped, and their number is reported. Jobs that can not be replayed are reported as in
+    `sound_trace`.
 
     Raises
     ------
@@ -352,7 +352,7 @@ def played(
     """
     if not nodes:
         raise InstanceError(
-            "\n".join([*map(str, problems), f"{name}: there are no nodes to play it on"])
+            "\n".join([*map(str, problems), f"{name}: there are no nodes to replay it on"])
         )
     reported = list(problems)
     listed = list(jobs)
@@ -368,7 +368,7 @@ def played(
 
 
 def _start_ms(jobs: Sequence[TracedJob]) -> int:
-    """The time of the first job, if no earlier time is written; else the clock may have jumped."""
+    """Return the time of the first job, or 0 if a later job has an earlier time."""
     first = jobs[0].at_ms if jobs else 0
     return first if all(job.at_ms >= first for job in jobs) else 0
 
@@ -388,7 +388,7 @@ def _earlier(arrival: Arrival, by_ms: int) -> Arrival:
 
 
 class _Maker:
-    """Makes arrivals of jobs; alike tasks get the very same shape."""
+    """Creates the arrivals of jobs. Equal tasks share one shape object."""
 
     def __init__(self, nodes: Sequence[Node], start_ms: int) -> None:
         self._start_ms = start_ms

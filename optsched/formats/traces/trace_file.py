@@ -1,6 +1,6 @@
-"""Traces: the format of this project, and the choice of the reader for a file.
+"""Trace files in the format of optsched, and the choice of the reader for published traces.
 
-docs/simulate.md tells what each field means; `SCHEMA` says it for programs.
+docs/simulate.md explains the fields; `SCHEMA` defines them.
 """
 
 from __future__ import annotations
@@ -54,34 +54,34 @@ SCHEMA: Final[Schema] = record(
     ("nodes", "jobs"),
     apiVersion=text("optsched.io/v1alpha1."),
     kind=text("Trace."),
-    name=text("What it is called in results."),
+    name=text("Name of the trace in results."),
     nodes=listing(
         "Machines.",
         record(
-            "One machine, or several that are alike.",
+            "One machine, or several equal machines.",
             ("name", "allocatable"),
-            name=text("Its name; with `count` names end in a number from 0 on."),
+            name=text("Its name; with `count`, a number from 0 is appended."),
             count=integer(
-                "How many of them; without it, the one of this name.", minimum=1, maximum=MOST_NODES
+                "Number of machines; without it, one machine.", minimum=1, maximum=MOST_NODES
             ),
-            allocatable=amounts("What pods may take."),
+            allocatable=amounts("What pods may request in all."),
             labels=_LABELS,
         ),
     ),
     queues=listing(
-        "Queues; `default` is always there.",
+        "Queues; `default` always exists.",
         record(
             "One queue.",
             ("name",),
             name=text("Its name."),
-            weight=integer("For shares.", minimum=1, default=1),
-            priority=integer("Among queues."),
-            parent=text("The queue above it.", default="root"),
-            capability=amounts("What it may have at most."),
-            deserved=amounts("Its fair part."),
-            guarantee=amounts("What is kept for it."),
+            weight=integer("Weight for shares.", minimum=1, default=1),
+            priority=integer("Priority among queues."),
+            parent=text("The parent queue.", default="root"),
+            capability=amounts("Upper limit."),
+            deserved=amounts("Deserved share."),
+            guarantee=amounts("Guaranteed amounts."),
             dequeueStrategy=text(
-                "fifo: no job passes the first one that waits; traverse: later ones may.",
+                "fifo: no job passes the first waiting job; traverse: later jobs may.",
                 enum=["traverse", "fifo"],
                 default="traverse",
             ),
@@ -93,27 +93,27 @@ SCHEMA: Final[Schema] = record(
             "One gang.",
             ("name", "at"),
             name=text("`namespace/name`, or the name alone."),
-            at=text(f"When it arrives: {_SPAN} from the beginning."),
+            at=text(f"When it arrives: {_SPAN} from the start of the trace."),
             duration=text(f"How long it runs, {_SPAN}; without it, forever."),
-            estimate=text(f"What its user says about that, {_SPAN}."),
-            grace=text(f"How long its pods stay once they are evicted, {_SPAN}; 0s if missing."),
-            queue=text("The queue it demands from.", default=DEFAULT_QUEUE),
-            priority=integer("Higher ones come first."),
-            tasks=integer("How many tasks.", default=1, minimum=1, maximum=MOST_TASKS),
-            minAvailable=count("Tasks that start together; all where it is missing."),
-            request=amounts("What a task takes."),
+            estimate=text(f"Its user's estimate of the duration, {_SPAN}."),
+            grace=text(f"How long its pods terminate after an eviction, {_SPAN}; 0s if missing."),
+            queue=text("Its queue.", default=DEFAULT_QUEUE),
+            priority=integer("Higher priorities come first."),
+            tasks=integer("Number of tasks.", default=1, minimum=1, maximum=MOST_TASKS),
+            minAvailable=count("Number of tasks that start together; all tasks if missing."),
+            request=amounts("Request of one task."),
             nodeSelector=_LABELS,
-            user=text("Whom its use is charged to."),
+            user=text("The user who is charged for it."),
             annotations=mapping("As on a PodGroup.", {"type": "string"}),
         ),
     ),
     nodeEvents=listing(
-        "Failures, in the order of time.",
+        "Failures, ordered by time.",
         record(
-            "A node fails or comes back.",
+            "A node fails or returns.",
             ("at", "node", "change"),
-            at=text(f"When: {_SPAN} from the beginning."),
-            node=text("Its name."),
+            at=text(f"When: {_SPAN} from the start of the trace."),
+            node=text("Name of the node."),
             change=text("What happens.", enum=["down", "up"]),
         ),
     ),
@@ -121,12 +121,12 @@ SCHEMA: Final[Schema] = record(
 
 
 def read_trace_file(path: Path) -> Found:
-    """The trace in a file, and what was left out of it, with file and line.
+    """Return the trace in a file, and the skipped parts with file and line.
 
     Raises
     ------
     InstanceError
-        The file can not be read, is no trace, or nothing of it can be played.
+        The file can not be read, is not a trace, or has nothing that can be replayed.
 
     """
     source, document = read_document(path, KIND)
@@ -141,7 +141,7 @@ def read_trace_file(path: Path) -> Found:
             )
             for e in errors
         ),
-        *(TraceProblem("", at, "", None, "is no field of a trace", at) for at in unknown),
+        *(TraceProblem("", at, "", None, "is not a field of a trace", at) for at in unknown),
         *found,
     )
     located = tuple(
@@ -149,13 +149,13 @@ def read_trace_file(path: Path) -> Found:
     )
     if not sound.nodes or not sound.arrivals:
         what = "job" if sound.nodes else "node"
-        told = "\n".join([*map(str, located), f"{path}: there is no {what} to play it with"])
+        told = "\n".join([*map(str, located), f"{path}: there is no {what} to replay"])
         raise InstanceError(told)
     return sound, located
 
 
 def is_trace_file(path: Path) -> bool:
-    """Whether a file is a trace of this kind, judged by its beginning."""
+    """Return whether a file is a trace of this format, judged by its first 4096 characters."""
     try:
         with path.open(encoding="utf-8") as file:
             head = file.read(4096)
@@ -217,11 +217,11 @@ def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) ->
     _, wrong = parse_resource_list(fields.raw("request"), "", whole_gpus=True)
     gang = _gang(fields, name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}", shapes)
     if wrong:
-        return None  # is reported already: a job with another request is another job
+        return None  # The problem is reported already: with another request it is another job.
     if not name or at_ms is None:
         return None
     if duration_ms is None and fields.raw("duration") is not None:
-        return None  # reported already: a job with a bad duration is not taken to run forever
+        return None  # The problem is reported already: an invalid duration must not mean forever.
     grace_ms = fields.duration_ms("grace") or 0
     return Arrival(at_ms, gang, duration_ms, estimate_ms, grace_ms, where=f"jobs[{number}]")
 
@@ -249,7 +249,7 @@ def _event(fields: Fields, number: int) -> NodeEvent | None:
     return NodeEvent(at_ms, node, NodeChange(change), where=f"nodeEvents[{number}]")
 
 
-# --- read -----------------------------------------------------------------------------------------
+# --- published traces -----------------------------------------------------------------------------
 
 _WITH_NODES: Final[Mapping[str, Callable[[Path, Sequence[Node] | None], Found]]] = {
     "helios": read_helios,
@@ -262,39 +262,40 @@ _WITHOUT_NODES: Final[Mapping[str, Callable[[Path, Sequence[Node]], Found]]] = {
     "gavel": read_gavel,
 }
 TRACE_FORMATS: Final = tuple(sorted([*_WITH_NODES, *_WITHOUT_NODES]))
-"""Formats that `read_published_trace` knows."""
+"""Formats that `read_published_trace` reads."""
 
 
 def read_published_trace(name: str, path: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """A trace that others published.
+    """Read a published trace.
 
     Parameters
     ----------
     name
         One of `TRACE_FORMATS`.
     path
-        Its file, for `pai` its folder.
+        The file of the trace; for `pai`, its folder.
     nodes
-        The cluster to replay on; None for the nodes of the trace. Traces of `acme` and `gavel` have
-        none.
+        The nodes of the replay; None for the nodes of the trace. Traces of `acme` and `gavel` have
+        no nodes.
 
     Returns
     -------
     Found
-        The trace, and what was left out of it and why, by file and row.
+        The trace, and the skipped parts with reason, file and row.
 
     Raises
     ------
     InstanceError
-        An unknown format, files that can not be read, nothing that could be played, or no nodes.
+        The format is unknown, a file can not be read, nothing can be replayed, or there are no
+        nodes.
 
     """
     if name in _WITH_NODES:
         return _WITH_NODES[name](path, nodes)
     if name not in _WITHOUT_NODES:
-        raise InstanceError(f"{name!r} is no format of traces: write {', '.join(TRACE_FORMATS)}")
+        raise InstanceError(f"{name!r} is not a trace format: write {', '.join(TRACE_FORMATS)}")
     if nodes is None:
         raise InstanceError(
-            f"{path}: a trace of {name} has no nodes of its own: name a file with nodes by --nodes"
+            f"{path}: a trace of {name} has no nodes: name a file with nodes by --nodes"
         )
     return _WITHOUT_NODES[name](path, nodes)

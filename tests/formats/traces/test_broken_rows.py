@@ -208,7 +208,7 @@ def test_a_table_without_nodes_is_named(
     write(tmp_path, {**FORMATS[name][0], table: content})
     with pytest.raises(InstanceError) as refused:
         read(name, tmp_path)
-    assert f"{tmp_path / table}: there is no node in it: " in str(refused.value)
+    assert f"{tmp_path / table}: lists no nodes: it needs " in str(refused.value)
 
 
 HUGE = "900719925474"
@@ -280,8 +280,8 @@ def test_whatever_is_wrong_is_told_by_file_and_row(name: str, data: st.DataObjec
         ("7,12537496,3", "scheduled_time: '3' is before its creation_time"),
         ("0,2,5", "deletion_time: '2' is before its scheduled_time"),
         ("0,9", "scheduled_time is missing: the row ends before this column"),
-        ("0,9,", "scheduled_time: '' is empty: it never ran"),
-        ("1e400,9,1", "creation_time: '1e400' is no number of seconds"),
+        ("0,9,", "scheduled_time: '' is empty: the pod never ran"),
+        ("1e400,9,1", "creation_time: '1e400' is not a number of seconds"),
     ],
 )
 def test_times_of_pods_that_contradict_each_other(times: str, told: str, tmp_path: Path) -> None:

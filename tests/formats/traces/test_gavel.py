@@ -50,11 +50,11 @@ def test_jobs_are_gangs_that_run_for_their_steps(tmp_path: Path) -> None:
     [
         ("LM\tpython3", "total_steps is missing: the row ends before this column"),
         (row(7, -5), "total_steps: '-5' is not a whole number of zero or more"),
-        (row(7, 5, 0), "scale_factor: '0' is nothing to run: write 1 or more GPUs"),
+        (row(7, 5, 0), "scale_factor: '0' is not a valid number of GPUs: write 1 or more"),
         (row(7, 5, 1.5), "scale_factor: '1.5' is not a whole number of zero or more"),
-        (row(-7), "arrival_time: '-7' is no number of seconds of zero or more"),
-        (row("nan"), "arrival_time: 'nan' is no number of seconds of zero or more"),
-        (row(7, kind="GPT"), "job_type: 'GPT' has no throughput: name a type of job that was"),
+        (row(-7), "arrival_time: '-7' is not a number of seconds of zero or more"),
+        (row("nan"), "arrival_time: 'nan' is not a number of seconds of zero or more"),
+        (row(7, kind="GPT"), "job_type: 'GPT' has no throughput: name a job type that was"),
         (row(7, 5, 99), "min_member: 99 can never start: 16 of its tasks fit into the whole"),
         (row(3), "at_ms: 3000 is out of order: the clock of its neighbours stands at 5000"),
         (row(99999), "at_ms: 99995000 is out of order: the clock of its neighbours stands at 1000"),
@@ -86,7 +86,7 @@ def test_another_gpu_is_slower(tmp_path: Path) -> None:
 def test_what_can_not_be_read_at_all(tmp_path: Path) -> None:
     path = trace(tmp_path, row(5))
     rates = path.with_name("simulation_throughputs.json")
-    with pytest.raises(InstanceError, match="no GPU 'h100' there; known are k80, v100"):
+    with pytest.raises(InstanceError, match="GPU type 'h100' is unknown; known are k80, v100"):
         read_throughputs(rates, "h100")
     rates.write_text("{")
     with pytest.raises(InstanceError, match="these throughputs can not be read"):

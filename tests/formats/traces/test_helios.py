@@ -60,12 +60,12 @@ def test_nodes_with_cpus_are_asked_for_cpus(tmp_path: Path) -> None:
     ("bad", "told"),
     [
         ("3,u,vcA,1,4", "node_num is missing: the row ends before this column"),
-        (JOBS[0].replace(",36848,", ",-3,"), "duration: '-3' is no number of seconds"),
+        (JOBS[0].replace(",36848,", ",-3,"), "duration: '-3' is not a number of seconds"),
         (
             JOBS[0].replace("2020-06-09 18:41:01", "yesterday"),
-            "submit_time: 'yesterday' is no time",
+            "submit_time: 'yesterday' is not a time",
         ),
-        (JOBS[0].replace(",1,COMPLETED", ",0,COMPLETED"), "node_num: '0' is no place to run"),
+        (JOBS[0].replace(",1,COMPLETED", ",0,COMPLETED"), "node_num: '0' is not a valid number"),
         (JOBS[0].replace("vcA", ""), "vc: '' is empty"),
         (
             JOBS[0].replace("2020-06-10 04", "2020-06-08 04"),
@@ -100,7 +100,7 @@ def test_jobs_for_which_there_is_nothing_are_counted(tmp_path: Path) -> None:
 
 def test_what_can_not_be_read_at_all(tmp_path: Path) -> None:
     path = log(tmp_path, *JOBS, head=HEAD.replace("duration", "length"))
-    with pytest.raises(InstanceError, match="no list of jobs: it has no column duration"):
+    with pytest.raises(InstanceError, match="not a list of jobs: it has no column duration"):
         read_helios(path)
     path.with_name("cluster_gpu_number.csv").unlink()
     with pytest.raises(InstanceError, match="can not be read, and no nodes are given"):

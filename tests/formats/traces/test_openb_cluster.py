@@ -103,9 +103,9 @@ def test_bad_rows_are_told_and_the_others_are_kept(tmp_path: Path):
     assert [g.tasks[0].shape.request[0] for g in found.snapshot.gangs] == [("cpu", 2)]
     assert [str(p) for p in found.problems] == [
         'openb_pod_list_mine.csv:2: Pod a: cpu_milli: "x" is not a whole number of zero or more',
-        'openb_pod_list_mine.csv:3: Pod b: gpu_milli: "1200" is no part of one GPU: '
+        'openb_pod_list_mine.csv:3: Pod b: gpu_milli: "1200" is not a share of one GPU: '
         "write 1 to 1000",
-        'openb_pod_list_mine.csv:4: Pod c: gpu_milli: "500" asks for a part of several GPUs: '
+        'openb_pod_list_mine.csv:4: Pod c: gpu_milli: "500" requests a share of several GPUs: '
         "write 1000, or 1 as num_gpu",
         "openb_pod_list_mine.csv:5: Pod d: num_gpu: null is not a whole number of zero or more",
         "openb_pod_list_mine.csv:5: Pod d: gpu_milli: null is not a whole number of zero or more",
@@ -126,10 +126,10 @@ def test_the_node_list_may_be_elsewhere(tmp_path: Path):
 @pytest.mark.parametrize(
     ("pods", "nodes", "message"),
     [
-        ("name,cpu\n", NODES, "no openb pod list: it has no column cpu_milli, memory_mib, num_gpu"),
+        ("name,cpu\n", NODES, "an openb pod list: it has no column cpu_milli, memory_mib, num_gpu"),
         (HEAD, NODES, "openb_pod_list_mine.csv: there is no row in this table that can be read"),
-        (f"{HEAD}p,1,1,0,0,,LS,Running,5\n", "sn\n", "no openb node list: it has no column cpu"),
-        ("", NODES, "no openb pod list"),
+        (f"{HEAD}p,1,1,0,0,,LS,Running,5\n", "sn\n", "an openb node list: it has no column cpu"),
+        ("", NODES, "not an openb pod list"),
     ],
 )
 def test_another_table_is_refused(tmp_path: Path, pods: str, nodes: str, message: str):

@@ -53,7 +53,7 @@ def test_roles_of_a_job_start_together(tmp_path: Path) -> None:
     ("bad", "told"),
     [
         ("j1,more,1.0", "gpu_type is missing: the row ends before this column"),
-        ("j1,more,1.0,Terminated,1.0,2.0,100,1,150,V100", "plan_gpu: '150' is neither a part"),
+        ("j1,more,1.0,Terminated,1.0,2.0,100,1,150,V100", "plan_gpu: '150' is neither a share"),
         ("j1,more,1.0,Terminated,9.0,2.0,100,1,50,V100", "end_time: '2.0' is before its start"),
         ("j1,more,-1,Terminated,1.0,2.0,100,1,50,V100", "inst_num: '-1' is not a whole number"),
         ("j1,more,1.5,Terminated,1.0,2.0,100,1,50,V100", "inst_num: '1.5' is not a whole number"),
@@ -132,8 +132,8 @@ def test_formats_have_names(tmp_path: Path) -> None:
     trace = shared("traces", "gavel", "seed=0", "23dbec.trace")
     assert read_published_trace("gavel", trace, nodes)[0].name == "23dbec"
     with pytest.raises(
-        InstanceError, match="a trace of gavel has no nodes of its own: name a file"
+        InstanceError, match="a trace of gavel has no nodes: name a file"
     ):
         read_published_trace("gavel", trace)
-    with pytest.raises(InstanceError, match="'swf' is no format of traces: write acme, gavel"):
+    with pytest.raises(InstanceError, match="'swf' is not a trace format: write acme, gavel"):
         read_published_trace("swf", trace)

@@ -63,15 +63,15 @@ def test_attempts_add_up_and_the_last_one_says_where(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        (7, "is no object with jobid, vc, submitted_time and attempts"),
+        (7, "is not an object with jobid, vc, submitted_time and attempts"),
         (job("x", "01:00:00"), "Job x: never ran"),
         (job("x", "soon", attempt("01:00:00", "02:00:00", 1)), "submitted_time: '2017-10-07 soon'"),
         (job("x", "01:00:00", attempt("02:00:00", "01:00:00", 1)), "is before its start_time"),
         (job("x", "01:00:00", attempt("02:00:00", "03:00:00")), "Job x: never ran"),
-        (job("x", "01:00:00", attempt(None, None, 1)), "have no start_time and end_time together"),
+        (job("x", "01:00:00", attempt(None, None, 1)), "has no attempt with both start_time and end_time"),
         (job("x", "01:00:00", {"detail": [7]}, attempt("1", "2")), "attempts[1].start_time:"),
-        (job("x", "01:00:00", attempts=5), "attempts: 5 is no list"),
-        (job("x", "01:00:00", attempt("02:00:00", "03:00:00", 1), vc=None), "vc: None is no name"),
+        (job("x", "01:00:00", attempts=5), "attempts: 5 is not a list"),
+        (job("x", "01:00:00", attempt("02:00:00", "03:00:00", 1), vc=None), "vc: None is not a name"),
         (job("x", "01:00:00", attempt("02:00:00", "03:00:00", 9)), "none of its tasks fits"),
     ],
 )
@@ -87,7 +87,7 @@ def test_gpus_that_are_a_text_are_no_list(tmp_path: Path) -> None:
     broken = job("x", "01:00:00", {**attempt("01:00:00", "02:00:00"), "detail": [machine]})
     found, problems = read_philly(log(tmp_path, broken, GOOD))
     assert len(found.arrivals) == 1
-    assert "attempts[0].detail: [{'ip': 'm', 'gpus': 'g1'}] is no list of machines" in str(
+    assert "attempts[0].detail: [{'ip': 'm', 'gpus': 'g1'}] is not a list of machines" in str(
         problems[0]
     )
 
@@ -101,12 +101,12 @@ def test_detail_that_is_no_list_of_machines(tmp_path: Path) -> None:
 def test_what_can_not_be_read_at_all(tmp_path: Path) -> None:
     path = log(tmp_path, GOOD)
     path.with_name("cluster_machine_list").unlink()
-    with pytest.raises(InstanceError, match="no cluster_machine_list beside it, and no nodes"):
+    with pytest.raises(InstanceError, match="its folder has no cluster_machine_list, and no nodes"):
         read_philly(path)
     nodes = equal_nodes(2, {GPU: 8})
     assert len(read_philly(path, nodes)[0].arrivals) == 1
     path.write_text("{}")
-    with pytest.raises(InstanceError, match="a list of jobs belongs here"):
+    with pytest.raises(InstanceError, match="it must be a list of jobs"):
         read_philly(path, nodes)
     path.write_text("[{")
     with pytest.raises(InstanceError, match="this job log can not be read"):

@@ -81,11 +81,11 @@ def test_fields_that_are_wrong_are_told_with_their_lines(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("nodes: []\njobs: [{name: a, at: 0s}]\n", "there is no node to play it with"),
-        (f"{NODES}jobs: []\n", "there is no job to play it with"),
+        ("nodes: []\njobs: [{name: a, at: 0s}]\n", "there is no node to replay"),
+        (f"{NODES}jobs: []\n", "there is no job to replay"),
         (f"{NODES}jobs: [{{name: a, at: 0s, request: {{cpu: 9}}}}]\n", "can never start"),
         ("nodes: [\n", "t.yaml:"),
-        ("---\na: 1\n", "a trace is one document"),
+        ("---\na: 1\n", "a trace must be one document"),
     ],
 )
 def test_where_nothing_can_be_played_that_is_an_error(tmp_path: Path, text: str, told: str) -> None:
