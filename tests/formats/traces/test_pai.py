@@ -131,9 +131,7 @@ def test_formats_have_names(tmp_path: Path) -> None:
     assert read_published_trace("pai", tables(tmp_path))[0].name == tmp_path.name
     trace = shared("traces", "gavel", "seed=0", "23dbec.trace")
     assert read_published_trace("gavel", trace, nodes)[0].name == "23dbec"
-    with pytest.raises(
-        InstanceError, match="a trace of gavel has no nodes: name a file"
-    ):
+    with pytest.raises(InstanceError, match="a trace of gavel has no nodes: name a file"):
         read_published_trace("gavel", trace)
     with pytest.raises(InstanceError, match="'swf' is not a trace format: write acme, gavel"):
         read_published_trace("swf", trace)

@@ -68,10 +68,16 @@ def test_attempts_add_up_and_the_last_one_says_where(tmp_path: Path) -> None:
         (job("x", "soon", attempt("01:00:00", "02:00:00", 1)), "submitted_time: '2017-10-07 soon'"),
         (job("x", "01:00:00", attempt("02:00:00", "01:00:00", 1)), "is before its start_time"),
         (job("x", "01:00:00", attempt("02:00:00", "03:00:00")), "Job x: never ran"),
-        (job("x", "01:00:00", attempt(None, None, 1)), "has no attempt with both start_time and end_time"),
+        (
+            job("x", "01:00:00", attempt(None, None, 1)),
+            "has no attempt with both start_time and end_time",
+        ),
         (job("x", "01:00:00", {"detail": [7]}, attempt("1", "2")), "attempts[1].start_time:"),
         (job("x", "01:00:00", attempts=5), "attempts: 5 is not a list"),
-        (job("x", "01:00:00", attempt("02:00:00", "03:00:00", 1), vc=None), "vc: None is not a name"),
+        (
+            job("x", "01:00:00", attempt("02:00:00", "03:00:00", 1), vc=None),
+            "vc: None is not a name",
+        ),
         (job("x", "01:00:00", attempt("02:00:00", "03:00:00", 9)), "none of its tasks fits"),
     ],
 )
