@@ -164,7 +164,7 @@ class NodeModel:
         Raises `ValueError` without `form`.
         """
         if self.form is None:
-            raise ValueError("gangs are split by node in the model of a session alone")
+            raise ValueError("only the model of a session can split gangs by node")
         if self.form.gang_nodes is None:
             self.form.gang_nodes = GangNodes(self.form, self.supplied)
         self.form.gang_nodes.add(gangs)
@@ -292,7 +292,7 @@ class Quota:
 
 
 class Preemption:
-    """Extension point: the victims that a gang may claim."""
+    """Extension point: the victims that a gang may evict."""
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
         """Return which of some running tasks a gang may preempt, in order; None abstains."""

@@ -28,7 +28,7 @@ class Outcome:
 
     @cached_property
     def placed(self) -> Bool:
-        """(T,) tasks that get a node."""
+        """(T,) tasks that are placed."""
         return self.decisions.node_of >= 0
 
     @cached_property
@@ -121,13 +121,13 @@ class Outcome:
 
     @cached_property
     def num_placed(self) -> I64:
-        """(G,) newly placed tasks of each gang."""
+        """(G,) number of newly placed tasks of each gang."""
         gangs = self.problem.gang_of[self.placed]
         return np.bincount(gangs, minlength=self.problem.num_gangs).astype(np.int64)
 
     @cached_property
     def num_pending(self) -> I64:
-        """(G,) tasks of each gang that stay pending."""
+        """(G,) number of tasks of each gang that stay pending."""
         before = np.diff(self.problem.task_start)
         left: I64 = before - self.num_placed
         return left

@@ -178,7 +178,7 @@ class RuleSet:
 
     @cached_property
     def predicates(self) -> tuple[Rule, ...]:
-        """Hard rules on the nodes of a task in any gang."""
+        """Hard rules on the nodes that a task may use, whatever its gang."""
         return tuple(r for r in self.hard if r.hard_face is Face.PREDICATE)
 
     @cached_property

@@ -1,9 +1,9 @@
 """Queue guarantees that exceed the cluster are dropped.
 
 A guarantee that can never be met would block all other queues in vain. Queues are considered from
-the oldest to the youngest. A guarantee of a resource is dropped if, together with the guarantees of
-older queues, it exceeds what all nodes offer (NotReady nodes included) or the capability of the
-queue or of an ancestor.
+the oldest to the youngest. A guarantee of a resource is dropped if it exceeds the capacity that
+older guarantees leave of all nodes, NotReady nodes included. The same holds for the capability of
+the queue and of its ancestors.
 """
 
 from __future__ import annotations

@@ -150,9 +150,9 @@ def separate_loans(
 ) -> tuple[Decisions, Lending | None]:
     """Return the decisions of a finished plan without its loans, and the loans.
 
-    If a queue exceeds its deserved share, some of its gangs that may borrow fit the share and stay
-    in the first stage; the others borrow. The choice with the best values on the levels over gangs
-    counts, or the best choice found if a queue has many such gangs.
+    If a queue exceeds its deserved share, a set of its gangs that may borrow is chosen that fits
+    the share. The others borrow. The set has the best values on the levels over gangs; for queues
+    with many such gangs, it is the best set found.
     """
     shares = find_shares(decided.rules)
     if shares is None or not shares.lends:

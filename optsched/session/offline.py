@@ -194,7 +194,7 @@ class Recorder:
         self._offer_incumbent()
 
     def _offer_incumbent(self) -> None:
-        """Store the partial result, unless the pause since the last time has not passed."""
+        """Store the partial result if the pause since the last time has passed."""
         if self.means.keep is None or not (self._found or self._known):
             return
         clock = self.means.clock

@@ -164,9 +164,9 @@ def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> t
     """Return the actions with preemptors that use the nodes of their victims.
 
     Victims are found for one gang after the other. A gang may need a victim only to stay within the
-    capability or the deserved share of its queue, while a later gang uses the victim's node. The
-    verifier then accepts only the later gang as preemptor. If no gang on its node is entitled to a
-    victim, the preemptor does not change.
+    capability or the deserved share of its queue. If a later gang uses the victim's node, the
+    verifier accepts only that gang as preemptor. The preemptor does not change if no gang on the
+    node is entitled to the victim.
     """
     gang_of = attempt.before.gang_by_key
     task_gangs = {t.key: gang for gang in attempt.before.gangs for t in gang.tasks}

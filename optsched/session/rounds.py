@@ -120,8 +120,8 @@ def pipeline_with_evictions(
 def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> Answer:
     """Return the solution from which the search starts.
 
-    It is an incumbent of the same search of an earlier session, or a warm start, if one of these
-    keeps every rule; otherwise the greedy solution.
+    An incumbent of the same search of an earlier session comes first, then the warm start. If
+    neither keeps every rule, it is the greedy solution.
     """
     session, greedy = attempt.session, each.answers[0]
     context, turn = session.context, session.history.turn + 1

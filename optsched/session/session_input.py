@@ -117,7 +117,7 @@ class SessionInput:
 
 
 def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> SessionInput:
-    """Return the input of a session: the snapshot as rules read it, and the rules connected."""
+    """Return the input of a session, with the snapshot normalised and the rules connected."""
     rules = policy.rules
     snapshot, unheld = hold_guarantees(kept_places(given).snapshot)
     if rules.find_rule("conformance") is not None:

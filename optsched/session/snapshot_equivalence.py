@@ -1,9 +1,10 @@
 """Checks whether a snapshot would lead to another plan than the last session's snapshot.
 
 A session that binds and evicts nothing leaves the cluster unchanged, so the next session would
-decide the same. Three changes do not matter: bound tasks that have started to run, the recent usage
-of queues, and the time (until a gang has waited so long that it comes first). Every other change
-requires a new decision. Even lost capacity does, as it may satisfy a rule that compares pods.
+decide the same. Three changes do not matter: bound tasks have started to run, the recent usage of
+queues differs, and time has passed. The time matters only once a gang has waited so long that it
+comes first. Every other change requires a new decision. Even lost capacity does, as it may satisfy
+a rule that compares pods.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ FIRST_SEED = 1000
 """Seed of the first search between sessions; no session uses it."""
 
 SEARCHES = ("solve", "victims", "consolidation", "bound")
-"""Phases of a session that search."""
+"""The phases of a session in which it searches."""
 
 _EVICTING = frozenset({"preempt", "gangpreempt", "reclaim", "gangreclaim", CONSOLIDATE, SHUFFLE})
 
@@ -139,9 +139,8 @@ def start_from(
 ) -> Answer | None:
     """Return what still holds of a warm start, filled up greedily, if it beats the greedy solution.
 
-    A gang is dropped if one of its tasks or nodes does not exist, one of its tasks no longer waits,
-    a node lacks idle capacity, or the greedy decision on the gang is final. The solution has not
-    been verified.
+    A gang is dropped if one of its tasks no longer waits, a node is gone or lacks idle capacity, or
+    the greedy decision on the gang is final. The solution has not been verified.
 
     Returns
     -------

@@ -122,7 +122,7 @@ class Usage(Rule):
                 yield Violation(self.name, f"task {task.key}", f"node {node.name}: {excess}")
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: the same for all classes."""
+        """See `Rule`: the mask is the same for all classes."""
         allowed = problem.derived(self._allowed)
         return None if allowed.all() else allowed
 

@@ -1,7 +1,7 @@
 """Guarantees: no queue may use the unused guarantee of another queue.
 
 Mathematics: models/formulation/guarantee.md. Volcano limits each queue separately to the cluster's
-total minus the guarantees of the others (`realCapability`), so that two queues may together use the
+total minus the guarantees of the others (`realCapability`). Two queues may then together use the
 guarantee of a third. Here one joint limit holds for all queues, at every level of the tree.
 """
 

@@ -31,7 +31,7 @@ SHOWN = 3
 
 
 class LeafQueues(Rule):
-    """Only leaf queues take gangs."""
+    """Gangs may run only in leaf queues."""
 
     name = "leaf-queues"
     hard_face = Face.ALLOCATABLE

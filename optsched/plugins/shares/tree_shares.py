@@ -149,7 +149,7 @@ class Contest:
         return requested
 
     def _floors(self) -> F64:
-        """(Q,) the guaranteed fraction of demand, scaled down if the cluster lacks capacity."""
+        """Return (Q,) the guaranteed parts of demand, scaled down if the cluster is too small."""
         asked = self._requested
         floors = guaranteed_parts(self.guarantee, asked)
         use = floors @ asked

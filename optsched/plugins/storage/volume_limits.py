@@ -39,7 +39,7 @@ Volume: TypeAlias = "tuple[str, str]"
 """A driver, and the handle that identifies a volume."""
 
 Requested: TypeAlias = "Mapping[int, Sequence[Volume]]"
-"""Volumes by the number of their driver."""
+"""Volumes by the index of their driver."""
 
 
 class VolumeLimits(Rule):
@@ -155,7 +155,7 @@ class _Facts:
 
     @cached_property
     def of_driver(self) -> Mapping[str, int]:
-        """The number of each driver."""
+        """The index of each driver on the axis D."""
         return {driver: d for d, driver in enumerate(self.drivers)}
 
     def users(self, volume: Volume) -> Mapping[int, int]:

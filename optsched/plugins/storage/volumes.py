@@ -190,7 +190,7 @@ def _standing(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Supply:
-    """Scarce claims of pending tasks and of running tasks.
+    """Scarce claims (those that compete for volumes) of pending and running tasks.
 
     Attributes
     ----------
