@@ -1,1 +1,1 @@
-"""Benchmarks: what they measure they also check, and what they report is a ratio within one run."""
+"""Benchmarks; each checks the results that it measures, and reports ratios within one run."""

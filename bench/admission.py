@@ -1,9 +1,9 @@
-"""Reviews of jobs at 200 a second, beside a webhook that does nothing.
+"""Latency of admission reviews at 200 jobs per second, relative to a webhook that does nothing.
 
-`make bench-admission`. A client asks as an API server does, over TLS on connections that stay open:
-200 jobs a second, each filled in under /jobs/mutate and then looked at under /jobs/validate. The
-other webhook is a process of the same HTTP server that lets everything in without reading it; both
-run the whole time and are asked by turns, five seconds each. Answers are checked.
+`make bench-admission`. A client sends reviews as an API server does, over TLS on persistent
+connections: 200 jobs per second, each to /jobs/mutate for defaults and then to /jobs/validate. The
+other webhook is a process with the same HTTP server that admits everything without parsing it. Both
+run the whole time and are called alternately, five seconds each. The responses are checked.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PATHS = ("/jobs/mutate", "/jobs/validate")
 
 
 def job(number: int) -> dict[str, Any]:
-    """A job as users write it: much is left to be filled in."""
+    """Return a job as users write it, with many fields left to defaults."""
     limits = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
     container = {"name": "main", "image": "train", "resources": {"limits": limits}}
     template = {"spec": {"restartPolicy": "OnFailure", "containers": [container]}}
@@ -65,7 +65,7 @@ def job(number: int) -> dict[str, Any]:
 
 
 def review(number: int, obj: dict[str, Any]) -> dict[str, Any]:
-    """The AdmissionReview of an API server that is asked to create it."""
+    """Return the AdmissionReview for the creation of an object."""
     kind = {"group": "batch.volcano.sh", "version": "v1alpha1"}
     return {
         "apiVersion": "admission.k8s.io/v1",
@@ -89,7 +89,7 @@ def review(number: int, obj: dict[str, Any]) -> dict[str, Any]:
 
 
 async def nothing(port: int, folder: Path) -> None:
-    """Let everything in, over TLS."""
+    """Serve a webhook over TLS that admits everything."""
 
     async def handle(request: web.Request) -> web.Response:
         await request.read()
@@ -115,7 +115,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def processes(plane: ControlPlane, folder: Path) -> Iterator[tuple[str, str]]:
-    """Where our webhook and the other one answer."""
+    """Start both webhooks; yield the URLs of optsched's webhook and of the other one."""
     made, _ = renew_credentials(None, ("127.0.0.1",), datetime.now(UTC))
     certificate, key, authority = (folder / f"tls.{end}" for end in ("crt", "key", "ca"))
     certificate.write_bytes(made.certificate)
@@ -146,7 +146,7 @@ def processes(plane: ControlPlane, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 class Asker:
-    """Asks one webhook as an API server would; `seconds` are those of each review."""
+    """A client of one webhook that acts like an API server; `seconds`: latency of each review."""
 
     def __init__(self, http: aiohttp.ClientSession, server: str) -> None:
         self._http, self._server = http, server
@@ -174,7 +174,7 @@ class Asker:
         return response
 
     async def submit(self, number: int) -> None:
-        """One job; one that was filled in is looked at as it is then."""
+        """Send one job to both paths; apply the patch of the first review before the second."""
         obj = job(number)
         filled = await self.ask(PATHS[0], json.dumps(review(number, obj)))
         if "patch" in filled:
@@ -183,7 +183,7 @@ class Asker:
         await self.ask(PATHS[1], json.dumps(review(number, obj)))
 
     async def turn(self, first: int) -> None:
-        """Some seconds of jobs at the rate, however long answers take."""
+        """Submit jobs for `TURN_S` at the fixed rate, without waiting for responses."""
         start, asked = time.perf_counter(), []
         for i in range(round(PER_SECOND * TURN_S)):
             await asyncio.sleep(max(0.0, start + i / PER_SECOND - time.perf_counter()))
@@ -192,7 +192,7 @@ class Asker:
 
 
 def patched(obj: dict[str, Any], steps: list[dict[str, Any]]) -> None:
-    """Carry a JSON patch of additions and replacements out."""
+    """Apply a JSON patch of additions and replacements to an object."""
     for step in steps:
         assert step["op"] in ("add", "replace"), step
         *path, last = (
@@ -210,7 +210,7 @@ def patched(obj: dict[str, Any], steps: list[dict[str, Any]]) -> None:
 
 
 def percentile(seconds: list[float], share: float) -> float:
-    """In milliseconds."""
+    """Return a percentile in milliseconds."""
     return 1000 * sorted(seconds)[int(len(seconds) * share)]
 
 

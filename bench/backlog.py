@@ -1,12 +1,13 @@
-"""What a backlog costs a replay: the same stream of jobs with 1 000 gangs that wait, and with none.
+"""Cost of a backlog in a replay: the same stream of jobs with 1 000 waiting gangs, and with none.
 
-`python -m bench.backlog [--backlog 1000] [--jobs 300] [--period 360]` plays gangs with Gavel's
+`python -m bench.backlog [--backlog 1000] [--jobs 300] [--period 360]` replays gangs with Gavel's
 sizes and durations on 50 nodes of 8 GPUs with a greedy model. The cluster is full when the stream
-begins, which brings as much work as the cluster does; so the backlog stays about as long as it is.
-Only the stream is measured, in CPU seconds of this process: these hold on a loaded machine too.
+begins. The stream's load equals the capacity of the cluster, so the length of the backlog stays
+about constant. Only the stream is measured, in CPU seconds of this process, which are comparable on
+a loaded machine too.
 
-Target: 200 jobs in a CPU second with a backlog of 1 000 gangs. The ratio of the times of a session
-is that of one run; on the yardstick see `bench.simulate`.
+Target: 200 jobs per CPU second with a backlog of 1 000 gangs. Session times with and without
+backlog are compared within one run; `bench.simulate` explains the yardstick.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 TARGET_JOBS_A_CPU_SECOND = 200
 GPUS_OF_A_NODE = 8
 GPUS_OF_A_GANG = 1.9
-"""On average, with the sizes of Gavel's generator."""
+"""Mean GPUs of a gang with the sizes of Gavel's generator."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What the stream of a replay took."""
+    """The cost of the stream of a replay."""
 
     num_finished: int
     num_sessions: int
@@ -43,17 +44,17 @@ class Replay:
 
     @property
     def jobs_a_second(self) -> float:
-        """Gangs that finished in a CPU second."""
+        """Finished gangs per CPU second."""
         return self.num_finished / self.cpu_s
 
     @property
     def units_a_session(self) -> float:
-        """Time of a session in the time of the yardstick."""
+        """CPU time of a session, as a multiple of the yardstick."""
         return self.cpu_s / self.num_sessions / self.unit_s
 
 
 def backlogged(num_jobs: int, num_nodes: int, backlog: int) -> Trace:
-    """A trace of which the first gangs arrive together: enough for the cluster, and a backlog."""
+    """Return a trace whose first gangs arrive together, to fill the cluster and the backlog."""
     first = int(num_nodes * GPUS_OF_A_NODE / GPUS_OF_A_GANG) + backlog
     whole = GavelTrace(num_jobs=first + num_jobs, num_nodes=num_nodes, load=1.0).trace()
     begins_ms = whole.arrivals[first].at_ms
@@ -65,7 +66,7 @@ def backlogged(num_jobs: int, num_nodes: int, backlog: int) -> Trace:
 
 
 def measure(trace: Trace, model: str, period_ms: int) -> Replay:
-    """Play a trace until its last arrival; its first session is not measured."""
+    """Replay a trace until its last arrival; the first session is not measured."""
     policy = load_policy(model, lambda path: path.read_text())
     options = Options(period_ms=period_ms, until_ms=trace.arrivals[-1].at_ms)
     simulation = Simulation(trace, policy, options)
@@ -87,7 +88,7 @@ def measure(trace: Trace, model: str, period_ms: int) -> Replay:
 
 
 def main() -> None:
-    """Play both and print."""
+    """Replay both traces and print the results."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--backlog", type=int, default=1_000)
     options.add_argument("--jobs", type=int, default=300)
@@ -101,13 +102,13 @@ def main() -> None:
         replay = measure(trace, asked.model, asked.period * 1000)
         found.append(replay)
         print(
-            f"backlog {backlog}: {replay.num_finished} jobs, {replay.num_waiting} wait at last, "
+            f"backlog {backlog}: {replay.num_finished} jobs, {replay.num_waiting} wait at the end, "
             f"{replay.num_sessions} sessions, {replay.cpu_s:.2f} s of CPU, "
             f"{1000 * replay.cpu_s / replay.num_sessions:.1f} ms a session, "
             f"{replay.jobs_a_second:.0f} jobs/CPU s, yardstick {1000 * replay.unit_s:.0f} ms"
         )
     ratio = found[1].units_a_session / found[0].units_a_session
-    print(f"a session with the backlog takes {ratio:.2f} times that without")
+    print(f"session time with the backlog is {ratio:.2f} times that without")
     print(f"target {TARGET_JOBS_A_CPU_SECOND} jobs/CPU s with the backlog")
 
 

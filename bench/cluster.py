@@ -1,9 +1,9 @@
-"""The scheduler on a real API server, beside the same client without any scheduler.
+"""Throughput of the scheduler on a real API server, relative to a client that binds pods itself.
 
 `make bench-cluster`. 1 000 KWOK nodes; (a) 50 gangs × 100 pods, (b) 500 gangs × 8 pods of one GPU.
-A client that knows no scheduler creates PodGroups and pods, 64 requests at once, and asks the API
-server when the last pod is bound. The raw run is the same client creating the same objects and then
-binding them itself. Figures are ratios of the two, within one run.
+An independent client creates PodGroups and pods with 64 concurrent requests, and polls the API
+server until the last pod is bound. In the raw run, the same client creates the same objects and
+binds the pods itself. Results are ratios of the two rates within one run.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def pod(gang: str, index: int, request: dict[str, str]) -> dict[str, Any]:
 
 
 class Client:
-    """Bare HTTP to the API server."""
+    """A minimal HTTP client of the API server."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = yaml.load(kubeconfig.read_text(), Loader=yaml.CSafeLoader)
@@ -172,7 +172,7 @@ async def clear(client: Client) -> None:
 
 
 async def raw(client: Client, work: Workload, nodes: Sequence[str]) -> dict[str, float]:
-    """Create and bind without a scheduler; rates in objects a second."""
+    """Create and bind pods without a scheduler; return rates in objects per second."""
     start = time.perf_counter()
     await all_of(client.post(GROUPS, g) for g in work.groups())
     await all_of(client.post(PODS, p) for p in work.pods())
@@ -199,7 +199,7 @@ def binding(manifest: dict[str, Any], node: str) -> dict[str, Any]:
 
 
 async def scheduled(client: Client, work: Workload) -> float:
-    """Create, and wait until the API server knows no unbound pod; pods a second."""
+    """Create pods and wait until all are bound; return the rate in pods per second."""
     start = time.perf_counter()
     await all_of(client.post(GROUPS, g) for g in work.groups())
     await all_of(client.post(PODS, p) for p in work.pods())
@@ -216,7 +216,7 @@ async def unbound(client: Client) -> bool:
 
 
 async def check(client: Client, work: Workload) -> None:
-    """Every pod is bound, and no node holds more than it offers."""
+    """Check that every pod is bound and no node is overcommitted."""
     found = (await client.get(PODS))["items"]
     assert len(found) == work.num_pods
     on_node: dict[str, int] = {}
@@ -231,7 +231,10 @@ async def check(client: Client, work: Workload) -> None:
 
 
 async def latency(client: Client, num_gangs: int, size: int, per_second: float) -> list[float]:
-    """Seconds from the last pod of a gang created to the gang bound, at a fixed arrival of pods."""
+    """Return the sorted seconds from creation of a gang's last pod until the gang is bound.
+
+    Pods arrive at the fixed rate `per_second`.
+    """
     created: dict[str, float] = {}
     bound: dict[str, set[str]] = {}
     done: dict[str, float] = {}
@@ -295,7 +298,7 @@ class Scheduler:
         raise AssertionError("no session within 60 s")
 
     def memory_mib(self) -> dict[str, float]:
-        """Largest resident size of the scheduler and of its solver process."""
+        """Return the peak resident size of the scheduler and of its solver process."""
         pid = self._process.pid
         # A child is listed by the thread that started it.
         lists = Path(f"/proc/{pid}/task").glob("*/children")
@@ -316,7 +319,7 @@ def _counter(text: str, name: str) -> float:
 
 
 async def fill(client: Client, nodes: Sequence[str], num_pods: int) -> None:
-    """Pods that run already, bound when they are made."""
+    """Create running pods, which are bound at creation."""
 
     async def make(i: int) -> None:
         manifest = pod("old", i, {"cpu": "100m"})
@@ -355,7 +358,7 @@ async def run(plane: ControlPlane, folder: Path, say: Callable[[str], None], rep
                 )
             ratio = statistics.median(ratios)
             met.append(ratio >= work.least_ratio)
-            say(f"{work.name}: median ratio {ratio:.2f}, to reach {work.least_ratio:.2f}")
+            say(f"{work.name}: median ratio {ratio:.2f}, target {work.least_ratio:.2f}")
         scheduler = Scheduler(plane.kubeconfig, log)
         await scheduler.until_first_session()
         waits = await latency(client, num_gangs=300, size=10, per_second=150)
@@ -378,11 +381,11 @@ async def run(plane: ControlPlane, folder: Path, say: Callable[[str], None], rep
 
 
 Bench = Callable[[ControlPlane, Path, Callable[[str], None], int], Coroutine[Any, Any, bool]]
-"""What is measured: on a plane, with a folder for logs, telling what it sees, so many times."""
+"""A benchmark: called with control plane, log folder, print function and number of repeats."""
 
 
 def main(bench: Bench, about: str | None) -> None:
-    """Measure on a plane of 1 000 nodes of 32 CPUs and 8 GPUs."""
+    """Measure on a new control plane with 1 000 nodes of 32 CPUs and 8 GPUs."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--repeats", type=int, default=3)
     repeats = parser.parse_args().repeats
@@ -396,7 +399,7 @@ def main(bench: Bench, about: str | None) -> None:
         manifests = [node_manifest(f"node-{i:04d}", **resources) for i in range(1000)]
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         plane.kubectl.apply(manifest_list([namespace, *manifests]))
-        say("1 000 nodes are there")
+        say("1 000 nodes exist")
         reached = asyncio.run(bench(plane, Path(directory), say, repeats))
     say("every target reached" if reached else "a target was MISSED")
 

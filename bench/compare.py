@@ -1,11 +1,11 @@
-"""How much faster a grid of replays gets from one worker to two, beside a loop that only counts.
+"""Speed-up of a grid of replays from one worker to two, relative to a loop that only counts.
 
-`python -m bench.compare [--jobs 120] [--seeds 4] [--rounds 3]` plays two models with some seeds on
-a local cluster of Dask with one worker, then on one with two; a loop of Python is run as often in
-one process, then in two. They take turns, and the figures are of the medians: a machine that is
-busy slows all of them. Records of both clusters have to be equal, byte by byte.
+`python -m bench.compare [--jobs 120] [--seeds 4] [--rounds 3]` replays two models with some seeds
+on a local Dask cluster of one worker and on one of two workers. A Python loop runs as often in one
+process and in two. The four measurements alternate and medians are compared, so a busy machine
+slows all of them. The records of both clusters must be equal, byte by byte.
 
-Target: the grid gains at least 0.85 of what the loop gains.
+Target: the speed-up of the grid is at least 0.85 of that of the loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TARGET = 0.85
 
 
 def main() -> None:
-    """Play, count and print."""
+    """Run the replays and the loops, and print the results."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--jobs", type=int, default=120)
     options.add_argument("--seeds", type=int, default=4)
@@ -47,12 +47,12 @@ def main() -> None:
     with ExitStack() as stack:
         places = [stack.enter_context(local_cluster(n, SystemClock())) for n in (1, 2)]
         pools = [stack.enter_context(pool(n)) for n in (1, 2)]
-        records = [played(place, cells)[0] for place in places]  # loads what workers need
+        records = [played(place, cells)[0] for place in places]  # also loads modules in the workers
         steps = steps_for(pools[0], timed(places[0], cells) / len(cells))
         for _ in range(asked.rounds):
             for number, place in enumerate(places, 1):
                 record, seconds = played(place, cells)
-                assert record == records[0], "one worker and two do not play the same"
+                assert record == records[0], "records of one worker and two differ"
                 times[f"grid {number}"].append(seconds)
             for number, each in enumerate(pools, 1):
                 times[f"loop {number}"].append(counted(each, len(cells), steps))
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def grid(num_jobs: int, num_seeds: int) -> list[Cell]:
-    """Models × seeds of a synthetic trace."""
+    """Return the cells of a grid: models × seeds of a synthetic trace."""
     source, seeds = f"gavel:jobs={num_jobs},nodes=40,load=0.9,estimated=1", range(num_seeds)
     policies = {
         name: without_solver(load_policy(name, lambda path: path.read_text())) for name in MODELS
@@ -70,7 +70,7 @@ def grid(num_jobs: int, num_seeds: int) -> list[Cell]:
 
 
 def played(place: OnDask, cells: Sequence[Cell]) -> tuple[dict[str, str], float]:
-    """The records of all cells by key, and how long they took."""
+    """Return the record digests of all cells by key, and the seconds spent."""
     began = time.perf_counter()
     done = list(place.play(cells))
     seconds = time.perf_counter() - began
@@ -80,7 +80,7 @@ def played(place: OnDask, cells: Sequence[Cell]) -> tuple[dict[str, str], float]
 
 
 def timed(place: OnDask, cells: Sequence[Cell]) -> float:
-    """How long all cells take."""
+    """Return the seconds that all cells take."""
     return played(place, cells)[1]
 
 
@@ -88,12 +88,12 @@ def timed(place: OnDask, cells: Sequence[Cell]) -> float:
 
 
 def pool(workers: int) -> ProcessPoolExecutor:
-    """Processes that begin from nothing, as those of Dask."""
+    """Return a pool of spawned processes, which start like those of Dask."""
     return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
 def count(steps: int) -> int:
-    """Nothing but work for a CPU."""
+    """Return a sum over `steps` steps: CPU work without memory access."""
     total = 0
     for i in range(steps):
         total += i & 7
@@ -101,25 +101,25 @@ def count(steps: int) -> int:
 
 
 def steps_for(one: ProcessPoolExecutor, seconds: float) -> int:
-    """Steps of a loop that take about as long as a cell."""
+    """Return the steps of a loop that takes about `seconds`."""
     probe = 1_000_000
     counted(one, 1, probe)
     return max(int(probe * seconds / counted(one, 1, probe)), probe)
 
 
 def counted(workers: ProcessPoolExecutor, times: int, steps: int) -> float:
-    """How long so many loops take."""
+    """Return the seconds that `times` loops take."""
     began = time.perf_counter()
     found = set(workers.map(count, [steps] * times))
     assert len(found) == 1
     return time.perf_counter() - began
 
 
-# --- what comes of it ----------------------------------------------------------------------------
+# --- results -------------------------------------------------------------------------------------
 
 
 def show(times: dict[str, list[float]], num_cells: int) -> None:
-    """Print the medians and what they gain."""
+    """Print the medians and the speed-ups."""
     middle = {name: statistics.median(each) for name, each in times.items()}
     for name, each in times.items():
         told = ", ".join(f"{seconds:.2f}" for seconds in each)
@@ -127,8 +127,8 @@ def show(times: dict[str, list[float]], num_cells: int) -> None:
     grid_gain = middle["grid 1"] / middle["grid 2"]
     loop_gain = middle["loop 1"] / middle["loop 2"]
     part = grid_gain / loop_gain
-    print(f"from one worker to two: grid × {grid_gain:.2f}, loop × {loop_gain:.2f}")
-    print(f"the grid gains {part:.2f} of what the loop gains, target {TARGET}; all records equal")
+    print(f"speed-up from one worker to two: grid × {grid_gain:.2f}, loop × {loop_gain:.2f}")
+    print(f"ratio of the speed-ups {part:.2f}, target {TARGET}; all records equal")
 
 
 if __name__ == "__main__":

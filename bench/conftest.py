@@ -1,4 +1,4 @@
-"""The yardstick that every benchmark is put beside, and the table at the end."""
+"""The yardstick with which every benchmark is compared, and the table of results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def yardstick() -> float:
-    """Seconds of a fixed piece of work in Python and NumPy; the median of five."""
+    """Return the seconds of a fixed piece of work in Python and NumPy, the median of five runs."""
     rng = np.random.default_rng(0)
     values = rng.integers(0, 1000, 200_000)
     times = []
@@ -37,7 +37,7 @@ def yardstick() -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: its name, seconds and what they should not exceed, and the memory it took."""
+    """One result: its name, seconds with their target, and peak memory."""
 
     name: str
     seconds: float
@@ -47,7 +47,7 @@ class Row:
 
 
 class Table:
-    """Figures of a run."""
+    """The results of a run."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -61,19 +61,19 @@ _TABLE = Table()
 
 @pytest.fixture(autouse=True)
 def _memory() -> None:
-    """The memory of each benchmark is its own."""
+    """Reset the peak memory before each benchmark."""
     forget_peak()
 
 
 @pytest.fixture(scope="session")
 def table() -> Table:
-    """Where benchmarks put their figures."""
+    """The table to which benchmarks add their results."""
     return _TABLE
 
 
 @pytest.fixture(scope="session")
 def solver() -> Iterator[WorkerProcess]:
-    """One process for all, started before anything is timed."""
+    """One solver process for all benchmarks, started before anything is timed."""
     worker = WorkerProcess()
     assert worker.wait_until_ready()
     yield worker
@@ -81,7 +81,7 @@ def solver() -> Iterator[WorkerProcess]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the figures beside the yardstick of the same run."""
+    """Print the results relative to the yardstick of the same run."""
     if not _TABLE.rows:
         return
     unit = yardstick()

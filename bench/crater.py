@@ -1,8 +1,8 @@
-"""Crater's five shapes of jobs, from `kubectl apply` until all their pods run.
+"""Time of Crater's five kinds of jobs from `kubectl apply` until all their pods run.
 
 `make bench-crater`. Four KWOK nodes with GPUs and ten without, Crater's configuration; scheduler,
-controllers and webhook run together. Queues and jobs are given in one go, so the time has in it
-what kubectl takes. The manifests are those beside the project, unmodified.
+controllers and webhook run together. Queues and jobs are applied by one command, so the time
+includes that of kubectl. The manifests are Crater's own, unmodified.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def manifest(name: str) -> Path:
 
 
 def scheduler_flags(folder: Path) -> tuple[str, ...]:
-    """Those for Crater's configuration."""
+    """Return the scheduler flags for Crater's configuration."""
     [values] = documents(manifest("values"))
     config = folder / "crater.conf"
     config.write_text(values["custom"]["scheduler_config_override"])
@@ -43,7 +43,7 @@ def scheduler_flags(folder: Path) -> tuple[str, ...]:
 
 
 def once(together: Together) -> float:
-    """One round, in seconds; nothing is left of it afterwards."""
+    """Run one round and delete its objects; return the seconds until all pods run."""
     paths = [manifest(name) for name in SHAPES]
     begun = time.monotonic()
     together.apply(manifest("queues"), *paths)
@@ -56,7 +56,7 @@ def once(together: Together) -> float:
 
 def run(together: Together, rounds: int, say: Callable[[str], None]) -> bool:
     taken = [once(together) for _ in range(rounds)]
-    say(f"{len(SHAPES)} shapes run after {', '.join(f'{each:.1f}' for each in taken)} s")
+    say(f"{len(SHAPES)} kinds of jobs run after {', '.join(f'{each:.1f}' for each in taken)} s")
     say(f"at most {max(taken):.1f} s (≤ {MOST_S:.0f} s)")
     return max(taken) <= MOST_S
 

@@ -1,12 +1,12 @@
-"""How session time grows with shapes, queues, resources, priorities, unlike pods and preemptors.
+"""Growth of session time with task classes, queues, resources, priorities and preemptors.
 
 `make bench-growth`. Each scenario runs at half its size and at its full size with the default
-model and the limits of a live scheduler: two workers, 400 ms. The verifier accepts every plan.
-The figure is the wall time from the snapshot to the verified plan; reasons and bounds follow it.
-CPU seconds of this process hold on a loaded machine too; growth is the ratio of the CPU seconds of
-both sizes, 2 where time is linear.
+model and the limits of a live scheduler: two workers, 400 ms. Every plan must pass the verifier.
+The result is the wall time from the snapshot to the verified plan; reasons and bounds come after
+it. CPU seconds of this process are comparable on a loaded machine too. Growth is the ratio of the
+CPU seconds of both sizes, which is 2 for linear time.
 
-Figures of two idle cores, November 2026:
+Results of two idle cores, November 2026:
 
 | scenario | full size | verified after, s | target, s |
 |---|---|---|---|
@@ -19,7 +19,7 @@ Figures of two idle cores, November 2026:
 | anti-affinity | 2 687 pods, 2 000 nodes | 0.4 | 1 |
 | urgent | 100 gangs, 1 000 nodes | 1.2 | 2 |
 
-`python -m bench.growth --profile NAME` prints where the time of one scenario goes.
+`python -m bench.growth --profile NAME` prints a profile of one scenario.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ MIB, GIB = 2**20, 2**30
 
 
 class MonotonicClock:
-    """The machine's clock, as a live scheduler has it."""
+    """The clock of the machine, as a live scheduler uses it."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return monotonic seconds."""
         return time.monotonic()
 
 
@@ -79,7 +79,7 @@ class MonotonicClock:
 
 
 def different_shapes(num_gangs: int) -> Snapshot:
-    """Gangs of 1 to 4 equal pods, no two gangs of one shape; a node for every 20 gangs."""
+    """Return gangs of 1 to 4 equal pods, each with its own task class, 20 gangs per node."""
     rng = np.random.default_rng(1)
     gangs = []
     for g in range(num_gangs):
@@ -92,10 +92,10 @@ def different_shapes(num_gangs: int) -> Snapshot:
 
 
 def deep_queues(num_queues: int) -> Snapshot:
-    """A tree of queues five deep; the leaves ask for 4.6 pods for each queue, a third runs."""
+    """Return a queue tree of depth five with 4.6 pods per queue in its leaves, a third running."""
     rng = np.random.default_rng(2)
     names = [f"q{q:05d}" for q in range(num_queues)]
-    widths = np.cumsum([1, 2, 4, 8])  # how the first four depths grow, in parts of 31
+    widths = np.cumsum([1, 2, 4, 8])  # sizes of the first four depths, in 31sts
     ends = [max(int(num_queues * w / 31), d + 1) for d, w in enumerate(widths.tolist())]
     queues, parents = [], set()
     for q, name in enumerate(names):
@@ -125,7 +125,7 @@ def deep_queues(num_queues: int) -> Snapshot:
 
 
 def many_resources(num_resources: int) -> Snapshot:
-    """As many nodes as resource names; 8 pods a name, each asks for CPU, memory and one of them."""
+    """Return as many nodes as resource names, and 8 pods per name, each with one extra resource."""
     rng = np.random.default_rng(3)
     names = [f"vendor.example/device-{r:04d}" for r in range(num_resources)]
     nodes = []
@@ -142,7 +142,7 @@ def many_resources(num_resources: int) -> Snapshot:
 
 
 def many_priorities(num_priorities: int) -> Snapshot:
-    """A gang of each priority, ten to a node; half of them have room."""
+    """Return a gang of each priority, ten gangs per node; about half of them fit."""
     rng = np.random.default_rng(4)
     kinds = [_shape({CPU: 1000 * c, MEMORY: 4 * c * GIB}) for c in (2, 4, 8, 16)]
     gangs = []
@@ -153,7 +153,7 @@ def many_priorities(num_priorities: int) -> Snapshot:
 
 
 def one_gang(num_pods: int) -> Snapshot:
-    """One gang whose pods are all different, on a node for every five of them."""
+    """Return one gang whose pods are all different, and a node for every five pods."""
     rng = np.random.default_rng(5)
     shapes = [
         _shape({CPU: 1000 + i, MEMORY: int(rng.integers(1024, 65_536)) * MIB})
@@ -163,7 +163,7 @@ def one_gang(num_pods: int) -> Snapshot:
 
 
 def anti_affinity(num_nodes: int) -> Snapshot:
-    """Services of 1 to 60 pods, 1.34 pods for each node, of which no node may hold two."""
+    """Return services of 1 to 60 pods, 1.34 pods per node; pods of a service repel each other."""
     rng = np.random.default_rng(6)
     gangs: list[Gang] = []
     left = int(1.3435 * num_nodes)
@@ -182,7 +182,7 @@ def anti_affinity(num_nodes: int) -> Snapshot:
 
 
 def urgent(num_nodes: int) -> Snapshot:
-    """Nodes full of pods of priority 1; an urgent gang of 4 pods of 2 GPUs for every ten nodes."""
+    """Return nodes full of priority-1 pods, and an urgent gang of 4 × 2 GPUs per ten nodes."""
     nodes = _nodes(num_nodes)
     gangs: list[Gang] = []
     running: list[Task] = []
@@ -276,13 +276,13 @@ class Scenario:
     Attributes
     ----------
     name
-        What grows.
+        The quantity that grows.
     snapshot
-        The cluster of a size; always the same for the same size.
+        Function that returns the cluster of a size, always the same for the same size.
     size
         The full size.
     target_s
-        Wall seconds that the full size may take on an idle machine.
+        Target of the wall seconds at full size on an idle machine.
 
     """
 
@@ -308,7 +308,7 @@ SCENARIOS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """What one session took, and what it decided."""
+    """The time of one session, and its report."""
 
     wall_s: float
     cpu_s: float
@@ -316,7 +316,7 @@ class Measured:
 
     @property
     def verified_s(self) -> float:
-        """Wall seconds from the snapshot to the verified plan: reasons and bounds come after it."""
+        """Wall seconds from the snapshot to the verified plan, without reasons and bounds."""
         seconds = self.report.trace.seconds
         return self.wall_s - seconds.get("explain", 0.0) - seconds.get("bound", 0.0)
 
@@ -336,13 +336,13 @@ def measure(snapshot: Snapshot, solver: WorkerProcess) -> Measured:
 
 
 def digest(plan: Plan) -> str:
-    """A short fingerprint of what a plan does and why the rest waits."""
+    """Return a short fingerprint of the actions and waiting reasons of a plan."""
     text = repr((plan.actions, sorted(plan.pending.items())))
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def describe(measured: Measured) -> str:
-    """Binds, evictions, what the solver did, and seconds by phase."""
+    """Return a text with binds, actions, the outcome of the solver, and seconds by phase."""
     plan = measured.report.plan
     phases = " ".join(f"{k} {v:.2f}" for k, v in measured.report.trace.seconds.items())
     stopped = f"{plan.certificate.engine}: {plan.certificate.stopped}"
@@ -350,10 +350,10 @@ def describe(measured: Measured) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print a table of the scenarios that are named, or of all."""
+    """Print a table of the named scenarios, or of all scenarios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SCENARIOS))
-    parser.add_argument("--profile", action="store_true", help="print where the time goes")
+    parser.add_argument("--profile", action="store_true", help="print a profile")
     parser.add_argument("--size", type=int, help="one size instead of half and full")
     options = parser.parse_args(arguments)
     collect_less()

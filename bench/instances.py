@@ -1,9 +1,10 @@
-"""The folder `instances/`: made, proved and solved again.
+"""Generate, verify and solve the instances of the folder `instances/`.
 
-`python -m bench.instances make` writes the files of all instances and the catalogue (`--all` those
-as well that are only made when needed), `verify` makes them again and proves the best-known plans,
-`solve` solves them (`--only TEXT` those whose title has a text in it, `--seconds` 60, on two cores;
-`--update` keeps what is better than what was known), and `table` prints the table of the page.
+`python -m bench.instances make` writes the catalogue and the files of all stored instances, with
+`--all` also of those that are generated when needed. `verify` generates the files again and
+verifies the best known plans. `solve` solves the instances on two cores within `--seconds` 60;
+`--update` keeps better plans and bounds. `table` writes the table of the page. `--only TEXT` limits
+`verify` and `solve` to instances whose title contains the text.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def solve(options):
                 failed += told
     finally:
         worker.close()
-    print(f"{failed} with remarks" if failed else "as good as what is known, and proved")
+    print(f"{failed} with remarks" if failed else "as good as the best known plans")
     return 1 if failed and not options.update else 0
 
 

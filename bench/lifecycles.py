@@ -1,10 +1,11 @@
 """Memory of scheduler and controllers over many pod lifecycles, on an API server in memory.
 
-`make bench-lifecycles`. Both processes' parts run in this process, all of them but HTTP: lists and
-watches, caches, sessions, binds, evictions, statuses, events, metrics. Jobs come in rounds: their
-pods are made, bound, run and succeed; one pod is evicted for an urgent job, some jobs never fit;
-then all is deleted. Resident memory after the first tenth and at the end must not differ by more
-than 10 %. Containers that have grown meanwhile are named, and with `--trace` lines that allocate.
+`make bench-lifecycles`. All parts of both processes except HTTP run in this process: lists and
+watches, caches, sessions, binds, evictions, statuses, events, metrics. Jobs arrive in rounds: their
+pods are created, bound, run and succeed; one pod is evicted for an urgent job; some jobs never fit;
+then all objects are deleted. Resident memory after the first tenth and at the end must not differ
+by more than 10 %. The benchmark lists containers that have grown, and with `--trace` the lines that
+allocate.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ tiers:
 solver: none
 """
 SIZE: Final = 4
-"""Pods of a job."""
+"""Pods per job."""
 
 ROUND: Final = 50
-"""Jobs of a round that succeed."""
+"""Jobs per round that succeed."""
 
 NUM_STUCK: Final = 3
-"""Jobs of a round that ask for more than any node has."""
+"""Jobs per round that request more than any node offers."""
 
 MOST_GROWTH: Final = 0.10
 LOOK_S: Final = 0.01
@@ -74,7 +75,7 @@ EVENTS: Final = 1_000
 
 
 class Cluster:
-    """Objects, watches of them, and kubelets whose pods start and succeed at once."""
+    """Objects with their watches, and emulated kubelets whose pods start and succeed quickly."""
 
     def __init__(self) -> None:
         self.objects: defaultdict[Kind, dict[tuple[str, str], Raw]] = defaultdict(dict)
@@ -113,16 +114,16 @@ class Cluster:
             self._tell(ref.kind, before, None)
 
     def get(self, ref: Ref) -> Raw:
-        """An object; raises NotFound."""
+        """Return an object; raise NotFound if it does not exist."""
         found = self.objects[ref.kind].get((ref.namespace, ref.name))
         if found is None:
             raise NotFound(404, "NotFound", f"{ref} not found")
         return found
 
     def live(self) -> None:
-        """Let bound pods start, and those that have started succeed unless they run for ever.
+        """Start bound pods, and end started pods except those that run forever.
 
-        Also delete what jobs leave behind.
+        Pods and PodGroups of deleted jobs are deleted too.
         """
         self._collect_garbage()
         ending, self._ending = self._ending, []
@@ -159,7 +160,7 @@ class Cluster:
             if line:
                 queue.put_nowait(line)
 
-    # --- see `ports` -----------------------------------------------------------------------------
+    # --- client interface, see `ports` -----------------------------------------------------------
 
     async def list_page(
         self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
@@ -274,7 +275,7 @@ def _line(version: int, before: Raw | None, after: Raw | None, selection: Select
 
 
 def job(name: str, replicas: int, cpus: str, **more: Any) -> Raw:
-    """A job as it is admitted; every other one keeps its pods apart, as a job of its own may."""
+    """Return an admitted job; with `is_spread`, its pods prefer different nodes."""
     requests = {"cpu": cpus, "memory": "64Mi"}
     pod: Raw = {
         "restartPolicy": "Never",
@@ -315,7 +316,7 @@ def job(name: str, replicas: int, cpus: str, **more: Any) -> Raw:
 
 
 class Drive:
-    """Plays rounds of jobs on a cluster."""
+    """Runs rounds of jobs on a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -323,7 +324,7 @@ class Drive:
         self.num_pods = 0
 
     def prepare(self) -> None:
-        """Nodes, queues and a priority class."""
+        """Create nodes, queues and a PriorityClass."""
         put = self._cluster.put
         for index in range(8):
             put(NODE, _ready(node_manifest(f"n{index}", cpu="64", memory="256Gi")))
@@ -337,7 +338,7 @@ class Drive:
         put(PRIORITY_CLASS, {**head, "metadata": {"name": "urgent"}, "value": 1000})
 
     async def play(self) -> None:
-        """One round."""
+        """Run one round of jobs, and delete them."""
         cluster, first = self._cluster, self._number
         self._number += ROUND
         here = {"nodeSelector": {"size": "small"}}
@@ -361,7 +362,7 @@ class Drive:
         await self._until(lambda: not any(cluster.objects[k] for k in kinds), "all is gone")
 
     def _summary(self) -> str:
-        """Jobs that are not completed and their pods."""
+        """Return a text with the jobs that are not completed, and their pods."""
         objects = self._cluster.objects
         lines = []
         for (_, name), found in objects[JOB].items():
@@ -408,24 +409,24 @@ def _ready(node: Raw) -> Raw:
 
 
 def resident_mib() -> float:
-    """Memory of this process that is resident."""
+    """Return the resident memory of this process."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def growth(before: Mapping[str, int], after: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    """Containers that hold more, the largest growth first."""
+    """Return the containers that have grown by more than 8 entries, the largest growth first."""
     both = [(path, before.get(path, 0), size) for path, size in after.items()]
     grown = [each for each in both if each[2] > each[1] + 8]
     return sorted(grown, key=lambda each: each[1] - each[2])
 
 
 class Processes:
-    """The parts of a scheduler and of controllers, all of them but HTTP."""
+    """All parts of a scheduler and of controllers except HTTP."""
 
     def __init__(self, cluster: Cluster, folder: Path, model: str) -> None:
-        """model: a model that comes with the package; empty for a policy without a solver."""
+        """Build both; `model`: a built-in model, or empty for a policy without a solver."""
         policy = folder / "policy.conf"
         policy.write_text(POLICY)
         watch = PolicyWatch(model or str(policy), Path.read_text, Shelf(folder, lambda _: ()))
@@ -443,7 +444,7 @@ class Processes:
         await asyncio.gather(self._scheduler.run(), self._controllers.run())
 
     def stop(self) -> None:
-        """End both."""
+        """Stop scheduler and controllers."""
         self._scheduler.scheduler.stop()
         self._controllers.manager.stop()
 
@@ -453,13 +454,13 @@ class Processes:
         self._controllers.metrics.exposition()
 
     def sizes(self) -> dict[str, int]:
-        """Entries of all containers."""
+        """Return the number of entries of all containers."""
         return container_sizes(self._scheduler) | container_sizes(self._controllers)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What there was after so many pods."""
+    """The memory and container sizes after a number of pods."""
 
     num_pods: int
     rss_mib: float
@@ -468,14 +469,14 @@ class Mark:
 
 
 async def _play(count: int, folder: Path, model: str, *, is_traced: bool) -> bool:
-    """Play until so many pods have come and gone; whether memory is flat."""
+    """Run `count` pod lifecycles; return whether memory stays flat."""
     cluster = Cluster()
     drive, processes = Drive(cluster), Processes(cluster, folder, model)
     drive.prepare()
     running = asyncio.create_task(processes.run())
     if is_traced:
         tracemalloc.start(1)
-    # By then what remembers a fixed number of objects is full, in a short run with a trace.
+    # A traced run is short, so buffers of fixed size are full only after half of it.
     begins = 5 if is_traced else 1
 
     marks: list[Mark] = []
@@ -498,7 +499,7 @@ async def _play(count: int, folder: Path, model: str, *, is_traced: bool) -> boo
 
 
 def _compare(first: Mark, last: Mark) -> bool:
-    """Print what has grown between two marks; whether resident memory is flat."""
+    """Print the growth between two marks; return whether resident memory stays flat."""
     for path, old, new in growth(first.sizes, last.sizes)[:20]:
         print(f"  {path}: {old} -> {new} entries")
     if first.trace is not None and last.trace is not None:
@@ -511,11 +512,11 @@ def _compare(first: Mark, last: Mark) -> bool:
 
 
 def main() -> int:
-    """Run; 1 where memory has grown."""
+    """Run the benchmark; return 1 if memory has grown."""
     parser = argparse.ArgumentParser(prog="python -m bench.lifecycles", description=__doc__)
-    parser.add_argument("--count", type=int, default=50_000, help="how many pods")
-    parser.add_argument("--model", default="", help="e.g. volcano-default; else no solver")
-    parser.add_argument("--trace", action="store_true", help="name lines that allocate; slow")
+    parser.add_argument("--count", type=int, default=50_000, help="number of pods")
+    parser.add_argument("--model", default="", help="such as volcano-default; default: no solver")
+    parser.add_argument("--trace", action="store_true", help="list the lines that allocate; slow")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, filename=os.devnull)
     with tempfile.TemporaryDirectory() as name:

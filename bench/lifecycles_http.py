@@ -1,8 +1,8 @@
-"""Memory of a scheduler and of controllers over many pod lifecycles, as processes of their own.
+"""Memory of scheduler and controllers over many pod lifecycles, each in its own process.
 
-`make bench-lifecycles-http`. What `bench.lifecycles` plays is served over HTTP, so that resident
-memory is that of the real processes, with their connections and logs. Memory of each after the
-first tenth and at the end must not differ by more than 10 %.
+`make bench-lifecycles-http`. The cluster of `bench.lifecycles` is served over HTTP. Resident memory
+is therefore that of the real processes, with their connections and logs. The memory of a process
+after the first tenth and at the end must not differ by more than 10 %.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KINDS: Final = {(kind.api_version, kind.plural): kind for kind in KINDS}
 
 
 def parse(path: str) -> tuple[Kind, Ref, str]:
-    """The kind, the object and the subresource that a path names; KeyError for other paths."""
+    """Return the kind, the object and the subresource of a path; KeyError for other paths."""
     words = path.strip("/").split("/")
     version, words = ("v1", words[2:]) if words[0] == "api" else ("/".join(words[1:3]), words[3:])
     namespace = ""
@@ -47,13 +47,13 @@ def parse(path: str) -> tuple[Kind, Ref, str]:
 
 
 class Door:
-    """Answers requests from a cluster."""
+    """An HTTP handler that serves the objects of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request."""
+        """Handle one request."""
         try:
             kind, ref, part = parse(request.path)
         except KeyError:
@@ -125,7 +125,7 @@ def _write_kubeconfig(path: Path, port: int) -> None:
 
 @asynccontextmanager
 async def serving(cluster: Cluster, kubeconfig: Path) -> AsyncIterator[None]:
-    """Serve while the context is open; the kubeconfig says where."""
+    """Serve the cluster while the context is open; write a kubeconfig with the address."""
     application = web.Application(client_max_size=2**26)
     application.router.add_route("*", "/{path:.*}", Door(cluster).handle)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
@@ -139,7 +139,7 @@ async def serving(cluster: Cluster, kubeconfig: Path) -> AsyncIterator[None]:
 
 
 async def _play(count: int, folder: Path) -> bool:
-    """Play until so many pods have come and gone; whether memory of both processes is flat."""
+    """Run `count` pod lifecycles; return whether the memory of both processes stays flat."""
     cluster = Cluster()
     drive = Drive(cluster)
     drive.prepare()
@@ -175,9 +175,9 @@ async def _play(count: int, folder: Path) -> bool:
 
 
 def main() -> int:
-    """Run; 1 where memory has grown."""
+    """Run the benchmark; return 1 if memory has grown."""
     parser = argparse.ArgumentParser(prog="python -m bench.lifecycles_http", description=__doc__)
-    parser.add_argument("--count", type=int, default=50_000, help="how many pods")
+    parser.add_argument("--count", type=int, default=50_000, help="number of pods")
     count = parser.parse_args().count
     with tempfile.TemporaryDirectory() as folder:
         is_flat = asyncio.run(_play(count, Path(folder)))

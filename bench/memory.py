@@ -1,4 +1,4 @@
-"""The most memory that a process has had, as Linux counts it."""
+"""The peak resident memory of a process, as Linux counts it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def peak_mib(pid: int) -> float:
-    """Largest resident size since the start of a process, or since `forget_peak`."""
+    """Return the peak resident size since the start of a process, or since `forget_peak`."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024
@@ -15,5 +15,5 @@ def peak_mib(pid: int) -> float:
 
 
 def forget_peak() -> None:
-    """Begin again with what this process has now."""
+    """Reset the peak of this process to its current resident size."""
     Path(f"/proc/{os.getpid()}/clear_refs").write_text("5")

@@ -1,10 +1,10 @@
-"""Vector bin packing: optima of Vectorpack's instances, by class, within 60 s on two cores.
+"""Vector bin packing: how many optima of Vectorpack's instances are found and proved, by class.
 
 `python -m bench.packing [--every 10] [--seconds 120] [--out packing.csv]` packs the instances with
-a known optimum, one after the other, each with so many seconds of processor time. A file that is
-there is gone on with. `--data FOLDER --family New --class class2` packs one class of another set,
-out of a checkout of Vectorpack/experiments_vector_paper. Targets: of Panigrahy's found 80 % and
-proved 65 %, of the triplets of up to 120 items found 80 %.
+a known optimum sequentially, each with 120 s of CPU time, that is 60 s on two cores. An existing
+file is resumed. `--data FOLDER --family New --class class2` packs one class of another set, from a
+checkout of Vectorpack/experiments_vector_paper. Targets: 80 % found and 65 % proved of Panigrahy's
+instances, 80 % found of the triplets of up to 120 items.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.shared import shared
 
 
 class Recorded(NamedTuple):
-    """How many instances of some classes were packed into their optimum, or bounded by it."""
+    """How many instances of some classes were packed to their optimum, or bounded by it."""
 
     classes: str
     instances: int
@@ -31,13 +31,13 @@ class Recorded(NamedTuple):
 
 
 RECORDED_OF_NEW: Final = Recorded("2 and 6", 7, 0, 6)
-"""Of Vectorpack's set New, which is not among the data of tests."""
+"""Results on Vectorpack's set New, which is not part of the test data."""
 
 FIELDS = ("family", "instance", "optimum", "bins", "bound", "seconds", "found_by", "bound_by")
 
 
 def known(family: str, folder: Path, of_class: str = "") -> list[Case]:
-    """Instances with a known optimum, smaller ones first; of one class, or of all."""
+    """Return the instances with a known optimum, smaller ones first, of one class or of all."""
     found = [
         case
         for case in published(folder, family)
@@ -47,12 +47,12 @@ def known(family: str, folder: Path, of_class: str = "") -> list[Case]:
 
 
 def class_of(instance: str) -> str:
-    """The class that the name of an instance begins with."""
+    """Return the class with which the name of an instance begins."""
     return instance.partition("_")[0]
 
 
 def measured(family: str, case: Case, seconds: float) -> dict[str, object]:
-    """One instance."""
+    """Pack one instance, check the result against the optimum, and return a row of the file."""
     start = time.process_time()
     result = solve_packing(case.problem, time.process_time, seconds)
     taken = round(time.process_time() - start, 2)
@@ -63,16 +63,14 @@ def measured(family: str, case: Case, seconds: float) -> dict[str, object]:
 
 
 def main() -> None:
-    """Pack, write down, and print the table."""
+    """Pack the instances, store the rows, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--every", type=int, default=1, help="one of so many instances")
+    parser.add_argument("--every", type=int, default=1, help="pack every n-th instance")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--out", type=Path, default=Path("packing.csv"))
-    parser.add_argument("--data", type=Path, help="a folder with Vectorpack's archives and tables")
-    parser.add_argument("--family", action="append", help="Panigrahy and Triplet unless given")
-    parser.add_argument(
-        "--class", dest="of_class", default="", help="such as class2; all if absent"
-    )
+    parser.add_argument("--data", type=Path, help="folder with Vectorpack's archives and tables")
+    parser.add_argument("--family", action="append", help="default: Panigrahy and Triplet")
+    parser.add_argument("--class", dest="of_class", default="", help="such as class2; default: all")
     options = parser.parse_args()
     rows = _read(options.out)
     done = {row["instance"] for row in rows}

@@ -1,13 +1,14 @@
-"""How good plans are within the live budget, next to the pipeline and to 20 times the budget.
+"""Quality of plans within the live budget, compared with the pipeline and with 20 times the budget.
 
-`make bench-quality`, or `python -m bench.quality [--clusters 100] [--model volcano-default]`. Mixed
-clusters of `MixedCluster`, 40 to 400 nodes, drawn from a seed. Each is decided by the pipeline
-alone, within the live budget (400 ms, two workers), and within 20 times as much. Plans are compared
-on the levels of the model that stand above scores of nodes, in their order.
+`make bench-quality`, or `python -m bench.quality [--clusters 100] [--model volcano-default]`. The
+clusters are `MixedCluster`s of 40 to 400 nodes, drawn from a seed. Each is solved by the pipeline
+alone, within the live budget (400 ms, two workers), and within 20 times the budget. Plans are
+compared lexicographically on the levels of the model above the node scores.
 
-The goals: better than the pipeline on half of the clusters where the long solve is; 80 % of the
-gain of the long solve; never worse; no plan refused by the verifier; admission proved, or within
-2 %, on 60 % of the clusters of up to 100 nodes.
+The goals: plans are better than the pipeline on half of the clusters where the long solve is. They
+reach 80 % of the gain of the long solve. They are never worse than the pipeline, and the verifier
+rejects none. Admission is proved, or within 2 % of its bound, on 60 % of the clusters of up to 100
+nodes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ GOALS = {"better": 0.5, "gain": 0.8, "near on the first level": 0.6, "near on al
 
 @dataclass(frozen=True)
 class Outcome:
-    """The levels of one plan, how long it took, and how many plans the verifier refused."""
+    """The levels of one plan, its times, and how many plans the verifier rejected."""
 
     levels: tuple[LevelResult, ...]
     seconds: float
@@ -56,7 +57,7 @@ class Outcome:
     stopped: str
 
     def gaps(self) -> list[float]:
-        """The relative gap of each level of admission, the highest priority first."""
+        """Return the relative gap of each admission level, the highest priority first."""
         return [
             relative_gap(r.value, r.bound) if r.bound is not None else float("inf")
             for r in self.levels
@@ -65,7 +66,7 @@ class Outcome:
 
 
 def clusters(number: int, seed: int, most_nodes: int) -> Iterator[MixedCluster]:
-    """Random mixed clusters of 40 to `most_nodes` nodes, three sizes of pods."""
+    """Yield random mixed clusters of 40 to `most_nodes` nodes."""
     for i in range(number):
         rng = np.random.default_rng((seed, i))
         num_nodes = round(40 * (most_nodes / 40) ** rng.random())
@@ -83,7 +84,7 @@ def clusters(number: int, seed: int, most_nodes: int) -> Iterator[MixedCluster]:
 def decide(
     snapshot: Snapshot, policy: Policy, worker: WorkerProcess | None, limits: Limits | None
 ) -> Outcome:
-    """One session; without a worker the incumbent that the solver starts from."""
+    """Run one session; without a worker, it returns the incumbent from which the solver starts."""
     period_ms = period_for(PERIOD_S, limits) if limits is not None else None
     around = SessionContext(SystemClock(), worker, limits=limits, period_ms=period_ms)
     report = run_session(snapshot, policy, around)
@@ -99,10 +100,10 @@ def decide(
 
 
 def pipeline(snapshot: Snapshot, policy: Policy) -> tuple[LevelResult, ...] | None:
-    """The levels of the plan of `solver: none`, as the policy with a solver counts them.
+    """Return the levels of the plan of `solver: none`, evaluated by the policy with a solver.
 
-    None where that policy allows no such plan: with evictions the pipeline breaks gangs, as Volcano
-    does, and takes from queues what is due to them.
+    Returns None if the plan violates that policy: with evictions, the pipeline breaks gangs as
+    Volcano does, and reclaims capacity to which queues are entitled.
     """
     plan = run_session(snapshot, without_solver(policy), SessionContext()).plan
     judged = judge_actions(snapshot, policy, plan.actions)
@@ -110,7 +111,7 @@ def pipeline(snapshot: Snapshot, policy: Policy) -> tuple[LevelResult, ...] | No
 
 
 def compared(one: Sequence[LevelResult], other: Sequence[LevelResult]) -> int:
-    """1 where one is better on the first level on which they differ, -1 where it is worse."""
+    """Return 1 if `one` is better on the first level that differs, -1 if worse, 0 if equal."""
     for a, b in zip(above_nodes(one), above_nodes(other), strict=True):
         if a.value != b.value:
             return 1 if (a.value > b.value) is (a.sense is Sense.MAX) else -1
@@ -118,7 +119,7 @@ def compared(one: Sequence[LevelResult], other: Sequence[LevelResult]) -> int:
 
 
 def above_nodes(levels: Sequence[LevelResult]) -> list[LevelResult]:
-    """The levels that every plan has: without those over single nodes, evictions and loans."""
+    """Return the levels that every plan has, without those of node scores, evictions and loans."""
     others = ("node score", "victims", "gangs that leave whole", "lent")
     return [r for r in levels if not r.name.startswith(others)]
 
@@ -126,7 +127,7 @@ def above_nodes(levels: Sequence[LevelResult]) -> list[LevelResult]:
 def gained(
     base: Sequence[LevelResult], live: Sequence[LevelResult], long: Sequence[LevelResult]
 ) -> float:
-    """Part of the gain of the long solve, on the first level where it gains."""
+    """Return the fraction of the long solve's gain on the first level where it gains."""
     for b, v, w in zip(*map(above_nodes, (base, live, long)), strict=True):
         sign = 1 if b.sense is Sense.MAX else -1
         if v.value != b.value and w.value == b.value:
@@ -138,7 +139,7 @@ def gained(
 
 @dataclass(frozen=True)
 class Run:
-    """What one cluster has shown; `long` is None where nobody asked for it."""
+    """The results of one cluster; `long` is None if the long solve was not requested."""
 
     cluster: MixedCluster
     none: tuple[LevelResult, ...] | None
@@ -148,38 +149,38 @@ class Run:
 
     @property
     def base(self) -> tuple[LevelResult, ...]:
-        """The better plan of the pipeline: as Volcano orders gangs, or by priority first."""
+        """Levels of the pipeline's better plan: Volcano's order of gangs, or priority first."""
         start, none = self.start.levels, self.none
         return start if none is None or compared(start, none) >= 0 else none
 
     @property
     def sign(self) -> int:
-        """How the live plan compares with that of the pipeline."""
+        """Comparison of the live plan with the pipeline's plan: 1 better, -1 worse, 0 equal."""
         return compared(self.live.levels, self.base)
 
     @property
     def gain(self) -> float | None:
-        """Part of the gain of the long solve; None where it gains nothing."""
+        """Fraction of the long solve's gain; None if the long solve does not gain."""
         if self.long is None or compared(self.long.levels, self.base) <= 0:
             return None
         return gained(self.base, self.live.levels, self.long.levels)
 
     @property
     def refused(self) -> int:
-        """Plans that the verifier refused."""
+        """Number of plans that the verifier rejected."""
         return self.live.refused + (self.long.refused if self.long else 0)
 
     def lines(self, *, verbose: bool) -> Iterator[str]:
-        """What to print."""
+        """Yield the lines to print."""
         given, live = self.cluster, self.live
         yield (
             f"{given.num_nodes:3} nodes {given.num_pods:4} pods fill {given.fill:.2f} "
             f"{'=+-'[self.sign]} {_told(live)} "
-            f"solve {live.solve_s:5.2f} s of {live.seconds:5.2f} refused {self.refused}"
+            f"solve {live.solve_s:5.2f} s of {live.seconds:5.2f} rejected {self.refused}"
         )
         if self.long is not None:
             sign = "=+-"[compared(self.long.levels, self.base)]
-            part = "" if self.gain is None else f"; part of its gain {self.gain:.2f}"
+            part = "" if self.gain is None else f"; fraction of its gain {self.gain:.2f}"
             yield f"    long {sign} {_told(self.long)}{part}"
             if compared(self.long.levels, live.levels) < 0:
                 yield "    20 times the budget is worse"
@@ -197,7 +198,7 @@ def _told(outcome: Outcome) -> str:
 
 
 def runs(given: argparse.Namespace) -> Iterator[Run]:
-    """All clusters, decided."""
+    """Yield the results of all clusters."""
     policy = load_policy(given.model, lambda path: path.read_text())
     if not given.evictions:
         actions = tuple(a for a in policy.actions if a not in ("preempt", "reclaim"))
@@ -224,7 +225,7 @@ def runs(given: argparse.Namespace) -> Iterator[Run]:
 
 
 def main() -> int:
-    """Decide, compare and print; 1 where a goal is missed."""
+    """Solve, compare and print; return 1 if a goal is missed."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--clusters", type=int, default=100)
     options.add_argument("--first", type=int, default=0)
@@ -243,7 +244,7 @@ def main() -> int:
         print(f"{number:3}", "\n".join(run.lines(verbose=given.verbose)), flush=True)
     signs = [run.sign for run in done]
     worse, refused = signs.count(-1), sum(run.refused for run in done)
-    print(f"better than the pipeline {signs.count(1)}, worse {worse}, refused {refused}")
+    print(f"better than the pipeline {signs.count(1)}, worse {worse}, rejected {refused}")
     figures: dict[str, list[float]] = {name: [] for name in GOALS}
     for run in done:
         if run.gain is not None:

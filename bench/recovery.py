@@ -1,9 +1,9 @@
-"""How soon gangs are bound again after a fault: kills, restarts, silent watches.
+"""Time until gangs are bound again after a fault: kills, restarts, silent watches.
 
-`make bench-recovery`. Real API server, KWOK nodes, `optsched scheduler` with its own defaults:
-leases of 15 s, sessions of 1 s. Each try brings about a fault, then creates a gang that was not
-there before, and ends when the API server has all its pods bound, each once and within the
-capacity of its node. Times are wall time: the load of the machine is printed, too.
+`make bench-recovery`. Real API server, KWOK nodes, `optsched scheduler` with its default settings:
+leases of 15 s, sessions of 1 s. Each try causes a fault, then creates a new gang, and ends when all
+pods of the gang are bound, each once and within the capacity of its node. Times are wall time; the
+load of the machine is printed too.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 SIZE: Final = 4
-"""Pods of a gang."""
+"""Pods per gang."""
 
 CPUS, NUM_NODES = 32, 4
 MOST_S: Final = 120.0
 AWAY_S: Final = 5.0
-"""How long the API server is away, beside the time that it takes to start."""
+"""How long the API server is down, in addition to its start time."""
 
 LEASE: Final = "recovery"
 WATCHED: Final = ("pods", "podgroups")
@@ -47,10 +47,11 @@ WATCHED: Final = ("pods", "podgroups")
 
 @dataclass(slots=True)
 class Recovery:
-    """A fault: what happens, how soon a gang has to be bound at p50, and how soon each one was.
+    """A fault: its description, the target for the median time to bind, and the measured times.
 
-    warnings: lines of that level in the log of the process that lives through the fault, each try.
-    cpu_s: CPU that a new process has had when the gang was bound: what no machine does without.
+    `warnings`: by try, warnings and errors in the log of the process that survives the fault.
+    `cpu_s`: by try, CPU seconds of a new process until the gang is bound, which an idle machine
+    spends too.
     """
 
     what: str
@@ -61,11 +62,11 @@ class Recovery:
 
     @property
     def p50_s(self) -> float:
-        """The median; no number without tries."""
+        """Median of the tries."""
         return statistics.median(self.seconds)
 
     def row(self) -> str:
-        """A line of the table."""
+        """Return a row of the table."""
         shown = ", ".join(f"{each:.1f}" for each in sorted(self.seconds))
         warnings = str(max(self.warnings)) if self.warnings else ""
         cpu = f"{statistics.median(self.cpu_s):.1f} s" if self.cpu_s else ""
@@ -77,14 +78,14 @@ class Recovery:
 
 
 class Deaf(Proxy):
-    """A door through which watches that are open go silent: nothing is sent, nothing is closed."""
+    """A proxy that can make open watches silent: it neither sends data nor closes them."""
 
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
         super().__init__(kubeconfig, folder)
         self._deaf: set[int] = set()
 
     def silence(self) -> None:
-        """Have all watches say nothing that are open now."""
+        """Make all watches silent that are open at this time."""
         self._do(self._silence())
 
     async def _silence(self) -> None:
@@ -99,13 +100,13 @@ class Deaf(Proxy):
             *lines, rest = (rest + chunk).split(b"\n")
             if lines and id(out) not in self._deaf:
                 await out.write(b"\n".join(lines) + b"\n")
-        # The server has ended the watch; through a dead connection nobody hears of that either.
+        # The server has ended the watch, but a dead connection would not transmit that either.
         while id(out) in self._deaf:
             await asyncio.sleep(1.0)
 
 
 class Stage:
-    """One plane and one part of it; gangs with numbers."""
+    """A control plane with a site, on which numbered gangs are created."""
 
     def __init__(self, plane: ControlPlane, site: Site) -> None:
         self.plane = plane
@@ -113,7 +114,7 @@ class Stage:
         self._number = 0
 
     def bind(self, began_s: float) -> float:
-        """Create a gang and wait until it is bound, then have it end; seconds since a time."""
+        """Create a gang, wait until it is bound, and end it; return the seconds from `began_s`."""
         self._number += 1
         name = f"gang-{self._number}"
         self.site.gang(name, SIZE)
@@ -125,13 +126,13 @@ class Stage:
         return seconds
 
     def candidate(self, **more: Path) -> Scheduler:
-        """One of several schedulers, with everything else as it is by default."""
+        """Start a scheduler that takes part in leader election, with other settings at default."""
         election = ("--leader-elect", "--lock-namespace", self.site.name, "--lock-name", LEASE)
         return self.site.scheduler("--schedule-period", "1s", *election, **more).begun()
 
 
 def leader_of(schedulers: list[Scheduler]) -> Scheduler:
-    """The one that leads, once one does."""
+    """Wait until one of the schedulers leads, and return it."""
 
     def leading() -> list[Scheduler]:
         return [each for each in schedulers if each.metric("optsched_leading") == 1]
@@ -140,14 +141,14 @@ def leader_of(schedulers: list[Scheduler]) -> Scheduler:
 
 
 def cpu_seconds(scheduler: Scheduler) -> float:
-    """CPU time of the process so far, without that of its solver."""
+    """Return the CPU time of the process so far, without that of its solver."""
     fields = Path(f"/proc/{scheduler.process.pid}/stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def warnings_of(scheduler: Scheduler) -> int:
-    """How many warnings and errors its log has."""
+    """Return the number of warnings and errors in the scheduler's log."""
     return sum(" WARNING " in line or " ERROR " in line for line in scheduler.log.splitlines())
 
 
@@ -155,7 +156,7 @@ def warnings_of(scheduler: Scheduler) -> int:
 
 
 def kill_leaders(stage: Stage, tries: int) -> Recovery:
-    """Kill -9 the leader of two."""
+    """Kill (-9) the leader of two schedulers."""
     found = Recovery("kill -9 of the leader of two, the other one takes over", 20)
     running = [stage.candidate(), stage.candidate()]
     stage.bind(time.monotonic())
@@ -173,7 +174,7 @@ def kill_leaders(stage: Stage, tries: int) -> Recovery:
 
 
 def restart_container(stage: Stage, tries: int) -> Recovery:
-    """Kill -9 the only one; its container is started again in its pod."""
+    """Kill (-9) the only scheduler; its container restarts in the same pod."""
     found = Recovery("kill -9 of the only one, its container starts again", 5)
     os.environ["POD_UID"] = f"uid-{stage.site.name}"
     scheduler = stage.candidate()
@@ -193,7 +194,7 @@ def restart_container(stage: Stage, tries: int) -> Recovery:
 
 
 def restart_server(stage: Stage, tries: int) -> Recovery:
-    """Kill the API server and start it again; time counts from when it is ready."""
+    """Kill the API server and restart it; time counts from its readiness."""
     found = Recovery("restart of the API server, from when it is ready", 10)
     scheduler = stage.candidate()
     stage.bind(time.monotonic())
@@ -210,7 +211,7 @@ def restart_server(stage: Stage, tries: int) -> Recovery:
 
 
 def silence_watches(stage: Stage, tries: int) -> Recovery:
-    """All watches that are open say nothing more, and are not closed."""
+    """Make all open watches silent without closing them."""
     found = Recovery("all watches go silent, until they are noticed", 30)
     with tempfile.TemporaryDirectory() as folder:
         door = stage.site.keep(Deaf(stage.site.kubeconfig, Path(folder)))
@@ -236,7 +237,7 @@ FAULTS: Final[dict[str, Callable[[Stage, int], Recovery]]] = {
 
 
 def measure(plane: ControlPlane, names: list[str], tries: int) -> Iterator[Recovery]:
-    """Bring about faults, one kind after the other."""
+    """Cause the named faults sequentially; yield the recovery of each."""
     for name in names:
         api = Api(plane.kubeconfig)
         with (
@@ -249,9 +250,9 @@ def measure(plane: ControlPlane, names: list[str], tries: int) -> Iterator[Recov
 
 
 def main() -> int:
-    """Measure on a plane of its own; 1 if a median is too late."""
+    """Measure on a new control plane; return 1 if a median misses its target."""
     parser = argparse.ArgumentParser(prog="python -m bench.recovery", description=__doc__)
-    parser.add_argument("--tries", type=int, default=5, help="of each kind of fault")
+    parser.add_argument("--tries", type=int, default=5, help="tries per kind of fault")
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS), help="kinds")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="optsched-") as directory:

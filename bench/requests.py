@@ -1,10 +1,11 @@
-"""Requests of scheduler and controllers for each bound pod, and how late events are.
+"""API requests of scheduler and controllers per bound pod, and the delay of events.
 
-`make bench-requests`. Jobs come at a steady rate on a real API server with KWOK nodes; each pod
-runs for a few seconds and succeeds. The API server's audit log says who sent what: every request
-counts (binds, pods, statuses, events, leases), lists and watches are shown apart. An event is late
-by the time from the bind, or from the moment that it names, until the API server has taken it.
-Times of events have whole seconds, so that those of other reasons seem up to a second later.
+`make bench-requests`. Jobs arrive at a steady rate on a real API server with KWOK nodes; each pod
+runs for a few seconds and succeeds. The API server's audit log attributes requests to processes.
+Every request counts (binds, pods, statuses, events, leases); lists and watches are shown
+separately. The delay of an event is the time from the bind, or from the timestamp of the event,
+until the API server has stored the event. Event timestamps have whole seconds, so events that are
+not timed from the bind seem up to a second later.
 
 `--show` prints the bodies of patches and events, most frequent first, as fields without values.
 """
@@ -35,7 +36,7 @@ Raw = dict[str, Any]
 PROCESSES: Final = ("scheduler", "controllers")
 RULES: Final = (*({"level": "Request", "users": [name]} for name in PROCESSES), {"level": "None"})
 QUIET_S: Final = 6.0
-"""How long nothing happens before counting ends: statuses and events have 5 s."""
+"""Quiet time before counting ends; statuses and events are sent within 5 s."""
 
 END_S: Final = 300.0
 CPUS, NUM_NODES = 32, 4
@@ -43,14 +44,14 @@ CPUS, NUM_NODES = 32, 4
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Jobs of equal pods, all of them needed, that come at a steady rate.
+    """Jobs of equal pods that arrive at a steady rate; a job needs all its pods.
 
     Attributes
     ----------
     size
-        Pods of a job.
+        Pods per job.
     pods_per_s, seconds
-        How many pods come in a second, and for how long.
+        Arrival rate of pods, and for how long pods arrive.
     run_s
         How long each pod runs.
 
@@ -63,11 +64,11 @@ class Workload:
 
     @property
     def num_jobs(self) -> int:
-        """How many jobs come."""
+        """Number of jobs."""
         return max(1, round(self.pods_per_s * self.seconds / self.size))
 
     def job(self, number: int) -> Raw:
-        """One of the jobs."""
+        """Return one of the jobs."""
         requests = {"cpu": "1", "memory": "64Mi"}
         pod = {
             "metadata": {"annotations": {"optsched.io/run-seconds": str(self.run_s)}},
@@ -88,7 +89,7 @@ class Workload:
 
 
 def play(site: Site, work: Workload, audit: Audit) -> Measured:
-    """Submit the jobs, wait until all have ended and all is quiet, and count."""
+    """Submit the jobs, wait until all have ended and requests cease; return the counts."""
     path = f"/apis/{BATCH}/namespaces/{site.name}/jobs"
     audit.read()
     begun_s = time.monotonic()
@@ -109,7 +110,7 @@ def play(site: Site, work: Workload, audit: Audit) -> Measured:
 
 
 def table(measured: Measured, process: str) -> list[str]:
-    """Lines about one process, the most frequent requests first; lists and watches last."""
+    """Return lines on one process, the most frequent requests first, lists and watches last."""
     counts = measured.requests[process]
     lines = [f"  {process}: {measured.per_pod(process):.2f} requests per bound pod"]
     for key, number in sorted(counts.items(), key=lambda e: (e[0].split()[0] in READS, -e[1])):
@@ -118,7 +119,7 @@ def table(measured: Measured, process: str) -> list[str]:
         if who == process:
             p99 = sorted(delays_s)[int(0.99 * (len(delays_s) - 1))]
             lines.append(
-                f"    event {reason:30} {len(delays_s):6}   late by p50 "
+                f"    event {reason:30} {len(delays_s):6}   delay p50 "
                 f"{statistics.median(delays_s):5.2f} s, p99 {p99:5.2f} s"
             )
     return lines
@@ -128,18 +129,18 @@ def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.requests", description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 4, 16], help="pods of a job")
     parser.add_argument("--rate", type=float, default=10.0, help="pods a second")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long jobs come")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long jobs arrive")
     parser.add_argument("--run", type=float, default=5.0, help="how long a pod runs, in seconds")
     parser.add_argument("--nodes", type=int, default=NUM_NODES, help=f"nodes of {CPUS} CPUs")
     parser.add_argument(
-        "--scheduled-events", choices=("pods", "gangs"), default="pods", help="of the scheduler"
+        "--scheduled-events", choices=("pods", "gangs"), default="pods", help="scheduler option"
     )
-    parser.add_argument("--show", action="store_true", help="print what the bodies have")
+    parser.add_argument("--show", action="store_true", help="print the fields of request bodies")
     return parser.parse_args()
 
 
 def clear(site: Site) -> None:
-    """Delete jobs and pods one by one: so many at a time take longer than a request may."""
+    """Delete jobs and pods one by one, because deleting them in one request would time out."""
     paths = (f"/apis/{BATCH}/namespaces/{site.name}/jobs", f"/api/v1/namespaces/{site.name}/pods")
     for path in paths:
         for item in site.api.items(path):
@@ -149,14 +150,14 @@ def clear(site: Site) -> None:
 def measure(
     plane: ControlPlane, works: Sequence[Workload], audit: Audit, options: argparse.Namespace
 ) -> None:
-    """Play workloads one after the other with new processes, and print what was counted."""
+    """Run workloads sequentially, each with new processes, and print the counts."""
     users = {name: plane.kubeconfig_for(name, ["system:masters"]) for name in PROCESSES}
     flags = ("--schedule-period", "1s", "--scheduled-events", options.scheduled_events)
     for number, work in enumerate(works):
         api = Api(plane.kubeconfig)
         with (
             tempfile.TemporaryDirectory() as folder,
-            # A site prints the logs of its processes.
+            # A site prints the logs of its processes, which are redirected to a file.
             (Path(folder) / "logs").open("w") as logs,
             redirect_stdout(logs),
             Site(f"requests-{number}", api, plane.kubeconfig, Path(folder)) as site,
@@ -171,7 +172,7 @@ def measure(
 
 
 def report(work: Workload, measured: Measured, options: argparse.Namespace) -> None:
-    """Print what was counted for a workload."""
+    """Print the counts of a workload."""
     lines = [
         f"{work.num_jobs} jobs of {work.size} pods, {work.pods_per_s:g} pods/s, each runs "
         f"{work.run_s:g} s, {options.nodes} nodes of {CPUS} CPUs: {measured.num_pods} binds"
@@ -185,7 +186,7 @@ def report(work: Workload, measured: Measured, options: argparse.Namespace) -> N
 
 
 def main() -> None:
-    """Measure on a plane of its own."""
+    """Measure on a new control plane."""
     options = _parsed()
     works = [Workload(size, options.rate, options.seconds, options.run) for size in options.sizes]
     with tempfile.TemporaryDirectory(prefix="optsched-") as directory:

@@ -1,14 +1,13 @@
-"""How long the replay of a long trace takes, and in how much memory.
+"""Time and memory of the replay of a long trace.
 
-`python -m bench.simulate [--jobs 100000] [--period 360]` plays gangs with Gavel's sizes and
-durations on 1 000 nodes of 8 GPUs, 0.9 of what these can do, with the greedy model, in one process,
-and checks the record: every gang has finished, after as long as it runs, and no GPU was given
-twice.
+`python -m bench.simulate [--jobs 100000] [--period 360]` replays gangs with Gavel's sizes and
+durations on 1 000 nodes of 8 GPUs, at a load of 0.9, with the greedy model in one process. The
+record is checked: every gang finishes after its duration, and no GPU is allocated twice.
 
-Targets: 170 jobs a second; 100 000 jobs in 10 minutes and 2 GB. Seed 0. A session every 6 minutes,
-as the rounds of Gavel's own simulations; `--period 60` for one a minute. The yardstick of
-all benches is measured again and again along the way: jobs in its time tell more than jobs in a
-second.
+Targets: 170 jobs per second; 100 000 jobs in 10 minutes and 2 GB. The seed is 0. A session runs
+every 6 minutes, as the rounds of Gavel's own simulations; `--period 60` runs one every minute. The
+yardstick of all benchmarks is measured repeatedly during the replay, because jobs per yardstick
+time are more comparable between machines than jobs per second.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ TARGET_MIB = 2000
 
 
 class Checker:
-    """Follows a record with a book of its own."""
+    """Checks a record with its own accounting of GPUs and durations."""
 
     def __init__(self, durations: dict[str, int]) -> None:
         self._left = durations
@@ -84,7 +83,7 @@ class Checker:
 
 
 def main() -> None:
-    """Play and print."""
+    """Replay the trace and print the results."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--jobs", type=int, default=100_000)
     options.add_argument("--nodes", type=int, default=1_000)
@@ -129,14 +128,14 @@ def main() -> None:
 
 
 def yardstick_cpu() -> float:
-    """The yardstick in seconds of CPU, which others on the machine do not stretch."""
+    """Return the yardstick in CPU seconds, which other load on the machine does not lengthen."""
     began = time.process_time()
     yardstick()
     return (time.process_time() - began) / 5
 
 
 def settle() -> None:
-    """What a trace is made of stays: the collector need not look at it again and again."""
+    """Exclude the objects of a trace from garbage collection, because they stay alive."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)

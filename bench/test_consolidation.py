@@ -1,8 +1,8 @@
-"""Moving: gangs that find room in pieces only get it in one piece, with the fewest moves proved.
+"""Consolidation: running pods are moved for gangs on a fragmented cluster, by the fewest moves.
 
 `make bench-session`. KAI-Scheduler's scale test "Consolidation to run multiple distributed jobs"
 (test/e2e/scale/kwok_test_functions.go): 500 nodes of 8 GPUs, on each of which 5 GPUs have become
-free, and 41 gangs of 10 pods that ask for 6 GPUs each. Published: 456 s until all pods are placed,
+idle, and 41 gangs of 10 pods that request 6 GPUs each. Published: 456 s until all pods are placed,
 with evictions and binds on a cluster of fake nodes. Here: a session from snapshot to verified plan.
 """
 
@@ -32,7 +32,7 @@ MODEL = """
 apiVersion: optsched.io/v1alpha1
 kind: Model
 name: moving
-meaning: Running pods are moved for gangs that need room in one piece.
+meaning: Running pods are moved for gangs that wait on a fragmented cluster.
 actions: [enqueue, allocate, consolidation, preempt, reclaim, backfill]
 tiers:
 - rules: [{name: priority}, {name: gang}, {name: conformance}]
@@ -51,7 +51,7 @@ def shape(gpus: int) -> TaskShape:
 
 
 def fragmented() -> Snapshot:
-    """Three jobs of one GPU on each node, and the gangs that wait."""
+    """Return a cluster with three one-GPU jobs on each node, and the waiting gangs."""
     one, large = shape(1), shape(ASKED)
     gangs, nodes = [], []
     for n in range(NUM_NODES):
@@ -85,7 +85,7 @@ def fragmented() -> Snapshot:
 
 
 def fewest_moves() -> int:
-    """By hand: a node with a pod of 6 GPUs keeps 2 of its 3 jobs, so each such node loses one."""
+    """Return the minimum number of moves: a node that takes a 6-GPU pod must move 1 of 3 jobs."""
     return NUM_GANGS * PODS_EACH * (IN_USE - (GPUS - ASKED))
 
 
@@ -113,7 +113,7 @@ def test_consolidation(benchmark: BenchmarkFixture, table: Table, solver: Worker
 
 
 def peak_mib(session: Callable[[], Report]) -> float:
-    """The most memory that Python and NumPy held at once for a session, the snapshot left out."""
+    """Return the peak memory of Python and NumPy in a session, without that of the snapshot."""
     tracemalloc.start()
     session()
     peak = tracemalloc.get_traced_memory()[1]

@@ -1,8 +1,8 @@
-"""What reservations cost: gangs that have waited for too long, and short jobs in the holes.
+"""Cost of reservations for gangs that have waited too long, with short jobs that backfill.
 
-`make bench-session`. Every node holds jobs that end at a known instant and has one GPU free; four
-gangs want whole nodes, all of them together. The same session without reservations is timed in the
-same run, and both answers are looked at.
+`make bench-session`. Every node has a job that ends at a known instant, and one idle GPU. Four
+gangs of pods that request whole nodes wait; together they need all nodes. The same session without
+reservations is timed in the same run, and both plans are checked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NOW_MS = 1_000_000_000
 FIRST_END_MS = 300_000
 ROUNDS = 3
 TARGET_RATIO = 2.5
-"""Of the session with reservations to that without."""
+"""Maximum ratio of the session time with reservations to that without."""
 
 
 def job(name: str, number: int, gpus: int, estimate_s: int | None, waited_s: int = 1) -> Gang:
@@ -68,7 +68,7 @@ def job(name: str, number: int, gpus: int, estimate_s: int | None, waited_s: int
 
 
 def crowded(num_nodes: int) -> Snapshot:
-    """Nodes with 7 of 8 GPUs in use until 300 s from now or later, and all who wait."""
+    """Return nodes with 7 of 8 GPUs in use for 300 s or longer, and the waiting gangs."""
     gangs, nodes = [], []
     offered = ((CPU, 64_000), (GPU, 8), (PODS, 110))
     for n in range(num_nodes):
@@ -86,7 +86,7 @@ def crowded(num_nodes: int) -> Snapshot:
 
 
 def placed(report: Report) -> dict[str, int]:
-    """Tasks by what their gangs are called."""
+    """Return the number of bound tasks by the prefix of their gang's name."""
     names = [task.partition("/")[2].partition("-")[0] for task in report.plan.binds]
     return {name: names.count(name) for name in sorted(set(names))}
 
@@ -120,5 +120,5 @@ def test_reservations(
         assert placed(plain) == {"long": num_nodes // 2, "short": num_nodes // 2}
     seconds, usual = statistics.median(benchmark.stats.stats.data), statistics.median(times)
     assert seconds <= TARGET_RATIO * usual
-    note = f"{seconds / usual:.1f} times the session without; nobody is in the way of 4 gangs"
+    note = f"{seconds / usual:.1f} times the session without; 4 gangs have a reservation"
     table.add(f"reservations, {num_nodes} nodes", seconds, TARGET_RATIO * usual, note)

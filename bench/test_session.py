@@ -1,7 +1,7 @@
-"""Problem → Decisions: the greedy pipeline and both encodings, on clusters of DESIGN's generator.
+"""Time from problem to decisions: the greedy pipeline and both encodings, on synthetic clusters.
 
-`make bench-session`. Every answer is verified against every rule, and where it is said to be proved
-the certificate has to say so.
+`make bench-session`. Every solution is verified against every rule. Where the optimum is expected,
+the certificate must prove it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def problem_of(cluster: GpuCluster | EqualGangs) -> Problem:
 
 
 def check(problem: Problem, decisions: Decisions, name: str) -> int:
-    """Verify decisions; returns how many tasks they place."""
+    """Verify decisions; return how many tasks they place."""
     rules = policy(name).rules
     actions = actions_of(problem, decisions, find_tiers(problem, policy(name)))
     assert not verify_actions(problem.snapshot, actions, rules)
@@ -59,7 +59,7 @@ def check(problem: Problem, decisions: Decisions, name: str) -> int:
 
 
 def optimise(problem: Problem, worker: WorkerProcess) -> portfolio.Answer:
-    """One optimising decision from a problem, with nothing placed as the incumbent."""
+    """Return the optimised decisions of a problem, with no task placed in the incumbent."""
     chosen = policy("max-throughput")
     tiers = find_tiers(problem, chosen)
     levels = build_levels(problem, chosen.rules, tiers, chosen.levels)
@@ -80,7 +80,7 @@ def test_configurations(
     size: tuple[int, int],
     num_ratios: int,
 ) -> None:
-    """One level, priority times dominant resource, proved to the optimum."""
+    """Solve one level, priority times dominant resource, to proved optimality by configurations."""
     nodes, gangs = size
     monkeypatch.setattr(portfolio, "BEST_DIRECT", 0)
     problem = problem_of(GpuCluster(nodes, gangs, num_ratios))
@@ -102,7 +102,7 @@ def test_direct_beside_configurations(
     monkeypatch: pytest.MonkeyPatch,
     num_ratios: int,
 ) -> None:
-    """The same node by node, where that can run at all; the value is the same or not proved."""
+    """Solve the same level by node, where this is feasible; a proved value must be the same."""
     problem = problem_of(GpuCluster(200, 200, num_ratios))
     by_class = optimise(problem, solver)
     monkeypatch.setattr(portfolio, "BEST_DIRECT", 10**9)
@@ -121,7 +121,7 @@ def test_direct_beside_configurations(
 
 @pytest.mark.parametrize("num_classes", [20, 100])
 def test_greedy(benchmark: BenchmarkFixture, table: Table, num_classes: int) -> None:
-    """The pipeline with Volcano's default plugins on 10 000 nodes × 10 000 gangs × 10 pods."""
+    """Run the pipeline with Volcano's default plugins on 10 000 nodes × 10 000 gangs × 10 pods."""
     problem = problem_of(EqualGangs(num_classes=num_classes))
     chosen = policy("volcano-default")
     tiers = find_tiers(problem, chosen)
@@ -137,7 +137,7 @@ def test_greedy(benchmark: BenchmarkFixture, table: Table, num_classes: int) -> 
 
 
 def test_compile(benchmark: BenchmarkFixture, table: Table) -> None:
-    """Snapshot → Problem, from scratch, and once more with one gang and one node changed."""
+    """Compile a problem from a snapshot from scratch."""
     snapshot = EqualGangs(num_classes=100).snapshot()
     problem = benchmark.pedantic(lambda: compile_problem(snapshot), rounds=ROUNDS, warmup_rounds=1)
     assert len(problem.tasks) == 100_000
@@ -147,7 +147,7 @@ def test_compile(benchmark: BenchmarkFixture, table: Table) -> None:
 
 
 def test_compile_changes(benchmark: BenchmarkFixture, table: Table) -> None:
-    """The same with one gang and one node changed since the problem before."""
+    """Compile a problem incrementally after one gang and one node have changed."""
     before = compile_problem(EqualGangs(num_classes=100).snapshot())
     snapshot = before.snapshot
     nodes = (replace(snapshot.nodes[0], unschedulable=True), *snapshot.nodes[1:])

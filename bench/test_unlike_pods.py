@@ -1,7 +1,8 @@
-"""Gangs of unlike pods that no order of pods places one by one, on nodes that they fill.
+"""Gangs of several task classes that fill their nodes, so that greedy placement can fail.
 
-`make bench-session`. Pods of 1, 1, 2 and 4 CPUs on two nodes of 4: whoever puts the small ones on
-nodes of their own first never places the large one. In every order of names, and many at once.
+`make bench-session`. Pods of 1, 1, 2 and 4 CPUs on two nodes of 4 CPUs: a scheduler that spreads
+the small pods over both nodes first never places the large pod. Pods come in every order of names,
+with one or many gangs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ROUNDS = 3
 
 
 def filled(num_gangs: int) -> Snapshot:
-    """Two nodes of 4 CPUs for each gang; the sizes come in every order of the pods' names."""
+    """Return two nodes of 4 CPUs per gang; gangs have their pod sizes in different name orders."""
     shapes = {cpus: TaskShape((("cpu", 1000 * cpus),)) for cpus in (1, 2, 4)}
     gangs = []
     for g in range(num_gangs):

@@ -1,8 +1,8 @@
-"""Making room: victims of reclaim, proved to be as few as can be, or proved to be of no use.
+"""Victims of reclaim: proved to be as few as possible, or proved to be useless.
 
-`make bench-session`. A session from snapshot to plan, each certificate looked at. A peer's figures
-for the same cases, on its in-memory benchmark: 121 s to find that the gang of 80 GPUs does not fit
-on 200 nodes, 102 s to reclaim for 250 × 8 GPUs on 500 nodes.
+`make bench-session`. A session from snapshot to plan, with a check of its certificate. Figures of
+another scheduler for the same cases, on its in-memory benchmark: 121 s to find that the gang of 80
+GPUs does not fit on 200 nodes, 102 s to reclaim for 250 × 8 GPUs on 500 nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODEL = """
 apiVersion: optsched.io/v1alpha1
 kind: Model
 name: shares
-meaning: Fixed shares, room taken back for those below theirs.
+meaning: Fixed shares; capacity is reclaimed for queues below their share.
 actions: [enqueue, allocate, preempt, reclaim, backfill]
 tiers:
 - rules: [{name: priority}, {name: gang}, {name: conformance}]
@@ -48,9 +48,9 @@ def shape(gpus: int) -> TaskShape:
 
 
 def full_cluster(num_nodes: int, deserved: tuple[int, int], size: int) -> Snapshot:
-    """Nodes of 8 GPUs full of queue a's jobs of one GPU, and one gang of queue b that wants some.
+    """Return nodes of 8 GPUs full of queue a's one-GPU jobs, and one waiting gang of queue b.
 
-    deserved: GPUs of a and b. size: pods of the gang, 8 GPUs each.
+    `deserved`: deserved GPUs of a and b. `size`: pods of the gang, with 8 GPUs each.
     """
     one, eight = shape(1), shape(8)
     gangs, nodes = [], []
@@ -74,7 +74,7 @@ def full_cluster(num_nodes: int, deserved: tuple[int, int], size: int) -> Snapsh
 
 
 def decided(benchmark: BenchmarkFixture, snapshot: Snapshot, solver: WorkerProcess) -> Plan:
-    """The plan of a session, timed."""
+    """Return the plan of a timed session."""
     policy = parse_policy(MODEL, "bench")
     around = SessionContext(solver=solver, limits=Limits(budget_ms=2000))
     report: Report = benchmark.pedantic(
@@ -95,7 +95,7 @@ def test_one_gpu_short(
     solver: WorkerProcess,
     case: tuple[int, int, float],
 ) -> None:
-    """Queue a may return 79 of the 80 GPUs: proved to be no use, and why."""
+    """Queue a can return only 79 of the 80 GPUs: no pod is evicted, and the reason says why."""
     nodes, due, target = case
     plan = decided(benchmark, full_cluster(nodes, (due, 80), 10), solver)
     reason = plan.pending["wants/gang"]
@@ -103,7 +103,7 @@ def test_one_gpu_short(
     assert reason.code is ReasonCode.DESERVED
     assert f"queue a may return 79 {GPU} (a holds {8 * nodes} {GPU}" in reason.message
     name = f"one GPU short, {nodes} nodes, {8 * nodes} running"
-    table.add(name, median(benchmark), target, "proved, nobody evicted")
+    table.add(name, median(benchmark), target, "proved, no pod evicted")
 
 
 @pytest.mark.parametrize("case", [(200, 1520, 10, 1.0), (500, 2000, 250, 2.0)], ids=str)
@@ -113,7 +113,7 @@ def test_reclaim(
     solver: WorkerProcess,
     case: tuple[int, int, int, float],
 ) -> None:
-    """As many victims as GPUs are needed, and no fewer would do."""
+    """The number of victims equals the number of missing GPUs, which is proved minimal."""
     nodes, due, size, target = case
     plan = decided(benchmark, full_cluster(nodes, (due, 8 * nodes - due), size), solver)
     evicted = [a for a in plan.actions if isinstance(a, Evict)]
