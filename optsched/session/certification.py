@@ -178,7 +178,7 @@ def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str
 def _bound_over_all_plans(
     attempt: Attempt, scope: EvictionScope, chosen: Candidate
 ) -> EvictionScope:
-    """Return the scope with bounds over every plan that the policy allows, if a level is open."""
+    """Return the scope with bounds over every plan that the policy allows, for unproved levels."""
     session, first = attempt.session, scope.first
     solver, clock = session.context.solver, session.clock
     if not session.is_optimised or solver is None or clock.is_late:

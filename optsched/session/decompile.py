@@ -144,7 +144,7 @@ def _placed(outcome: Outcome, gang: int) -> bytes:
 
 
 def _end_ms(problem: Problem, gang: int) -> int | None:
-    """Return when a gang would end; None if no reservation binds it."""
+    """Return when a gang would end; None if there is no reservation that it must not delay."""
     if not problem.rows[gang].bound:
         return None
     return gang_end_ms(problem.snapshot.gangs[gang], problem.snapshot.taken_ms)

@@ -150,9 +150,9 @@ def separate_loans(
 ) -> tuple[Decisions, Lending | None]:
     """Return the decisions of a finished plan without its loans, and the loans.
 
-    If a queue exceeds its deserved share, a set of its gangs that may borrow is chosen that fits
-    the share. The others borrow. The set has the best values on the levels over gangs; for queues
-    with many such gangs, it is the best set found.
+    If a queue exceeds its deserved share, its gangs that may borrow are split: one set fits the
+    share, the other borrows. The split has the best values on the levels over gangs; for queues
+    with many such gangs, it is the best split found.
     """
     shares = find_shares(decided.rules)
     if shares is None or not shares.lends:

@@ -194,7 +194,7 @@ def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> t
 def _name_reclaimers(
     attempt: Attempt, actions: tuple[Action, ...], users: Mapping[str, Sequence[str]]
 ) -> tuple[Action, ...]:
-    """Return the actions with needless reclaimed victims renamed to gangs that use their nodes."""
+    """Return the actions with gangs on the nodes of needless victims as their reclaimers."""
     needless = _find_needless(attempt, actions)
     while 0 < len(needless) <= MOST_RENAMED and not attempt.session.clock.is_late:
         for renamed in _rename_one(actions, needless, users):

@@ -366,8 +366,8 @@ class _Shares:
     ) -> dict[frozenset[str], list[dict[str, int]]]:
         """Return the use of victims, grouped by the resources that count for them.
 
-        The queue must exceed its deserved share of one of these. They are the requested resources,
-        or the deserved ones that the victim uses if victims count by use.
+        The queue must exceed its deserved share in one of these resources. They are the requested
+        ones, or those that the victim uses and the queue deserves if victims count by use.
         """
         due = self._due.get(queue.name, {})
         kinds: dict[frozenset[str], list[dict[str, int]]] = {}

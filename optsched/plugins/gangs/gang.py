@@ -91,9 +91,10 @@ class Gang(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Add x[f] ≤ count[f]·y[h]; Σ_f x[f] ≥ need[h]·y[h], in total and by role; minResources.
+        """Add x[f] ≤ count[f]·y[h] and Σ_f x[f] ≥ need[h]·y[h], in total and by role.
 
-        Gangs that place all tasks or none need no row: their x is count·y by construction.
+        Gangs that place all tasks or none need no such rows: their x is count·y by construction.
+        Further rows keep the placements and minResources within idle amounts.
         """
         gangs, model = form.gangs, form.model
         starts = form.start[gangs.gang_class_of]

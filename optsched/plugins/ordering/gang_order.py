@@ -314,7 +314,7 @@ class _Latest(Greedy):
 
 FINISH_TIME_FAIR = Plugin(
     "finish-time-fair",
-    "gangs first that end latest compared with a fair share of the cluster",
+    "gangs that would end latest, compared with a fair share of the cluster, come first",
     (),
     lambda _: (FinishTimeFair(),),
     levels=(

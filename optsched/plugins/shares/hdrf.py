@@ -66,7 +66,7 @@ class HierarchicalDrf(Drf):
         return contest_of(problem, _paths(problem), decayed_usage(problem, 0))
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """See `Rule`: no gang, as only shares of queues count."""
+        """See `Rule`: None, as only shares of queues count."""
         return None
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:

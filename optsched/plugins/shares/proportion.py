@@ -66,7 +66,7 @@ class Proportion(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: with the shares of `shares_by_name`."""
+        """See `Rule`: uses the shares of `shares_by_name`."""
         deserved: Mapping[str, Mapping[str, int]] | None = None
         for name, gain in world.gained_by_queue.items():
             if not any(gain.values()):
@@ -221,7 +221,7 @@ class _Shares(Greedy):
 
     @cached_property
     def _is_over_share(self) -> Bool:
-        """(Q + 1,) `_exceeds_kept` by queue as of `_log_read`; False at -1 (no known queue)."""
+        """(Q + 1,) queues that hold more than they keep, as of `_log_read`; False at -1 (none)."""
         self._log_read = len(self._ledger.queue_log)
         used = enumerate(self._ledger.queue_used)
         above = [self._exceeds_kept(held, queue) for queue, held in used]
