@@ -160,7 +160,7 @@ class Shelf:
             problems.append(_line_diagnostic(path, text, line, *wrong))
 
     def _module(self, path: str, text: str) -> ModuleType:
-        """Return the module of a file; each text of the file is run once."""
+        """Return the module of a file; the code runs once per version of the text."""
         if (path, text) not in self._modules:
             digest = sha256(f"{path}\n{text}".encode()).hexdigest()[:12]
             module = ModuleType(f"optsched_plugin_{Path(path).stem}_{digest}")

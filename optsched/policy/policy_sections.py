@@ -352,7 +352,7 @@ class TierReader:
             self.findings.warn(node.spot, "has no effect: no argument extender.*Verb is set")
 
     def _check_sharing(self, arguments: Mapping[str, Value], given: Mapping[str, Field]) -> None:
-        """Report several ways of sharing GPUs: a GPU follows one, and Volcano exits on more."""
+        """Report several ways of sharing GPUs: a GPU follows one, and Volcano stops on several."""
         names = [f"deviceshare.{way}Enable" for way in ("GPUSharing", "GPUNumber", "VGPU")]
         first, *others = [n for n in names if arguments.get(n)] or [""]
         for name in others:

@@ -70,7 +70,7 @@ ROUNDS_OF_WORK = 4
 """Number of neighbourhoods that are searched where no clock is read."""
 
 MOST_KEPT_MS = 50
-"""The most time of a budget that is kept for work outside of the engines."""
+"""The most milliseconds of a budget that are kept for work outside of the engines."""
 
 NOMINATIONS = "promised room"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"

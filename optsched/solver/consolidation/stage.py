@@ -116,7 +116,7 @@ class Consolidation:
     results: tuple[LevelResult, ...] = ()
 
     def apply_to(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with moved tasks terminating, and nodes nominated to all tasks."""
+        """Return the snapshot with moved tasks terminating, and nodes nominated to placed tasks."""
         left = relocate(snapshot, {e.task: e.to for e in self.evictions})
         return nominated(left, self.places)
 
@@ -283,7 +283,7 @@ class _PriorityPass:
         return None
 
     def _fix_decided_gangs(self, movables: Movables, requesting: Bool, priority: I64) -> WhatIf:
-        """Return the what-if without gangs that are nominated, or that this model can't place."""
+        """Return the what-if without nominated gangs, and without gangs the model can not place."""
         what_if = movables.what_if
         base = self._current_decisions(movables)
         known = find_nominated_gangs(what_if, base) | find_tied_gangs(what_if, self._rules)[0]

@@ -229,9 +229,9 @@ def rounded(prices: F64, master: Master) -> RowPrices:
 class Charged:
     """The bound that rows prove at their prices.
 
-    No solution is worth more than `total`. Each step of a variable away from its bound favoured by
-    `reduced` loses at least |reduced|. Each use of a configuration loses the difference to the best
-    one of its node class. All numbers are multiplied by `scale`.
+    No solution is worth more than `total`. `reduced` is the gain per step of each variable; a step
+    away from the favoured bound loses at least that much. Each use of a configuration loses the
+    difference to the best one of its node class. All numbers are multiplied by `scale`.
     """
 
     total: int

@@ -293,7 +293,7 @@ class NodeTable:
         return _merge(best, ladder, number)
 
     def _ladder(self, task_class: int, view: _View, nodes: I64, most: I64) -> F64:
-        """Return the score (m, J) of each node's j-th further task, or NOWHERE if it can't fit."""
+        """Return the score (m, J) of each node's j-th further task, or NOWHERE if none fits."""
         steps = int(most.max())
         taken = np.arange(steps, dtype=np.int64)
         request = self._problem.classes.request[task_class]

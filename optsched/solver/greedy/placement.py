@@ -177,7 +177,7 @@ class PlacementState:
         self._start_in(gang, later, self.nominated)
 
     def place_nominated(self, gang: int, seats: Seats) -> bool:
-        """Place a gang on its nominated nodes; return False, without change, if it can't fit."""
+        """Place a gang on its nominated nodes, or change nothing and return False."""
         left = self._place_at_nominations(gang, seats, ((self.book, self.node_of),))
         if not left and self.cursor(gang).has_minimum and self.faces.all_rules_hold(gang):
             self.commit()
@@ -186,7 +186,7 @@ class PlacementState:
         return False
 
     def reserve_nominated(self, gang: int, seats: Seats) -> bool:
-        """Keep the nominations of a gang until its nodes are idle; return False if it can't fit.
+        """Keep the nominations of a gang until its nodes are idle; return False if it never fits.
 
         If the minimum of the gang fits already, the gang starts and only its other tasks wait.
         """
@@ -276,7 +276,7 @@ class PlacementState:
     def commit_nominations(self, later: NodeTable) -> None:
         """Turn placements since the last commit into nominations, and commit them.
 
-        Nominations first use what terminating pods release; the rest is reserved from idle.
+        Nominations first use what terminating pods release; the rest uses idle capacity.
         """
         for step in self._steps:
             number = int(step.counts.sum())

@@ -89,7 +89,7 @@ class Reclaiming(Protocol):
         """Return whether a queue may reclaim capacity for a task."""
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """Return the most tasks of a class that a queue may get, for any victims."""
+        """Return a bound on the tasks of a class that a queue may get, for any choice of victims."""
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """Return the key that orders queues to reclaim from; ties are in reverse queue order."""
@@ -234,7 +234,7 @@ class GreedyPlugins:
         return all(method(queue, task_class) for method in self._methods["may_reclaim"])
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """Return a bound on `max_tasks` that holds for any victims."""
+        """Return a bound on `max_tasks` that holds for any choice of victims."""
         bounds = (bound(queue, task_class) for bound in self._methods["most_reclaimed"])
         return min(bounds, default=int(UNLIMITED))
 

@@ -55,7 +55,7 @@ _LOWEST = 2**31
 
 @dataclass(frozen=True)
 class _Keys:
-    """A cache of negated keys of gangs and queues for the order of victims, until a change."""
+    """A cache of negated keys of gangs and queues for the order of victims; a change ends it."""
 
     of_gang: dict[int, Key] = field(default_factory=dict)
     of_queue: dict[int, Key] = field(default_factory=dict)
@@ -668,7 +668,7 @@ class GreedyPreemption:
         return False
 
     def _spare_needless_victims(self, entry_of_gang: _Entry, node: int, before: int) -> bool:
-        """Spare the victims on a node without which a placed task still fits; return True."""
+        """Spare victims on a node if a placed task fits without their eviction; return True."""
         for v in self.taken[before:-1][::-1]:
             self.placing.undo_to(entry_of_gang[0], self.placing.mark - 1)
             self.keep_running([v])

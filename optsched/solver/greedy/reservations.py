@@ -60,7 +60,7 @@ class ReservationRequest:
 def make_reservations(
     problem: Problem, rules: RuleSet, request: ReservationRequest
 ) -> tuple[CapacityReservation, ...]:
-    """Return reservations for waiting gangs, in their order; none for a gang that can't start.
+    """Return reservations for waiting gangs, in their order; none for a gang that never starts.
 
     At most one reservation is open: its nodes are reserved as they become idle, and the instant
     when all of them are idle is unknown.

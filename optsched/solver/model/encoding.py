@@ -196,7 +196,7 @@ def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisi
     """Return a mask (C, N) of pairs that may get no more tasks than the incumbent places there.
 
     Rules that tie nodes ignore nominations: devices that are idle may be meant for a nominated task
-    that waits for other devices, too. Next to the tasks of the incumbent, that task fits.
+    that waits for other devices, too. That task is known to fit next to the incumbent's tasks.
     """
     ties = np.zeros(len(problem.classes.shapes), np.bool_)
     nominated = np.flatnonzero(incumbent.nominated >= 0)

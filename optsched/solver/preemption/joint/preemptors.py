@@ -136,7 +136,7 @@ class Preemptors:
         return kept
 
     def _take_capacity(self, gang: int, idle: I64) -> bool:
-        """Subtract a gang's requests from idle capacity (N, R); if they don't fit, return False."""
+        """Subtract a gang's requests from idle capacity (N, R); return False if they exceed it."""
         problem = self._problem
         first, end = problem.task_start[gang : gang + 2].tolist()
         tasks = first + np.flatnonzero(self.node_of[first:end] >= 0)

@@ -123,7 +123,7 @@ class EvictionCompiler:
         return self._compile(gang, state, within, candidates, rest, grows=True)
 
     def has_minimum(self, gang: int) -> bool:
-        """Return whether a gang still has to start its minimum together."""
+        """Return whether a gang has a minimum that still has to start together."""
         return not self.problem.shapes.is_started[self.problem.shape_of[gang]]
 
     def compile_exchange(

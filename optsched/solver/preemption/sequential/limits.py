@@ -151,7 +151,7 @@ class Limits:
 def _list_options(
     groups: Groups, kept: I64, lent: tuple[I64, I64], below: I64
 ) -> tuple[tuple[int, int, I64, int], ...]:
-    """Return the options of a lending; `lent` holds resources, and each excess over kept."""
+    """Return the options of a lending; `lent` holds resources and the excess of each."""
     return tuple(
         (r, size, below, surplus - 1 + size)
         for r, surplus in zip(*map(np.ndarray.tolist, lent), strict=True)

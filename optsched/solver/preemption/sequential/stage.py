@@ -370,7 +370,7 @@ class _Stage:
         return True
 
     def _evict_for_growth(self, gang: int, rest: I64) -> bool:
-        """Evict for `rest` (E,) tasks of a gang that has its minimum; return False without any."""
+        """Evict for up to `rest` (E,) tasks beyond a gang's minimum; return False if none gains."""
 
         def compile_growth(
             gang: int, state: EvictionState, within: Bool | None
@@ -607,7 +607,7 @@ def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[Level
 
 
 def nominate_tasks(problem: Problem, gang: int, seats: Seats) -> Iterator[Nominate]:
-    """Yield a nomination for each task of a gang that `seats` holds, in order of `seats`."""
+    """Yield a nomination for each task of a gang in `seats`, in the order of `seats`."""
     first = int(problem.shapes.start[problem.shape_of[gang]])
     taken: dict[int, int] = {}
     for entry, node, number in seats:
