@@ -89,7 +89,7 @@ class Reclaiming(Protocol):
         """Return whether a queue may reclaim capacity for a task."""
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """Return a bound on the tasks of a class that a queue may get, for any choice of victims."""
+        """Return a bound on a queue's tasks of a class that holds for any choice of victims."""
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
         """Return the key that orders queues to reclaim from; ties are in reverse queue order."""
