@@ -225,7 +225,7 @@ WRONG = [
     (lambda: optsched.solve(PACKING, time_limit=math.nan), "time_limit: nan is not a number"),
     (lambda: optsched.solve(PACKING, time_limit="5"), "time_limit: '5' is not a number"),
     (lambda: optsched.solve(PACKING, gap=2), "gap: 2 is not a fraction from 0 to below 1"),
-    (lambda: optsched.solve(PACKING, gap=True), "gap: True is not a part"),
+    (lambda: optsched.solve(PACKING, gap=True), "gap: True is not a fraction"),
     (
         lambda: optsched.solve(PACKING, seed=-1),
         "seed: -1 is not a whole number from 0 to 214748",

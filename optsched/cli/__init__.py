@@ -1,1 +1,1 @@
-"""The command line: arguments, composition, printing, exit codes."""
+"""The command line: arguments, wiring of components, output and exit codes."""

@@ -1,6 +1,6 @@
 """The reference of all commands in docs/commands.md: arguments, options and exit codes.
 
-`python -m optsched.cli.commands > docs/commands.md` writes the page again.
+`python -m optsched.cli.commands > docs/commands.md` regenerates the page.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ CODES: Final[Mapping[str, tuple[int, ...]]] = {
     "webhook": _LOCAL,
     "what-if": (*_WRITES, *_ANSWERS),
 }
-"""Exit codes by command; every command may end with those of `ALWAYS`, too."""
+"""Exit codes by command, in addition to the codes of `ALWAYS`."""
 
 SHORT_FORMS: Final[Mapping[str, str]] = {
     "-A": "--all-namespaces",
@@ -98,7 +98,7 @@ SHORT_FORMS: Final[Mapping[str, str]] = {
     "-v": "--v",
     "-w": "--weight",
 }
-"""What each short option means in every command except `VOLCANO_FORMS`."""
+"""The long form of each short option; `VOLCANO_FORMS` has the exceptions."""
 
 _TARGETS: Final = (
     *(f"job {verb}" for verb in ("delete", "explain", "resume", "suspend", "view", "watch")),
@@ -108,61 +108,66 @@ _QUEUES: Final = ("queue create", "queue delete", "queue get", "queue operate", 
 _OLD: Final = ("vcancel", "vjobs", "vresume", "vsub", "vsuspend")
 
 VOLCANO_FORMS: Final[Mapping[tuple[str, tuple[str, ...]], str]] = {
-    ("-n", _TARGETS): "the namespace; the name where no other is given, as in Volcano's guides",
+    ("-n", _TARGETS): "the namespace; the name if no name is given, as in Volcano's guides",
     ("-n", _QUEUES): "the name, as in `vcctl`: a queue has no namespace",
     ("-n", _OLD): "the name, as in Volcano's old commands",
     ("-N", _OLD): "the namespace, as in Volcano's old commands",
     ("-S", ("queue create",)): "`--state`, as in `vcctl`",
 }
-"""Short forms that mean something else in some commands, because scripts for Volcano have them."""
+"""Short options with another meaning in some commands, because scripts for Volcano use them."""
 
 ALWAYS: Final = (
-    (1, "the standard output can not be written, such as to a full disk"),
+    (1, "the standard output can not be written, for example because the disk is full"),
     (130, "stopped by Ctrl-C"),
 )
-"""Exit codes that every command may end with, and when."""
+"""Exit codes that every command may have, each with its meaning."""
 
 MEANINGS: Final = (
     (0, "done"),
     (
         1,
-        "failed: a replay or a file could not be made, or the cluster refused it; a service: no "
-        "cluster is configured, or its address is taken",
+        "failed: a replay or a file could not be made, or the cluster rejected a request; for a "
+        "service: no cluster is configured, or its address is in use",
     ),
-    (2, "wrong usage or bad input: an option, a value, a file with mistakes"),
-    (3, "commands on files: there is no plan; on a cluster: there is no such object"),
-    (4, "commands on files: a file could not be written; on a cluster: it exists or is needed"),
-    (5, "not allowed"),
-    (6, "the cluster can not be reached: it does not answer, or the kubeconfig can not be used"),
-    (7, "it has not ended in time"),
-    (8, "it waits"),
-    (9, "it could never start"),
-    (130, "stopped by Ctrl-C; a search with the best so far"),
-    (143, "stopped by `kill`, with the best so far"),
+    (2, "wrong usage or bad input: an option, a value or a file has an error"),
+    (3, "commands on files: there is no plan; on a cluster: an object does not exist"),
+    (
+        4,
+        "commands on files: a file could not be written; on a cluster: an object exists already, "
+        "is still in use, or has ended",
+    ),
+    (5, "the user lacks a permission"),
+    (6, "the cluster can not be reached: no response, or an invalid kubeconfig"),
+    (7, "`job watch`: the job has not ended before the timeout"),
+    (8, "the job waits"),
+    (9, "the job can never start"),
+    (130, "stopped by Ctrl-C; a search returns its incumbent"),
+    (143, "stopped by `kill`; a search returns its incumbent"),
 )
 CHOICES: Final = "/"
 _BENCHMARK_NAMES: Final = ("solve FILE.vbp", "solve model_*.txt")
 _HEAD: Final = """# Commands, options and exit codes
 
-Every command says more with `--help`. [The command line](cli.md) has examples for a cluster,
-[solve](solve.md), [simulate](simulate.md) and [compare](compare.md) those for files.
+`--help` after a command explains its options. [The command line](cli.md) has examples for a
+cluster; [solve](solve.md), [simulate](simulate.md) and [compare](compare.md) have examples for
+files.
 
 | command | options | exit codes |
 |---|---|---|
 """
 
 _FORMS_HEAD: Final = """
-A short form means the same in every command. Exceptions are those that scripts for Volcano have:
+A short option means the same in every command. The exceptions exist for scripts that use Volcano:
 
-| short | long | but |
+| short | long | exceptions |
 |---|---|---|
 """
 
 
 def all_commands() -> Iterator[tuple[str, click.Command]]:
-    """Return every command by its full name, group first.
+    """Yield the full name of each command, such as `job list`, and the command.
 
-    Volcano's old commands, which are programs of their own, come last.
+    Volcano's old commands, which are separate programs, come last.
     """
     yield from _commands(main, "")
     for name, benchmark in zip(_BENCHMARK_NAMES, BENCHMARKS, strict=True):
@@ -183,7 +188,7 @@ def _commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Co
 
 
 def codes_of(name: str) -> tuple[int, ...]:
-    """Return the exit codes of a command in order, without those of `ALWAYS`."""
+    """Return the sorted exit codes of a command, without those of `ALWAYS`."""
     return tuple(sorted(CODES[name]))
 
 
@@ -196,12 +201,12 @@ def commands_page() -> str:
     meanings = [f"| {code} | {meaning} |\n" for code, meaning in MEANINGS]
     head = "\n| exit code | meaning |\n|---|---|\n"
     always = " and ".join(f"{code} ({when})" for code, when in ALWAYS)
-    every = f"\nEvery command may end with {always}, too.\n"
+    every = f"\nEvery command may also end with {always}.\n"
     return "".join([_HEAD, *rows, head, *meanings, every, _FORMS_HEAD, *_forms()])
 
 
 def _forms() -> Iterator[str]:
-    """Return the rows of the table of short options."""
+    """Yield the rows of the table of short options."""
     for short, long in sorted(SHORT_FORMS.items(), key=lambda pair: pair[0].lower()):
         others = [
             f"{meaning}: {', '.join(f'`{name}`' for name in names)}"

@@ -1,6 +1,6 @@
 """The reference of all kinds in docs/crds.md: fields, types, defaults and meanings.
 
-`python -m optsched.cli.kind_reference > docs/crds.md` writes the page again.
+`python -m optsched.cli.kind_reference > docs/crds.md` regenerates the page.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ _DASH: Final = "–"
 _HEAD: Final = """\
 # Reference of kinds
 
-After this page you can write every field of every kind that optsched serves. The definitions
-are files that you apply:
+This page lists every field of every kind that optsched defines. The definitions are files that
+you apply:
 
 ```console
 $ ls deploy/crds | grep yaml
 {files}
 ```
 
-On a cluster `kubectl explain queue.spec` prints the same for one field.
-`python -m optsched.cli.kind_reference` writes this page from the files.
+On a cluster, `kubectl explain queue.spec` prints the description of one field.
+`python -m optsched.cli.kind_reference` generates this page from the files.
 All kinds also have `apiVersion`, `kind` and `metadata`.
 
 | column | meaning |
 |---|---|
-| field | the path from the object; `[]` is an element of a list, `{{}}` a value of a map |
+| field | path within the object; `[]` is an element of a list, `{{}}` a value of a map |
 | type | `quantity` is a number with a unit, such as `500m` or `2Gi`; `open` accepts any fields |
-| default | what the API server fills in; **required** fields have none |
+| default | value that the API server sets; **required** fields have no default |
 """
 
 
 def kinds_page() -> str:
-    """Return the text of docs/crds.md: one section for each kind, by name of the kind."""
+    """Return the text of docs/crds.md: one section for each kind, sorted by kind."""
     found = {name: definition for name, definition in _definitions()}
     by_kind = sorted(found.values(), key=lambda each: str(each["spec"]["names"]["kind"]))
     job = next(_schema(each) for each in by_kind if each["spec"]["names"]["kind"] == JOB)
-    index = ["| kind | version | scope | short names | what it is |", "|---|---|---|---|---|"]
+    index = ["| kind | version | scope | short names | description |", "|---|---|---|---|---|"]
     index += [_index_row(each) for each in by_kind]
     parts = [_HEAD.format(files="\n".join(sorted(found))), "## Kinds\n", "\n".join(index) + "\n"]
     parts += [_section(each, job["properties"]["spec"]["properties"]) for each in by_kind]
@@ -58,7 +58,7 @@ def kinds_page() -> str:
 def _definitions() -> Iterator[tuple[str, Schema]]:
     for path in sorted(shipped("crds").glob("*.yaml")):
         (document,) = [p for p in read_yaml(path.read_text("utf-8")) if isinstance(p, Document)]
-        assert isinstance(document.value, dict)  # noqa: S101  ours, and checked by a test
+        assert isinstance(document.value, dict)  # noqa: S101  a test checks the shipped files
         yield path.name, document.value
 
 

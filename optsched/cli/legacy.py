@@ -1,6 +1,6 @@
 """The old commands of Volcano: vsub, vcancel, vjobs, vqueues, vsuspend and vresume.
 
-Here `-n` is the name and `-N` the namespace, the other way round than in `vcctl`.
+In these commands `-n` is the name and `-N` the namespace; in `vcctl` it is the reverse.
 """
 
 from __future__ import annotations
@@ -45,15 +45,19 @@ SCHEDULER_VARIABLE: Final = "VOLCANO_SCHEDULER_NAME"
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 _VERSION: Final = click.version_option(__version__, prog_name="optsched")
 _namespace: Final = click.option(
-    "-N", "--namespace", default="", show_default="the current context's", help="Of the job."
+    "-N",
+    "--namespace",
+    default="",
+    show_default="the current context's",
+    help="The job's namespace.",
 )
 
 
 def _target(command: Command) -> Command:
-    """Adds `-N` for the namespace and `-n` for the name, which come as one `target`."""
+    """Add `-N` for the namespace and `-n` for the name; the command gets them as `target`."""
 
     @_namespace
-    @click.option("-n", "--name", default="", help="The job.")
+    @click.option("-n", "--name", default="", help="Name of the job.")
     @click.argument("positional", metavar="NAME", default="", shell_complete=names_of(JOB))
     @functools.wraps(command)
     def wrapped(name: str, namespace: str, positional: str, **flags: Any) -> Any:  # noqa: ANN401
@@ -65,7 +69,7 @@ def _target(command: Command) -> Command:
 
 def _require_name(target: Target) -> Target:
     if not target.name:
-        raise click.UsageError("a name is missing: write the job behind the command, or after -n")
+        raise click.UsageError("a name is missing: write the job after the command, or after -n")
     return target
 
 
@@ -78,20 +82,20 @@ def _require_name(target: Target) -> Target:
 @click.option("-m", "--min", "minimum", type=COUNT, default=1, show_default=True)
 @click.option("-r", "--replicas", type=COUNT, default=1, show_default=True)
 @click.option("-R", "--requests", type=AMOUNTS, default=DEFAULT_AMOUNTS, show_default=True)
-@click.option("-L", "--limits", type=AMOUNTS, show_default="what is requested")
+@click.option("-L", "--limits", type=AMOUNTS, show_default="the requests")
 @click.option("-S", "--scheduler", envvar=SCHEDULER_VARIABLE, default="volcano", show_default=True)
-@click.option("-c", "--command", default="", help="What its container runs, as in a shell.")
+@click.option("-c", "--command", default="", help="Command line of the container.")
 def vsub(place: Place, form: str, target: Target, **flags: Any) -> None:  # noqa: ANN401
     """Create a job.
 
-    Defaults come from VOLCANO_DEFAULT_IMAGE, VOLCANO_SCHEDULER_NAME and
-    VOLCANO_DEFAULT_JOB_NAMESPACE where these are set.
+    The environment variables VOLCANO_DEFAULT_IMAGE, VOLCANO_SCHEDULER_NAME and
+    VOLCANO_DEFAULT_JOB_NAMESPACE set defaults.
     """
     namespace = target.namespace or os.environ.get(NAMESPACE_VARIABLE, "")
     try:
         job = job_manifest(JobFlags(name=_require_name(target).name, **flags), namespace)
     except ValueError as e:
-        raise click.UsageError(f"--command: {flags['command']!r}: a quote has no end") from e
+        raise click.UsageError(f"--command: {flags['command']!r}: a quote is not closed") from e
     submit(place, form, [job], namespace)
 
 
@@ -111,7 +115,7 @@ def vcancel(place: Place, form: str, target: Target) -> None:
 @output_option()
 @_target
 def vsuspend(place: Place, form: str, target: Target) -> None:
-    """Take a job's pods away until it is resumed."""
+    """Suspend a job: delete its pods until the job is resumed."""
     order(place, form, _require_name(target), ABORT)
 
 
@@ -121,7 +125,7 @@ def vsuspend(place: Place, form: str, target: Target) -> None:
 @output_option()
 @_target
 def vresume(place: Place, form: str, target: Target) -> None:
-    """Have a suspended job run again."""
+    """Resume a suspended job."""
     order(place, form, _require_name(target), RESUME)
 
 
@@ -130,9 +134,9 @@ def vresume(place: Place, form: str, target: Target) -> None:
 @cluster_options
 @output_option()
 @_target
-@click.option("-S", "--scheduler", default="", help="Those of a scheduler.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
-@click.option("--selector", default="", help="Those with this in their names.")
+@click.option("-S", "--scheduler", default="", help="Only jobs of this scheduler.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
+@click.option("--selector", default="", help="Only jobs whose names contain this text.")
 def vjobs(place: Place, form: str, target: Target, *, all_namespaces: bool, **which: str) -> None:
     """Show one job, or list jobs."""
     if target.name:
@@ -146,9 +150,9 @@ def vjobs(place: Place, form: str, target: Target, *, all_namespaces: bool, **wh
 @cluster_options
 @output_option()
 @click.argument("positional", metavar="NAME", default="", shell_complete=names_of(QUEUE))
-@click.option("-n", "--name", default="", help="The queue.")
+@click.option("-n", "--name", default="", help="Name of the queue.")
 def vqueues(place: Place, form: str, positional: str, name: str) -> None:
-    """Show one queue, or list all."""
+    """Show one queue, or list all queues."""
     wanted = single_name((positional, name), "names")
     if wanted:
         found = [call_cluster(place, lambda client: read(client, Ref(QUEUE, "", wanted)))]

@@ -12,7 +12,7 @@ from optsched.cli.base.command_errors import EndingCommand, Group
 
 
 class Entry(NamedTuple):
-    """The module of a command, and the first sentence of its help (shown without an import)."""
+    """A command's module, and the first sentence of its help, which needs no import."""
 
     module: str
     summary: str
@@ -45,11 +45,11 @@ COMMANDS: Final = {
     ),
     "jobflow": Entry(
         "optsched.cli.objects.jobflow_commands",
-        "Manage JobFlows: jobs that follow one another.",
+        "Manage JobFlows: graphs of dependent jobs.",
     ),
     "jobtemplate": Entry(
         "optsched.cli.objects.jobflow_commands",
-        "Manage JobTemplates, the jobs of JobFlows.",
+        "Manage JobTemplates, from which JobFlows create jobs.",
     ),
     "local": Entry(
         "optsched.cli.trial.local_command",
@@ -73,15 +73,15 @@ COMMANDS: Final = {
     ),
     "snapshot": Entry(
         "optsched.cli.inspect.snapshot_command",
-        "Write the objects of a cluster that decide about its pods.",
+        "Write the objects of a cluster that a scheduler reads.",
     ),
     "solve": Entry(
         "optsched.cli.offline.solve_command",
-        "Decide the cluster in INSTANCE: manifests, a folder of them, or openb CSVs.",
+        "Solve the cluster in INSTANCE: manifests, a folder of manifests, or openb CSV files.",
     ),
     "version": Entry(
         "optsched.cli.version",
-        "Print the version, and the versions of the API that it reads.",
+        "Print the version of optsched and the API versions that it reads.",
     ),
     "webhook": Entry(
         "optsched.cli.services.webhook",
@@ -92,18 +92,18 @@ COMMANDS: Final = {
         "Predict whether a job would start now, where, and which pods it would evict.",
     ),
 }
-"""Commands by name; the module has each under its own name, `_` for `-`."""
+"""Commands by name; in its module, a command has the same name with `_` for `-`."""
 
 
 class Commands(EndingCommand, Group):
     """A group that imports a command's module only when the command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names."""
+        """Return the names of all commands."""
         return sorted({*COMMANDS, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One of them."""
+        """Return a command, whose module is imported."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         module = import_module(COMMANDS[cmd_name].module)
@@ -111,7 +111,7 @@ class Commands(EndingCommand, Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write names and summaries, and import no command for that."""
+        """Write names and summaries without importing commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 

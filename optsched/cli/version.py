@@ -16,9 +16,9 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command()
-@output_option(help_text="How to print; name: the number alone.")
+@output_option(help_text="Output format; name: only the number.")
 def version(form: str) -> None:
-    """Print the version, and the versions of the API that it reads."""
+    """Print the version of optsched and the API versions that it reads."""
     if form == NAME:
         echo(__version__)
     elif form in (JSON, YAML):
@@ -45,15 +45,15 @@ def _facts() -> list[tuple[str, str, str]]:
 def completion(context: click.Context, shell: str) -> None:
     """Print a shell completion script.
 
-    bash: source <(optsched completion bash). zsh: the same, after compinit. fish: optsched
-    completion fish | source.
+    bash: source <(optsched completion bash). zsh: source <(optsched completion zsh), after
+    compinit. fish: optsched completion fish | source.
     """
     from click.shell_completion import get_completion_class
 
     root = context.find_root()
     program = (root.info_name or "optsched").replace(" ", "-")
     made = get_completion_class(shell)
-    assert made is not None, "click knows these three"  # noqa: S101
+    assert made is not None, "click supports all SHELLS"  # noqa: S101
     variable = f"_{program.replace('-', '_').upper()}_COMPLETE"
     echo(made(root.command, {}, program, variable).source())
 
@@ -63,9 +63,10 @@ def completion(context: click.Context, shell: str) -> None:
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def kubectl_complete(words: tuple[str, ...]) -> None:
-    """Complete `kubectl vc`; kubectl calls it with what has been typed so far.
+    """Complete `kubectl vc`; kubectl passes the words of the command line so far.
 
-    It prints a line for each completion, and `:4` for cobra: these are no files.
+    The command prints a line for each completion, then `:4`, which tells cobra not to complete
+    file names.
     """
     from click.shell_completion import ShellComplete
 

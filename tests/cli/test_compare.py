@@ -185,7 +185,7 @@ def test_what_was_played_is_kept_and_not_played_again(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Cell, "played", counted)
     again = here(SMALL, "--out", tmp_path, "-o", "json")
     assert (again.exit_code, again.stdout, played) == (0, first.stdout, [])
-    assert "2 of 2 were played before" in again.stderr
+    assert "2 of 2 were replayed before" in again.stderr
     cells = sorted((tmp_path / "cells").iterdir())
     cells[0].write_text(cells[0].read_text()[:100])
     cells[1].write_text('{"complete": false, "metrics": {}}')
@@ -223,7 +223,7 @@ def test_who_stops_it_keeps_what_was_played(tmp_path: Path, monkeypatch) -> None
     monkeypatch.setattr(Cell, "played", stops)
     result = here(SMALL, "--out", tmp_path)
     assert result.exit_code == 130
-    assert "the same command goes on from what was kept" in result.stderr
+    assert "the same command resumes from the written results" in result.stderr
     assert len(list((tmp_path / "cells").iterdir())) == 1
 
 
@@ -249,7 +249,7 @@ def test_a_folder_that_can_not_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "cells").write_text("in the way")
     result = here(SMALL, "--out", tmp_path)
     assert result.exit_code == 1
-    assert f"played, but not kept: {tmp_path / 'cells'}" in result.stderr
+    assert f"replayed, but the result was not written: {tmp_path / 'cells'}" in result.stderr
     assert "means over 1 replay of each model" in result.stdout
 
 

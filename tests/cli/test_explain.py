@@ -95,7 +95,7 @@ def test_a_scheduler_that_says_nothing_is_told(full: FakeCluster) -> None:
     waits(full, "new", 1, code="")
     result = explain("new")
     assert result.exit_code == 8
-    assert "the scheduler has said nothing about it yet" in result.stdout
+    assert "the scheduler has not reported a reason yet" in result.stdout
 
 
 QUOTA = (

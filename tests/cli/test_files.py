@@ -75,7 +75,7 @@ def test_items_of_a_list_have_their_own_lines(tmp_path: Path) -> None:
         " batch.volcano.sh/v1alpha1"
     )
     assert name.startswith("F:12: Job: metadata.name is missing")
-    assert text == 'F:13: "just a text" is no object: a Job is expected'
+    assert text == 'F:13: "just a text" is not an object: a Job is expected'
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n---\n"])

@@ -106,9 +106,9 @@ def test_what_is_wrong_in_a_file_has_its_line(cluster: FakeCluster, path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("delete",), "a name is missing: write it behind the command, or give -f FILE"),
+        (("delete",), "a name is missing: write it after the command, or give -f FILE"),
         (("get",), "a name is missing"),
-        (("delete", "a", "-f", "x"), "either a file or a name: x and a"),
+        (("delete", "a", "-f", "x"), "give a file or a name, not both x and a"),
         (("create",), "the option -f / --filename / --file is missing"),
     ],
 )

@@ -231,7 +231,7 @@ def test_other_commands_never_overwrite_their_inputs(tmp_path: Path) -> None:
         (["solve", PACKING, "--time-limit", "a\nb"], "a\\nb: write a number of seconds"),
         (["solve", MODEL, "--steps", "9" * 400], "is not in the range"),
         (["solve", MODEL, "--workers", "9" * 400], "is not in the range"),
-        (["solve", PACKING, "--gap", "nan"], "is no gap"),
+        (["solve", PACKING, "--gap", "nan"], "is not a gap"),
         (["solve", PACKING, "--seed", "-1"], "is not in the range"),
         (["simulate", FAILURES, "--seed", "-1"], "is not in the range"),
         (["simulate", FAILURES, "--out", "-"], "several files are written: name a folder"),

@@ -194,7 +194,7 @@ def test_the_namespace_of_a_file_counts(cluster: FakeCluster, tmp_path: Path) ->
     assert cluster.one(JOB)["metadata"]["namespace"] == "own"
     result = optsched("job", "run", "-f", path, "-n", "other")
     assert result.exit_code == 2
-    wanted = f"Error: {path}:1: metadata.namespace: own is not other, as -n says\n"
+    wanted = f"Error: {path}:1: metadata.namespace: own differs from -n other\n"
     assert result.stderr == wanted
 
 
@@ -229,9 +229,9 @@ def test_a_misspelt_field_is_a_warning(cluster: FakeCluster, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "a name is missing: write it behind the command, or give -f FILE"),
+        ((), "a name is missing: write it after the command, or give -f FILE"),
         (("a", "-N", "b"), "two names are given: a and b"),
-        (("a", "-c", "sh 'x"), '--command: "sh \'x": a quote has no end'),
+        (("a", "-c", "sh 'x"), '--command: "sh \'x": a quote is not closed'),
         (("a", "-R", "cpu=much"), 'cpu: "much" is not a quantity'),
         (("a", "-r", "-1"), "-1 is not in the range 0<=x<=2147483647"),
         (("-f", "missing.yaml"), "missing.yaml: there is no such file"),
@@ -251,7 +251,7 @@ def test_a_name_for_several_jobs_of_a_file_is_refused(tmp_path: Path, cluster: F
     path.write_text(f"{FILE}---\n{FILE}")
     result = optsched("job", "run", "-f", path, "-N", "one")
     assert result.exit_code == 2
-    assert "holds 2 jobs, which can not all be one" in " ".join(result.stderr.split())
+    assert "which can not all be named one" in " ".join(result.stderr.split())
     assert cluster.writes == []
 
 
@@ -388,7 +388,7 @@ def test_acts_without_effect_say_so(cluster: FakeCluster, word: str, phase: str)
 @pytest.mark.parametrize(
     ("spelt", "sentence"),
     [
-        ((), "a name is missing: write it behind the command, or after -N"),
+        ((), "a name is missing: write it after the command, or after -N"),
         (("--namespace", "ml"), "a name is missing"),
         (("a", "-N", "b"), "two names are given: a and b"),
         (("a", "-n", "x", "--namespace", "y"), "two namespaces are given: x and y"),
@@ -458,7 +458,10 @@ def test_watch_for_programs(cluster: FakeCluster) -> None:
 def test_watch_ends_with_the_job_or_in_time(cluster: FakeCluster) -> None:
     changes(cluster, {"phase": "Running"})
     late = optsched("job", "watch", "train", "--timeout", "50ms")
-    assert (late.exit_code, late.stderr) == (7, "Error: job train has not ended in time\n")
+    assert (late.exit_code, late.stderr) == (
+        7,
+        "Error: job train did not end in time\n",
+    )
     gone = {**job(), "metadata": {"name": "train", "resourceVersion": "7"}}
     cluster.lines.append({"type": "DELETED", "object": gone})
     result = optsched("job", "watch", "train")
@@ -470,6 +473,6 @@ def test_watch_goes_on_when_the_server_is_away_for_a_moment(cluster: FakeCluster
     changes(cluster, {"phase": "Completed"})
     cluster.refuse("list", Unreachable("GET /: refused"))
     result = optsched("job", "watch", "train")
-    assert (result.exit_code, result.stderr) == (0, "GET /: refused; trying again\n")
+    assert (result.exit_code, result.stderr) == (0, "GET /: refused; retrying\n")
     refused = optsched("job", "watch", "train", "--timeout", "soon")
     assert (refused.exit_code, '"soon" is not a duration' in refused.stderr) == (2, True)

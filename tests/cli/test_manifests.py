@@ -91,7 +91,7 @@ def test_contents_that_mean_nothing_are_refused(
             "https://example.org/x: is a URL: download it, and name the file",
         ),
         ("x" * 300, f"{'x' * 300}: can not be read: File name too long"),
-        ("a\0b", "'a\\x00b': is no path: it holds a NUL"),
+        ("a\0b", "'a\\x00b': is not a path: it contains a NUL"),
     ],
 )
 def test_places_that_can_not_be_read_are_refused(

@@ -204,7 +204,7 @@ def test_former_names_of_options_are_understood_and_not_shown(cluster: FakeClust
             "queue operate one",
             "the option -a / --action is missing: write one of open, close, update",
         ),
-        ("queue get", "a name is missing: write the queue behind the command, or after -N"),
+        ("queue get", "a name is missing: write the queue after the command, or after -N"),
         ("solve", "the argument INSTANCE is missing"),
         ("completion", "the argument SHELL is missing: write one of bash, zsh, fish"),
         ("compare x.yaml", "x.yaml: there is no such file or folder"),
@@ -259,7 +259,7 @@ def test_a_command_that_takes_one_model_refuses_several(command: str) -> None:
     result = CliRunner().invoke(main, line, prog_name="optsched")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (
-        "Error: Invalid value for '--model': one model decides, 2 are given (crater, "
+        "Error: Invalid value for '--model': only one model is accepted, 2 are given (crater, "
         "volcano-default): give one, or try optsched compare\n"
     )
 
@@ -304,9 +304,9 @@ def test_wrong_usage_without_accepted_values_names_the_help() -> None:
         ("webhook --webhook-namespace=a/b", "'a/b' is no name"),
         ("webhook --webhook-service-name=", "the name is empty"),
         ("webhook --secret-name=-", "'-' is no name"),
-        ("webhook --webhook-url=http://10.0.0.1", "is no address of a webhook"),
-        ("webhook --webhook-url=10.0.0.1:8443", "is no address of a webhook"),
-        ("webhook --webhook-url=https://a?b", "is no address of a webhook"),
+        ("webhook --webhook-url=http://10.0.0.1", "is not a webhook address"),
+        ("webhook --webhook-url=10.0.0.1:8443", "is not a webhook address"),
+        ("webhook --webhook-url=https://a?b", "is not a webhook address"),
         ("webhook --bind-address=1:2", "'1:2': write an IP address or a DNS name"),
         ("webhook --port=-1", "-1 is not in the range"),
         ("webhook --port=99999", "99999 is not in the range"),
@@ -314,7 +314,10 @@ def test_wrong_usage_without_accepted_values_names_the_help() -> None:
         ("webhook --tenant-annotation=a\tb", "'a\\tb' is no name"),
         ("webhook --trusted-user=", "the name is empty"),
         ("webhook --ca-cert-file=x", "--ca-cert-file needs --tls-cert-file"),
-        ("compare {trace} --model crater --seeds 0-999999999999", "at most 10000 seeds are played"),
+        (
+            "compare {trace} --model crater --seeds 0-999999999999",
+            "at most 10000 seeds",
+        ),
         (f"compare {{trace}} --model crater --seeds {'9' * 5000}", "at most 18 digits"),
     ],
 )
@@ -339,7 +342,7 @@ def test_paths_that_name_no_file_are_refused(name: str, option: click.Option, pa
     result = CliRunner().invoke(main, [*name.split(), form, path])
     assert (result.exit_code, result.stdout) == (2, "")
     (told,) = result.stderr.splitlines()
-    assert told == (r"Error: 'a\x00b': is no path: it holds a NUL" if path else EMPTY_PATH)
+    assert told == (r"Error: 'a\x00b': is not a path: it contains a NUL" if path else EMPTY_PATH)
 
 
 def test_a_model_has_a_name() -> None:

@@ -170,10 +170,10 @@ def test_warnings_of_the_server_are_shown_beside_the_output(cluster: FakeCluster
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("create",), "a name is missing: write the queue behind the command, or after -N"),
+        (("create",), "a name is missing: write the queue after the command, or after -N"),
         (("create", "a", "-n", "b"), "two names are given: a and b"),
         (("create", "a", "-w", "0"), "0 is not in the range 1<=x<=65535"),
-        (("create", "a", "--capability", "cpu"), "'cpu' is no amount of a resource: write"),
+        (("create", "a", "--capability", "cpu"), "'cpu' is not an amount of a resource: write"),
         (("create", "a", "--capability", "cpu=1,cpu=2"), "cpu is given more than once"),
         (("create", "a", "--deserved", "cpu=1x"), 'cpu: "1x" is not a quantity'),
         (
@@ -186,7 +186,7 @@ def test_warnings_of_the_server_are_shown_beside_the_output(cluster: FakeCluster
         ),
         (
             ("create", "a", "--capability", "cpus=1"),
-            "'cpus' is no resource of pods: write cpu",
+            "'cpus' is not a resource of pods: write cpu",
         ),
         (("create", "a", "--capability", "gpu=1"), "did you mean nvidia.com/gpu?"),
         (("operate", "a"), "the option -a / --action is missing: write one of open, close, update"),

@@ -116,9 +116,9 @@ def test_a_checkpoint_is_of_one_replay_only(tmp_path: Path) -> None:
     assert simulate(SMALL, "--out", tmp_path, "--checkpoint", 5).exit_code == 0
     other = simulate(SMALL, "--out", tmp_path, "--resume", "--period", "7s")
     assert other.exit_code == 1
-    assert "is of another replay: period_ms differs" in other.stderr
+    assert "belongs to another replay: period_ms differs" in other.stderr
     missing = simulate(SMALL, "--out", tmp_path / "nothing", "--resume")
-    assert "there is no checkpoint to go on from" in missing.stderr
+    assert "there is no checkpoint to resume from" in missing.stderr
     assert simulate(SMALL, "--resume").exit_code == 2
 
 
@@ -310,6 +310,6 @@ def test_a_report_that_can_not_be_written_is_told(
     monkeypatch.setattr(os, "fsync", full)
     result = simulate(FAILURES, "--report", tmp_path / "a.html")
     assert result.exit_code == 1
-    assert "a.html: No space left on device; nothing of the report is kept" in result.stderr
+    assert "a.html: No space left on device; the report was not written" in result.stderr
     assert "makespan" in result.stdout
     assert list(tmp_path.iterdir()) == []

@@ -126,7 +126,7 @@ def test_two_deterministic_results_are_the_same_bytes(tmp_path: Path) -> None:
 def test_what_is_no_gap_is_refused(gap: str) -> None:
     result = solve(PACKING, "--gap", gap)
     assert result.exit_code == 2
-    assert f"'{gap}' is no gap: write a part below one such as 0.01, or 1%" in result.stderr
+    assert f"'{gap}' is not a gap: write a fraction such as 0.01, or 1%" in result.stderr
 
 
 # --- progress ------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_solving_goes_on_where_nothing_can_be_kept_on_the_way(
     monkeypatch.setattr(solving, "keep_text", fails)
     result = solve(PACKING, "--result", tmp_path / "r.json")
     assert result.exit_code == 0
-    assert result.stderr.count("solving goes on") == 1
+    assert result.stderr.count("solving continues") == 1
     assert not result_at(tmp_path / "r.json").is_partial
 
 

@@ -69,7 +69,7 @@ def test_flags_as_they_stand_in_the_manifests_of_volcano(
     assert len(told.services) == 7
     assert told.files == CertificateFiles(Path("/c/tls.crt"), Path("/c/tls.key"), Path("/c/ca.crt"))
     assert told.listen == (Address("", 8080), Address("", 11251))
-    assert "without a meaning here: --logtostderr, 2>&1" in caplog.text
+    assert "ignored arguments: --logtostderr, 2>&1" in caplog.text
     assert "leaves out /podgroups/validate, /jobflows/mutate" in caplog.text
 
 
@@ -94,10 +94,10 @@ def test_what_an_administrator_may_choose(command: Command):
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (("--enabled-admission=/jobs/approve",), "there is no /jobs/approve; known are"),
-        (("--tls-cert-file=/a",), "--tls-cert-file and --tls-private-key-file come together"),
+        (("--enabled-admission=/jobs/approve",), "unknown: /jobs/approve; known are"),
+        (("--tls-cert-file=/a",), "--tls-cert-file and --tls-private-key-file are needed"),
         (("--listen-address=x",), "'x' is no address"),
-        (("--graceful-shutdown-time=0s",), "has to be longer than nothing"),
+        (("--graceful-shutdown-time=0s",), "has to be longer than zero"),
     ],
 )
 def test_flags_that_are_wrong(command: Command, flags: tuple[str, ...], sentence: str):
@@ -109,7 +109,7 @@ def test_gates_are_a_feature_as_in_volcano(command: Command, caplog: pytest.LogC
     told = command.told("--feature-gates=SchedulingGatesQueueAdmission=true,Other=true")
     assert told.rules.gates_pods
     assert "/pods/mutate" in {service.path for service in told.services}
-    assert "without a meaning here: Other" in caplog.text
+    assert "ignored feature gates: Other" in caplog.text
     assert not command.told("--feature-gates=Other=true").rules.gates_pods
     said = " ".join(command.complaint("--feature-gates=SchedulingGatesQueueAdmission=on").split())
     assert "SchedulingGatesQueueAdmission is 'on': write true or false" in said

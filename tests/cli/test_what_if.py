@@ -224,7 +224,7 @@ def test_a_file_that_names_another_namespace_is_refused(live: FakeCluster) -> No
     result = what_if("-f", "-", "-n", "team-b", input=elsewhere)
     assert (result.exit_code, result.stdout) == (2, "")
     (told,) = result.stderr.splitlines()
-    assert told.endswith(": Job new: metadata.namespace: team-a is not team-b, as -n says")
+    assert told.endswith(": Job new: metadata.namespace: team-a differs from -n team-b")
     assert what_if("-f", "-", "-n", "team-a", input=elsewhere).exit_code != 2
 
 
@@ -262,7 +262,7 @@ def test_tasks_that_come_later_are_told(live: FakeCluster) -> None:
         {**body["spec"]["tasks"][0], "name": "driver", "dependsOn": {"name": ["w"]}}
     )
     result = what_if("-f", "-", input=json.dumps(body))
-    assert "team-a/new: pods of driver come when others run" in result.stdout
+    assert "team-a/new: pods of driver are created later" in result.stdout
 
 
 def test_what_no_scheduler_looks_at_is_left_out(live: FakeCluster) -> None:
@@ -270,7 +270,7 @@ def test_what_no_scheduler_looks_at_is_left_out(live: FakeCluster) -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
     result = what_if("-f", "-", input=f"{manifest()}\n---\n{json.dumps(service)}")
     assert result.exit_code == 0
-    assert "Service s is left out: no scheduler looks at it" in result.stderr
+    assert "Service s is left out: no scheduler reads this kind" in result.stderr
 
 
 def test_a_queue_alone_changes_nothing(live: FakeCluster) -> None:
@@ -333,7 +333,7 @@ def test_who_may_make_no_pods_is_answered_without_their_admission(live: FakeClus
     live.admitted = denied(POD, no_right)
     result = what_if("-f", "-", input=manifest())
     assert result.exit_code == 0
-    assert "admission of pods was not asked: Pod team-a/new-w-0: " + no_right in " ".join(
+    assert "admission did not check the pods: Pod team-a/new-w-0: " + no_right in " ".join(
         result.stderr.split()
     )
 

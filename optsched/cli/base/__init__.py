@@ -1,1 +1,1 @@
-"""Parts that commands share: options, paths, console, exit codes, connection to a cluster."""
+"""Code that commands share: options, paths, console, exit codes, connection to a cluster."""

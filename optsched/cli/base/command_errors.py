@@ -1,7 +1,7 @@
 """Errors of commands: plain messages, exit codes, suggestions for mistyped names.
 
-Messages quote names, files and answers of servers, which users write; click prints them as they
-are. `optsched.cli.base.connection.Exit` has the exit codes of commands that change a cluster.
+Messages quote user-controlled text such as names, files and server responses, which click does not
+escape. `optsched.cli.base.connection.Exit` has the exit codes of commands that change a cluster.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 COPIES: Final = "optsched.copies"
-"""Key in a context's `meta`: temporary copies by path, each with the name that the user gave."""
+"""Key in a context's `meta`: a map from temporary copies to the inputs that the user named."""
 
 
 def name_inputs(text: str) -> str:
-    """Return a text with inputs as the user named them, not as their temporary copies."""
+    """Return a text in which paths of temporary copies are replaced by the user's input names."""
     ctx = click.get_current_context(silent=True)
     for path, source in ({} if ctx is None else ctx.meta.get(COPIES, {})).items():
         text = text.replace(path, source).replace(f"{Path(path).name}:", f"{source}:")
@@ -39,17 +39,17 @@ def name_inputs(text: str) -> str:
 
 _HELP: Final = "--help"
 _NO_INTEGER: Final = re.compile(r"is not a valid integer(?: range)?\.$")
-"""What click says of a text that is no whole number; it does not say which are accepted."""
+"""click's message for an invalid integer, which does not name the accepted values."""
 
 
 class WrongUsage(click.ClickException):
-    """Wrong usage in one sentence, without the synopsis of the command."""
+    """A usage error that is printed as one sentence, without the synopsis of the command."""
 
     exit_code = click.UsageError.exit_code
 
 
 def describe_usage(error: click.UsageError) -> str:
-    """Return wrong usage as one sentence; it names the help where no accepted value is named."""
+    """Return a usage error as one sentence; without accepted values it refers to `--help`."""
     text = name_inputs(error.format_message())
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Parameter):
         text = _describe_missing(error.param, error.ctx)
@@ -63,14 +63,14 @@ def describe_usage(error: click.UsageError) -> str:
     path = "" if error.ctx is None else error.ctx.command_path
     is_missing = isinstance(error, (click.MissingParameter, click.NoSuchOption))
     if path and (is_missing or not isinstance(error, click.BadParameter | click.BadOptionUsage)):
-        # A sentence that ends with a full stop names what there is.
+        # A message that ends with a full stop already lists the accepted values.
         text = text.removesuffix(".") if is_missing else text
         text = text if text.endswith((".", "?")) else f"{text} (see {path} --help)"
     return printable(text, keep="\n\t")
 
 
 def _whole_numbers(kind: click.ParamType[Any]) -> str:
-    """Return which whole numbers an option takes."""
+    """Return a hint that describes the integers an option accepts."""
     least, most = getattr(kind, "min", None), getattr(kind, "max", None)
     if most is not None:
         return f"write one from {least or 0} to {most}"
@@ -89,7 +89,7 @@ def _describe_missing(param: click.Parameter, ctx: click.Context | None) -> str:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Escape control characters in the messages of click's errors, and name inputs as given."""
+    """Escape control characters in click's error messages; replace paths of temporary copies."""
     try:
         yield
     except NoArgsIsHelpError:
@@ -97,7 +97,7 @@ def plain_errors() -> Iterator[None]:
     except click.UsageError as e:
         raise WrongUsage(describe_usage(e)) from e
     except click.ClickException as e:
-        # click calls it final; a copy would lose the class and its exit code.
+        # `message` is declared Final; a copied error would lose its class and exit code.
         e.message = printable(name_inputs(e.message), keep="\n\t")  # type: ignore[misc]
         raise
 
@@ -105,7 +105,10 @@ def plain_errors() -> Iterator[None]:
 def show_crash(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Print a traceback to the standard error; see `sys.excepthook`."""
+    """Print a traceback to the standard error with control characters escaped.
+
+    The signature is that of `sys.excepthook`.
+    """
     lines = traceback.format_exception(kind, error, trace)
     sys.stderr.write(printable("".join(lines), keep="\n\t"))
 
@@ -183,7 +186,7 @@ KUBECTL_WORDS: Final = {
     "submit": ("run", "create"),
     "update": ("operate",),
 }
-"""Commands of other tools, and their names here."""
+"""Command names of other tools, and the corresponding names of optsched."""
 
 
 class Group(click.Group):

@@ -1,4 +1,4 @@
-"""The connection of a command to a cluster, and exit codes for what the API server refuses."""
+"""The connection of a command to a cluster, and the exit codes for API errors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 _BY_WEBHOOK: Final = "denied the request"
-"""In messages of webhooks that refuse a request, which have the same code as missing rights."""
+"""Text of an admission webhook's refusal; its status code is also that of a missing permission."""
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
 
 class Exit(IntEnum):
-    """Exit codes of commands on a cluster; click also ends with 2, for unknown flags."""
+    """Exit codes of commands on a cluster; click also uses 2, for unknown flags."""
 
     FAILED = 1
     USAGE = 2
@@ -53,7 +53,7 @@ class Failure(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How to reach a cluster. master: a server address that replaces the kubeconfig's."""
+    """The connection settings. master: a server address that overrides the kubeconfig's."""
 
     kubeconfig: str = ""
     master: str = ""
@@ -67,7 +67,7 @@ def cluster_options(command: Command) -> Command:
         "--kubeconfig",
         default="",
         show_default="KUBECONFIG, else the pod's service account, else ~/.kube/config",
-        help="How to reach the cluster.",
+        help="Path of the kubeconfig.",
     )
     @click.option(
         "-s", "--master", type=ServerAddress(), default="", help="Address of the API server."
@@ -81,7 +81,7 @@ def cluster_options(command: Command) -> Command:
 
 def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
     """Return the result of an async call with a client; raise `Failure` for API errors."""
-    # Kubernetes' client takes half a second to load; --help does without.
+    # The Kubernetes client takes half a second to import, which --help must not pay.
     from optsched.kube.client import client
     from optsched.kube.client.client import ConfigError
     from optsched.kube.client.errors import KubeError, Unreachable
@@ -139,13 +139,16 @@ def absent(ref: Ref, error: KubeError | None = None) -> Failure:
 
 
 def unknown_kind(kind: Kind) -> str:
-    """Return the failure for a kind that is not installed, with the remedy."""
+    """Return the error message for a kind whose CustomResourceDefinition is not installed."""
     definition = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
     return f"the cluster has no {definition}: its resource definition is not installed there"
 
 
 async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
-    """Return the objects of a kind in one namespace or in all; query: labels and fields."""
+    """Return the objects of a kind in one namespace, or in all namespaces if it is empty.
+
+    query: label and field selectors.
+    """
     from optsched.kube.client.errors import NotFound
     from optsched.kube.client.listing import Selection
     from optsched.kube.client.queries import list_objects
@@ -159,8 +162,8 @@ async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) 
 async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: str) -> list[Raw]:
     """Return the objects of a kind in the namespace that the user names.
 
-    namespace: empty for that of the current context, None for all. `Failure` where a namespace
-    that is named does not exist: an empty list would hide the mistake.
+    namespace: empty for the namespace of the current context, None for all namespaces. Raises
+    `Failure` if a named namespace does not exist: an empty list would hide the mistake.
     """
     inside = "" if namespace is None else namespace or client.namespace
     found = await listed(client, kind, inside, **query)
@@ -170,7 +173,7 @@ async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: 
 
 
 async def check_named(client: Client, *refs: Ref) -> None:
-    """Raise `Failure` where an object that chooses those of an empty list does not exist."""
+    """Raise `Failure` if an object by which the user filtered an empty list does not exist."""
     for ref in refs:
         is_absent = bool(ref.name) and await if_allowed(_is_absent(client, ref), otherwise=False)
         if is_absent:
@@ -188,7 +191,7 @@ async def _is_absent(client: Client, ref: Ref) -> bool:
 
 
 async def if_allowed(work: Awaitable[T], otherwise: T) -> T:
-    """Return the result of a call; on a permission error warn and return the default."""
+    """Return the result of a call; on a permission error print it and return `otherwise`."""
     from optsched.kube.client.errors import Forbidden
 
     try:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH: Final = 160
 PROGRESS_EVERY_S: Final = 60.0
-"""How often a line of progress is printed where no terminal shows one that changes."""
+"""Seconds between two lines of progress if the output is not a terminal."""
 
 
 class PlainConsole(Console):
-    """A console that prints names as they are: no markup, no emoji codes."""
+    """A console that interprets neither markup nor emoji codes in texts."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  rich's
         super().__init__(markup=False, emoji=False, **options)
@@ -35,7 +35,7 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Render with control characters escaped: users' texts may contain them."""
+        """Render with control characters escaped: user-controlled texts may contain them."""
         for segment in super().render(renderable, options):
             if segment.control is None and not segment.text.isprintable():
                 yield Segment(printable(segment.text, keep="\n\t"), segment.style)
@@ -43,12 +43,12 @@ class PlainConsole(Console):
                 yield segment
 
     def status(self, status: RenderableType, **_: Any) -> PlainStatus:  # noqa: ANN401
-        """Show a status line in place; without a terminal print a line every minute."""
+        """Return a status line that is updated in place; without a terminal, a line each minute."""
         return PlainStatus(self, status)
 
 
 class PlainStatus(Status):
-    """A line of progress whose text is never parsed."""
+    """A status line whose text is not parsed for markup."""
 
     def __init__(self, console: Console, status: RenderableType) -> None:
         super().__init__(_plain(status), console=console)
@@ -82,7 +82,7 @@ def _plain(text: RenderableType) -> RenderableType:
 
 
 def output() -> Console:
-    """Return the console of the standard output, wide if it is no terminal."""
+    """Return the console of the standard output; it is wide unless it is a terminal."""
     return _wide_enough(PlainConsole())
 
 
@@ -92,7 +92,7 @@ def remarks() -> Console:
 
 
 def print_text(console: Console, text: str, style: str) -> None:
-    """Print text as it is, without markup and without wrapping; inputs as the user named them."""
+    """Print text without markup and wrapping; name temporary copies as `name_inputs` does."""
     console.print(Text(name_inputs(text)), style=style, highlight=False, soft_wrap=True)
 
 
@@ -105,7 +105,7 @@ def _wide_enough(console: Console) -> Console:
 def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
     """Print text with control characters escaped.
 
-    JSON and YAML are escaped by `write_json` and `write_yaml`. nl: whether a line break follows.
-    err: to the standard error.
+    JSON and YAML are escaped by `write_json` and `write_yaml`. nl: print a final newline. err:
+    print to the standard error.
     """
     click.echo(printable(text, keep="\n\t"), nl=nl, err=err)

@@ -1,7 +1,8 @@
 """Options that several commands share: types of values, former names, output formats.
 
-A list in JSON or YAML is a `v1` List of objects as the server keeps them, without `managedFields`,
-keys in order; one object is the object itself. `name` is what `kubectl get -o name` prints.
+JSON and YAML output is a `v1` List of objects, or one object. The objects are printed as the
+server stores them, with sorted keys and without `managedFields`. The format `name` is that of
+`kubectl get -o name`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class ServerAddress(click.ParamType[str]):
-    """The address of an API server: `https://HOST:PORT`, optionally with a path; may be empty."""
+    """An API server's address, `https://HOST:PORT`, optionally with a path; may be empty."""
 
     name = "address"
 
@@ -42,16 +43,16 @@ class ServerAddress(click.ParamType[str]):
         """See `click.ParamType`."""
         text = str(value)
         if text and not is_http_address(text):
-            self.fail(f"{text!r} is no address of an API server: write https://HOST:PORT", param)
+            self.fail(f"{text!r} is not an API server address: write https://HOST:PORT", param)
         return text
 
 
 MOST_CHARACTERS: Final = 253
-"""Of the name of an object in Kubernetes."""
+"""Most characters in the name of a Kubernetes object."""
 
 
 class Name(click.ParamType[str]):
-    """A name that is not empty, not too long, and follows a rule."""
+    """A non-empty name that is not too long and follows `rule`."""
 
     name = "text"
     rule = "write it without control characters"
@@ -71,16 +72,16 @@ class Name(click.ParamType[str]):
         return text
 
     def is_valid(self, text: str) -> bool:
-        """Return whether a text follows the rule."""
+        """Return whether a name follows `rule`."""
         return text.isprintable()
 
 
 class UserName(Name):
-    """The name of a user, of which Kubernetes has no rule."""
+    """The name of a user, for which Kubernetes has no rule."""
 
 
 class SchedulerName(Name):
-    """The name of a scheduler in pods, of which Kubernetes has no rule."""
+    """A pod's `schedulerName`, for which Kubernetes has no rule."""
 
     rule = "write it without spaces"
 
@@ -90,7 +91,7 @@ class SchedulerName(Name):
 
 
 class ObjectName(Name):
-    """The name of an object that API servers accept."""
+    """An object name that API servers accept."""
 
     rule = SUBDOMAIN_RULE
 
@@ -110,9 +111,9 @@ class AnnotationKey(Name):
 
 
 class WebhookAddress(click.ParamType[str]):
-    """Where API servers call a webhook: `https://HOST:PORT`, optionally with a path; may be empty.
+    """A webhook's address, `https://HOST:PORT`, optionally with a path; may be empty.
 
-    API servers refuse a webhook configuration with anything else.
+    API servers reject a webhook configuration with any other form of address.
     """
 
     name = "address"
@@ -125,12 +126,12 @@ class WebhookAddress(click.ParamType[str]):
         if text and not (
             is_http_address(text) and text.startswith("https://") and not set("?#@") & set(text)
         ):
-            self.fail(f"{text!r} is no address of a webhook: write https://HOST:PORT", param, ctx)
+            self.fail(f"{text!r} is not a webhook address: write https://HOST:PORT", param, ctx)
         return text
 
 
 class Amount(click.ParamType[str]):
-    """A positive quantity of a node's resource, kept as written."""
+    """A positive quantity of a node's resource; the value is the string as given."""
 
     name = "text"
 
@@ -151,12 +152,12 @@ class Amount(click.ParamType[str]):
 
 
 class RenamedOption(click.Option):
-    """An option whose former names are accepted but hidden.
+    """An option whose former names are accepted, but not shown in the help.
 
     Parameters
     ----------
     former
-        Among the names of the option, those that help leaves out.
+        The names of the option that the help does not show.
 
     """
 
@@ -179,7 +180,7 @@ class RenamedOption(click.Option):
 
 
 def current_names(option: click.Option, *, secondary: bool = False) -> list[str]:
-    """Return an option's current names. secondary: the names that turn it off."""
+    """Return an option's names without former names. secondary: names that turn it off."""
     former = option.former if isinstance(option, RenamedOption) else frozenset[str]()
     return [n for n in (option.secondary_opts if secondary else option.opts) if n not in former]
 
@@ -193,7 +194,7 @@ YAML: Final = "yaml"
 NAME: Final = "name"
 FORMATS: Final = (TABLE, WIDE, JSON, YAML, NAME)
 GAP: Final = 3
-"""Blanks between columns."""
+"""Number of spaces between columns."""
 
 _STYLES: Final = {
     **dict.fromkeys(("Running", "Completed", "Succeeded", "Succeed", "Open"), "green"),
@@ -205,7 +206,7 @@ _STATES: Final = frozenset({"Phase", "State", "Status"})
 
 
 def output_option(
-    default: str = TABLE, help_text: str = "How to print."
+    default: str = TABLE, help_text: str = "Output format."
 ) -> Callable[[Command], Command]:
     """Add `-o`, `--output`; Volcano's `--format` is accepted as a hidden option."""
     return click.option(
@@ -223,7 +224,7 @@ def output_option(
 
 
 def show_list(kind: Kind, objects: Sequence[Raw], form: str, table: Table | None = None) -> None:
-    """Print a list of objects; an empty table becomes a note on the standard error."""
+    """Print a list of objects; for an empty table, print a message to the standard error."""
     stored = [as_stored(kind, obj) for obj in objects]
     if form in (JSON, YAML):
         whole = {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": stored}
@@ -238,7 +239,7 @@ def show_list(kind: Kind, objects: Sequence[Raw], form: str, table: Table | None
 
 
 def print_object(kind: Kind, obj: Raw, form: str, table: Table | None = None) -> None:
-    """Print an object in the requested format."""
+    """Print an object in the requested output format."""
     if form in (TABLE, WIDE):
         show_table(table or TABLES[kind], [obj], wide=form == WIDE)
     else:
@@ -246,7 +247,7 @@ def print_object(kind: Kind, obj: Raw, form: str, table: Table | None = None) ->
 
 
 def print_change(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
-    """Print a change: a sentence, or the changed object in the requested format."""
+    """Print a change: `sentence` in table formats, otherwise the changed object."""
     if form in (TABLE, WIDE):
         echo(sentence)
     else:
@@ -254,14 +255,14 @@ def print_change(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
 
 
 def show_stored(kind: Kind, obj: Raw, form: str) -> None:
-    """Print an object for programs. form: json, yaml or name."""
+    """Print an object in a machine-readable format. form: json, yaml or name."""
     stored = as_stored(kind, obj)
     is_name = form == NAME
     echo(typed_name(kind, stored) if is_name else written(stored, form), nl=is_name)
 
 
 def as_stored(kind: Kind, obj: Raw) -> dict[str, Any]:
-    """Return an object with apiVersion and kind, which list items lack, without managedFields."""
+    """Return an object without managedFields, with apiVersion and kind, which list items lack."""
     meta = {k: v for k, v in (obj.get("metadata") or {}).items() if k != "managedFields"}
     return {**obj, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
 
@@ -307,7 +308,7 @@ def show_rows(
 ) -> None:
     """Print rows with aligned columns; states are coloured on a terminal.
 
-    console: where, if not to the standard output.
+    console: the output; None for the standard output.
     """
     console = console or output()
     for line in lines_of(headings, rows):
@@ -315,7 +316,7 @@ def show_rows(
 
 
 def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
-    """Return headings and rows as lines, each column as wide as its widest cell."""
+    """Return headings and rows as lines; each column is as wide as its widest cell."""
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) + GAP for column in columns]
     return [_line(cells, headings, widths) for cells in (headings, *rows)]
@@ -331,15 +332,15 @@ def _line(cells: Sequence[str], headings: Sequence[str], widths: Sequence[int]) 
 
 
 MOST_SEED: Final = 2**31 - 1
-SOLVER_HELP: Final = "Instead of the model's. none: the greedy pipeline alone."
+SOLVER_HELP: Final = "Solver to use instead of the model's. none: only the greedy pipeline."
 MOST_INT32: Final = 2**31 - 1
-"""Of a number in an object of Kubernetes."""
+"""Greatest 32-bit integer in a field of a Kubernetes object."""
 
 SEED: Final = click.IntRange(min=0, max=MOST_SEED)
 
 
 class Seconds(click.ParamType[float]):
-    """A finite number of seconds, at least a minimum; a minimum of zero is accepted."""
+    """A finite number of seconds from zero on; more_than_zero: zero is not accepted."""
 
     name = "seconds"
 
@@ -369,20 +370,20 @@ def solver_option(command: Command) -> Command:
 
 
 def tenant_claim_options(command: Command) -> Command:
-    """Add the options of the running scheduler that say which claims of tenants count."""
+    """Add the scheduler options that state which annotations and classes of tenants count."""
     command = click.option(
         "--device-scheduler",
         "device_schedulers",
         multiple=True,
         metavar="NAME",
-        help="As the scheduler was started: annotations of this other scheduler's pods count.",
+        help="--device-scheduler of the running scheduler: annotations of its pods count.",
     )(command)
     return click.option(
         "--tenant-priority-class",
         "lifting_classes",
         multiple=True,
         metavar="NAME",
-        help="As the scheduler was started: this PriorityClass lifts PodGroups above their pods.",
+        help="--tenant-priority-class of the running scheduler: it lifts PodGroups above pods.",
     )(command)
 
 
@@ -395,5 +396,5 @@ def form_option(forms: Sequence[str], default: str = TABLE) -> Callable[[Command
         type=click.Choice(forms),
         default=default,
         show_default=True,
-        help="How to print.",
+        help="Output format.",
     )

@@ -1,4 +1,4 @@
-"""Paths of commands: files, pipes and `-` as inputs and outputs, overwrite protection, reports."""
+"""Path arguments of commands: files, pipes and `-`, overwrite protection, atomic writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STANDARD: Final = "-"
-"""The standard input where something is read, the standard output where something is written."""
+"""The standard input for an input, the standard output for an output."""
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _JSON_STARTS: Final = (b"{", b"[")
@@ -32,18 +32,18 @@ _FOR_OUTPUT: Final = "name a file or folder of this machine"
 
 
 class BadInput(click.ClickException):
-    """An unreadable input; the message is one sentence without the usage text."""
+    """An input can not be used; the message is one sentence without the usage text."""
 
     exit_code = BAD_INPUT
 
 
 class Source(click.ParamType[Path]):
-    """An existing file or folder, a pipe or `-` to read from.
+    """An input: an existing file or folder, a pipe or `-`.
 
     Parameters
     ----------
     is_file
-        Whether a folder is refused.
+        Whether to refuse a folder.
 
     """
 
@@ -83,19 +83,19 @@ class Source(click.ParamType[Path]):
 
 
 def check_path(text: str, remedy: str = _FOR_INPUT) -> None:
-    """Refuse URLs, and texts that name no file. remedy: what to do instead of a URL."""
+    """Raise `BadInput` for a URL, an empty path or a NUL. remedy: the advice for a URL."""
     if _URL.match(text):
         raise BadInput(f"{text}: is a URL: {remedy}")
     if not text:
         raise BadInput("the path is empty: name a file or folder, or leave the option out")
     if _NUL in text:
-        raise BadInput(f"{text!r}: is no path: it holds a NUL")
+        raise BadInput(f"{text!r}: is not a path: it contains a NUL")
 
 
 class InputPath(click.Path):
-    """A path of `click.Path` that is read; what names no file is refused as it was typed."""
+    """A `click.Path` of an input; URLs, empty paths and NULs are refused by `check_path`."""
 
-    def convert(  # type: ignore[override]  # click takes and gives what it likes
+    def convert(  # type: ignore[override]  # click declares wider types
         self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
     ) -> Path:
         """See `click.ParamType`."""
@@ -104,9 +104,9 @@ class InputPath(click.Path):
 
 
 class OutputPath(click.Path):
-    """A path of `click.Path` that is written; what names no file is refused as it was typed."""
+    """A `click.Path` of an output; URLs, empty paths and NULs are refused by `check_path`."""
 
-    def convert(  # type: ignore[override]  # click takes and gives what it likes
+    def convert(  # type: ignore[override]  # click declares wider types
         self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
     ) -> Path:
         """See `click.ParamType`."""
@@ -115,12 +115,12 @@ class OutputPath(click.Path):
 
 
 class WatchedFile(InputPath):
-    """A file that is read again while a service runs, so that it is no pipe."""
+    """A file that a running service reads again; pipes and devices are refused."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, path_type=Path)
 
-    def convert(  # type: ignore[override]  # click takes and gives what it likes
+    def convert(  # type: ignore[override]  # click declares wider types
         self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
     ) -> Path:
         """See `click.ParamType`."""
@@ -130,12 +130,12 @@ class WatchedFile(InputPath):
         except OSError as e:
             raise BadInput(f"{value}: can not be read: {e.strerror}") from e
         if is_special:
-            raise BadInput(f"{value}: is a pipe or device: name a file, it is read again later")
+            raise BadInput(f"{value}: is a pipe or device: name a file, which is read again later")
         return path
 
 
 class ModelSource(click.ParamType[str]):
-    """The name of a model, or its file; a pipe or `-` is copied to a file. May be empty."""
+    """The name or file of a model; a pipe or `-` is copied to a file. May be empty."""
 
     name = "text"
 
@@ -155,15 +155,15 @@ class ModelSource(click.ParamType[str]):
 
 
 def single_model(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> str:
-    """Return the only model; a command that takes one would drop the others silently."""
+    """Return the only given model; raise click.BadParameter for several models."""
     if len(given) == 1:
         return given[0]
-    message = f"one model decides, {len(given)} are given ({', '.join(given)}): give one"
+    message = f"only one model is accepted, {len(given)} are given ({', '.join(given)}): give one"
     raise click.BadParameter(f"{message}, or try optsched compare", ctx, param)
 
 
 class TraceSource(click.ParamType[str]):
-    """A trace: `gavel:…` or a path."""
+    """A trace source: `gavel:…` or a path."""
 
     name = "text"
 
@@ -176,9 +176,10 @@ class TraceSource(click.ParamType[str]):
 
 
 def copy_to_file(data: bytes, name: str, source: str, ctx: click.Context | None) -> Path:
-    """Write bytes to a temporary file with a matching extension; it is removed at exit.
+    """Return a temporary file with the given bytes; it is removed at the end of the command.
 
-    Errors show `source` instead of its path.
+    The extension is `.json` or `.yaml`, by the content. Error messages show `source` instead of
+    the file's path.
     """
     folder = Path(mkdtemp(prefix="optsched-"))
     if ctx is not None:
@@ -202,14 +203,14 @@ def check_outputs(outputs: Mapping[str, Iterable[Path]], inputs: Iterable[Path])
     Parameters
     ----------
     outputs
-        By option, the files that will be written.
+        The files that will be written, by option.
     inputs
         Files that the command reads.
 
     Raises
     ------
     click.UsageError
-        Names the option and the file.
+        An output is refused; the message names the option and the file.
 
     """
     read, taken = list(inputs), dict[str, str]()
@@ -228,13 +229,13 @@ def check_outputs(outputs: Mapping[str, Iterable[Path]], inputs: Iterable[Path])
 
 
 def check_folder(option: str, folder: Path | None) -> None:
-    """Refuse `-` where a folder is written."""
+    """Refuse `-` for an option that names an output folder."""
     if is_standard(folder):
         raise click.UsageError(f"{option} -: several files are written: name a folder")
 
 
 def is_same_file(one: Path, other: Path) -> bool:
-    """Whether two paths name the same file, links followed."""
+    """Return whether two paths name the same file after links are followed."""
     try:
         return one.samefile(other)
     except OSError:
@@ -242,11 +243,11 @@ def is_same_file(one: Path, other: Path) -> bool:
 
 
 class KeepError(Exception):
-    """A file could not be written; the message names it, the reason and what it contains now."""
+    """A file could not be written; the message has its path, the reason and what it contains."""
 
 
 def keep_text(path: Path, text: str) -> None:
-    """Write a file atomically; on error the previous file stays.
+    """Write a file atomically; on error, keep the previous file.
 
     Raises
     ------
@@ -260,12 +261,12 @@ def keep_text(path: Path, text: str) -> None:
     try:
         write_atomically(path, text)
     except OSError as e:
-        there = "the file that was there is kept" if path.is_file() else "nothing is there"
+        there = "the previous file is kept" if path.is_file() else "there is no such file"
         raise KeepError(f"{path}: can not be written: {e.strerror or e}; {there}") from e
 
 
 def write_and_report(console: Console, path: Path, text: str, note: str = "") -> bool:
-    """Write a file atomically and report it; return whether it was written."""
+    """Write a file atomically and print its path; return whether it was written."""
     try:
         keep_text(path, text)
     except KeepError as e:
@@ -277,7 +278,7 @@ def write_and_report(console: Console, path: Path, text: str, note: str = "") ->
 
 
 def check_writable(path: Path) -> None:
-    """Raise `KeepError` early if a file can not be written later."""
+    """Raise `KeepError` if a file that is to be written later can not be written."""
     if is_standard(path):
         return
     if path.is_dir():

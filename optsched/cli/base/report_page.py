@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from optsched.study.reports.page import Page
 
 BASE: Final = "volcano-default"
-"""The model that a single one is held against."""
+"""The model with which reports compare the models of a command."""
 
 report_option = click.option(
     "--report",
     type=OutputPath(path_type=Path, dir_okay=False),
-    help="Write a page for people to this file: one HTML file that needs nothing else.",
+    help="Write a report to this file: one self-contained HTML page.",
 )
 
 
 def check_report(target: Path | None) -> None:
-    """Refuse a report path early if its folder does not exist."""
+    """Raise ClickException if the folder of a report does not exist."""
     if is_standard(target):
         return
     if target is not None and not target.absolute().parent.is_dir():
@@ -49,6 +49,6 @@ def write_report(console: Console, page: Page, target: Path) -> None:
     try:
         write_page(page, target)
     except OSError as e:
-        message = f"{target}: {e.strerror}; nothing of the report is kept"
+        message = f"{target}: {e.strerror}; the report was not written"
         raise click.ClickException(message) from e
     print_text(console, f"wrote {target}", "dim")

@@ -1,7 +1,7 @@
 """Custom plugins, policy, context and garbage collection of commands that run sessions.
 
-Sessions make many small objects that live as long as the session. With Python's own thresholds the
-collector goes through all of them again and again: a fifth of the time of a large session.
+A session creates many small objects that live until its end. With Python's default thresholds the
+garbage collector traverses all of them repeatedly, which takes a fifth of a large session's time.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ if TYPE_CHECKING:
 
 THRESHOLDS = (200_000, 20, 100)
 SERVING = (50_000, 10, 2)
-"""Of a process that runs for months: what sessions leave behind is freed in time.
+"""Thresholds of a long-running process, which must free the garbage of earlier sessions.
 
-With the thresholds above a full collection never comes.
+With `THRESHOLDS` a full collection would never start.
 """
 
 
 def collect_less() -> None:
-    """Set the collector's thresholds for a single session."""
+    """Set the garbage collector's thresholds for a single session."""
     gc.set_threshold(*THRESHOLDS)
 
 
 def collect_while_serving() -> None:
-    """Set the collector's thresholds for a long-running process, so that memory stays flat."""
+    """Set the garbage collector's thresholds for a long-running process."""
     gc.set_threshold(*SERVING)
 
 
 def keep_for_good() -> None:
-    """Exclude all existing objects from collection, then set the thresholds for sessions."""
+    """Exclude all existing objects from garbage collection; set the thresholds for sessions."""
     gc.collect()
     gc.freeze()
     collect_less()
 
 
 def shelf_of(folder: Path | None) -> Shelf:
-    """Return the catalogue of plugins. folder: the value of `--plugins-dir`."""
+    """Return the catalogue of plugins and actions. folder: the value of `--plugins-dir`."""
     groups = (ENTRY_POINTS, ACTION_ENTRY_POINTS)
     plugins, actions = (
         tuple(sorted(entry_points(group=g), key=lambda e: (e.name, e.value))) for g in groups
@@ -68,9 +68,9 @@ def shelf_of(folder: Path | None) -> Shelf:
 
 
 def read_folder(folder: Path) -> Files:
-    """Return path and text of a folder's Python files by name, without those that begin with `_`.
+    """Return path and text of each Python file in a folder, sorted by path.
 
-    Raises OSError and UnicodeError.
+    Files whose name begins with `_` or `.` are left out. Raises OSError and UnicodeError.
     """
     paths = sorted(p for p in folder.iterdir() if p.suffix == ".py" and p.name[0] not in "_.")
     return tuple((str(path), path.read_text("utf-8-sig")) for path in paths)
@@ -104,7 +104,7 @@ def policy_from(
 def session_context(
     policy: Policy, limits: Limits, *, deterministic: bool
 ) -> Iterator[SessionContext]:
-    """Yield clock, solver process (if the policy has a solver) and limits for sessions."""
+    """Yield the session context: clock, solver process (if the policy has one) and limits."""
     clock = None if deterministic else SystemClock()
     with solver_of(policy) as solver:
         yield SessionContext(clock, solver, limits=limits if solver else None)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
 
 CONFIGURATION: Final = Ref(CONFIG_MAP, "volcano-system", "volcano-scheduler-configmap")
-"""Where installed schedulers have their policy."""
+"""The ConfigMap from which an installed scheduler reads its policy."""
 CONFIGURATION_FILE: Final = "volcano-scheduler.conf"
 MODEL: Final = "volcano-default"
 _NO_OBJECT: Final = "is no object: it needs apiVersion, kind and metadata"
@@ -34,14 +34,14 @@ _NO_OBJECT: Final = "is no object: it needs apiVersion, kind and metadata"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What is there.
+    """The objects of a cluster and the settings for its commands.
 
     Attributes
     ----------
     namespace
-        Of the current context.
+        The namespace of the current context.
     configuration
-        Of its scheduler; empty where it is not known.
+        The text of the scheduler's configuration; empty if it is unknown.
 
     """
 
@@ -51,7 +51,7 @@ class Cluster:
 
 
 def from_file(path: Path) -> Cluster:
-    """Read a cluster from a file; raise `Failure` if it can not be read."""
+    """Return the cluster in a file; raise `Failure` if it can not be read."""
     try:
         objects, problems = read_objects(path)
     except InstanceError as e:
@@ -72,12 +72,12 @@ def _is_object(obj: object) -> bool:
 
 
 def live(place: Place) -> Cluster:
-    """Read the live cluster."""
+    """Return the state of the live cluster."""
     return call_cluster(place, read_cluster)
 
 
 async def read_cluster(client: Client) -> Cluster:
-    """Read the live cluster with a client."""
+    """Return the state of the live cluster, read with a client."""
     from optsched.kube.client.capture import capture
     from optsched.kube.runtime.timing import SystemClock
 
@@ -87,7 +87,7 @@ async def read_cluster(client: Client) -> Cluster:
 
 
 async def _configuration(client: Client) -> str:
-    """Return the scheduler's configuration; empty if it is missing or not readable."""
+    """Return the text of the scheduler's configuration; empty if it is missing or forbidden."""
     from optsched.kube.client.errors import Forbidden, NotFound
 
     try:
@@ -100,7 +100,10 @@ async def _configuration(client: Client) -> str:
 def live_options(
     names: Iterable[str], lifting_classes: Iterable[str], device_schedulers: Iterable[str]
 ) -> DecodeOptions:
-    """Return how objects of a live cluster are read: claims of tenants count as they do there."""
+    """Return decode options with which annotations count as in the running scheduler.
+
+    names: scheduler names. lifting_classes, device_schedulers: see `DecodeOptions`.
+    """
     return DecodeOptions(
         tuple(names),
         lifting_classes=frozenset(lifting_classes),
@@ -111,7 +114,7 @@ def live_options(
 def policy_for(
     cluster: Cluster, model: str = "", solver: str | None = None, plugins_dir: Path | None = None
 ) -> Policy:
-    """Return the policy of the named model, else of the cluster, else the default."""
+    """Return the policy of the named model, else the cluster's policy, else the default one."""
     console, text = remarks(), cluster.configuration
     if model or not text:
         return policy_of(console, model or MODEL, solver, plugins_dir)
@@ -122,6 +125,6 @@ def policy_for(
 
 
 def classes_in(objects: Iterable[Any]) -> dict[str, Raw]:
-    """Return PriorityClasses by name."""
+    """Return the PriorityClasses among objects, by name."""
     kind = PRIORITY_CLASS.kind
     return {obj["metadata"]["name"]: obj for obj in objects if obj.get("kind") == kind}

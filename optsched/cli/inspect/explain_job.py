@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     Raw = Mapping[str, Any]
 
 MOST_AHEAD: Final = 5
-"""How many of the jobs before it are named in a sentence; programs get all of them."""
+"""Most preceding jobs that a sentence names; JSON and YAML contain all of them."""
 
 _UNKNOWN: Final = "not known"
-_OPEN: Final = "pods are in the way that do not say when they end"
+_OPEN: Final = "pods without an estimated end hold resources that it waits for"
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The scheduler's messages about a gang; empty if there are none."""
+    """The reason code and message that the scheduler reports for a gang; both may be empty."""
 
     code: str = ""
     message: str = ""
@@ -64,7 +64,7 @@ def explain_job(
 ) -> None:
     """Print why a job waits; exit with 8 if it waits and with 9 if it can never start.
 
-    lifting_classes, device_schedulers: see `DecodeOptions`, as the running scheduler has them.
+    lifting_classes, device_schedulers: see `DecodeOptions`; use those of the running scheduler.
     """
 
     async def read_job(client: Client) -> tuple[Raw, Cluster, list[Raw]]:
@@ -96,7 +96,7 @@ def explain_job(
 
 
 def positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str], str]:
-    """Return the queue position of jobs, such as `2/5`, by namespace and name."""
+    """Return the queue positions of jobs, such as `2/5`, by namespace and name."""
     found = standings(cluster.objects, _prediction_context(cluster, jobs))
     places = {}
     for obj in jobs:
@@ -141,7 +141,7 @@ def _find_answers(objects: Sequence[Raw], key: str) -> Answers:
 
 
 def document(job: Job, answers: Answers, found: Waiting | None) -> dict[str, Any]:
-    """Return the explanation as JSON; docs/pending.md describes the fields."""
+    """Return the explanation for JSON and YAML output; docs/pending.md describes the fields."""
     stand: Standing | None = None if found is None else found.standing
     booking = None if found is None else found.expected
     return {
@@ -165,13 +165,13 @@ def document(job: Job, answers: Answers, found: Waiting | None) -> dict[str, Any
 
 
 def sentences(facts: Raw, found: Waiting | None) -> list[str]:
-    """Return the explanation as sentences."""
+    """Return the explanation as lines of text."""
     head = f"{facts['namespace']}/{facts['name']} is {facts['phase'] or 'new'}"
     lines = [f"{head}: {facts['running']} of {facts['pods']} pods run, {_minimum_members(facts)}"]
     if facts["reason"]:
         lines.append(f"Reason:    {facts['reason']['code']}: {facts['reason']['message']}")
     elif found is not None:
-        lines.append("Reason:    the scheduler has said nothing about it yet")
+        lines.append("Reason:    the scheduler has not reported a reason yet")
     if found is not None and facts["position"] is not None:
         lines.append(f"Waiting:   for {span(found.now_ms - found.since_ms)}")
         lines.append(f"Position:  {_position(facts)}")

@@ -29,35 +29,39 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     type=OutputPath(path_type=Path, dir_okay=False),
-    help="Write to this file, in YAML or JSON by its ending, and not to the standard output.",
+    help="Write YAML or JSON, by the extension, to this file instead of the standard output.",
 )
 @click.option(
     "--record",
     "folder",
     type=OutputPath(path_type=Path, file_okay=False),
-    help="Write one picture after the other into this folder, for `optsched simulate`.",
+    help="Write snapshots periodically into this folder, for `optsched simulate`.",
 )
 @click.option(
     "--every",
     type=Seconds(more_than_zero=True),
     default=10.0,
     show_default=True,
-    help="Seconds between two pictures of --record.",
+    help="Seconds between two snapshots of --record.",
 )
-@click.option("--times", type=click.IntRange(min=1), help="Pictures of --record; without end.")
+@click.option(
+    "--times",
+    type=click.IntRange(min=1),
+    help="Number of snapshots; unlimited if not given.",
+)
 def snapshot(
     place: Place, out: Path | None, folder: Path | None, every: float, times: int | None
 ) -> None:
-    """Write the objects of a cluster that decide about its pods.
+    """Write the objects of a cluster that a scheduler reads.
 
-    Nothing is changed. Secrets are not read, and the contents of containers are not written. With
-    --record a picture is taken again and again, until it is interrupted.
+    The command is read-only. It does not read Secrets, and leaves out the parts of containers that
+    a scheduler does not read. With --record it takes snapshots until it is interrupted.
     """
     check_folder("--record", folder)
     out = None if is_standard(out) else out
     if folder is not None:
         if out is not None:
-            raise click.UsageError("--out is for one picture, --record for many: give one of them")
+            raise click.UsageError("--out takes one snapshot, --record many: give one of them")
         _record(place, folder, every, times)
         return
     try:
@@ -74,7 +78,7 @@ def snapshot(
 
 
 def _record(place: Place, folder: Path, every_s: float, times: int | None) -> None:
-    """Record snapshots periodically; each file is written atomically."""
+    """Write snapshots periodically; each file is written atomically."""
     taken = 0
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,11 +93,11 @@ def _record(place: Place, folder: Path, every_s: float, times: int | None) -> No
     except OSError as e:
         raise click.ClickException(f"{e.filename or folder}: {e.strerror}") from e
     except KeyboardInterrupt:
-        print_text(remarks(), f"stopped after {taken} pictures in {folder}", "dim")
+        print_text(remarks(), f"stopped after {taken} snapshots in {folder}", "dim")
 
 
 def _captured(place: Place) -> list[Raw]:
-    # Kubernetes' client takes half a second to load; other commands and --help do without.
+    # The Kubernetes client takes half a second to import, which other commands must not pay.
     from optsched.kube.client.capture import capture
     from optsched.kube.runtime.timing import SystemClock
 

@@ -1,8 +1,8 @@
 """`optsched what-if`: predict the placement of jobs that are not in the cluster.
 
-The API server admits the jobs in a dry run (`dryRun=All`: nothing is stored), which checks what no
-snapshot shows: namespaces, rights, webhooks, LimitRanges. ResourceQuotas are added up here, because
-a request without effect uses nothing up.
+The API server admits the jobs in a dry run (`dryRun=All`: no object is stored). The dry run checks
+what a snapshot does not contain: namespaces, permissions, webhooks, LimitRanges. This module adds
+up the usage of ResourceQuotas, because dry runs do not count towards a quota.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _ADMITTED: Final = (
     *("overhead", "nodeSelector", "tolerations", "affinity", "schedulingGates"),
     *("priority", "priorityClassName", "preemptionPolicy", "runtimeClassName"),
 )
-"""Fields of a pod that admission may change and schedulers read."""
+"""Fields of a pod spec that admission may change and that schedulers read."""
 
 _NO_RIGHT: Final = "cannot create resource"
 _USED_UP: Final = "exceeded quota"
@@ -88,18 +88,18 @@ _NOT_DRY: Final = "does not support dry run"
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """The API server's answer to the dry run of one job.
+    """The API server's response to the dry run of one job.
 
     Attributes
     ----------
     refusal
-        Why it would not take the job, or a pod of it; empty where it would.
+        Why the API server rejects the job or one of its pods; empty if it accepts them.
     pods
-        The pods with what admission adds to them.
+        The pods with the changes of admission.
     quota
-        The quotas that are used up now; empty where none is.
+        The message about an exceeded ResourceQuota; empty if no quota is exceeded.
     remark
-        The checks that could not be made; empty where all could.
+        The reason why some checks could not be made; empty if all were made.
 
     """
 
@@ -110,9 +110,9 @@ class Rehearsed:
 
 
 async def create_dry_run(client: Client, job: Raw, pods: Sequence[Raw]) -> Rehearsed:
-    """Dry-run a job and one pod of each of its tasks; return the API server's answers.
+    """Dry-run a job and one pod of each of its tasks; return the API server's response.
 
-    KubeError where no check can be made, `Failure` where the job exists already.
+    Raises KubeError if no check can be made, and `Failure` if the job exists already.
     """
     from optsched.kube.client.errors import AlreadyExists, ApiError
 
@@ -128,7 +128,7 @@ async def create_dry_run(client: Client, job: Raw, pods: Sequence[Raw]) -> Rehea
     except AlreadyExists as e:
         if ref.kind == POD:
             return Rehearsed("", pods)
-        text = f"Job {ref.namespace}/{ref.name}: there is one already: give the job another name"
+        text = f"Job {ref.namespace}/{ref.name}: exists already: give the job another name"
         raise Failure(text, Exit.CONFLICT) from e
     except ApiError as e:
         is_open = _NOT_DRY in str(e) or (ref.kind == POD and _NO_RIGHT in str(e))
@@ -145,7 +145,7 @@ def _task(pod: Raw) -> str:
 
 
 def merge_admitted(pod: Raw, admitted: Raw) -> Raw:
-    """Return the pod with the changes that admission made to another pod of its task."""
+    """Return a pod with the changes that admission made to another pod of the same task."""
     spec, found = dict(pod["spec"]), admitted.get("spec") or {}
     spec |= {name: found[name] for name in _ADMITTED if name in found}
     for kind in ("initContainers", "containers"):
@@ -161,21 +161,21 @@ def merge_admitted(pod: Raw, admitted: Raw) -> Raw:
 
 
 def quotas_in(objects: Iterable[Raw]) -> list[Quota]:
-    """Return the ResourceQuotas without scopes."""
+    """Return the ResourceQuotas among objects, without those that have scopes."""
     kinds = ((obj, find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))) for obj in objects)
     found = (parse_quota(obj)[0] for obj, kind in kinds if kind == RESOURCE_QUOTA)
     return [quota for quota in found if quota is not None]
 
 
 class Usage:
-    """The rest of ResourceQuotas after the pods counted so far."""
+    """The usage of ResourceQuotas by the cluster and by the pods added so far."""
 
     def __init__(self, quotas: Sequence[Quota]) -> None:
         self._quotas = quotas
         self._asked: dict[tuple[str, str], int] = {}
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
-        """Count pods; return None if they fit, else the reason and whether it is permanent."""
+        """Add pods; return None if they fit, else the reason and whether they can never fit."""
         total: dict[str, int] = {}
         for pod in pods:
             fields = Fields(pod, POD_SCHEMA, "", [])
@@ -199,15 +199,15 @@ def _quota_reason(quota: Quota, name: str, amounts: tuple[int, int, int]) -> Rea
     return Reason(
         ReasonCode.QUOTA,
         f"the ResourceQuota {quota.key} allows {hard}: {used} are in use, "
-        f"its minimum asks for {asked}",
+        f"its minimum requests {asked}",
     )
 
 
 UID: Final = "what-if"
-"""Where users have submitted none of the jobs."""
+"""The UID of hypothetical jobs, which no user has submitted."""
 
 MOST_OTHERS: Final = 5
-"""Problems of objects outside of the request, of which there may be thousands."""
+"""Most printed problems of objects that are not in the files; there may be thousands."""
 
 _NONE: Final = "<none>"
 _HEADINGS: Final = ("Name", "Starts", "Pods", "Nodes", "Evicts", "Expected", "Reason")
@@ -237,7 +237,7 @@ class Options:
 
     @property
     def decoding(self) -> DecodeOptions:
-        """How objects are read: those of a live cluster as its scheduler reads them."""
+        """Decode options; objects of a live cluster are decoded as its scheduler does."""
         if self.snapshot:
             return DecodeOptions(
                 self.names,
@@ -250,7 +250,7 @@ class Options:
 @click.command("what-if")
 @cluster_options
 @file_option(
-    "A file with jobs, PodGroups, pods or others; - for the standard input. Again for more.",
+    "File with jobs, PodGroups, pods or other objects; - is standard input. May be repeated.",
     "files",
     multiple=True,
     required=True,
@@ -259,7 +259,7 @@ class Options:
 @click.option(
     "--snapshot",
     type=Source(),
-    help="A file of `optsched snapshot`, or a folder of manifests, in the place of the cluster.",
+    help="A file of `optsched snapshot`, or a folder of manifests, instead of the cluster.",
 )
 @click.option(
     "--model",
@@ -273,16 +273,16 @@ class Options:
 @click.option(
     "--time-limit",
     type=Seconds(),
-    help=f"Seconds for the solver; {DEFAULT_SECONDS:g} unless said otherwise.",
+    help=f"Seconds for the solver; {DEFAULT_SECONDS:g} by default.",
 )
-@click.option("--deterministic", is_flag=True, help="The same answer every time: reads no clock.")
+@click.option("--deterministic", is_flag=True, help="Reproducible result: reads no clock.")
 @click.option(
     "--scheduler-name",
     "names",
     multiple=True,
     default=SCHEDULER_NAMES,
     show_default=True,
-    help="Whose pods are decided; may be given again.",
+    help="Decide about pods with this schedulerName; may be repeated.",
 )
 @click.option(
     "--plugins-dir",
@@ -294,8 +294,9 @@ class Options:
 def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  click checks them
     """Predict whether a job would start now, where, and which pods it would evict.
 
-    Nothing is created: the cluster is read once, and a session runs on a copy with the objects of
-    the files. Ends with 0 if all would start, 8 if some would wait, 9 if one could never start.
+    Read-only: the command reads the cluster once, adds the objects of the files to a copy, and runs
+    a session on the copy. Ends with 0 if all jobs would start, 8 if some would wait, 9 if one could
+    never start.
     """
     options = Options(**given)
     parts = [part for path in options.files for part in read_parts(path)]
@@ -333,25 +334,25 @@ class _Job:
 
     @property
     def gang(self) -> str:
-        """The key of its PodGroup."""
+        """The key of the job's PodGroup."""
         return f"{namespace_of(self.group)}/{name_of(self.group)}"
 
     @property
     def minimum(self) -> Sequence[Raw]:
-        """As many of its pods as start together."""
+        """The first `minMember` pods of the job."""
         return self.pods[: self.group["spec"]["minMember"]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """The hypothetical jobs and further objects that are added to the cluster."""
+    """The hypothetical jobs and the other objects that are added to the cluster."""
 
     jobs: tuple[_Job, ...]
     objects: tuple[Raw, ...]
 
     @property
     def added(self) -> Added:
-        """All but jobs that the API server would refuse."""
+        """The objects to add, without jobs that the API server would reject."""
         taken = [job for job in self.jobs if not job.refusal]
         groups = [job.group for job in taken]
         return Added([*self.objects, *groups], {job.gang: job.pods for job in taken})
@@ -369,7 +370,7 @@ def _parse_request(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _
         if kind is not None and kind.namespaced and namespace not in ("", namespace_of(obj)):
             problems.append(
                 f"{part.location('metadata.namespace')}: {obj['kind']} {name_of(obj)}: "
-                f"metadata.namespace: {namespace_of(obj)} is not {namespace}, as -n says"
+                f"metadata.namespace: {namespace_of(obj)} differs from -n {namespace}"
             )
         if kind == JOB:
             expanded, errors = expand_job(obj, classes)
@@ -383,14 +384,14 @@ def _parse_request(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _
             objects.append(obj)
         else:
             message = f"{part.location()}: {obj['kind']} {obj['metadata']['name']} is left out"
-            print_text(remarks(), f"{message}: no scheduler looks at it", "yellow")
+            print_text(remarks(), f"{message}: no scheduler reads this kind", "yellow")
     if problems:
         raise Failure("\n".join(problems), Exit.USAGE)
     return _Request(tuple(jobs), tuple(objects))
 
 
 def _rehearsed(place: Place, request: _Request) -> _Request:
-    """Return the jobs as admitted by a dry run, with admission's changes to their pods."""
+    """Return the request after a dry run, with admission's changes to the pods of jobs."""
 
     async def rehearse_all(client: Client) -> list[Rehearsed]:
         return [await create_dry_run(client, job.obj, job.pods) for job in request.jobs]
@@ -400,14 +401,14 @@ def _rehearsed(place: Place, request: _Request) -> _Request:
         request.jobs, call_cluster(place, rehearse_all) if request.jobs else (), strict=True
     ):
         if found.remark:
-            print_text(remarks(), f"admission of pods was not asked: {found.remark}", "yellow")
+            print_text(remarks(), f"admission did not check the pods: {found.remark}", "yellow")
         heard = replace(job, refusal=found.refusal, quota=found.quota, pods=found.pods)
         jobs.append(heard)
     return replace(request, jobs=tuple(jobs))
 
 
 def _placed(obj: Raw, namespace: str) -> Raw:
-    """Return an object with its default namespace; jobs get a UID."""
+    """Return an object with `namespace` if it names none; a job also gets `UID`."""
     kind = find_kind(obj["apiVersion"], obj["kind"])
     meta = obj["metadata"]
     if kind is not None and kind.namespaced:
@@ -417,7 +418,7 @@ def _placed(obj: Raw, namespace: str) -> Raw:
     return {**obj, "metadata": meta}
 
 
-# --- answers -------------------------------------------------------------------------------------
+# --- results -------------------------------------------------------------------------------------
 
 
 def _decided(
@@ -453,7 +454,7 @@ def _decided(
 def _report_problems(
     console: Console, problems: Iterable[ObjectProblem], request: _Request
 ) -> None:
-    """Print all problems of objects of the request, and some of others in the cluster."""
+    """Print all problems of the request's objects, and at most MOST_OTHERS of other objects."""
     objects = [*request.objects, *(o for job in request.jobs for o in (job.group, *job.pods))]
     requested = {(obj["kind"], f"{namespace_of(obj)}/{name_of(obj)}") for obj in objects}
     others: list[ObjectProblem] = []
@@ -470,7 +471,7 @@ def _report_problems(
 
 
 def _within_quotas(found: Answers, objects: Sequence[Raw], request: _Request) -> Answers:
-    """Return the answers; jobs whose pods exceed a ResourceQuota wait."""
+    """Return the answers, in which jobs whose pods exceed a ResourceQuota wait."""
     usage = Usage(quotas_in([*objects, *request.objects]))
     over: dict[str, tuple[Reason, bool]] = {}
     for job in request.jobs:
@@ -491,7 +492,7 @@ def _within_quotas(found: Answers, objects: Sequence[Raw], request: _Request) ->
 
 
 def document(found: Answers, policy: str, later: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the answers as JSON; docs/what-if.md describes the fields."""
+    """Return the answers for JSON and YAML output; docs/what-if.md describes the fields."""
     return {
         "apiVersion": "optsched.io/v1alpha1",
         "kind": "WhatIf",
@@ -524,7 +525,7 @@ def _entry(answer: Answer, later: Sequence[str]) -> dict[str, Any]:
 
 
 def job_name(gang: str) -> str:
-    """Return the name of a gang's job."""
+    """Return the name of the job to which a gang belongs."""
     return gang.removesuffix(f"-{UID}")
 
 
@@ -533,7 +534,7 @@ def _print_answers(found: Answers, later: Mapping[str, Sequence[str]], *, wide: 
         show_rows(_HEADINGS, [_row(answer, wide=wide) for answer in found.added])
     for answer in found.added:
         if tasks := later.get(answer.gang):
-            echo(f"{job_name(answer.gang)}: pods of {', '.join(tasks)} come when others run")
+            echo(f"{job_name(answer.gang)}: pods of {', '.join(tasks)} are created later")
     for keys, what in ((found.starts_no_more, "no more"), (found.starts_too, "too")):
         if keys:
             echo(f"would start {what}: {', '.join(keys)}")

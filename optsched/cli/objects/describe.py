@@ -1,7 +1,7 @@
 """Describe an object, its events and its refused pods in the style of `kubectl describe`.
 
-Pods are refused by the API server because of a quota or an admission webhook. The job controller
-writes an event `FailedCreate` of the job with the answer of the API server.
+The API server refuses a pod because of a quota or an admission webhook. The job controller then
+writes an event `FailedCreate` about the job with the API server's message.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _AS_THEY_ARE: Final = frozenset(
         *("taskStatusCount", "phase"),
     }
 )
-"""Fields below which keys are names of users, not of the API."""
+"""Fields whose keys are user-chosen names, not field names of the API."""
 
 
 def description(obj: Raw, more: Raw) -> Iterator[str]:
-    """Return the description of an object. more: further lines at the end of its head."""
+    """Yield the lines that describe an object. more: extra fields after `kind`."""
     meta = obj["metadata"]
     head = {
         "name": meta["name"],
@@ -57,9 +57,9 @@ def description(obj: Raw, more: Raw) -> Iterator[str]:
 
 
 def block(fields: Raw, indent: int = 0, *, are_words: bool = True) -> Iterator[str]:
-    """Return lines of a mapping: short values in one column next to their names, long ones below.
+    """Yield the lines of a mapping: a plain value next to its name, a nested value below its name.
 
-    `name` comes first, so that items of a list begin with it.
+    `name` comes first, so that each item of a list begins with its name.
     """
     blanks = " " * indent
     fields = dict(sorted(fields.items(), key=lambda item: item[0] != "name"))
@@ -94,7 +94,7 @@ def _nested_lines(value: Any, indent: int, *, are_words: bool) -> Iterator[str]:
 
 
 def _field_lines(head: str, value: object) -> Iterator[str]:
-    """Return a name and its value; the lines of a long text are aligned."""
+    """Yield a name and its value; further lines of a text are aligned with its first line."""
     first, *rest = _plain(value).splitlines() or [""]
     yield (head + first).rstrip()
     yield from (" " * len(head) + line for line in rest)
@@ -107,7 +107,7 @@ def _plain(value: object) -> str:
 
 
 def title(key: str) -> str:
-    """Return a field name in words: minAvailable becomes Min Available."""
+    """Return a field name as separate words: minAvailable becomes Min Available."""
     if key in _LONG:
         return _LONG[key]
     if not _NAME.fullmatch(key):
@@ -121,7 +121,7 @@ EVENT_HEADINGS: Final = ("Type", "Reason", "Age", "From", "Message")
 
 
 def event_rows(events: Sequence[Raw], now_ms: int) -> list[list[str]]:
-    """Return rows of events, oldest first."""
+    """Return the table rows of events, oldest first."""
     return [_event_row(event, now_ms) for event in sorted(events, key=last_ms)]
 
 
@@ -168,13 +168,16 @@ def _time_ms(*texts: object) -> int:
 
 
 UNMADE: Final = "FailedCreate"
-"""The reason of such events, which commands show as the reason of the job."""
+"""The reason of events about refused pods; commands also show it as the reason of the job."""
 
 _MAKING: Final = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RESTARTING)
 
 
 async def refused_pods(client: Client, namespace: str, name: str = "") -> list[Raw]:
-    """Return the events of refused pods of a job, or of all jobs of a namespace, or of all."""
+    """Return events about refused pods of one job, of a namespace, or of all namespaces.
+
+    name: empty for all jobs. namespace: empty for all namespaces.
+    """
     about = {"reason": UNMADE, "involvedObject.kind": JOB.kind}
     if name:
         about["involvedObject.name"] = name
@@ -183,9 +186,9 @@ async def refused_pods(client: Client, namespace: str, name: str = "") -> list[R
 
 
 def why_unmade(job: Job, events: Sequence[Raw]) -> str:
-    """Return the API server's message for a job's missing pods; empty if none is missing.
+    """Return the API server's message about a job's missing pods; empty if no pod is missing.
 
-    Among the events others may be, of this job or of another object.
+    events: may contain other events, of this job or of other objects.
     """
     status = job.status
     there = (status.pending, status.running, status.succeeded, status.failed, status.unknown)

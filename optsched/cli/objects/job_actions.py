@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 ABORT: Final = "AbortJob"
 RESUME: Final = "ResumeJob"
 ENDS: Final = (JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.ABORTED)
-"""Phases that a job does not leave by itself."""
+"""Phases that a job leaves only by a Command, or never."""
 
 _FINISHED: Final = ENDS[:3]
 _SUSPENDED: Final = (JobPhase.ABORTING, JobPhase.ABORTED)
@@ -84,7 +84,8 @@ def submit(place: Place, form: str, jobs: Sequence[Raw], namespace: str = "") ->
 def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str, str]) -> None:
     """Print jobs. namespace: None for all. which: queue, scheduler, selector and labels.
 
-    The columns of a plain table are those of `vcctl`. Why pods of a job are refused follows it.
+    The columns of a plain table are those of `vcctl`. The reasons why pods are refused follow the
+    table.
     """
 
     async def list_jobs(client: Client) -> tuple[list[Any], list[Any]]:
@@ -106,7 +107,7 @@ def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str
 def show_standing_jobs(
     place: Place, form: str, namespace: str | None, which: Mapping[str, str]
 ) -> None:
-    """Print jobs with their queue positions, for which it reads the cluster."""
+    """Print jobs with their queue positions; this reads the whole cluster."""
     from optsched.cli.inspect.cluster_state import read_cluster
     from optsched.cli.inspect.explain_job import positions
 
@@ -127,13 +128,13 @@ async def _find_jobs(client: Client, namespace: str | None, which: Mapping[str, 
 
 
 def _find_refusal(obj: Raw, events: Sequence[Raw]) -> str:
-    """Return why the API server refuses pods of a job; empty if it does not."""
+    """Return why the API server refuses pods of a job; empty if it refuses none."""
     job, _ = parse_job(obj)
     return why_unmade(job, events) if job is not None else ""
 
 
 def _with_refusals(jobs: Sequence[Raw], refusals: Sequence[str]) -> list[Any]:
-    """Return the jobs; those whose pods the API server refuses get that reason."""
+    """Return the jobs, with the refusal as reason and message where pods are refused."""
     found: list[Any] = []
     for obj, refusal in zip(jobs, refusals, strict=True):
         state = {"reason": UNMADE, "message": refusal} if refusal else {}
@@ -156,7 +157,7 @@ def matches_filters(obj: Raw, which: Mapping[str, str]) -> bool:
 
 
 def show_job(place: Place, form: str, target: Target) -> None:
-    """Print a job: its description with events, or the stored object."""
+    """Print a job: in table formats a description with events, otherwise the stored object."""
     wants_all = form in (TABLE, WIDE)
 
     async def read_job(client: Client) -> tuple[Raw, Sequence[Raw], str]:
@@ -180,7 +181,7 @@ async def _events(client: Client, obj: Raw) -> list[Any]:
 
 
 async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
-    """Return why pods of a job are not created or not placed; empty without a reason."""
+    """Return why pods of a job are not created or not placed; empty if no reason is known."""
     from optsched.kube.client.errors import NotFound
 
     parsed = _parsed(obj)
@@ -197,7 +198,7 @@ async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
 
 
 def why_waits(group: Raw) -> str:
-    """Return the message of a PodGroup's condition Unschedulable."""
+    """Return reason and message of a PodGroup's condition Unschedulable, or an empty string."""
     for condition in (group.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "Unschedulable" and condition.get("status") == "True":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"
@@ -225,7 +226,8 @@ def _parsed(obj: Raw) -> Job:
 def order(place: Place, form: str, target: Target, action: str) -> None:
     """Request an action on a job by a Command, which the job controller executes.
 
-    A job that looks as requested gets the Command too: an earlier one may still be under way.
+    A job that is already in the requested state also gets the Command, because an earlier Command
+    may still be pending.
     """
 
     async def ordered(client: Client) -> tuple[Raw, str]:
@@ -245,7 +247,7 @@ def order(place: Place, form: str, target: Target, action: str) -> None:
 
 
 def remove(place: Place, form: str, target: Target, word: str) -> None:
-    """Delete a job and report it."""
+    """Delete a job and print the change. word: the verb in the printed sentence."""
 
     async def removed(client: Client) -> Raw:
         ref = Ref(JOB, target.inside(client), target.name)
@@ -260,11 +262,11 @@ def remove(place: Place, form: str, target: Target, word: str) -> None:
 
 _CHANGES: Final = ("Name", "Phase", "Pending", "Running", "Succeeded", "Failed", "RetryCount")
 _WIDTHS: Final = (12, 10, 10, 12, 9, 10)
-"""Of the columns after the name: rows are printed one by one, so no column can wait for others."""
+"""Widths of the columns after the name; they are fixed because rows are printed one by one."""
 
 
 def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -> None:
-    """Print each change of a job until it ends; `Failure` unless it has completed."""
+    """Print each change of a job until it ends; raise `Failure` unless it has completed."""
     timeout_s = None if timeout_ms is None else timeout_ms / 1000
 
     async def watched(client: Client) -> JobPhase:
@@ -273,7 +275,7 @@ def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -
             async with asyncio.timeout(timeout_s):
                 return await _until_the_end(client, ref, form)
         except TimeoutError as e:
-            raise Failure(f"job {target.name} has not ended in time", Exit.TIMEOUT) from e
+            raise Failure(f"job {target.name} did not end in time", Exit.TIMEOUT) from e
 
     phase = call_cluster(place, watched)
     if phase is not JobPhase.COMPLETED:
@@ -283,7 +285,7 @@ def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -
 async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
     from optsched.kube.cache.reflector import watch_object
 
-    # A server that was never there ends it; one that goes away for a moment does not.
+    # This first read fails if the server is unreachable; the watch only retries.
     await read(client, ref)
     last: list[str] = []
     async for state in watch_object(client, ref, _passing):
@@ -315,7 +317,7 @@ def _deleted_failure(ref: Ref, last: Sequence[str]) -> Failure:
 
 
 def _passing(error: KubeError) -> None:
-    print_text(remarks(), f"{error}; trying again", "dim")
+    print_text(remarks(), f"{error}; retrying", "dim")
 
 
 def change_of(obj: Raw) -> list[str]:
@@ -325,6 +327,6 @@ def change_of(obj: Raw) -> list[str]:
 
 
 def change_line(cells: Sequence[str], name_width: int) -> str:
-    """A line of `watch`."""
+    """Return a line of `job watch` with aligned cells."""
     widths = (max(name_width, len(_CHANGES[0])) + 3, *_WIDTHS)
     return "".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()

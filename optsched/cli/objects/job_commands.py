@@ -51,23 +51,23 @@ def job() -> None:
 @cluster_options
 @output_option()
 @click.argument("positional", metavar="NAME", default="")
-@click.option("-N", "--name", default="", help="The name of the job.")
+@click.option("-N", "--name", default="", help="Name of the job.")
 @namespace_option()
-@file_option("A file with jobs; - for the standard input.", "filename", default="")
+@file_option("File with jobs; - is standard input.", "filename", default="")
 @click.option("-i", "--image", default="busybox", show_default=True)
 @click.option("-m", "--min", "minimum", type=COUNT, default=1, show_default=True)
 @click.option("-r", "--replicas", type=COUNT, default=1, show_default=True)
 @click.option("-R", "--requests", type=AMOUNTS, default=DEFAULT_AMOUNTS, show_default=True)
-@click.option("-L", "--limits", type=AMOUNTS, show_default="what is requested")
+@click.option("-L", "--limits", type=AMOUNTS, show_default="the requests")
 @click.option("-S", "--scheduler", default="volcano", show_default=True)
 @click.option("-q", "--queue", default="", show_default="default")
-@click.option("-c", "--command", default="", help="What its container runs, as in a shell.")
+@click.option("-c", "--command", default="", help="Command line of the container.")
 @click.option("--priority-class", default="")
 def run(place: Place, form: str, positional: str, filename: str, **flags: Any) -> None:  # noqa: ANN401
-    """Create a job, from a file or from flags.
+    """Create a job from flags, or jobs from a file.
 
-    A file may hold several jobs. The name on the command line is for one without a file, or for
-    the only one in it.
+    A name on the command line is the name of the job; it is accepted with a file only if the file
+    contains one job.
     """
     namespace = flags.pop("namespace")
     name = flags["name"] = single_name((positional, flags["name"]), "names")
@@ -76,7 +76,7 @@ def run(place: Place, form: str, positional: str, filename: str, **flags: Any) -
     elif name:
         jobs = [_from_flags(JobFlags(**flags), namespace)]
     else:
-        raise click.UsageError("a name is missing: write it behind the command, or give -f FILE")
+        raise click.UsageError("a name is missing: write it after the command, or give -f FILE")
     submit(place, form, jobs, namespace)
 
 
@@ -84,14 +84,16 @@ def _from_flags(flags: JobFlags, namespace: str) -> dict[str, Any]:
     try:
         return job_manifest(flags, namespace)
     except ValueError as e:
-        raise click.UsageError(f"--command: {flags.command!r}: a quote has no end") from e
+        raise click.UsageError(f"--command: {flags.command!r}: a quote is not closed") from e
 
 
 def _from_file(path: str, name: str, namespace: str) -> list[dict[str, Any]]:
     manifests = read_manifests(path, JOB)
     check_manifests(manifests, namespace)
     if name and len(manifests) > 1:
-        raise click.UsageError(f"{path} holds {len(manifests)} jobs, which can not all be {name}")
+        raise click.UsageError(
+            f"{path} holds {len(manifests)} jobs, which can not all be named {name}"
+        )
     for remark in (remark for manifest in manifests for remark in manifest.remarks):
         print_text(remarks(), f"Warning: {remark}", "yellow")
     jobs = [manifest.obj for manifest in manifests]
@@ -105,13 +107,13 @@ def _from_file(path: str, name: str, namespace: str) -> list[dict[str, Any]]:
 @cluster_options
 @output_option()
 @namespace_option()
-@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
-@click.option("-q", "--queue", default="", help="Those of a queue.")
-@click.option("-S", "--scheduler", default="", help="Those of a scheduler.")
-@click.option("--selector", default="", help="Those with this in their names.")
-@click.option("-l", "--labels", default="", help="Those with labels, such as team=vision.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
+@click.option("-q", "--queue", default="", help="Only jobs of this queue.")
+@click.option("-S", "--scheduler", default="", help="Only jobs of this scheduler.")
+@click.option("--selector", default="", help="Only jobs whose names contain this text.")
+@click.option("-l", "--labels", default="", help="Only jobs with labels, such as team=vision.")
 @click.option(
-    "--position", "placed", is_flag=True, help="Where they wait in their queues; reads more."
+    "--position", "placed", is_flag=True, help="Add queue positions; reads the whole cluster."
 )
 def list_jobs(
     place: Place, form: str, namespace: str, *, all_namespaces: bool, placed: bool, **which: str
@@ -129,7 +131,7 @@ def list_jobs(
 @output_option()
 @target_options(JOB)
 def view(place: Place, form: str, target: Target) -> None:
-    """Show all that is known of a job, and its events."""
+    """Show all fields of a job, and its events."""
     show_job(place, form, target)
 
 
@@ -148,11 +150,11 @@ def explain(
     lifting_classes: tuple[str, ...],
     device_schedulers: tuple[str, ...],
 ) -> None:
-    """Say why a job waits, where it stands in its queue, and when it could start.
+    """Explain why a job waits: reason, position in its queue, and expected start.
 
-    Ends with 0 unless it waits, with 8 if it does, and with 9 if it could never start.
+    Ends with 0 unless the job waits, with 8 if it waits, and with 9 if it can never start.
     """
-    # The rules and engines that know the order take a second to load.
+    # The rules and engines that compute the order take a second to import.
     from optsched.cli.inspect.explain_job import explain_job
 
     explain_job(place, form, target, lifting_classes, device_schedulers)
@@ -166,7 +168,7 @@ def explain(
 @output_option()
 @target_options(JOB)
 def suspend(place: Place, form: str, target: Target) -> None:
-    """Take a job's pods away until it is resumed."""
+    """Suspend a job: delete its pods until the job is resumed."""
     order(place, form, target, ABORT)
 
 
@@ -175,7 +177,7 @@ def suspend(place: Place, form: str, target: Target) -> None:
 @output_option()
 @target_options(JOB)
 def resume(place: Place, form: str, target: Target) -> None:
-    """Have a suspended job run again."""
+    """Resume a suspended job."""
     order(place, form, target, RESUME)
 
 
@@ -193,13 +195,13 @@ def delete(place: Place, form: str, target: Target) -> None:
 
 @job.command("watch")
 @cluster_options
-@output_option(help_text="How to print each change; name: the name, at the end.")
-@click.option("--timeout", type=Duration(), help="Give up after so long, such as 90s or 2h.")
+@output_option(help_text="Format of each change; name: only the name, at the end.")
+@click.option("--timeout", type=Duration(), help="Stop after this time, such as 90s or 2h.")
 @target_options(JOB)
 def watch(place: Place, form: str, timeout: int | None, target: Target) -> None:
-    """Show each change of a job until it ends; the exit code tells how.
+    """Show each change of a job until it ends; the exit code is the outcome.
 
-    0: it has completed. 1: it has failed, or was aborted or terminated. 3: it is gone. 7: it
-    has not ended in time.
+    0: the job has completed. 1: the job has failed, or was aborted or terminated. 3: the job was
+    deleted. 7: the job has not ended before the timeout.
     """
     watch_job(place, form, target, timeout)

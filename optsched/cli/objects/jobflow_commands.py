@@ -1,4 +1,4 @@
-"""`optsched jobflow` and `optsched jobtemplate`: jobs that follow one another, and patterns."""
+"""`optsched jobflow` and `optsched jobtemplate`: graphs of dependent jobs, and their templates."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SEPARATOR: Final = "---------------------------------"
 
 
 def group_of(kind: Kind, help_text: str) -> click.Group:
-    """The commands for a kind whose objects are read from files."""
+    """Return the command group of a kind: create, list, get, delete and describe."""
     group = Group(kind.singular, help=help_text)
     for command in (_create(kind), _list(kind), _get_command(kind), _delete(kind), _describe(kind)):
         group.add_command(command)
@@ -51,7 +51,7 @@ def group_of(kind: Kind, help_text: str) -> click.Group:
 
 
 def _create(kind: Kind) -> click.Command:
-    @click.command("create", help=f"Create every {kind} of a file.")
+    @click.command("create", help=f"Create every {kind} in a file.")
     @cluster_options
     @output_option()
     @file_option("The file; - for the standard input.", "path", required=True)
@@ -86,7 +86,7 @@ def _manifests(path: str, kind: Kind, namespace: str) -> tuple[Manifest, ...]:
 
 
 def _raise_all(failures: Sequence[Failure]) -> None:
-    """One `Failure` for several; its code is the first one's."""
+    """Raise one `Failure` with all messages and the exit code of the first, if there are any."""
     if failures:
         text = "\n".join(failure.message for failure in failures)
         raise Failure(text, Exit(failures[0].exit_code))
@@ -97,7 +97,7 @@ def _list(kind: Kind) -> click.Command:
     @cluster_options
     @output_option()
     @namespace_option()
-    @click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
+    @click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")
     def command(place: Place, form: str, namespace: str, *, all_namespaces: bool) -> None:
         async def list_objects(client: Client) -> list[Any]:
             return await listed_in(client, kind, None if all_namespaces else namespace)
@@ -108,7 +108,7 @@ def _list(kind: Kind) -> click.Command:
 
 
 def _get_command(kind: Kind) -> click.Command:
-    @click.command("get", help=f"Show one {kind} as a line.")
+    @click.command("get", help=f"Show one {kind} as a table row.")
     @cluster_options
     @output_option()
     @target_options(kind)
@@ -118,7 +118,7 @@ def _get_command(kind: Kind) -> click.Command:
     return command
 
 
-def _reader(kind: Kind, target: Target) -> Any:  # noqa: ANN401  what `ask` takes
+def _reader(kind: Kind, target: Target) -> Any:  # noqa: ANN401  the second argument of `call_cluster`
     async def read_target(client: Client) -> Raw:
         return await read(client, Ref(kind, target.inside(client), target.name))
 
@@ -126,7 +126,7 @@ def _reader(kind: Kind, target: Target) -> Any:  # noqa: ANN401  what `ask` take
 
 
 def _describe(kind: Kind) -> click.Command:
-    @click.command("describe", help=f"Show one {kind} as it is stored, or all of a namespace.")
+    @click.command("describe", help=f"Show one stored {kind}, or all in a namespace.")
     @cluster_options
     @output_option(YAML)
     @target_options(kind, is_needed=False)
@@ -148,7 +148,7 @@ def _describe(kind: Kind) -> click.Command:
 
 
 def _delete(kind: Kind) -> click.Command:
-    @click.command("delete", help=f"Delete a {kind}, or every one that is in a file.")
+    @click.command("delete", help=f"Delete one {kind}, or all in a file.")
     @cluster_options
     @output_option()
     @file_option("The file; - for the standard input.", "path", default="")
@@ -175,20 +175,18 @@ def _delete(kind: Kind) -> click.Command:
 
 
 def _deletion_targets(kind: Kind, path: str, target: Target) -> list[Target]:
-    """The objects to delete: those of a file, or one object, also by `-n`."""
+    """Return the objects to delete: those in a file, or one that NAME, `-N` or `-n` names."""
     if not path:
         name = target.name or target.short
         if not name:
-            raise click.UsageError(
-                "a name is missing: write it behind the command, or give -f FILE"
-            )
+            raise click.UsageError("a name is missing: write it after the command, or give -f FILE")
         return [Target(name, target.namespace)]
     if target.name:
-        raise click.UsageError(f"either a file or a name: {path} and {target.name}")
+        raise click.UsageError(f"give a file or a name, not both {path} and {target.name}")
     namespace = single_name((target.short, target.namespace), "namespaces")
     manifests = _manifests(path, kind, namespace)
     return [Target(m.name, namespace or m.namespace) for m in manifests]
 
 
-jobflow: Final = group_of(JOB_FLOW, "Manage JobFlows: jobs that follow one another.")
-jobtemplate: Final = group_of(JOB_TEMPLATE, "Manage JobTemplates, the jobs of JobFlows.")
+jobflow: Final = group_of(JOB_FLOW, "Manage JobFlows: graphs of dependent jobs.")
+jobtemplate: Final = group_of(JOB_TEMPLATE, "Manage JobTemplates, from which JobFlows create jobs.")

@@ -1,4 +1,4 @@
-"""Manifests from files and from flags; every mistake with file, line, field and value."""
+"""Manifests from files and from flags; each error has file, line, field and value."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ _FORM: Final = "write NAME=QUANTITY, with commas between, such as cpu=4,memory=8
 
 
 class Amounts(click.ParamType[dict[str, str]]):
-    """`cpu=1,memory=2Gi`, kept as written; a quantity that can not be read is refused."""
+    """Amounts of resources such as `cpu=1,memory=2Gi`; quantities are checked, not converted."""
 
     name = "name=quantity,…"
 
     def convert(
         self, value: str | dict[str, str], param: click.Parameter | None, ctx: click.Context | None
     ) -> dict[str, str]:
-        """The quantities by resource."""
+        """Return the quantities by resource, as given."""
         if isinstance(value, dict):
             return value
         found: dict[str, str] = {}
         for part in filter(None, value.split(",")):
             resource, _, quantity = (word.strip() for word in part.partition("="))
             if not resource or not quantity:
-                self.fail(f"{part!r} is no amount of a resource: {_FORM}", param, ctx)
+                self.fail(f"{part!r} is not an amount of a resource: {_FORM}", param, ctx)
             self._check_resource(resource, param, ctx)
             try:
                 problem = why_no_whole_amount(resource, quantity)
@@ -77,7 +77,7 @@ class Amounts(click.ParamType[dict[str, str]]):
     def _check_resource(
         self, resource: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> None:
-        """Refuse names of resources that Kubernetes takes in no pod, such as `cpus` and `gpu`."""
+        """Refuse names that are not resources of Kubernetes pods, such as `cpus` and `gpu`."""
         is_known = resource in _RESOURCES or resource.startswith(HUGEPAGES_PREFIX)
         if is_known or ("/" in resource and is_qualified(resource)):
             return
@@ -85,7 +85,7 @@ class Amounts(click.ParamType[dict[str, str]]):
         meant = GPU if is_gpu(f"/{resource.lower().removesuffix('s')}") else "".join(close)
         hint = f"; did you mean {meant}?" if meant else ""
         accepted = f"write {', '.join(_RESOURCES)} or DOMAIN/NAME, such as {GPU}"
-        self.fail(f"{resource!r} is no resource of pods: {accepted}{hint}", param, ctx)
+        self.fail(f"{resource!r} is not a resource of pods: {accepted}{hint}", param, ctx)
 
 
 AMOUNTS: Final = Amounts()
@@ -95,7 +95,10 @@ COUNT: Final = click.IntRange(0, MOST_INT32)
 
 @dataclass(frozen=True, slots=True)
 class JobFlags:
-    """A job of one task. limits: None for the requests. command: as a shell would split it."""
+    """The flags of a job with one task.
+
+    limits: None to use the requests as limits. command: a command line in shell syntax.
+    """
 
     name: str
     image: str = "busybox"
@@ -110,7 +113,10 @@ class JobFlags:
 
 
 def job_manifest(flags: JobFlags, namespace: str) -> dict[str, Any]:
-    """The job that `vcctl job run` makes; ValueError for a command with an open quote."""
+    """Return the job that `vcctl job run` creates.
+
+    Raises ValueError for a command with an unclosed quote.
+    """
     limits = flags.requests if flags.limits is None else flags.limits
     command = shlex.split(flags.command)
     container = {
@@ -137,7 +143,7 @@ def job_manifest(flags: JobFlags, namespace: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class QueueFlags:
-    """The flags of a queue; None and empty where one is not given."""
+    """The flags of a queue; a flag that is not given is None or empty."""
 
     weight: int | None = None
     parent: str = ""
@@ -149,7 +155,7 @@ class QueueFlags:
 
 
 def queue_spec(flags: QueueFlags) -> dict[str, Any]:
-    """The fields of a queue's spec that are said; also the merge patch that changes them."""
+    """Return the fields of a queue's spec for the given flags; they are also a merge patch."""
     said = {
         "weight": flags.weight,
         "parent": flags.parent or None,
@@ -163,7 +169,7 @@ def queue_spec(flags: QueueFlags) -> dict[str, Any]:
 
 
 def queue_manifest(name: str, flags: QueueFlags) -> dict[str, Any]:
-    """A queue."""
+    """Return the manifest of a queue."""
     head = {"apiVersion": QUEUE.api_version, "kind": QUEUE.kind, "metadata": {"name": name}}
     return {**head, "spec": queue_spec(flags)}
 
@@ -171,7 +177,7 @@ def queue_manifest(name: str, flags: QueueFlags) -> dict[str, Any]:
 def command_manifest(
     kind: Kind, obj: Mapping[str, Any], action: str, namespace: str
 ) -> dict[str, Any]:
-    """A Command for an object, which goes with it (Volcano's CreateJobCommand)."""
+    """Return a Command for an object, which owns it (Volcano's CreateJobCommand)."""
     meta = obj["metadata"]
     target = {
         "apiVersion": kind.api_version,
@@ -203,16 +209,16 @@ _NO_OBJECT: Final = "is no object: it needs apiVersion, kind and metadata.name"
 
 
 def file_option(help_text: str, name: str, **options: Any) -> Callable[[Command], Command]:  # noqa: ANN401  click's
-    """Add `-f`, `--filename` as kubectl has it, `--file` as Volcano's flows have it.
+    """Add `-f`, kubectl's `--filename` and Volcano's `--file`.
 
-    name: of the argument of the command. options: see `click.option`.
+    name: the name of the command's parameter. options: see `click.option`.
     """
     return click.option("-f", "--filename", "--file", name, help=help_text, **options)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """An object of a file. where: `file:line`. remarks: fields that have no meaning."""
+    """An object in a file. where: `file:line`. remarks: messages about unknown fields."""
 
     obj: dict[str, Any]
     where: str
@@ -220,20 +226,20 @@ class Manifest:
 
     @property
     def namespace(self) -> str:
-        """The namespace that it names; empty for none."""
+        """The namespace in the manifest; empty for none."""
         return str(self.obj["metadata"].get("namespace") or "")
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the object."""
         return str(self.obj["metadata"]["name"])
 
 
 def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
-    """The objects of a kind in a file; path: `-` for the standard input.
+    """Return the objects of a kind in a file. path: `-` for the standard input.
 
-    `Failure` with all problems, each with `file:line`: a file that can not be read is wrong usage,
-    and so are mistakes in it.
+    Raises `Failure` with the exit code of wrong usage if the file can not be read or has errors.
+    Its message lists all errors, each with `file:line`.
     """
     text, name = _text(path)
     problems: list[str] = []
@@ -246,9 +252,9 @@ def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
 
 
 def read_parts(path: str) -> tuple[Part, ...]:
-    """All objects of a file, whatever their kinds; path: `-` for the standard input.
+    """Return the objects of all kinds in a file. path: `-` for the standard input.
 
-    `Failure` where the file can not be read, or something in it is no object with a name.
+    Raises `Failure` if the file can not be read, or if a document is not an object with a name.
     """
     text, name = _text(path)
     problems: list[str] = []
@@ -269,11 +275,11 @@ def _is_object(value: object) -> bool:
 
 
 def check_manifests(manifests: Sequence[Manifest], namespace: str) -> None:
-    """`Failure` where a manifest names another namespace than the one that is asked for."""
+    """Raise `Failure` if a manifest names another namespace than `namespace`; empty allows all."""
     wrong = [m for m in manifests if namespace and m.namespace not in ("", namespace)]
     if wrong:
         told = (
-            f"{m.where}: metadata.namespace: {m.namespace} is not {namespace}, as -n says"
+            f"{m.where}: metadata.namespace: {m.namespace} differs from -n {namespace}"
             for m in wrong
         )
         raise Failure("\n".join(told), Exit.USAGE)
@@ -297,7 +303,7 @@ def _text(path: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A document of a file, or an item of a List in it, which the prefix leads to."""
+    """A document in a file, or an item of a List; prefix: the path of the item in the document."""
 
     value: Any
     file: str
@@ -306,16 +312,16 @@ class Part:
     prefix: str = ""
 
     def location(self, path: str = "") -> str:
-        """`file:line` of a field."""
+        """Return `file:line` of a field."""
         return f"{self.file}:{self.line(path)}"
 
     def line(self, path: str) -> int:
-        """The line of a field."""
+        """Return the line number of a field."""
         whole = ".".join(part for part in (self.prefix, path) if part)
         return line_of(self.text, self.document, whole)
 
     def describe_errors(self, head: str, errors: Iterable[FieldError]) -> list[str]:
-        """A line for each error, in the order of the file."""
+        """Return a message for each error, in the order of lines."""
         placed = sorted((self.line(error.path), str(error)) for error in errors)
         return [f"{self.file}:{line}: {head}: {text}" for line, text in placed]
 
@@ -330,7 +336,7 @@ def _parse_documents(text: str, file: str, problems: list[str]) -> Iterator[Part
             items = value.get("items") or []
             if not isinstance(items, list):
                 line = line_of(text, document, "items")
-                problems.append(f"{file}:{line}: List: items: has to be a list of objects")
+                problems.append(f"{file}:{line}: List: items: is not a list of objects")
                 continue
             for i, item in enumerate(items):
                 yield Part(item, file, text, document, f"items[{i}]")
@@ -341,7 +347,7 @@ def _parse_documents(text: str, file: str, problems: list[str]) -> Iterator[Part
 def _manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
     if not isinstance(part.value, dict):
         problems.append(
-            f"{part.location()}: {quote(part.value)} is no object: a {kind} is expected"
+            f"{part.location()}: {quote(part.value)} is not an object: a {kind} is expected"
         )
         return None
     stranger = _stranger(kind, part.value)
@@ -358,7 +364,7 @@ def _manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
 
 
 def _stranger(kind: Kind, value: Mapping[str, Any]) -> FieldError | None:
-    """Why a document is no object of a kind; None if it is one."""
+    """Return why a document is not an object of a kind; None if it is one."""
     for name, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
         given = value.get(name)
         if given is None:

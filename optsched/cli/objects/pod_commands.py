@@ -39,9 +39,13 @@ def pod() -> None:
 @cluster_options
 @output_option()
 @namespace_option()
-@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
-@click.option("-q", "--queue", default="", shell_complete=names_of(QUEUE), help="Of a queue.")
-@click.option("-j", "--job", default="", shell_complete=names_of(JOB), help="Of a job.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")
+@click.option(
+    "-q", "--queue", default="", shell_complete=names_of(QUEUE), help="Only pods of this queue."
+)
+@click.option(
+    "-j", "--job", default="", shell_complete=names_of(JOB), help="Only pods of this job."
+)
 def list_pods(
     place: Place, form: str, namespace: str, *, all_namespaces: bool, **which: str
 ) -> None:
@@ -65,12 +69,15 @@ def list_pods(
 
 
 def label_of(job: str, queue: str) -> str:
-    """The label by which pods are asked for: those of a queue need not be of a job."""
+    """Return the label selector for pods.
+
+    Without a queue it selects pods of jobs; with a queue, pods without a job are listed as well.
+    """
     if job:
         return f"{JOB_NAME}={job}"
     return "" if queue else JOB_NAME
 
 
 def in_queue(pods: Sequence[Raw], queue: str) -> list[Raw]:
-    """Those that name a queue themselves; all for no queue."""
+    """Return the pods that name a queue; all pods if `queue` is empty."""
     return [pod for pod in pods if queue in ("", queue_of_pod(pod))]

@@ -66,17 +66,17 @@ _BUILTIN: Final = (DEFAULT_QUEUE, ROOT_QUEUE)
 
 
 def queue_name(command: Command) -> Command:
-    """Adds NAME, `-N` and `-n`, which come as one `name`."""
+    """Add NAME, `-N` and `-n`; the command gets them as one `name`."""
 
     @click.argument("positional", metavar="NAME", default="", shell_complete=names_of(QUEUE))
-    @click.option("-N", "--name", "flag", default="", help="The queue.")
-    @click.option("-n", "short", default="", help="The queue, as in vcctl: it has no namespace.")
+    @click.option("-N", "--name", "flag", default="", help="Name of the queue.")
+    @click.option("-n", "short", default="", help="Name of the queue, as in vcctl.")
     @functools.wraps(command)
     def wrapped(positional: str, flag: str, short: str, **flags: Any) -> Any:  # noqa: ANN401
         name = single_name((positional, flag, short), "names")
         if not name:
             raise click.UsageError(
-                "a name is missing: write the queue behind the command, or after -N"
+                "a name is missing: write the queue after the command, or after -N"
             )
         return command(name=name, **flags)
 
@@ -84,15 +84,15 @@ def queue_name(command: Command) -> Command:
 
 
 def spec_options(command: Command) -> Command:
-    """Adds the fields of a queue, which come as one `fields`."""
+    """Add an option for each field of a queue; the command gets them as one `fields`."""
     described: tuple[Callable[[Command], Command], ...] = (
-        click.option("-w", "--weight", type=click.IntRange(1, 65535), help="Its share."),
-        click.option("--capability", type=AMOUNTS, help="The most that it may hold."),
-        click.option("--deserved", type=AMOUNTS, help="What is due to it."),
-        click.option("--guarantee", type=AMOUNTS, help="What is kept for it."),
-        click.option("--parent", default="", help="The queue above it."),
+        click.option("-w", "--weight", type=click.IntRange(1, 65535), help="Relative share."),
+        click.option("--capability", type=AMOUNTS, help="Upper limit of resources."),
+        click.option("--deserved", type=AMOUNTS, help="Deserved resources."),
+        click.option("--guarantee", type=AMOUNTS, help="Guaranteed resources."),
+        click.option("--parent", default="", help="Parent queue."),
         click.option("--priority", type=click.IntRange(0, MOST_INT32), help="Higher goes first."),
-        click.option("--reclaimable/--no-reclaimable", default=None, help="Whether it gives back."),
+        click.option("--reclaimable/--no-reclaimable", default=None, help="Allow reclaim."),
     )
 
     @functools.wraps(command)
@@ -113,7 +113,7 @@ def queue() -> None:
 @queue.command("list")
 @cluster_options
 @output_option()
-@click.option("--tree", is_flag=True, help="Each queue below its parent.")
+@click.option("--tree", is_flag=True, help="Show queues as a tree.")
 def list_queues(place: Place, form: str, *, tree: bool) -> None:
     """List all queues."""
     found = call_cluster(place, lambda client: listed(client, QUEUE))
@@ -149,7 +149,7 @@ def get_queue(place: Place, form: str, name: str) -> None:
     type=click.Choice(["Open", "Closed"], case_sensitive=False),
     default="Open",
     show_default=True,
-    help="Whether it takes work at once.",
+    help="Initial state of the queue.",
 )
 def create_queue(place: Place, form: str, name: str, fields: QueueFlags, state: str) -> None:
     """Create a queue, of weight 1 by default."""
@@ -172,12 +172,16 @@ def create_queue(place: Place, form: str, name: str, fields: QueueFlags, state: 
 @queue_name
 @spec_options
 @click.option(
-    "-a", "--action", type=click.Choice([*_ACTIONS, _UPDATE]), required=True, help="What to do."
+    "-a",
+    "--action",
+    type=click.Choice([*_ACTIONS, _UPDATE]),
+    required=True,
+    help="The action.",
 )
 def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action: str) -> None:
     """Open, close or change a queue.
 
-    Opening and closing is asked for by a Command, which the queue controller carries out.
+    To open or close a queue, the command creates a Command, which the queue controller executes.
     """
     patch = queue_spec(fields)
     if action == _UPDATE and not patch:
@@ -203,7 +207,7 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
 
 
 def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
-    """Return why a queue can not be opened or closed; empty if it can. queues: all there are."""
+    """Return why a queue can not be opened or closed; empty if it can. queues: all queues."""
     name, parent = name_of(obj), parent_of(obj)
     if action == "close" and name == ROOT_QUEUE:
         return f"queue {name} can not be closed: every other queue is below it"
@@ -214,7 +218,10 @@ def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
 
 
 def _has_state(obj: Raw, action: str) -> bool:
-    """Whether a queue is in the state that is asked for, and stays in it."""
+    """Return whether a queue is already in the state of an action, and stays in that state.
+
+    A queue that its parent has closed opens again with its parent.
+    """
     if action == "open":
         return state_of(obj) == "Open"
     annotations = (obj.get("metadata") or {}).get("annotations") or {}
@@ -222,7 +229,7 @@ def _has_state(obj: Raw, action: str) -> bool:
 
 
 def state_of(obj: Raw) -> str:
-    """The state of a queue; empty where it has none yet."""
+    """Return the state of a queue; empty if no state is stored."""
     return str((obj.get("status") or {}).get("state") or "")
 
 
@@ -236,7 +243,7 @@ async def _command(client: Client, obj: Raw, action: str) -> None:
 @output_option()
 @queue_name
 def delete_queue(place: Place, form: str, name: str) -> None:
-    """Delete a queue without queues below it and without allocated pods."""
+    """Delete a queue that has neither child queues nor allocated pods."""
 
     async def deleted(client: Client) -> Raw:
         obj = await read(client, Ref(QUEUE, "", name))
@@ -250,7 +257,7 @@ def delete_queue(place: Place, form: str, name: str) -> None:
 
 
 def why_not_deleted(obj: Raw, queues: Sequence[Raw]) -> str:
-    """Why a queue can not be deleted; empty if it can. queues: all that exist."""
+    """Return why a queue can not be deleted; empty if it can. queues: all queues."""
     name = name_of(obj)
     if name in _BUILTIN:
         return "the cluster needs it"

@@ -1,4 +1,4 @@
-"""Columns of tables of objects: those of `vcctl` first, further ones for `-o wide`.
+"""Columns of tables of objects: the columns of `vcctl`, then those of `-o wide`.
 
 Source of the state of a pod: Kubernetes' pkg/printers/internalversion/printers.go.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def ready_containers(pod: Raw) -> str:
-    """How many containers are ready, of how many; sidecars count."""
+    """Return the ready and all containers of a pod, such as 1/2; sidecars count."""
     status = _status(pod)
     sidecars = _sidecars(pod)
     init = status.get("initContainerStatuses") or ()
@@ -35,7 +35,7 @@ def ready_containers(pod: Raw) -> str:
 
 
 def _sidecars(pod: Raw) -> frozenset[str]:
-    """Sidecars: init containers that keep running."""
+    """Return the names of a pod's sidecars: init containers that keep running."""
     containers = _spec(pod).get("initContainers") or ()
     return frozenset(c["name"] for c in containers if c.get("restartPolicy") == "Always")
 
@@ -49,12 +49,12 @@ def _status(obj: Raw) -> Raw:
 
 
 def restarts_of(pod: Raw) -> int:
-    """How often containers have been started again."""
+    """Return the number of container restarts of a pod."""
     return sum(int(c.get("restartCount") or 0) for c in _status(pod).get("containerStatuses") or ())
 
 
 def status_of_pod(pod: Raw) -> str:
-    """The most specific reason, else the phase."""
+    """Return the most specific reason of a pod's state, or its phase."""
     status = _status(pod)
     phase = str(status.get("phase") or "Unknown")
     if pod.get("metadata", {}).get("deletionTimestamp") and phase not in ("Succeeded", "Failed"):
@@ -70,7 +70,7 @@ def _plain_reason(status: Raw, phase: str) -> str:
 
 
 def _init_reason(pod: Raw) -> str:
-    """Why a pod is not past its init containers; empty if it is."""
+    """Return the state of a pod's init containers; empty if all of them are done."""
     status, sidecars = _status(pod), _sidecars(pod)
     if any(_is_true(c, "Initialized") for c in status.get("conditions") or ()):
         return ""
@@ -97,7 +97,10 @@ def _is_true(condition: Raw, kind: str) -> bool:
 
 
 def _container_reason(status: Raw) -> str:
-    """The reason of the first container that waits or has ended; a running one wins over both."""
+    """Return the reason of the first container that waits or has ended.
+
+    If that reason is Completed and another container runs, return Running or NotReady.
+    """
     containers = status.get("containerStatuses") or ()
     reason = next((why for why in map(_container_state_reason, containers) if why), "")
     if reason != "Completed" or not any(map(_runs, containers)):
@@ -132,7 +135,11 @@ _BATCH: Final = "Batch"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. cell: from an object and the time now. wide: only with `-o wide`."""
+    """A column of a table.
+
+    cell: returns the value for a decoded object and the current time in ms. wide: whether the
+    column is shown only with `-o wide`.
+    """
 
     heading: str
     cell: Callable[[Any, int], object]
@@ -147,7 +154,7 @@ class Table:
     columns: tuple[Column, ...]
 
     def headings(self, *, wide: bool) -> list[str]:
-        """Return the headings."""
+        """Return the headings of the shown columns."""
         return [c.heading for c in self.columns if wide or not c.wide]
 
     def row(self, obj: Raw, now_ms: int, *, wide: bool) -> list[str]:
@@ -175,7 +182,7 @@ _HOUR: Final = 60 * _MIN
 _DAY: Final = 24 * _HOUR
 _YEAR: Final = 365 * _DAY
 _SPANS: Final = (
-    # Below this: in these units, and in those besides, as Kubernetes' HumanDuration does.
+    # Upper limit, unit and optional second unit, as in Kubernetes' HumanDuration.
     (2 * _MIN, (_S, "s"), None),
     (10 * _MIN, (_MIN, "m"), (_S, "s")),
     (3 * _HOUR, (_MIN, "m"), None),
@@ -222,7 +229,7 @@ def _queue(obj: Raw) -> Queue:
 
 
 def amounts(listed: Any) -> str:  # noqa: ANN401  a resource list as stored
-    """Return resources as one word: cpu=4,memory=8Gi."""
+    """Return resources as a text without spaces: cpu=4,memory=8Gi."""
     return ",".join(f"{name}={value}" for name, value in sorted((listed or {}).items()))
 
 
@@ -266,9 +273,9 @@ OLD_QUEUES: Final = Table(
 
 
 def in_tree(queues: Sequence[Raw]) -> list[tuple[Raw, str]]:
-    """Yield the queues in tree order, each with the prefix that draws its branch.
+    """Return the queues in tree order, each with the prefix that draws its branch.
 
-    A queue whose parent does not exist, or that is its own ancestor, stands at the top.
+    A queue whose parent does not exist, or that is its own ancestor, is shown at the top level.
     """
     below: dict[str, list[Raw]] = {}
     names = {name_of(queue) for queue in queues}
@@ -288,7 +295,10 @@ def _descend(
     margins: tuple[str, str],
     found: list[tuple[Raw, str]],
 ) -> None:
-    """Yield a subtree. margins: prefixes of its first and of its further lines."""
+    """Append the queues below `parent` to `found`.
+
+    margins: prefixes of the first line and of further lines of the subtree.
+    """
     children = below.get(parent, ())
     for i, queue in enumerate(children):
         is_last = i == len(children) - 1
@@ -299,7 +309,7 @@ def _descend(
 
 
 def parent_of(queue: Raw) -> str:
-    """Return the parent queue: `root` by default, empty for the root itself."""
+    """Return the parent of a queue: `root` by default, empty for the root queue."""
     if name_of(queue) == wellknown.ROOT_QUEUE:
         return ""
     return str(_spec(queue).get("parent") or wellknown.ROOT_QUEUE)
@@ -408,7 +418,7 @@ PODS: Final = Table(
 
 
 def queue_of_pod(pod: Raw) -> str:
-    """Return the queue that a pod names."""
+    """Return the queue that a pod's label or annotations name; empty for none."""
     annotations = pod["metadata"].get("annotations") or {}
     named = _label(pod, wellknown.POD_QUEUE_NAME) or annotations.get(wellknown.QUEUE_NAME)
     return str(named or annotations.get(wellknown.POD_QUEUE_NAME) or "")

@@ -1,7 +1,7 @@
-"""The target object of a command: an argument, `-N`, or `-n` without another name.
+"""The target object of a command, named by an argument, by `-N` or by `-n`.
 
-`vcctl` takes `-n` for the namespace, guides to Volcano write `-n my-job` for the name. Both mean
-what they say: without another name `-n` is the name, with one it is the namespace.
+In `vcctl`, `-n` is the namespace; guides to Volcano write `-n my-job` for the name. Both forms are
+supported: `-n` is the namespace if the command line names the object otherwise, else the name.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Target:
     Attributes
     ----------
     name
-        Empty for all.
+        Name of the object; empty for all objects.
     namespace
-        Empty for the one of the current context.
+        Empty for the namespace of the current context.
     short
-        The value of `-n` where no name is given and none is needed.
+        The value of `-n`, if no name is given and none is needed.
 
     """
 
@@ -45,25 +45,30 @@ class Target:
     short: str = ""
 
     def inside(self, client: Client) -> str:
-        """Return the namespace, by default that of the current context."""
+        """Return the namespace; by default the namespace of the current context."""
         return self.namespace or client.namespace
 
 
 def target_of(names: Sequence[str], short: str, namespace: str) -> Target:
-    """names: those that are given as names. short: what `-n` says. namespace: `--namespace`.
+    """Return the target that the options name.
 
-    Raises click.UsageError for none, for two different ones, and for two namespaces.
+    names: values of the argument and of `-N`. short: value of `-n`. namespace: value of
+    `--namespace`. Raises click.UsageError without a name, and for two different names or
+    namespaces.
     """
     name = single_name(names, "names")
     if name:
         return Target(name, single_name((short, namespace), "namespaces"))
     if short:
         return Target(check_name(short), check_name(namespace))
-    raise click.UsageError("a name is missing: write it behind the command, or after -N")
+    raise click.UsageError("a name is missing: write it after the command, or after -N")
 
 
 def single_name(values: Sequence[str], what: str) -> str:
-    """Return the only name, empty for none; raise click.UsageError for two."""
+    """Return the only value; empty without one. Raise click.UsageError for different values.
+
+    what: the plural noun for the error message.
+    """
     found = list(dict.fromkeys(check_name(value) for value in values if value))
     if len(found) > 1:
         raise click.UsageError(f"two {what} are given: {' and '.join(found)}")
@@ -71,7 +76,7 @@ def single_name(values: Sequence[str], what: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """Return the name; raise click.UsageError if it would change the request path."""
+    """Return a name; raise click.UsageError for a name that would alter the request path."""
     if name in (".", "..") or any(c in "/%" or not c.isprintable() for c in name):
         text = repr(name) if name.isprintable() else ascii(name)
         raise click.UsageError(f"{text} is no name of an object: write letters, digits, - and .")
@@ -108,10 +113,10 @@ def namespace_option(shown: str = "the current context's") -> Callable[[Command]
 def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command], Command]:
     """Add NAME, `-N`, `-n` and `--namespace`; the command gets them as one `target`.
 
-    is_needed: without a name it is a mistake; else the name is empty, and the command decides.
+    is_needed: whether a missing name is an error; otherwise the target's name may be empty.
     """
-    short_help = "The namespace; the name, if no other is given." if is_needed else "The namespace."
-    named = f"The {kind.singular}."
+    short_help = "The namespace; the name, if none is given." if is_needed else "The namespace."
+    named = f"Name of the {kind.singular}."
 
     def add(command: Command) -> Command:
         @click.argument("name", default="", shell_complete=names_of(kind))
@@ -121,7 +126,7 @@ def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command],
             "--namespace",
             default="",
             show_default="the current context's",
-            help="The namespace, in every case.",
+            help="The namespace; never the name.",
         )
         @functools.wraps(command)
         def wrapped(name: str, flag: str, short: str, namespace: str, **flags: Any) -> Any:  # noqa: ANN401
@@ -137,7 +142,7 @@ def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command],
 
 
 def names_of(kind: Kind) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return a shell completion of names from the cluster; it is empty on errors and timeouts."""
+    """Return a shell completion of object names from the cluster; no names on an error."""
 
     def complete(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -154,7 +159,7 @@ def names_of(kind: Kind) -> Callable[[click.Context, click.Parameter, str], list
 
 
 def known_names(kind: Kind, place: Any, namespace: str = "") -> list[str]:  # noqa: ANN401
-    """Return the names of a kind's objects; empty if the cluster does not answer quickly."""
+    """Return the names of a kind's objects; empty on an error or after COMPLETION_S seconds."""
     import asyncio
 
     from optsched.cli.base.connection import call_cluster

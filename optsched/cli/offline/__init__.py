@@ -1,1 +1,1 @@
-"""`optsched solve`: clusters and benchmark instances solved from files."""
+"""`optsched solve`: solve clusters and benchmark instances that are read from files."""

@@ -1,7 +1,7 @@
 """Benchmark formats that `optsched solve` accepts in addition to clusters.
 
-A kind says which paths are its files; `optsched solve` hands its arguments over to the command of
-the kind of the first file that is one. The common parts of these commands are here as well.
+If an argument is a file in a benchmark format, `optsched solve` passes all arguments to the command
+of that format. The module also has the common options of these commands.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Benchmark:
     Attributes
     ----------
     takes
-        Whether a path is a file of this kind.
+        Returns whether a path is a file in this format.
     module, command
-        Where its command is.
+        The module of the format's command, and its name in the module.
 
     """
 
@@ -54,7 +54,7 @@ class Benchmark:
     command: str
 
     def load(self) -> click.Command:
-        """Import and return the command."""
+        """Import and return the format's command."""
         found: click.Command = getattr(import_module(self.module), self.command)
         return found
 
@@ -66,7 +66,7 @@ BENCHMARKS: Final = (
 
 
 class OrBenchmark(click.Command):
-    """A command that delegates to a benchmark's command if a file has its format."""
+    """A command that delegates to a benchmark's command if a file has the benchmark's format."""
 
     def make_context(
         self,
@@ -75,7 +75,7 @@ class OrBenchmark(click.Command):
         parent: click.Context | None = None,
         **extra: Any,  # noqa: ANN401  click's
     ) -> click.Context:
-        """Return the context of this command or of the benchmark's."""
+        """Return the context of this command or of the benchmark's command."""
         for benchmark in BENCHMARKS:
             command = benchmark.load() if any(map(benchmark.takes, args)) else self
             found = [a for a in _files((self, command), args) if benchmark.takes(a)]
@@ -114,7 +114,10 @@ def _files(commands: Iterable[click.Command], args: Sequence[str]) -> list[str]:
 
 
 def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], Command]:
-    """Add `--time-limit`, `--seed`, `--out` and `-o`, with help for the first and the third."""
+    """Add `--time-limit`, `--seed`, `--out` and `-o`.
+
+    seconds: the default time limit. limit, out: help texts of `--time-limit` and `--out`.
+    """
     options = (
         click.option(
             "--time-limit",
@@ -128,7 +131,7 @@ def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], 
             type=SEED,
             default=0,
             show_default=True,
-            help="Of what is drawn by lot.",
+            help="Random seed.",
         ),
         click.option("--out", type=OutputPath(path_type=Path), callback=_writable, help=out),
         form_option((TABLE, JSON, YAML)),
@@ -137,7 +140,7 @@ def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], 
 
 
 def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> Path | None:
-    """Refuse an output file early if it can not be written."""
+    """Return an output file; refuse a file that can not be written."""
     if out is not None:
         try:
             check_writable(out)
@@ -147,5 +150,5 @@ def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> P
 
 
 def form_of(path: Path) -> str | None:
-    """Return the output format that a file name implies."""
+    """Return the output format that a file extension implies; None for other extensions."""
     return {".json": JSON, ".yaml": YAML, ".yml": YAML}.get(path.suffix)

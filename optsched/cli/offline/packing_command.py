@@ -62,16 +62,16 @@ class Packed:
 @search_options(
     DEFAULT_SECONDS,
     "Seconds for each instance.",
-    "Write the packings to this file: YAML where its name ends so, JSON otherwise.",
+    "Write the packings to this file: YAML for .yaml and .yml, otherwise JSON.",
 )
 def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click checks them
-    """Pack the items of each FILE into as few bins as possible, and prove how few that can be.
+    """Pack the items of each FILE into as few bins as possible, and prove a lower bound.
 
-    FILE is an instance of vector bin packing (.vbp), an archive of them (.tar.gz), or files of an
-    archive by name: archive.tar.gz/class1_20_*. Prints bins and bound. Ends with 0 when every
-    packing was made and checked, 2 for bad input, 3 when there is no packing, 4 when the
-    file could not be written, 130 when it was stopped; what was found until then is printed and
-    written.
+    FILE is a vector bin packing instance (.vbp), an archive of instances (.tar.gz), or a pattern
+    for files in an archive: archive.tar.gz/class1_20_*. Prints bins and bound. After a stop, the
+    incumbents are printed and written. Ends with 0 when every packing was made and checked, 2 for
+    bad input, 3 when there is no packing, 4 when the file could not be written, 130 when it was
+    stopped.
     """
     console = remarks()
     if options["out"] is not None:
@@ -98,7 +98,7 @@ def _instances(console: Console, files: Iterable[str]) -> list[VbpInstance]:
 
 
 class _Packing:
-    """A run over instances."""
+    """The solves of several packing instances with one worker process."""
 
     def __init__(self, console: Console, seconds: float, seed: int) -> None:
         self._screen, self._seconds, self._seed = console, seconds, seed

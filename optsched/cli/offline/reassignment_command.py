@@ -1,4 +1,4 @@
-"""`optsched solve model_*.txt`: reassign processes to machines as cheaply as possible."""
+"""`optsched solve model_*.txt`: reassign processes to machines at the least cost."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ReassignmentOptions:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What reproduces the result: seed, limits and versions."""
+        """The seed, limits and versions that reproduce the result."""
         limit = {"steps": self.steps} if self.steps else {"timeLimitSeconds": self.time_limit}
         versions = {"optsched": __version__, "ortools": version("ortools")}
         return {**versions, "seed": self.seed, "workers": self.workers, **limit}
@@ -86,34 +86,33 @@ class ReassignmentOptions:
 @click.option(
     "--assignment",
     type=Source(is_file=True),
-    help="Where processes run at first; assignment_*.txt beside model_*.txt unless given.",
+    help="Initial assignment; by default assignment_*.txt in the folder of model_*.txt.",
 )
 @click.option(
     "--steps",
     type=click.IntRange(min=0, max=MOST_STEPS),
-    help="Steps of annealing instead of seconds: the same assignment every time.",
+    help="Number of annealing steps instead of a time limit, for a reproducible result.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=1, max=MOST_WORKERS),
     default=2,
     show_default=True,
-    help="Processes that search side by side.",
+    help="Number of parallel search processes.",
 )
 @search_options(
     DEFAULT_SECONDS,
     "Seconds.",
-    "Write the assignment to this file: JSON or YAML where its name ends so, otherwise as the "
-    "challenge does.",
+    "Write the assignment to this file: JSON or YAML by its extension, otherwise in the format of "
+    "the challenge.",
 )
 def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks them
     """Reassign the processes of MODEL to machines at the least cost.
 
     MODEL is an instance of machine reassignment as in the ROADEF/EURO challenge 2012. Prints the
-    cost and its parts, and a bound that no assignment falls below. Ends with 0 when an assignment
-    was made and checked, 2 for bad input, 3 when the costs are too large to be summed exactly, 4
-    when the file could not be written, 130 when it was stopped; what was found until then is
-    printed and written.
+    cost and its parts, and a lower bound on the cost. After a stop, the incumbent is printed and
+    written. Ends with 0 when an assignment was made and checked, 2 for bad input, 3 when the costs
+    are too large for an exact sum, 4 when the file could not be written, 130 when it was stopped.
     """
     console, flags = remarks(), ReassignmentOptions(**options)
     if flags.assignment is None and initial_file(model) == model:
@@ -151,7 +150,7 @@ def _solved(
             if latest is None:
                 sys.exit(STOPPED)
             return replace(latest, stopped=STOPPED_BY_HAND), STOPPED
-    assert latest is not None  # noqa: S101  there is always a last one
+    assert latest is not None  # noqa: S101  `reassignments` yields at least one
     return latest, 0
 
 

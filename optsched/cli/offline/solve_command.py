@@ -58,7 +58,7 @@ def instance_of(
 ) -> Instance:
     """Return the instance at a path and print its problems.
 
-    Ends with 2 where there is none, and with `strict` where some object cannot be used.
+    Exits with 2 if there is no instance, and with `strict` also if an object cannot be used.
     """
     try:
         with _progress(console, path) as report:
@@ -91,7 +91,7 @@ def _limit_sentences(sentences: Sequence[str]) -> Iterator[str]:
 
 
 def unreported_flaws(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
-    """Yield the flaws that reading has not reported."""
+    """Yield the flaws that were not already reported when the instance was read."""
     reported = {(problem.kind, problem.key) for problem in read.problems}
     for flaw in flaws:
         if flaw.code not in READ_CODES or (flaw.kind.kind, flaw.key) not in reported:
@@ -100,7 +100,7 @@ def unreported_flaws(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
 
 @contextmanager
 def _progress(console: Console, path: Path) -> Iterator[Callable[[int, int], None]]:
-    """Show how much of an instance has been read."""
+    """Yield a callback that shows how much of an instance has been read."""
     with console.status(f"reading {path}") as status:
 
         def report(read: int, total: int) -> None:
@@ -119,46 +119,46 @@ def _progress(console: Console, path: Path) -> Iterator[Callable[[int, int], Non
     multiple=True,
     default=("volcano-default",),
     show_default=True,
-    help="Name of a model, or a file; may be given again, to compare with the first.",
+    help="Name or file of a model; may be repeated to compare models with the first.",
 )
 @solver_option
 @click.option(
     "--time-limit",
     type=Seconds(),
-    help=f"Seconds for the solver; {DEFAULT_SECONDS:g} unless said otherwise.",
+    help=f"Seconds for the solver; {DEFAULT_SECONDS:g} by default.",
 )
 @click.option(
     "--gap",
     type=Gap(),
-    help="Stop once each level is proved to be within this of its best value: 0.01 or 1%.",
+    help="Stop a level once its proved gap is at most this, such as 0.01 or 1%.",
 )
 @click.option("--seed", type=SEED, default=0, show_default=True)
-@click.option("--deterministic", is_flag=True, help="The same plan every time: reads no clock.")
+@click.option("--deterministic", is_flag=True, help="Reproducible plan: reads no clock.")
 @click.option(
     "--out",
     type=OutputPath(path_type=Path),
-    help="Write the plan to this file; with several models one file each to this folder.",
+    help="Write the plan to this file; with several models, one file for each to this folder.",
 )
 @click.option(
     "--result",
     type=OutputPath(path_type=Path),
-    help="Write the result, with progress and all that made it, in the same way.",
+    help="Write plan, search history and provenance to this file or folder.",
 )
 @click.option(
     "--resume",
     type=Source(),
-    help="Go on from a result of --result: the same file or folder.",
+    help="Resume the solve of this file or folder of --result.",
 )
 @report_option
 @form_option((TABLE, JSON))
-@click.option("--progress", is_flag=True, help="Print a line for everything new on the way.")
+@click.option("--progress", is_flag=True, help="Print a line for each improvement.")
 @click.option(
     "--scheduler-name",
     "names",
     multiple=True,
     default=SCHEDULER_NAMES,
     show_default=True,
-    help="Decide pods that ask for this scheduler; may be given again.",
+    help="Decide about pods with this schedulerName; may be repeated.",
 )
 @click.option("--strict", is_flag=True, help="End with 2 if an object cannot be used.")
 @click.option("--all", "everything", is_flag=True, help="Print every gang.")
@@ -168,15 +168,15 @@ def _progress(console: Console, path: Path) -> Iterator[Callable[[int, int], Non
     help="Python files in this folder are plugins that the model may name.",
 )
 def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks them
-    """Decide the cluster in INSTANCE: manifests, a folder of them, or openb CSVs.
+    """Solve the cluster in INSTANCE: manifests, a folder of manifests, or openb CSV files.
 
-    Prints placements by gang, the certificate, and the pending gangs with reasons. Ends with 0 when
-    a verified plan was made, 2 for bad input, 3 when there is no plan, 4 when a file could not be
-    written, 130 after Ctrl-C, with the best plan so far.
+    Prints placements by gang, the certificate, and the pending gangs with reasons. After Ctrl-C it
+    prints and writes the incumbent. Ends with 0 when a verified plan was made, 2 for bad input, 3
+    when there is no plan, 4 when a file could not be written, 130 after Ctrl-C.
     """
     console, asked = remarks(), Options(**options)
     # Refuse to overwrite an input or to write two files to the standard output.
-    with suppress(InstanceError):  # receives progress of reading the instance
+    with suppress(InstanceError):  # `_solve` reports an unreadable instance
         inputs = [*files_of(instance), *(Path(m) for m in asked.models)]
         written = {"--out": asked.out, "--result": asked.result, "--report": asked.report}
         check_outputs({name: [p] for name, p in written.items() if p is not None}, inputs)
@@ -193,7 +193,7 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
         print_text(console, e.format_message(), "red")
         code = NOT_KEPT
     except KeyboardInterrupt:
-        print_text(console, "interrupted before there was a plan", "red")
+        print_text(console, "interrupted before the first plan", "red")
         code = STOPPED
     sys.exit(code)
 
@@ -228,11 +228,11 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
     return 0 if is_kept else NOT_KEPT
 
 
-# --- afterwards ----------------------------------------------------------------------------------
+# --- output --------------------------------------------------------------------------------------
 
 
 def _print_solution(console: Console, solved: Solved, read: Instance, options: Options) -> None:
-    """Print a plan and the problems that occurred."""
+    """Print a plan, and the flaws, violations, repairs and faults of its session."""
     report = solved.report
     if options.form == TABLE:
         console = console if options.prints_a_file else output()
@@ -242,7 +242,7 @@ def _print_solution(console: Console, solved: Solved, read: Instance, options: O
     for flaw in unreported_flaws(report.flaws, read):
         print_text(console, str(flaw), "yellow")
     for violation in report.trace.violations:
-        print_text(console, f"an answer broke a rule and was not used: {violation}", "red")
+        print_text(console, f"a solution violated a rule and was rejected: {violation}", "red")
     for repair in report.trace.repairs:
         print_text(console, str(repair), "red")
     for fault in report.trace.faults:

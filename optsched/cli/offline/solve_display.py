@@ -1,4 +1,4 @@
-"""Console output of `optsched solve`: progress, a plan, the plans of several models."""
+"""Console output of `optsched solve`: progress, a plan, a comparison of several models."""
 
 from __future__ import annotations
 
@@ -154,23 +154,24 @@ def _print_omitted(console: Console, number: int, what: str) -> None:
 
 
 BEYOND: Final = 10.0
-"""Relative gaps from here on say nothing but that they are large."""
+"""Relative gaps from this value on are printed as a lower limit."""
 
 
 @contextmanager
 def showing(
     console: Console, model: str, elapsed: Callable[[], float] | None, *, in_lines: bool
 ) -> Iterator[Callable[[Progress], None]]:
-    """Yield the progress callback.
+    """Yield a progress callback that shows progress on the console.
 
     Parameters
     ----------
     console, model
-        Where to show it, and of which model it is.
+        The console, and the name of the model.
     elapsed
-        Seconds since the beginning, for the line that changes; None: those of the last news.
+        Seconds since the start for the status line; None: the seconds of the latest progress.
     in_lines
-        Print a line for each news instead. Without that and without a terminal nothing is shown.
+        Print a line for each progress instead of a status line. Otherwise progress is shown only
+        on a terminal.
 
     """
     if in_lines:
@@ -191,18 +192,18 @@ def _nothing() -> Iterator[None]:
 
 
 class _Line:
-    """The status line of the latest progress."""
+    """A status line that shows the latest progress."""
 
     def __init__(self, model: str, elapsed: Callable[[], float] | None) -> None:
         self._model, self._elapsed = model, elapsed
         self._last: Progress | None = None
 
     def update(self, progress: Progress) -> None:
-        """Replace the progress that is shown."""
+        """Set the progress that is shown."""
         self._last = progress
 
     def text(self) -> Text:
-        """The current text."""
+        """Return the current text."""
         last = self._last
         if last is None:
             return Text(f"deciding with {self._model}")
@@ -211,7 +212,7 @@ class _Line:
 
 
 def _format_gap(gap: float) -> str:
-    """Return a gap in percent; a gap above the limit (a value of 0) as `>`."""
+    """Return a gap in percent; a gap from BEYOND on, as for the value 0, as `above ...`."""
     return f"{100 * gap:.2f} %" if gap < BEYOND else f"above {100 * BEYOND:.0f} %"
 
 

@@ -1,4 +1,4 @@
-"""One model on one instance for `optsched solve`: resume, solve, stop, write the result."""
+"""Solve one instance under one model for `optsched solve`: resume, stop, write the result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _BY_SIGNAL: Final = 128
 
 
 class Stop:
-    """A stop request, and the signal that it came from."""
+    """Whether a stop was requested, and by which signal."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -50,7 +50,7 @@ class Stop:
         return self._number != 0
 
     def request(self, number: int) -> None:
-        """Request a stop on behalf of a signal."""
+        """Request a stop. number: of the received signal."""
         self._number = number
 
     @property
@@ -61,9 +61,10 @@ class Stop:
 
 @contextmanager
 def stopping(report_progress: Callable[[], None]) -> Iterator[Stop]:
-    """Yield the stop request; a second signal raises KeyboardInterrupt.
+    """Yield the stop request, which SIGINT and SIGTERM set; a second signal interrupts.
 
-    `report_progress` is called at a request. Threads other than the first one get no signals.
+    The second signal raises KeyboardInterrupt. `report_progress` is called at the first. Outside
+    the main thread no signals are handled.
     """
     stop = Stop()
 
@@ -117,7 +118,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Solved:
-    """The outcome of a model on an instance, for tables, files and reports."""
+    """The outcome of one solve, for tables, files and reports."""
 
     policy: Policy
     report: Report
@@ -130,16 +131,14 @@ class Gap(click.ParamType[float]):
     name = "gap"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:  # noqa: ANN401  click's
-        """See click."""
+        """See `click.ParamType`."""
         text = str(value).strip()
         try:
             gap = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         except ValueError:
             gap = -1.0
         if not 0 <= gap < 1:
-            self.fail(
-                f"{value!r} is no gap: write a part below one such as 0.01, or 1%", param, ctx
-            )
+            self.fail(f"{value!r} is not a gap: write a fraction such as 0.01, or 1%", param, ctx)
         return gap
 
 
@@ -156,7 +155,7 @@ def earlier_result(
         _refuse(console, [f"{path}: can not be read: {reason or e}"])
     found, errors = read_result(text)
     if found is None:
-        # A file of another kind gets no further message.
+        # For a file of another kind, errors about other fields would be misleading.
         shown = [error for error in errors if error.path == "kind"] or errors
         _refuse(console, [f"{path}: {error}" for error in shown])
     try:
@@ -173,19 +172,19 @@ def _refuse(console: Console, lines: Sequence[str]) -> NoReturn:
 
 
 class Keeper:
-    """Write intermediate results to a file; report only the first failure."""
+    """A callback that writes intermediate results to a file, and reports only the first failure."""
 
     def __init__(self, console: Console, path: Path) -> None:
         self._screen, self._path = console, path
         self._is_told = False
 
     def __call__(self, result: SolveResult) -> None:
-        """Write a result."""
+        """Write a result; print the first failure."""
         try:
             keep_text(self._path, write_result(result))
         except KeepError as e:
             if not self._is_told:
-                print_text(self._screen, f"{e}; solving goes on", "yellow")
+                print_text(self._screen, f"{e}; solving continues", "yellow")
             self._is_told = True
 
 
@@ -197,16 +196,16 @@ def solve_one(
     *,
     in_lines: bool,
 ) -> Solved:
-    """Solve under a policy; show progress and write intermediate results.
+    """Solve a snapshot and return the outcome; show progress and write intermediate results.
 
     Parameters
     ----------
     console, in_lines
-        Where progress is shown, and whether as lines.
+        The console for progress, and whether to print a line for each progress.
     snapshot, job
-        The model, its solver and its limits.
+        The instance, and the policy with its limits and files.
     is_stopped
-        Whether a stop was requested.
+        Returns whether a stop was requested.
 
     """
     clock = None if job.assignment.parameters.is_deterministic else SystemClock()

@@ -1,4 +1,4 @@
-"""Options of `optsched solve`, and the policies, files and solves that they describe."""
+"""Options of `optsched solve`, and the policies, files and solves that follow from them."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Options:
 
     @property
     def prints_a_file(self) -> bool:
-        """Whether a file goes to the standard output, so that tables go to the standard error."""
+        """Whether a file is written to the standard output; tables then go to standard error."""
         return any(map(is_standard, (self.out, self.result, self.report)))
 
 
 def policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
-    """Return policies by command-line value; exit with 2 if two share a name."""
+    """Return policies by value of `--model`; exit with 2 if two values or names are equal."""
     found: dict[str, Policy] = {}
     for model in options.models:
         if model in found:
@@ -64,7 +64,7 @@ def policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
         alike = next((m for m, p in found.items() if p.name == policy.name), None)
         if alike is not None:
             message = (
-                f"--model {model}: is called {policy.name}, as is {alike}; give each name once"
+                f"--model {model}: has the name {policy.name}, as {alike} has; give each name once"
             )
             print_text(console, message, "red")
             sys.exit(BAD_INPUT)
@@ -75,7 +75,7 @@ def policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
 def places_of(
     console: Console, options: Options, policies: Mapping[str, Policy]
 ) -> Mapping[str, ModelFiles]:
-    """Return output files by model; exit with 4 if they can not be written."""
+    """Return the files of each model; exit with 4 if an output file can not be written."""
     whole = ModelFiles(options.out, options.result, options.resume)
     if len(policies) == 1:
         found = dict.fromkeys(policies, whole)
@@ -97,8 +97,8 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise KeepError(
-            f"{folder}: is no folder and can not be made: {e.strerror or e}; several models need "
-            "one, for a file each"
+            f"{folder}: can not be created: {e.strerror or e}; several models need a folder with a "
+            "file for each"
         ) from e
 
 
@@ -120,7 +120,7 @@ def job_of(
 ) -> Job:
     """Return the solve for one model of the command line.
 
-    Ends with 2 where the result to resume is missing, or belongs to something else.
+    Exits with 2 if the result to resume is missing, or belongs to another instance or model.
     """
     given, policy = model
     limits = limits_of(

@@ -1,1 +1,1 @@
-"""Commands on traces: simulate, compare and gpu-hours."""
+"""Commands on traces and recorded snapshots: simulate, compare and gpu-hours."""

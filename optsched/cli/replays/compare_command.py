@@ -74,7 +74,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
     replays = {row.replay for row in comparison.rows}
     console.print(f"means over {_number(len(replays), 'replay')} of each model", highlight=False)
     if not comparison.is_complete:
-        console.print("incomplete: not all cells were played", highlight=False)
+        console.print("incomplete: not all cells were replayed", highlight=False)
     columns = [
         f for f in _COLUMNS if any(comparison.value(r, f) is not None for r in comparison.rows)
     ]
@@ -96,7 +96,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _unfinished(comparison: Comparison) -> Iterator[str]:
-    """Return the jobs that times exclude, with the models under which they did not finish."""
+    """Yield a line for each model with unfinished jobs, which the times exclude."""
     for model in comparison.models:
         missing = comparison.unfinished(model)
         if not missing:
@@ -114,7 +114,7 @@ def _unfinished(comparison: Comparison) -> Iterator[str]:
 
 
 def _unfinished_reasons(comparison: Comparison) -> Iterator[str]:
-    """Return why jobs did not finish, one sentence per model and reason."""
+    """Yield a line for each model and each reason why jobs did not finish."""
     for model in comparison.models:
         for each in comparison.reasons(model):
             jobs = _number(each.num_gangs, "job")
@@ -191,14 +191,14 @@ _MOST_SEEDS: Final = 10_000
 
 
 class _Seeds(click.ParamType[tuple[int, ...]]):
-    """Comma-separated numbers and ranges."""
+    """Seeds: comma-separated numbers and ranges."""
 
     name = "seeds"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        """The seeds of a text such as 0-4,7, in order, each once."""
+        """Return the seeds of a text such as 0-4,7, in order and without duplicates."""
         found: dict[int, None] = {}
         for part in str(value).split(","):
             first, dash, last = part.strip().partition("-")
@@ -208,7 +208,7 @@ class _Seeds(click.ParamType[tuple[int, ...]]):
                 self.fail(f"seeds have at most {_MOST_DIGITS} digits", param, ctx)
             numbers = range(int(first), int(last or first) + 1)
             if len(numbers) > _MOST_SEEDS:
-                self.fail(f"{part!r}: at most {_MOST_SEEDS} seeds are played", param, ctx)
+                self.fail(f"{part!r}: at most {_MOST_SEEDS} seeds are accepted", param, ctx)
             if not numbers:
                 self.fail(f"{part!r}: the end of a range comes after its beginning", param, ctx)
             found |= dict.fromkeys(numbers)
@@ -226,33 +226,33 @@ _FILE = InputPath(exists=True, dir_okay=False, path_type=Path)
     type=ModelSource(),
     multiple=True,
     required=True,
-    help="Name of a model, or a file; give several. Others are compared with the first.",
+    help="Name or file of a model; repeat for more. Others are compared with the first.",
 )
 @click.option("--seeds", type=_Seeds(), default="0", show_default=True, help="Such as 0-4,7.")
 @replay_options
 @click.option(
     "--out",
     type=OutputPath(path_type=Path, file_okay=False),
-    help=f"Write {JSON}, {CSV} and {GPU_HOURS} into this folder, and keep what was played there.",
+    help=f"Write {JSON}, {CSV}, {GPU_HOURS} and the result of each replay to this folder.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=0),
-    help="Processes on this machine, as many as it has cores if not given; 0: in this process.",
+    help="Number of worker processes, by default one for each core; 0: replay in this process.",
 )
-@click.option("--dask", metavar="ADDRESS", help="Play on the cluster of this scheduler of Dask.")
-@click.option("--dask-ca", type=_FILE, help="Who signs its certificates.")
-@click.option("--dask-cert", type=_FILE, help="Our certificate for it.")
-@click.option("--dask-key", type=_FILE, help="The key of our certificate.")
+@click.option("--dask", metavar="ADDRESS", help="Replay on the cluster of this Dask scheduler.")
+@click.option("--dask-ca", type=_FILE, help="CA certificate of the Dask cluster.")
+@click.option("--dask-cert", type=_FILE, help="Client certificate for the Dask cluster.")
+@click.option("--dask-key", type=_FILE, help="Private key of the client certificate.")
 @report_option
 @form_option((TABLE, "json", "csv"))
 def compare(**flags: Any) -> None:  # noqa: ANN401  click checks them
     """Compare models on TRACES.
 
-    Every model plays every trace with every seed; a synthetic trace is made again for each seed.
-    Differences to the first model are paired by trace and seed. With --out, what has been played
-    there already is not played again. Ends with 0 when all was played, 1 when a cell could not
-    be, 2 for bad input, 130 when it was stopped.
+    Each model replays each trace with each seed; a synthetic trace is generated for each seed.
+    Differences to the first model are paired by trace and seed. Replays whose results are in the
+    folder of --out are not repeated. Ends with 0 when all replays were made, 1 when a replay
+    failed or a file could not be written, 2 for bad input, 130 when it was stopped.
     """
     _compare(CompareOptions(**flags))
 
@@ -275,13 +275,13 @@ def _compare(flags: CompareOptions) -> None:
     for name, fault in comparison.failures.items():
         print_text(console, f"{name}: {fault}", "red")
     for name, fault in run.unkept.items():
-        print_text(console, f"{name}: played, but not kept: {fault}", "red")
+        print_text(console, f"{name}: replayed, but the result was not written: {fault}", "red")
     for fault in unwritten:
-        print_text(console, f"{fault}; what was kept is in {CELLS} beside it", "red")
+        print_text(console, f"{fault}; results of replays are in {CELLS} next to it", "red")
     if flags.report is not None and comparison.rows:
         write_report(console, comparison_page(comparison), flags.report)
     if is_stopped:
-        print_text(console, "stopped; the same command goes on from what was kept", "yellow")
+        print_text(console, "stopped; the same command resumes from the written results", "yellow")
         sys.exit(STOPPED)
     if comparison.failures or run.unkept or unwritten:
         sys.exit(FAILED)
@@ -312,7 +312,6 @@ def _check(flags: CompareOptions) -> None:
 
 
 def _cells(console: Console, flags: CompareOptions) -> list[Cell]:
-    # Return policies by the name that the comparison shows.
     shelf = shelf_of(flags.plugins_dir)
     policies = {}
     for name in flags.models:
@@ -329,7 +328,7 @@ def _cells(console: Console, flags: CompareOptions) -> list[Cell]:
 
 @contextmanager
 def _open_executor(flags: CompareOptions, num_cells: int) -> Iterator[Place]:
-    """Return the executor: this process, worker processes or a Dask cluster."""
+    """Yield the executor: this process, worker processes or a Dask cluster."""
     clock = SystemClock()
     if flags.dask is not None:
         with remote_cluster(
@@ -346,12 +345,12 @@ def _open_executor(flags: CompareOptions, num_cells: int) -> Iterator[Place]:
         yield local
 
 
-# --- playing -------------------------------------------------------------------------------------
+# --- replays -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The replays of a comparison that are not in the result folder yet."""
+    """The replays of a comparison. unkept: errors of results that could not be written, by cell."""
 
     cells: list[Cell]
     keep: ResultFolder
@@ -368,7 +367,7 @@ class _Run:
                 results[cell.key] = known
         if results:
             print_text(
-                self.console, f"{len(results)} of {len(self.cells)} were played before", "dim"
+                self.console, f"{len(results)} of {len(self.cells)} were replayed before", "dim"
             )
         is_stopped = False
         try:
@@ -383,7 +382,7 @@ class _Run:
                         self.keep.store_result(done.cell, done.result)
                     except OSError as e:
                         self.unkept[done.cell.name] = f"{e.filename}: {e.strerror}"
-                    status.update(f"played {len(results)} of {len(self.cells)}")
+                    status.update(f"replayed {len(results)} of {len(self.cells)}")
         except KeyboardInterrupt:
             is_stopped = True
         return Comparison.from_results(self.cells, results, failures), is_stopped

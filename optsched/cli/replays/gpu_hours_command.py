@@ -43,14 +43,14 @@ _NOBODY: Final = "—"
     type=click.Choice(["both", "queue", "user"]),
     default="both",
     show_default=True,
-    help="A line for each queue and user, or for each queue, or for each user.",
+    help="Print a row for each queue and user, for each queue, or for each user.",
 )
 @form_option((TABLE, "csv", JSON))
 def gpu_hours(folder: Path, by: str, form: str) -> None:
     """Report the GPU hours of FOLDER by queue and user.
 
-    FOLDER holds pictures of a live cluster, as `optsched snapshot --record` takes them, or a
-    replay, as `optsched simulate --out` writes it.
+    FOLDER holds snapshots of a live cluster, written by `optsched snapshot --record`, or a replay,
+    written by `optsched simulate --out`.
     """
     try:
         found = _read_charges(folder, remarks())
@@ -76,9 +76,9 @@ def _read_charges(folder: Path, console: Console) -> Chargeback:
         given = json.loads(result.read_text(encoding="utf-8"))
         found = of_json(given["gpu_hours"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise InstanceError(f"{result}: is no result of a replay: {why_unreadable(e)}") from e
+        raise InstanceError(f"{result}: is not a result of a replay: {why_unreadable(e)}") from e
     if given.get("complete") is not True:
-        print_text(console, f"{result}: the replay did not come to its end", "yellow")
+        print_text(console, f"{result}: the replay is incomplete", "yellow")
     return found
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Span(click.ParamType[int]):
-    """A duration, in milliseconds."""
+    """A duration; its value is in milliseconds. more_than_zero: zero is not accepted."""
 
     name = "duration"
 
@@ -49,23 +49,23 @@ _OPTIONS: Final = (
         "--format",
         "trace_format",
         type=click.Choice(TRACE_FORMATS),
-        help="Traces were published in this format.",
+        help="Format of published traces.",
     ),
     click.option(
         "--nodes",
         type=Source(),
-        help="Play them on the nodes of this trace or of these manifests.",
+        help="Replay on the nodes of this trace or of these manifests.",
     ),
     click.option(
         "--period",
         type=Span(more_than_zero=True),
-        help="From session to session; the model's if not given.",
+        help="Time between two sessions; by default the model's period.",
     ),
     click.option(
-        "--until", type=Span(more_than_zero=True), help="Stop at this instant of each trace."
+        "--until", type=Span(more_than_zero=True), help="Stop at this time of each trace."
     ),
     click.option(
-        "--warm-up", type=Span(), default="0s", help="What happens before does not count."
+        "--warm-up", type=Span(), default="0s", help="Exclude earlier events from the metrics."
     ),
     click.option(
         "--plugins-dir",

@@ -162,10 +162,10 @@ class SimulateOptions:
     default=("volcano-default",),
     callback=single_model,
     show_default=True,
-    help="Name of a model, or a file.",
+    help="Name or file of a model.",
 )
 @replay_options
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Of the solver.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Random seed of the solver.")
 @click.option(
     "--out",
     type=OutputPath(path_type=Path, file_okay=False),
@@ -176,17 +176,17 @@ class SimulateOptions:
     type=click.IntRange(min=1),
     default=_EVERY,
     show_default=True,
-    help="Note where it stands after so many events; needs --out.",
+    help="Number of events between two checkpoints; needs --out.",
 )
-@click.option("--resume", is_flag=True, help="Go on from the checkpoint in --out.")
+@click.option("--resume", is_flag=True, help="Resume from the checkpoint in --out.")
 @report_option
 @form_option((TABLE, JSON))
 def simulate(trace: str, **flags: Any) -> None:  # noqa: ANN401  click checks them
     """Replay TRACE in virtual time with the sessions of the live scheduler.
 
-    TRACE is a file of kind Trace, manifests as `optsched snapshot` writes them (everything arrives
-    at once and runs forever), a published trace with --format, or `gavel:jobs=1000,nodes=100` for
-    a synthetic one. Ends with 0 when it has been played, 2 for bad input, 130 when it was stopped.
+    TRACE is a file of kind Trace, manifests as of `optsched snapshot` (all jobs arrive at time 0
+    and run forever), a published trace with --format, or `gavel:jobs=1000,nodes=100` for a
+    synthetic trace. Ends with 0 after a complete replay, 2 for bad input, 130 when it was stopped.
     """
     _simulate(trace, SimulateOptions(**flags))
 
@@ -194,7 +194,7 @@ def simulate(trace: str, **flags: Any) -> None:  # noqa: ANN401  click checks th
 def _simulate(trace: str, flags: SimulateOptions) -> None:
     console = remarks()
     if flags.out is None and flags.resume:
-        raise click.UsageError("--resume goes on from what is in a folder: name it with --out")
+        raise click.UsageError("--resume needs the folder of the replay: name it with --out")
     check_folder("--out", flags.out)
     names = (RECORD, RESULT, GPU_HOURS, CHECKPOINT)
     check_outputs(
@@ -233,7 +233,7 @@ def _simulate(trace: str, flags: SimulateOptions) -> None:
     if stopped:
         print_text(
             console,
-            f"stopped; `--resume` goes on from {flags.out}" if flags.out else "stopped",
+            f"stopped; `--resume` continues in {flags.out}" if flags.out else "stopped",
             "yellow",
         )
         sys.exit(STOPPED)
@@ -253,7 +253,7 @@ def _read_input(console: Console, text: str, flags: SimulateOptions) -> LoadedTr
     return given
 
 
-# --- playing -------------------------------------------------------------------------------------
+# --- replay --------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
@@ -289,7 +289,7 @@ class _Run:
 
     @property
     def faults(self) -> dict[str, int]:
-        """Errors of plugins, and how often each occurred."""
+        """Number of occurrences by error of a plugin."""
         return {} if self.simulation is None else self.simulation.faults
 
     def play(self, solver: WorkerProcess | None, report_progress: Callable[[str], None]) -> bool:
@@ -306,7 +306,7 @@ class _Run:
         flags.out.mkdir(parents=True, exist_ok=True)
         if flags.resume:
             self._resume(flags.out)
-        # From here on the folder is marked, however this process ends.
+        # This marks the folder as incomplete, even if the process is killed later.
         self.write_result(complete=False)
         mode = "a" if flags.resume else "w"
         with (flags.out / RECORD).open(mode, encoding="utf-8") as file, _stoppable(self):
@@ -314,7 +314,7 @@ class _Run:
         return self.stop
 
     def _run_steps(self, file: IO[str] | None, report_progress: Callable[[str], None]) -> None:
-        assert self.simulation is not None  # noqa: S101  play has just made it
+        assert self.simulation is not None  # noqa: S101  `play` has set it
         next_checkpoint = self.num_events + self.flags.checkpoint
         while not self.stop and (events := self.simulation.step()) is not None:
             text = lines(events)
@@ -342,11 +342,11 @@ class _Run:
         done = self.measuring.num_finished
         return f"{at}: {done} of {len(self.given.trace.arrivals)} jobs done"
 
-    # --- standing still --------------------------------------------------------------------------
+    # --- checkpoints -----------------------------------------------------------------------------
 
     @property
     def _belongs_to(self) -> dict[str, Any]:
-        """Return the identity of the replay that a checkpoint belongs to."""
+        """The identity of the replay: a checkpoint with another identity is refused."""
         flags = self.flags
         return {
             "optsched": __version__,
@@ -375,20 +375,20 @@ class _Run:
             kept = json.loads(path.read_text(encoding="utf-8"))
             of, size, state = dict(kept["of"]), int(kept["record_bytes"]), dict(kept["state"])
         except FileNotFoundError as e:
-            raise click.ClickException(f"{path}: there is no checkpoint to go on from") from e
+            raise click.ClickException(f"{path}: there is no checkpoint to resume from") from e
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
-            raise click.ClickException(f"{path}: is no checkpoint: {why_unreadable(e)}") from e
+            raise click.ClickException(f"{path}: is not a checkpoint: {why_unreadable(e)}") from e
         differs = [name for name, value in self._belongs_to.items() if of.get(name) != value]
         if differs:
             told = ", ".join(differs)
-            raise click.ClickException(f"{path}: is of another replay: {told} differs")
+            raise click.ClickException(f"{path}: belongs to another replay: {told} differs")
         if state.get("version") != VERSION:
-            raise click.ClickException(f"{path}: is of another version of optsched: play it again")
+            raise click.ClickException(f"{path}: is from another version: replay without --resume")
         self._reread(out / RECORD, size)
         self.simulation.restore(state)
 
     def _reread(self, record: Path, size: int) -> None:
-        """Replay the recorded events into the metrics, and drop those after the checkpoint."""
+        """Add the recorded events to the metrics, and drop the events after the checkpoint."""
         with record.open("r+b") as file:
             data = file.read(size)
             if len(data) < size:
@@ -408,12 +408,13 @@ class _Run:
     # --- results ---------------------------------------------------------------------------------
 
     def truncate_partial_event(self) -> str:
-        """Cut off a partial event after a full disk; return what the file contains now.
+        """Cut off a partial event after a full disk; return a phrase about the kept events.
 
-        `result.json` is marked incomplete already; it names these events where it can.
+        `result.json` is already marked incomplete; it is rewritten with the number of kept events
+        if the disk permits.
         """
         if self.flags.out is None:
-            return "nothing is kept"
+            return "no events are kept"
         self.tally = Tally()
         with suppress(OSError):
             text = truncate_to_last_line(self.flags.out / RECORD)
@@ -449,7 +450,7 @@ class _Run:
 
 @contextmanager
 def _stoppable(run: _Run) -> Iterator[None]:
-    """Delay signals to the end of the current session."""
+    """Make SIGINT and SIGTERM set `run.stop`, which ends the replay after the current step."""
 
     def stop(*_: object) -> None:
         run.stop = True

@@ -1,1 +1,1 @@
-"""Commands that run the processes of a cluster: scheduler, controllers and admission webhook."""
+"""Commands that run the services of a cluster: scheduler, controllers and admission webhook."""

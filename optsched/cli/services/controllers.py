@@ -1,7 +1,7 @@
 """`optsched controllers`: the controllers of queues, jobs, JobFlows and PodGroups.
 
-Volcano's flags of `vc-controller-manager` are understood as they stand in its manifests. Those
-that have no meaning here are accepted, with one warning for all of them.
+The command accepts the flags of Volcano's `vc-controller-manager` in the form of Volcano's
+manifests. Flags without a meaning in optsched are ignored; one warning lists all of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from optsched.kube.controllers.process import Settings
 
 CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
-"""Where Volcano's chart puts the arguments of its controllers."""
+"""The ConfigMap in which Volcano's chart puts the arguments of its controllers."""
 
 LOCK_NAME: Final = "vc-controller-manager"
 
@@ -81,7 +81,7 @@ GRAMMAR: Final = Grammar(
     "--controllers",
     "words",
     default="*",
-    help="Names with commas between: * for all, -NAME for all but that one.",
+    help="Comma-separated names: * for all controllers, -NAME to exclude one.",
 )
 @click.option(
     "--scheduler-name",
@@ -89,31 +89,34 @@ GRAMMAR: Final = Grammar(
     type=SchedulerName(),
     multiple=True,
     default=SCHEDULER_NAMES,
-    help="Pods with this schedulerName get PodGroups; may be given again.",
+    help="Create PodGroups for pods with this schedulerName; may be repeated.",
 )
 @click.option(
-    "--default-queue", type=ObjectName(), default=DEFAULT_QUEUE, help="For pods without any queue."
+    "--default-queue",
+    type=ObjectName(),
+    default=DEFAULT_QUEUE,
+    help="Queue if a pod names none.",
 )
 @click.option(
     "--config-map",
     default="/".join(CONFIG),
-    help="NAMESPACE/NAME of the ConfigMap that says how HyperNodes are found.",
+    help="NAMESPACE/NAME of the ConfigMap that configures the discovery of HyperNodes.",
 )
 @click.option(
     "--inherit-owner-annotations/--no-inherit-owner-annotations",
     default=True,
-    help="PodGroups have the annotations of the owners of their pods, and their minimum.",
+    help="PodGroups inherit annotations and minimum from the owners of their pods.",
 )
 @click.option(
     "--evictions-are-retries/--no-evictions-are-retries",
     default=False,
-    help="Restarts of jobs after evictions count towards maxRetry, as in Volcano.",
+    help="Count restarts of jobs after evictions towards maxRetry, as in Volcano.",
 )
 @ssh_option
 @listen_options(":8081")
-@election_options("Let one of several work.", LOCK_NAME)
+@election_options("Only the elected leader of several replicas works.", LOCK_NAME)
 @logging_options
-def controllers(**given: Any) -> None:  # noqa: ANN401  click decides
+def controllers(**given: Any) -> None:  # noqa: ANN401  click checks them
     """Run the controllers of queues, jobs and PodGroups."""
     settings = _settings(given)
     with service_errors():

@@ -1,7 +1,8 @@
 """`optsched scheduler`: the scheduler of a live cluster.
 
-Volcano's flags are understood as they stand in its manifests, `--leader-elect=false` and the like
-included. Those that have no meaning here are accepted, with one warning for all of them.
+The command accepts the flags of Volcano's scheduler in the form of Volcano's manifests, such as
+`--leader-elect=false`. Flags without a meaning in optsched are ignored; one warning lists all of
+them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 DEFAULT_MODEL: Final = "volcano-default"
 
 SWITCHES: Final = frozenset({"leader-elect", "enable-healthz", METRICS_AUTH})
-"""Flags that are on or off; Go writes the latter as `--flag=false`."""
+"""Boolean flags; Go writes false as `--flag=false`."""
 
 IGNORED_SWITCHES: Final = KLOG_SWITCHES | {
     "cache-dumper",
@@ -72,7 +73,7 @@ IGNORED: Final = KLOG_FLAGS | {
     "tls-cert-file",
     "tls-private-key-file",
 }
-"""Volcano's flags without a meaning here; each takes a value."""
+"""Volcano's flags with a value that have no meaning in optsched."""
 
 GRAMMAR: Final = Grammar(SWITCHES, IGNORED_SWITCHES, IGNORED)
 
@@ -94,7 +95,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def state_folder() -> Path:
-    """Return this user's folder for dumps (XDG Base Directory Specification)."""
+    """Return the user's default folder for dumps (XDG Base Directory Specification)."""
     home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(home).expanduser() / "optsched" / "dumps"
 
@@ -106,7 +107,7 @@ def state_folder() -> Path:
     type=SchedulerName(),
     multiple=True,
     default=SCHEDULER_NAMES,
-    help="Pods with this schedulerName are ours; may be given again.",
+    help="Schedule pods with this schedulerName; may be repeated.",
 )
 @click.option(
     "--config",
@@ -114,23 +115,26 @@ def state_folder() -> Path:
     "config",
     type=ModelSource(),
     default=DEFAULT_MODEL,
-    help="A model that comes along, or a file, in Volcano's format or ours, read when it changes.",
+    help="A shipped model, or a file in Volcano's or optsched's format; reloaded when it changes.",
 )
 @solver_option
 @click.option(
     "--schedule-period",
     type=Duration(),
     show_default="the policy's",
-    help="From one session to the next.",
+    help="Time between two sessions.",
 )
 @click.option(
-    "--default-queue", type=ObjectName(), default=DEFAULT_QUEUE, help="For pods without any queue."
+    "--default-queue",
+    type=ObjectName(),
+    default=DEFAULT_QUEUE,
+    help="Queue if a pod names none.",
 )
 @click.option(
     "--loners",
     type=click.Choice([each.value for each in BarePodRules]),
     default=BarePodRules.PLACE.value,
-    help="Pods that name no PodGroup: place each, or wait for the one that controllers make.",
+    help="Bare pods: place each one alone, or wait until controllers create a PodGroup.",
 )
 @click.option(
     "--tenant-priority-class",
@@ -138,7 +142,7 @@ def state_folder() -> Path:
     type=ObjectName(),
     multiple=True,
     metavar="NAME",
-    help="A PriorityClass by which a PodGroup counts above its pods; may be given again.",
+    help="PriorityClass that may lift a PodGroup above its pods' priority; may be repeated.",
 )
 @click.option(
     "--device-scheduler",
@@ -146,10 +150,10 @@ def state_folder() -> Path:
     type=SchedulerName(),
     multiple=True,
     metavar="NAME",
-    help="Another scheduler that gives devices: annotations of its pods count.",
+    help="Another scheduler that allocates devices: count the annotations of its pods.",
 )
 @click.option(
-    "--node-selector", "selectors", multiple=True, help="LABEL:VALUE; use such nodes only."
+    "--node-selector", "selectors", multiple=True, help="LABEL:VALUE of the nodes to use."
 )
 @click.option(
     "--sharding-mode",
@@ -157,7 +161,7 @@ def state_folder() -> Path:
     "sharding_mode",
     type=click.Choice([mode.value for mode in ShardMode]),
     default=ShardMode.NONE.value,
-    help="hard: use the nodes of our NodeShard alone; soft: use them first.",
+    help="hard: use only the nodes of the NodeShard; soft: prefer these nodes.",
 )
 @click.option(
     "--sharding-name",
@@ -165,24 +169,25 @@ def state_folder() -> Path:
     "sharding_name",
     type=ObjectName(),
     default=DEFAULT_SCHEDULER_NAME,
-    help="The name of our NodeShard.",
+    help="Name of this scheduler's NodeShard.",
 )
 @click.option(
     "--scheduled-events",
     type=click.Choice(["pods", "gangs"]),
     default="pods",
-    help="Events of binds: one on each pod, or one on the PodGroup for pods bound together.",
+    help="Events about binds: one for each pod, or one for a PodGroup's pods bound together.",
 )
 @click.option(
     "--eviction-max-grace-period",
     "max_grace_ms",
     type=Duration(),
     default="10m",
-    help="The longest that an evicted pod may take to end.",
+    help="Longest grace period of an evicted pod.",
 )
 @listen_options(":8080")
 @election_options(
-    "Let one of several schedule.", "the scheduler's name, `volcano` if it has several"
+    "Only the elected leader of several replicas schedules.",
+    "the scheduler's name, `volcano` if it has several",
 )
 @click.option(
     "--dump-dir",
@@ -191,7 +196,7 @@ def state_folder() -> Path:
     type=OutputPath(path_type=Path, file_okay=False),
     default=state_folder,
     show_default="~/.local/state/optsched/dumps",
-    help="For snapshots: on SIGUSR2, and whenever a plan breaks a rule.",
+    help="Folder for snapshots, written on SIGUSR2 and when a plan violates a rule.",
 )
 @click.option(
     "--plugins-dir",
@@ -199,7 +204,7 @@ def state_folder() -> Path:
     help="Python files in this folder are plugins that the configuration may name.",
 )
 @logging_options
-def scheduler(**given: Any) -> None:  # noqa: ANN401  click decides
+def scheduler(**given: Any) -> None:  # noqa: ANN401  click checks them
     """Run the scheduler for the pods that name it, next to kube-scheduler."""
     collect_while_serving()
     with service_errors():
@@ -235,7 +240,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         dump_dir=given["dump_dir"],
         node_labels=tuple(_label(p) for s in given["selectors"] for p in s.split(",") if p),
         reports_gangs=given["scheduled_events"] == "gangs",
-        # Rounded up: a grace period of 0 would end pods without a signal.
+        # Rounded up: a grace period of 0 would kill pods without SIGTERM.
         max_grace_s=-(-given["max_grace_ms"] // 1000),
     )
 

@@ -1,4 +1,4 @@
-"""Options of all cluster processes: Go-style flags, log output, exit codes of a failed start."""
+"""Options of all services: Go-style flags, log output, exit codes of a failed start."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def service_errors() -> Iterator[None]:
-    """End with 2 for a policy or certificate with mistakes, with 1 without cluster or address."""
-    # Kubernetes' client takes half a second to load; other commands and --help do without.
+    """Exit with 2 for an invalid policy or certificate, with 1 if a cluster or address fails."""
+    # The Kubernetes client takes half a second to import, which other commands must not pay.
     from optsched.kube.client.client import ConfigError
     from optsched.kube.serving.certificate_sources import CertificateError
 
@@ -47,7 +47,7 @@ def service_errors() -> Iterator[None]:
 
 
 DEBUG_VERBOSITY: Final = 4
-"""From this number on klog's users see every step."""
+"""The verbosity from which klog's users expect debug messages."""
 
 TEXT: Final = "text"
 JSON: Final = "json"
@@ -65,14 +65,14 @@ def logging_options(run: Callable[..., None]) -> Callable[..., None]:
             "--v",
             "verbosity",
             default=0,
-            help=f"{DEBUG_VERBOSITY} and more: every decision, review and write.",
+            help=f"Verbosity; from {DEBUG_VERBOSITY} on: log every decision, review and write.",
         ),
         click.option(
             "--log-format",
             type=click.Choice([TEXT, JSON]),
             default=TEXT,
             show_default=True,
-            help="Lines for people, or a JSON object a line.",
+            help="Format of the log: plain lines, or one JSON object for each line.",
         ),
     )
 
@@ -80,27 +80,30 @@ def logging_options(run: Callable[..., None]) -> Callable[..., None]:
     def start(ctx: click.Context, /, verbosity: int, log_format: str, **given: object) -> None:
         set_up_logging(verbosity, log_format)
         if ignored := ctx.meta.get("ignored"):
-            log.warning("without a meaning here: %s", ", ".join(ignored))
+            log.warning("ignored arguments: %s", ", ".join(ignored))
         run(**given)
 
     return _apply_options(options, click.pass_context(start))
 
 
 class PlainFormatter(logging.Formatter):
-    """Write each message as one line, control characters escaped; tracebacks keep their lines."""
+    """A formatter that writes each message as one line with control characters escaped.
+
+    Tracebacks keep their line breaks.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
         record.message = printable(record.message)
         return super().formatMessage(record)
 
-    def formatException(self, ei: Any) -> str:  # noqa: ANN401  logging's name
+    def formatException(self, ei: Any) -> str:  # noqa: ANN401  as in logging
         """See `logging.Formatter`."""
         return printable(super().formatException(ei), keep="\n")
 
 
 def set_up_logging(verbosity: int, log_format: str = TEXT) -> None:
-    """Log to stderr, in UTC."""
+    """Log to the standard error, with times in UTC."""
     log = logging.getLogger("optsched")
     handler = logging.StreamHandler(sys.stderr)
     lines = PlainFormatter("%(asctime)s %(levelname)s %(message)s", _TIME)
@@ -109,16 +112,19 @@ def set_up_logging(verbosity: int, log_format: str = TEXT) -> None:
     handler.setFormatter(formatter)
     log.addHandler(handler)
     if logging.lastResort is not None:
-        # Libraries, among them asyncio on exceptions that no code has caught.
+        # Other libraries log through it, such as asyncio about uncaught exceptions.
         logging.lastResort.setFormatter(formatter)
     log.setLevel(logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO)
 
 
 class _JsonLines(logging.Formatter):
-    """`time`, `level`, `logger` and `message`; `error` is the traceback, where there is one."""
+    """A formatter with a JSON object for each record: time, level, logger, message, error.
+
+    `error` is the traceback; it is present only for a record with an exception.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return the JSON text of a record."""
         line = {
             "time": self.formatTime(record, _TIME),
             "level": record.levelname,
@@ -132,11 +138,11 @@ class _JsonLines(logging.Formatter):
 
 HEALTHZ: Final = ":11251"
 METRICS: Final = ":8444"
-"""Where metrics are served over TLS."""
+"""Default address of metrics over TLS."""
 
 METRICS_AUTH: Final = "metrics-auth"
 SHELL_LEFTOVER: Final = "2>&1"
-"""Occurs among the arguments in Volcano's manifests, where no shell reads it."""
+"""An argument in Volcano's manifests, which no shell interprets."""
 
 KLOG_SWITCHES: Final = frozenset({"alsologtostderr", "logtostderr"})
 KLOG_FLAGS: Final = frozenset(
@@ -149,7 +155,7 @@ KLOG_FLAGS: Final = frozenset(
         "vmodule",
     }
 )
-"""Flags of klog and of Go's client, which components of Volcano take."""
+"""Flags of klog and of the Go client, which Volcano's components accept."""
 
 _FILE: Final = WatchedFile()
 
@@ -158,14 +164,14 @@ log = logging.getLogger("optsched")
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """How a command reads Go-style flags.
+    """The Go-style flags of a command.
 
     Attributes
     ----------
     switches
         Boolean flags; Go writes false as `--flag=false`.
     ignored_switches, ignored
-        Those without a meaning here; each of the latter takes a value.
+        Flags without a meaning in optsched: boolean flags, and flags with a value.
 
     """
 
@@ -222,7 +228,7 @@ class GoCommand(PlainCommand):
 
 
 def service_command(grammar: Grammar) -> Callable[[Callable[..., None]], click.Command]:
-    """Return what makes a function a command with Go-style flags and `--kubeconfig`."""
+    """Return a decorator that makes a function a command with Go-style flags and `--kubeconfig`."""
     kind: type[GoCommand] = type("GoCommand", (GoCommand,), {"grammar": grammar})
     command = click.command(cls=kind, context_settings={"show_default": True})
     version = click.version_option(__version__, prog_name="optsched")
@@ -230,7 +236,7 @@ def service_command(grammar: Grammar) -> Callable[[Callable[..., None]], click.C
         "--kubeconfig",
         default="",
         show_default="KUBECONFIG, else the pod's service account",
-        help="How to reach the cluster.",
+        help="Path of the kubeconfig.",
     )
     return lambda run: command(version(kubeconfig(run)))
 
@@ -238,7 +244,7 @@ def service_command(grammar: Grammar) -> Callable[[Callable[..., None]], click.C
 ssh_option: Final = click.option(
     "--ssh/--no-ssh",
     default=True,
-    help="Jobs may use the plugin ssh, for which controllers read and write Secrets.",
+    help="Allow the job plugin ssh, for which controllers read and write Secrets.",
 )
 
 
@@ -258,36 +264,39 @@ class Duration(click.ParamType[int]):
         except DurationError as e:
             self.fail(str(e), param, ctx)
         if milliseconds <= 0:
-            self.fail(f"{value}: has to be longer than nothing", param, ctx)
+            self.fail(f"{value}: has to be longer than zero", param, ctx)
         return milliseconds
 
 
 def listen_options(default: str) -> Callable[[F], F]:
-    """Add the flags for health and metrics; `addresses` and `secure_metrics` read them."""
+    """Add the flags for health and metrics, which `addresses` and `secure_metrics` read."""
     options = (
-        click.option("--listen-address", default=default, help="/metrics, /healthz and /readyz."),
-        click.option("--healthz-address", default="", help=f"The same again, such as {HEALTHZ}."),
-        click.option("--enable-healthz/--no-enable-healthz", help=f"Listen on {HEALTHZ}, too."),
+        click.option("--listen-address", default=default, help="Address of metrics and health."),
+        click.option("--healthz-address", default="", help=f"Second address, such as {HEALTHZ}."),
+        click.option("--enable-healthz/--no-enable-healthz", help=f"Also listen on {HEALTHZ}."),
         click.option(
             "--metrics-tls-cert-file",
             type=_FILE,
-            help="Serve /metrics over TLS, with this certificate, and nowhere else.",
+            help="Serve /metrics only over TLS, with this certificate.",
         ),
-        click.option("--metrics-tls-private-key-file", type=_FILE, help="The key of it."),
+        click.option("--metrics-tls-private-key-file", type=_FILE, help="Its private key."),
         click.option(
-            "--metrics-address", default="", show_default=METRICS, help="Where that is served."
+            "--metrics-address", default="", show_default=METRICS, help="Address of this endpoint."
         ),
         click.option(
             "--metrics-auth/--no-metrics-auth",
             default=False,
-            help="Who reads /metrics sends a token, and has the right to get /metrics.",
+            help="Require a token of a user that may get /metrics.",
         ),
     )
     return lambda command: _apply_options(options, command)
 
 
 def election_options(what: str, lock_name: str) -> Callable[[F], F]:
-    """Add the flags of leader election; `election` reads them."""
+    """Add the flags of leader election, which `election` reads.
+
+    what: help of `--leader-elect`. lock_name: default of `--lock-name` in the help.
+    """
     options = (
         click.option("--leader-elect/--no-leader-elect", default=True, help=what),
         click.option(
@@ -297,7 +306,7 @@ def election_options(what: str, lock_name: str) -> Callable[[F], F]:
             "lock_namespace",
             type=ObjectName(),
             default="volcano-system",
-            help="Where the lease is.",
+            help="Namespace of the lease.",
         ),
         click.option(
             "--lock-name",
@@ -305,7 +314,7 @@ def election_options(what: str, lock_name: str) -> Callable[[F], F]:
             "lock_name",
             default="",
             show_default=lock_name,
-            help="The name of the lease.",
+            help="Name of the lease.",
         ),
         click.option("--leader-elect-lease-duration", type=Duration(), default="15s"),
         click.option("--leader-elect-renew-deadline", type=Duration(), default="10s"),
@@ -321,7 +330,10 @@ def _apply_options(options: tuple[Callable[[F], F], ...], command: F) -> F:
 
 
 def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
-    """Return the leader election settings. lock_name: the default name of the lease."""
+    """Return the settings of leader election; None if it is disabled.
+
+    lock_name: the default name of the lease.
+    """
     from optsched.kube.runtime.leader_election import Election, LeaseTimes
 
     if not given["leader_elect"]:
@@ -340,7 +352,7 @@ def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
 
 
 def addresses(given: Mapping[str, Any]) -> Iterator[Address]:
-    """Return the addresses of health and metrics."""
+    """Yield the addresses of health and metrics."""
     healthz = given["healthz_address"] or (HEALTHZ if given["enable_healthz"] else "")
     yield from (_address(text) for text in (given["listen_address"], healthz) if text)
 
@@ -364,7 +376,7 @@ def secure_metrics(given: Mapping[str, Any]) -> SecureMetrics | None:
         if given["metrics_auth"]:
             raise click.UsageError(
                 "--metrics-auth needs --metrics-tls-cert-file and --metrics-tls-private-key-file: "
-                "tokens travel over TLS alone"
+                "tokens are accepted only over TLS"
             )
         if given["metrics_address"]:
             raise click.UsageError(
@@ -374,7 +386,7 @@ def secure_metrics(given: Mapping[str, Any]) -> SecureMetrics | None:
         return None
     if certificate is None or key is None:
         raise click.UsageError(
-            "--metrics-tls-cert-file and --metrics-tls-private-key-file come together"
+            "--metrics-tls-cert-file and --metrics-tls-private-key-file are needed together"
         )
     place = _address(given["metrics_address"] or METRICS)
     return SecureMetrics(place, CertificateFiles(certificate, key), given["metrics_auth"])

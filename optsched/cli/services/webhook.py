@@ -1,7 +1,7 @@
 """`optsched webhook`: the admission webhook, which validates and defaults objects.
 
-Volcano's flags of `vc-webhook-manager` are understood as they stand in its manifests. Those that
-have no meaning here are accepted, with one warning for all of them.
+The command accepts the flags of Volcano's `vc-webhook-manager` in the form of Volcano's manifests.
+Flags without a meaning in optsched are ignored; one warning lists all of them.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from optsched.kube.webhook.process import Settings
 
 GATING: Final = "SchedulingGatesQueueAdmission"
-"""Volcano's feature; others have no meaning here."""
+"""The only feature gate of Volcano that has a meaning in optsched."""
 
 UNGUARDED: Final = ("/queues/mutate", "/queues/validate", "/hypernodes/validate")
-"""Paths that do not keep tenants apart."""
+"""Paths that do not enforce the tenants' access to queues."""
 
 CONTROLLERS: Final = ("volcano-controllers", "optsched-controllers")
-"""Service accounts that make jobs and PodGroups for others."""
+"""Service accounts that create jobs and PodGroups on behalf of users."""
 
 GRAMMAR: Final = Grammar(
     switches=frozenset(
@@ -78,15 +78,15 @@ _FILE: Final = WatchedFile()
 
 @service_command(GRAMMAR)
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8443, help="Where API servers ask, over TLS."
+    "--port", type=click.IntRange(0, 65535), default=8443, help="Port for API servers, over TLS."
 )
-@click.option("--bind-address", default="", show_default="all", help="At which address.")
+@click.option("--bind-address", default="", show_default="all", help="Address to listen on.")
 @click.option(
     "--enabled-admission",
     "paths",
     default="",
     show_default="all",
-    help="Paths with commas between.",
+    help="Comma-separated admission paths.",
 )
 @click.option(
     "--scheduler-name",
@@ -94,63 +94,63 @@ _FILE: Final = WatchedFile()
     type=SchedulerName(),
     multiple=True,
     default=SCHEDULER_NAMES,
-    help="Pods with this schedulerName are ours; may be given again. Jobs get the first.",
+    help="Review pods with this schedulerName; may be repeated. The first is the jobs' default.",
 )
 @click.option(
     "--webhook-namespace",
     type=ObjectName(),
     default="volcano-system",
-    help="Of the Service and the Secret.",
+    help="Namespace of the Service and the Secret.",
 )
 @click.option(
     "--webhook-service-name",
     "service_name",
     type=ObjectName(),
     default="volcano-admission-service",
-    help="The Service in front, after which the webhook configurations are named.",
+    help="Service of the webhook; the webhook configurations have names that contain it.",
 )
 @click.option(
     "--webhook-url",
     "url",
     type=WebhookAddress(),
     default="",
-    help="Where it is reached without a Service.",
+    help="Address at which API servers call the webhook, instead of the Service.",
 )
 @click.option(
     "--secret-name",
     type=ObjectName(),
     default="volcano-admission-secret",
-    help="Where its own certificates are kept, for all replicas.",
+    help="Secret with the generated certificates, which all replicas share.",
 )
-@click.option("--tls-cert-file", type=_FILE, help="A certificate that somebody else renews.")
-@click.option("--tls-private-key-file", type=_FILE, help="The key of that certificate.")
-@click.option("--ca-cert-file", type=_FILE, help="Whom API servers should trust then.")
+@click.option("--tls-cert-file", type=_FILE, help="Externally managed certificate.")
+@click.option("--tls-private-key-file", type=_FILE, help="Private key of that certificate.")
+@click.option("--ca-cert-file", type=_FILE, help="CA of that certificate.")
 @click.option(
-    "--admission-conf", "conf", type=_FILE, help="Resource groups: where pods run; followed."
+    "--admission-conf", "conf", type=_FILE, help="Resource groups of pods; reloaded on change."
 )
 @click.option(
     "--feature-gates",
     "features",
     default="",
-    help=f"{GATING}=true: pods that ask for it are held back until their queue has room.",
+    help=f"{GATING}=true: gate pods that request it until their queue has capacity.",
 )
 @click.option(
     "--max-queue-depth",
     type=click.IntRange(min=1),
     default=5,
-    help="Levels of queues below the root.",
+    help="Most levels of queues below the root.",
 )
 @click.option(
     "--enable-root-queue-protection/--no-enable-root-queue-protection",
     "protects_root",
     default=True,
-    help="Nobody changes what the root queue has.",
+    help="Reject changes of the root queue's capability, deserved and guarantee.",
 )
 @click.option(
     "--enable-queue-allocated-pods-check/--no-enable-queue-allocated-pods-check",
     "checks_allocated",
     default=False,
-    help="Queues whose pods hold something are not deleted.",
+    help="Reject the deletion of queues whose pods hold resources.",
 )
 @click.option(
     "--trusted-user",
@@ -158,13 +158,13 @@ _FILE: Final = WatchedFile()
     type=UserName(),
     multiple=True,
     show_default="our controllers and Volcano's",
-    help="Acts for others, by the record of who submitted; may be given again.",
+    help="User that may act for the recorded submitters of objects; may be repeated.",
 )
 @click.option(
     "--queue-rbac/--no-queue-rbac",
     "checks_use",
     default=False,
-    help="Users need the right `use` of a queue, unless its lists name them.",
+    help="Require the verb `use` on a queue, unless its access lists name the user.",
 )
 @ssh_option
 @click.option(
@@ -173,7 +173,7 @@ _FILE: Final = WatchedFile()
     type=AnnotationKey(),
     multiple=True,
     metavar="KEY",
-    help="A guarded annotation, such as volcano.sh/preemptable, that every user may write.",
+    help="Guarded annotation, such as volcano.sh/preemptable, that every user may write.",
 )
 @click.option(
     "--tenant-priority-class",
@@ -182,7 +182,7 @@ _FILE: Final = WatchedFile()
     multiple=True,
     metavar="NAME",
     show_default="all but system-*",
-    help="A PriorityClass that every user may name; it lifts PodGroups above their pods.",
+    help="PriorityClass that every user may name; it lifts PodGroups above their pods.",
 )
 @click.option(
     "--device-scheduler",
@@ -190,18 +190,18 @@ _FILE: Final = WatchedFile()
     type=SchedulerName(),
     multiple=True,
     metavar="NAME",
-    help="Another scheduler that gives devices: annotations of its pods are guarded.",
+    help="Another scheduler that allocates devices: guard the annotations of its pods.",
 )
 @click.option(
     "--graceful-shutdown-time",
     "grace_ms",
     type=Duration(),
     default="5s",
-    help="It still answers for so long once it has been told to stop.",
+    help="Time for which the webhook still responds after a stop signal.",
 )
 @listen_options(":8080")
 @logging_options
-def webhook(**given: Any) -> None:  # noqa: ANN401  click decides
+def webhook(**given: Any) -> None:  # noqa: ANN401  click checks them
     """Run the admission webhook, which reviews objects before they are stored."""
     settings = _settings({**given, "gates": _gates(given["features"])})
     with service_errors():
@@ -248,7 +248,7 @@ def _gates(features: str) -> bool:
     values = {name.strip(): value.strip().lower() for name, _, value in pairs}
     others = sorted(values.keys() - {GATING})
     if others:
-        logging.getLogger("optsched").warning("without a meaning here: %s", ", ".join(others))
+        logging.getLogger("optsched").warning("ignored feature gates: %s", ", ".join(others))
     wanted = values.get(GATING, "false")
     if wanted not in ("true", "false"):
         raise click.BadParameter(
@@ -265,12 +265,13 @@ def _services(paths: str) -> Sequence[Service]:
     if unknown:
         known = ", ".join(SERVICE_OF)
         raise click.BadParameter(
-            f"there is no {', '.join(unknown)}; known are {known}", param_hint="--enabled-admission"
+            f"unknown: {', '.join(unknown)}; known are {known}",
+            param_hint="--enabled-admission",
         )
     missing = [path for path in SERVICE_OF if path not in wanted and path not in UNGUARDED]
     if missing:
         logging.getLogger("optsched").warning(
-            "access to queues can be got round, because --enabled-admission leaves out %s",
+            "users can bypass access control of queues: --enabled-admission leaves out %s",
             ", ".join(missing),
         )
     return tuple(SERVICE_OF[path] for path in dict.fromkeys(wanted))
@@ -298,7 +299,7 @@ def _rules(given: Mapping[str, Any]) -> Rules:
 
 
 def _config(path: Path | None) -> Path | None:
-    """Return the file of resource groups; it must be valid at start."""
+    """Return the file of resource groups; raise click.BadParameter if it is invalid."""
     from optsched.admission.resource_groups import GroupsError, read_resource_groups
 
     if path is None:
@@ -314,7 +315,7 @@ def _config(path: Path | None) -> Path | None:
 
 
 def _names(service: str, namespace: str, url: str) -> list[str]:
-    """Return the names of the webhook's certificate."""
+    """Return the DNS names for the webhook's certificate."""
     host = urlsplit(url).hostname
     names = [f"{service}.{namespace}.svc", f"{service}.{namespace}", service]
     return [host, *names] if host else names
@@ -328,11 +329,11 @@ def _files(given: Mapping[str, Any]) -> CertificateFiles | None:
         if given["ca_cert_file"] is not None:
             raise click.UsageError(
                 "--ca-cert-file needs --tls-cert-file and --tls-private-key-file: "
-                "without them the webhook makes its own certificates"
+                "without them the webhook generates its certificates"
             )
         return None
     if certificate is None or key is None:
-        raise click.UsageError("--tls-cert-file and --tls-private-key-file come together")
+        raise click.UsageError("--tls-cert-file and --tls-private-key-file are needed together")
     return CertificateFiles(certificate, key, given["ca_cert_file"])
 
 

@@ -1,1 +1,1 @@
-"""Commands that try the scheduler on this machine: a local control plane and a demo."""
+"""Commands for trying the scheduler on one machine: a local control plane and a demo."""

@@ -1,4 +1,4 @@
-"""`optsched demo`: the gang experiment on a real control plane, or an emulated one without it."""
+"""`optsched demo`: the gang experiment on a local control plane, or on an emulated cluster."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 JOBS = (1, 2, 5)
 _NOT_AS_EXPECTED: Final = (
-    "not as expected: with gangs every job finishes, without gangs several jobs hold each other up"
+    "not as expected: with gangs every job finishes, without gangs several jobs deadlock"
 )
 RUN_SECONDS = 3.0
 QUIET_SECONDS = 3.0
@@ -52,11 +52,11 @@ NUM_CPUS = sum(int(node["status"]["allocatable"]["cpu"]) for node in NODES)
 
 
 @click.command()
-@click.option("--emulated", is_flag=True, help="Play on the emulated cluster in any case.")
+@click.option("--emulated", is_flag=True, help="Always use the emulated cluster.")
 def demo(*, emulated: bool) -> None:
     """Run the gang experiment: 1, 2 and 5 jobs of 6 tasks on 4 nodes of 4 CPU.
 
-    Ends with 0 when all jobs with gangs finish and several without hold each other up, else with 1.
+    Ends with 0 when all jobs with gangs finish and several jobs without gangs deadlock, else 1.
     """
     console = PlainConsole()
     with _stage(console, emulated=emulated) as stage:
@@ -114,12 +114,12 @@ def _cell(last: Progress) -> str:
 
 
 def _as_expected(least: int, last: Progress) -> bool:
-    """Return whether all jobs finish with gangs, and several deadlock without."""
+    """Return whether a round ends as expected: only several jobs without gangs deadlock."""
     finished = len(last.finished_at) == len(last.jobs)
     return finished if least == TASKS or len(last.jobs) == 1 else last.is_stuck
 
 
-# --- where it is played --------------------------------------------------------------------------
+# --- clusters ------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def _stage(console: Console, *, emulated: bool) -> Iterator[Stage]:
         with console.status("looking for the control plane's binaries") as status:
             assets = require(lambda message: status.update(message))
     except AssetsError as e:
-        console.print(f"{e}\nplaying on the emulated cluster instead", style="yellow")
+        console.print(f"{e}\nusing the emulated cluster instead", style="yellow")
         yield _Emulated()
         return
     with tempfile.TemporaryDirectory(prefix="optsched-") as directory:
@@ -149,7 +149,7 @@ def _version(plane: ControlPlane) -> str:
 
 
 class _Real:
-    """A control plane with KWOK nodes and `optsched scheduler`."""
+    """A local control plane with KWOK nodes and `optsched scheduler`."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -201,7 +201,7 @@ class _Real:
 
 
 class _Emulated:
-    """The emulated cluster, in virtual time."""
+    """An emulated cluster in virtual time."""
 
     def __init__(self) -> None:
         policy = load_policy("volcano-default", lambda path: path.read_text())

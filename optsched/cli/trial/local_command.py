@@ -1,4 +1,4 @@
-"""`optsched local`: a Kubernetes control plane on this machine, for trying things out."""
+"""`optsched local`: a Kubernetes control plane on the local machine, for experiments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ directory_option = click.option(
     type=OutputPath(path_type=Path, file_okay=False),
     default=default_directory,
     show_default="local, in the cache folder",
-    help="Where the control plane keeps its objects, certificates and logs.",
+    help="Folder for the control plane's objects, certificates and logs.",
 )
 
 
@@ -55,7 +55,7 @@ def local() -> None:
     default=False,
     help="Run kube-scheduler as well.",
 )
-@click.option("--nodes", type=click.IntRange(min=0), default=0, help="How many nodes to make.")
+@click.option("--nodes", type=click.IntRange(min=0), default=0, help="Number of nodes to create.")
 @click.option("--cpu", type=Amount("cpu"), default="4", show_default=True, help="CPU of each node.")
 @click.option(
     "--memory",
@@ -66,7 +66,7 @@ def local() -> None:
 )
 @click.option("--gpu", type=click.IntRange(min=0), default=0, help="GPUs of each node.")
 def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, gpu: int) -> None:
-    """Start it, and leave it running until `optsched local down`."""
+    """Start the control plane, which runs until `optsched local down`."""
     with _reported_errors(), _progress() as report:
         assets = require(report)
         options = Options(
@@ -74,7 +74,7 @@ def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, g
         )
         plane = ControlPlane.start(directory, assets, options, on_progress=report)
         if nodes:
-            report(f"making {nodes} nodes")
+            report(f"creating {nodes} nodes")
             names = [f"node-{i:0{len(str(nodes))}}" for i in range(1, nodes + 1)]
             manifests = [node_manifest(name, cpu=cpu, memory=memory, gpu=gpu) for name in names]
             plane.kubectl.apply(manifest_list(manifests))
@@ -86,9 +86,9 @@ def up(directory: Path, *, scheduler: bool, nodes: int, cpu: str, memory: str, g
 
 @local.command()
 @directory_option
-@click.option("--wipe", "wiped", is_flag=True, help="Delete its objects and certificates too.")
+@click.option("--wipe", "wiped", is_flag=True, help="Also delete its objects and certificates.")
 def down(directory: Path, *, wiped: bool) -> None:
-    """Stop it; its objects remain for the next `up`."""
+    """Stop the control plane; its objects remain for the next `up`."""
     with _reported_errors():
         running = ControlPlane.attach(directory).pids
         if wiped:
@@ -100,9 +100,9 @@ def down(directory: Path, *, wiped: bool) -> None:
 
 @local.command()
 @directory_option
-@click.option("--raw", is_flag=True, help="Print the content, not the path.")
+@click.option("--raw", is_flag=True, help="Print the content instead of the path.")
 def kubeconfig(directory: Path, *, raw: bool) -> None:
-    """Print where its kubeconfig is."""
+    """Print the path of the control plane's kubeconfig."""
     with _reported_errors():
         path = ControlPlane.attach(directory).kubeconfig
     echo(path.read_text() if raw else str(path), nl=not raw)
@@ -111,7 +111,7 @@ def kubeconfig(directory: Path, *, raw: bool) -> None:
 @local.command()
 @directory_option
 def status(directory: Path) -> None:
-    """Show what runs; the exit code is 0 only if all of it is ready."""
+    """Show the processes of the control plane; exit with 0 only if it is ready."""
     with _reported_errors():
         plane = ControlPlane.attach(directory)
     pids = plane.pids
