@@ -570,7 +570,7 @@ class Withheld:
         return f"proportion keeps {told} idle, which gangs that wait could use: {why}"
 
     def explain(self, key: str, reason: Reason) -> Reason:
-        """Return the reason of a gang, with why it may not borrow added if it is withheld."""
+        """Return the reason of a gang; for a withheld gang, why it may not borrow is added."""
         why = self.reasons.get(key)
         if why is None:
             return reason

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 NO_LIMIT = 1 << 40
-"""The limit that stands for a node without a limit for a driver."""
+"""The limit of nodes that state none for a driver."""
 
 Volume: TypeAlias = "tuple[str, str]"
 """A driver, and the handle that identifies a volume."""
