@@ -1,9 +1,9 @@
 """Speed-up of a grid of replays from one worker to two, relative to a loop that only counts.
 
 `python -m bench.compare [--jobs 120] [--seeds 4] [--rounds 3]` replays two models with some seeds
-on a local Dask cluster of one worker and on one of two workers. A Python loop runs as often in one
-process and in two. The four measurements alternate and medians are compared, so a busy machine
-slows all of them. The records of both clusters must be equal, byte by byte.
+on local Dask clusters of one and of two workers. A Python loop runs as often in one process and in
+two. The four measurements alternate and medians are compared, so a busy machine slows all of them.
+The records of both clusters must be equal, byte by byte.
 
 Target: the speed-up of the grid is at least 0.85 of that of the loop.
 """

@@ -293,16 +293,20 @@ class Scenario:
 
 
 SCENARIOS = {
-    "shapes": Scenario("gangs of different shapes, 20 a node", different_shapes, 10_000, 3.0),
-    "fewer-shapes": Scenario("gangs of different shapes, 20 a node", different_shapes, 2500, 0.8),
-    "queues": Scenario("queues five deep, 4.6 pods a queue", deep_queues, 1000, 1.0),
-    "resources": Scenario("resource names and nodes, 8 pods a name", many_resources, 500, 1.5),
-    "priorities": Scenario("priority classes, a gang of each", many_priorities, 2000, 1.5),
-    "one-gang": Scenario("different pods in one gang, 5 a node", one_gang, 5000, 5.0),
-    "anti-affinity": Scenario(
-        "nodes, 1.34 pods a node with anti-affinity", anti_affinity, 2000, 1.0
+    "shapes": Scenario(
+        "gangs of different task classes, 20 per node", different_shapes, 10_000, 3.0
     ),
-    "urgent": Scenario("full nodes, an urgent gang for ten nodes", urgent, 1000, 2.0),
+    "fewer-shapes": Scenario(
+        "gangs of different task classes, 20 per node", different_shapes, 2500, 0.8
+    ),
+    "queues": Scenario("queues five deep, 4.6 pods per queue", deep_queues, 1000, 1.0),
+    "resources": Scenario("resource names and nodes, 8 pods per name", many_resources, 500, 1.5),
+    "priorities": Scenario("priority classes, one gang of each", many_priorities, 2000, 1.5),
+    "one-gang": Scenario("different pods in one gang, 5 per node", one_gang, 5000, 5.0),
+    "anti-affinity": Scenario(
+        "nodes, 1.34 pods with anti-affinity per node", anti_affinity, 2000, 1.0
+    ),
+    "urgent": Scenario("full nodes, one urgent gang per ten nodes", urgent, 1000, 2.0),
 }
 
 

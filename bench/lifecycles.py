@@ -221,7 +221,7 @@ class Cluster:
         del propagation, grace_s
         await asyncio.sleep(0)
         if uid not in ("", self.get(ref)["metadata"]["uid"]):
-            raise Conflict(409, "Conflict", f"{ref} is another one")
+            raise Conflict(409, "Conflict", f"{ref} has a different UID")
         self.drop(ref)
         return {"kind": "Status"}
 
@@ -237,7 +237,7 @@ class Cluster:
         ref = Ref(POD, namespace, name)
         pod = self.get(ref)
         if pod["metadata"]["uid"] != uid or pod["spec"].get("nodeName"):
-            raise Conflict(409, "Conflict", f"{ref} is another one, or bound")
+            raise Conflict(409, "Conflict", f"{ref} has a different UID or is bound")
         marks = {"metadata": {"annotations": dict(annotations or {})}}
         self.put(POD, merged(pod, {**marks, "spec": {"nodeName": node}}))
         self._starting.append(ref)
@@ -359,7 +359,9 @@ class Drive:
         for name in (*wanted, *stuck, f"low-{first}"):
             cluster.drop(Ref(JOB, "team", name))
         kinds = (POD, POD_GROUP)
-        await self._until(lambda: not any(cluster.objects[k] for k in kinds), "all is gone")
+        await self._until(
+            lambda: not any(cluster.objects[k] for k in kinds), "all objects are deleted"
+        )
 
     def _summary(self) -> str:
         """Return a text with the jobs that are not completed, and their pods."""

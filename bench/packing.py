@@ -1,7 +1,7 @@
 """Vector bin packing: how many optima of Vectorpack's instances are found and proved, by class.
 
 `python -m bench.packing [--every 10] [--seconds 120] [--out packing.csv]` packs the instances with
-a known optimum sequentially, each with 120 s of CPU time, that is 60 s on two cores. An existing
+a known optimum sequentially. Each has 120 s of CPU time, that is 60 s on two cores. An existing
 file is resumed. `--data FOLDER --family New --class class2` packs one class of another set, from a
 checkout of Vectorpack/experiments_vector_paper. Targets: 80 % found and 65 % proved of Panigrahy's
 instances, 80 % found of the triplets of up to 120 items.

@@ -1,7 +1,7 @@
 """Time and memory of the replay of a long trace.
 
 `python -m bench.simulate [--jobs 100000] [--period 360]` replays gangs with Gavel's sizes and
-durations on 1 000 nodes of 8 GPUs, at a load of 0.9, with the greedy model in one process. The
+durations on 1 000 nodes of 8 GPUs at a load of 0.9. The greedy model decides, in one process. The
 record is checked: every gang finishes after its duration, and no GPU is allocated twice.
 
 Targets: 170 jobs per second; 100 000 jobs in 10 minutes and 2 GB. The seed is 0. A session runs

@@ -333,11 +333,13 @@ class Charging:
 def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
     """Return the charges between the first and the last snapshot of a cluster.
 
-    A pod holds its requests from its binding, or from the first snapshot if it was bound before,
-    until the first snapshot in which it has left its node. A gang that had its minimum and waits
-    below it in the next snapshot was evicted; if a node of a lost pod was not ready, it has failed.
-    The lost work is that since the pods started or last saved their work
-    (`optsched.io/checkpointed-at`). More frequent snapshots make the charges more accurate.
+    A pod holds its requests from its binding until the first snapshot in which it has left its
+    node. For a pod bound before the first snapshot, charging begins with that snapshot.
+
+    A gang that had its minimum and waits below it in the next snapshot was evicted, or has failed
+    if a node of a lost pod was not ready. The work that its lost pods have done since they started
+    or last saved their work (`optsched.io/checkpointed-at`) is lost. More frequent snapshots make
+    the charges more accurate.
     """
     first_ms = snapshots[0].taken_ms if snapshots else 0
     watched: dict[str, _Watched] = {}

@@ -67,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("lists", nargs="+", type=Path, metavar="POD_LIST", help="CSV of openb pods")
     parser.add_argument("--nodes", type=Path, help="CSV of nodes; by default next to each pod list")
     parser.add_argument("--seed", type=int, default=42, help="seed of the arrivals")
-    parser.add_argument("--runs", type=int, default=1, help="searches, whose median is printed")
+    parser.add_argument(
+        "--runs", type=int, default=1, help="number of searches; the median is printed"
+    )
     parser.add_argument("--seconds", type=float, default=120, help="CPU time of each search")
     said = parser.parse_args(arguments)
     given_arguments = Arguments(

@@ -1,4 +1,4 @@
-"""Check a plan pod by pod and GPU by GPU, without code of the planners."""
+"""Check a plan pod by pod and GPU by GPU; this module shares no code with the planners."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Pla
 def find_unplaced_that_fit(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> list[str]:
-    """Return a message for each class that has an unplaced pod that fits, about its first one."""
+    """Return a message per class with an unplaced pod that fits, naming the first such pod."""
     requests, machines = workload.requests, workload.machines
     cpu_m, memory_mib, free = (
         machines.cpu_m.copy(),

@@ -329,7 +329,7 @@ class _Cluster:
         """Place a batch of pods, given with their classes; yield the placement of each placed pod.
 
         Pods with a slot of their class come first, then pods with several GPUs, then the others in
-        order of arrival. Sorting the others by type would drain only CPU or only GPUs of nodes.
+        order of arrival. Placing the others by type would drain only CPU or only GPUs of nodes.
         """
         others = []
         for pod, kind in batch.items():

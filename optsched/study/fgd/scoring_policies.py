@@ -254,8 +254,8 @@ class Fgd:
     """Prefer the least growth of F: ⌊100·sigmoid((F − F′)/1000)⌋.
 
     The score of a GPU share is the maximum over the GPUs of the node. Scores are cached by state.
-    Two states are equal if their idle CPU is, their idle GPU amounts are in any order, and the same
-    classes may use their models; memory is ignored.
+    Equal states have the same idle CPU, the same idle GPU amounts in any order, and models that the
+    same classes may use; memory is ignored.
     """
 
     def __init__(self, workload: Workload) -> None:

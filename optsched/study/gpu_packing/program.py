@@ -2,9 +2,9 @@
 
 Variables: x[k, c] pods of class k on nodes of class c; y[p, c] devices of node class c shared by
 pattern p. A pattern is a maximal multiset of GPU shares on one device. Rows: devices, GPU shares of
-each size covered by patterns, CPU, memory, supply, and for z = 2, 3, 4 the valid inequality
-Σ_k ⌊z·size_k / (room + 1)⌋·x[k, c] ≤ n_c·(z − 1), room being the capacity of a node. It holds for
-each node because Σ_k z·size_k·x / (room + 1) < z and its left side is an integer.
+each size covered by patterns, CPU, memory, supply, and valid inequalities for z = 2, 3, 4:
+Σ_k ⌊z·size_k / (room + 1)⌋·x[k, c] ≤ n_c·(z − 1), where room is the capacity of a node. They hold
+for each node because Σ_k z·size_k·x / (room + 1) < z and the left side is an integer.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ _NEAR: Final = 2e-4
 """Relative MIP gap at which the integer program stops."""
 
 _FULL: Final = ((0.7, 0.02), (0.8, 0.05), (0.9, 0.2))
-"""Load of a node class from which its CPU or memory is priced, and the price.
+"""Pairs (load, weight): CPU and memory of a node class are priced above this load.
 
-The price of the whole capacity is a fraction of the value of the class's GPUs.
+The price of the whole capacity is `weight` times the value of the GPUs of the class.
 """
 
 

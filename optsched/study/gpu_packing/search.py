@@ -1,8 +1,9 @@
 """An integer program over node classes, then large neighbourhood search until time is up.
 
-A neighbourhood is a few nodes, which are emptied and filled again from their own pods and the
-waiting pods (Shaw, "Using constraint programming and local search methods to solve vehicle routing
-problems", 1998). Nodes with more idle GPUs are drawn more often. No step makes the result worse.
+A neighbourhood is a few nodes, which are emptied and filled again with their own pods and waiting
+pods. Nodes with more idle GPUs are drawn more often. No step makes the result worse. The method is
+that of Shaw, "Using constraint programming and local search methods to solve vehicle routing
+problems", 1998.
 """
 
 from __future__ import annotations

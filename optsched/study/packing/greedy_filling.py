@@ -1,8 +1,8 @@
 """Bins filled sequentially by greedy scores; many scores are evaluated in parallel.
 
-Panigrahy, Talwar, Uyeda and Wieder, "Heuristics for vector bin packing", 2011: the next item has
-the largest dot product with the remaining capacity, or the least distance to it. Dimensions are
-weighted by their demand.
+The next item has the largest dot product with the remaining capacity, or the least distance to it.
+Dimensions are weighted by their demand (Panigrahy, Talwar, Uyeda and Wieder, "Heuristics for vector
+bin packing", 2011).
 """
 
 from __future__ import annotations

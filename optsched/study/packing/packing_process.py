@@ -38,7 +38,7 @@ class PackingWork:
 
 
 def packings(worker: WorkerProcess, work: PackingWork) -> Iterator[PackingResult]:
-    """Yield ever better packings, each verified here; the last one has the reason of the end.
+    """Yield ever better packings, each verified here; the last one says why the search ended.
 
     Raises ValueError: an item does not fit into an empty bin.
     """

@@ -157,7 +157,7 @@ class Pool:
         return table[:, :-1]
 
     def best_bins(self, prices: I64, above: int, most_bins: int) -> Priced:
-        """Return bins as the function `best_bins`; the best bin of each item comes first."""
+        """Return the result of the function `best_bins`, with the best bin of each item first."""
         worth = self.worth(prices)
         good = np.flatnonzero(worth > above)
         top = int(worth.max(initial=above))
@@ -226,7 +226,7 @@ class _Growth:
         self._most = _MOST_NUMBERS // max(4, len(items.capacity))
 
     def grow(self, most_items: int) -> Pool | None:
-        """Return the bins of up to `most_items` items; None if too many, none, or out of time."""
+        """Return the bins of up to `most_items` items; None if none, too many, or out of time."""
         if len(self._kind) > _MOST_KINDS:
             return None
         last, room = np.full(1, -1), self._capacity[None, :]
@@ -254,7 +254,7 @@ class _Growth:
         return Pool(np.concatenate(padded), self._kinds)
 
     def _grown(self, last: I64, room: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
-        """Return (parent, item, room) of the bins with one more item; None if too many or late."""
+        """Return (parent, item, room) of bins with one more item; None if too many or no time."""
         parts, found = list[tuple[np.ndarray, ...]](), 0
         least = self._waste if is_last else None
         for parent, item in self._candidates(last, room, least):

@@ -1,9 +1,9 @@
 """Vector bin packing instances in `.vbp` files.
 
-A file has the number of dimensions, the capacities, the number of rows, and for each row the sizes
-of an item and the number of such items. It is the format of VPSolver (Brandão and Pedroso) and of
-Vectorpack's instances (Mommessin et al.). Some instances have negative sizes: an item of negative
-size frees capacity for other items in the same bin.
+A file lists the number of dimensions, the capacities, and the number of rows. Each row has the
+sizes of an item and the number of such items. It is the format of VPSolver (Brandão and Pedroso)
+and of Vectorpack's instances (Mommessin et al.). Some instances have negative sizes: an item of
+negative size frees capacity for other items in the same bin.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Instance:
     location: I64
     neighbourhood: I64
     min_locations: I64  # (S,) minimum number of locations
-    # depends_on, needed_by: by service: sorted services on which it depends, which depend on it
+    # depends_on, needed_by: by service, sorted: the services it depends on; those depending on it
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
     service_weight: float  # cost per moved process of the service with the most moved processes

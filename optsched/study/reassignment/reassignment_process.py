@@ -53,7 +53,7 @@ class ReassignmentWork:
 def reassignments(
     workers: Sequence[WorkerProcess], problem: Reassignment, effort: Effort
 ) -> Iterator[ReassignmentResult]:
-    """Yield ever better assignments, each verified here; the last one has the reason of the end.
+    """Yield ever better assignments, each verified here; the last says why the search ended.
 
     `workers`: each worker has its own seed, and each stage starts from the best result of all
     workers. If `effort` limits steps, the result depends on the number of workers. `effort`: the
@@ -89,7 +89,7 @@ class _Race:
         return self.best.is_proved
 
     def result(self, stopped: str) -> ReassignmentResult:
-        """Return the best result with the reason of the end: `stopped`, or a worker's reason."""
+        """Return the best result and why the search ended: `stopped`, or a worker's reason."""
         said = BOUND_MET if self.best.is_proved else stopped or self._stopped
         return replace(self.best, stopped=said, history=tuple(self._history))
 

@@ -186,7 +186,7 @@ class _Search:
         self._history = [(0.0, self.best.cost)]
 
     def result(self) -> ReassignmentResult:
-        """Return the best result with the reason of the end."""
+        """Return the best result and why the search ended."""
         return self._build_result(BOUND_MET if self.best.is_proved else OUT_OF_TIME)
 
     def _build_result(self, stopped: str) -> ReassignmentResult:

@@ -53,7 +53,7 @@ def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
     """Return the trace of the events between snapshots, which must be in order of time.
 
     A gang arrives when it was created. It runs from the binding of its first task until the first
-    snapshot in which it has ended or is missing; a gang of the last snapshot runs without end. A
+    snapshot in which it has ended or is missing. A gang of the last snapshot runs without end. A
     gang that runs in the first snapshot continues on its nodes. Gangs that disappear without having
     run are omitted. Nodes fail and recover at the time of the first snapshot that shows the change.
 

@@ -58,8 +58,8 @@ class Metrics:
     """Metrics of one replay; None for a metric that was not measured.
 
     Only jobs that arrive after the warm-up count. Time averages cover the time from the end of the
-    warm-up to the last arrival, because the emptying of the queue after it says nothing about a
-    policy. If no job arrives after the warm-up, they extend to the end of the record.
+    warm-up to the last arrival: how the queue drains after it says nothing about a policy. If no
+    job arrives after the warm-up, they extend to the end of the record.
     """
 
     # jobs, started, finished: gangs that arrived, that ever ran, and that finished

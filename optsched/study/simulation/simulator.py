@@ -4,9 +4,9 @@ The sessions are those of the live scheduler, on snapshots of the cluster that t
 Events of one instant have a fixed order: evicted pods leave, gangs finish, nodes fail or recover,
 gangs arrive, a session runs. Sessions begin at multiples of a period.
 
-As in the live scheduler, a session is skipped if nothing has changed since the last session, that
-session changed nothing, and no gang has waited past a limit. A session is also skipped if no task
-waits, unless the policy moves running pods.
+As in the live scheduler, a session is skipped under three conditions: the last session changed
+nothing, nothing has changed since, and no gang has waited past a limit. A session is also skipped
+if no task waits, unless the policy moves running pods.
 """
 
 from __future__ import annotations
