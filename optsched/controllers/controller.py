@@ -75,7 +75,7 @@ Wakes: TypeAlias = "Callable[[Manifest, World], Iterable[Ref]]"
 class Scope:
     """The objects of a kind that are watched. All other objects are never read.
 
-    namespace, name: those of the watched objects; empty means any.
+    namespace, name: namespace and name of the watched objects; empty means any.
     label: a label key that the watched objects have; empty means any object.
     """
 

@@ -1,6 +1,6 @@
 """CronJobs: jobs that are created on a schedule.
 
-Source of names, events and limits: Volcano's pkg/controllers/cronjob. The name of a job contains
+Names, events and limits follow Volcano's pkg/controllers/cronjob. The name of a job contains
 the minute for which it is due, so each job is created only once. The status records the creation
 once the job is visible.
 
@@ -312,7 +312,7 @@ def _completion_events(case: _Case) -> Iterator[Emit]:
 
 
 def _status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
-    """Return the patch that corrects the status; None if the status is right."""
+    """Return the patch that corrects the status, or None if the status is right."""
     cron = case.cron
     ends = [
         time_ms(subobject(status_of(job), "state").get("lastTransitionTime"))

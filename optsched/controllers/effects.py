@@ -91,7 +91,7 @@ class Delete(_Named):
     """Delete an object, if its UID matches.
 
     uid: empty for any object with the name.
-    grace_s: the grace period of a pod in seconds; None for the period in the pod's spec.
+    grace_s: the grace period of a pod in seconds, or None for the period in the pod's spec.
     """
 
     uid: str = ""
@@ -101,7 +101,7 @@ class Delete(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Emit(_Named):
-    """An Event about an object. The same text about the same object is one Event.
+    """An Event about an object. Equal texts about one object are one Event.
 
     reason: one word, which `kubectl get events` shows.
     message: one sentence.
@@ -117,7 +117,7 @@ class Emit(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Reconcile again after some seconds. key: the object; None for the one being reconciled."""
+    """Reconcile again after some seconds. key: the object, or None for the one being reconciled."""
 
     after_s: float
     key: Ref | None = None

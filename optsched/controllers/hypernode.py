@@ -1,9 +1,9 @@
 """Discovery of HyperNodes from node labels or a network fabric, and their node counts.
 
-The ConfigMap of Volcano's controllers configures the sources (`networkTopologyDiscovery`): `label`,
-and `ufm`, which `ufm.py` implements. Format and names follow Volcano's pkg/controllers/hypernode. A
-new name ends in a digest of the label instead of a random suffix, so that each HyperNode is created
-only once. HyperNodes that Volcano created keep their names.
+The ConfigMap of Volcano's controllers configures the sources `label` and `ufm` under
+`networkTopologyDiscovery`; `ufm.py` implements the second. Format and names follow Volcano's
+pkg/controllers/hypernode. A new name ends in a digest of the label instead of a random suffix, so
+that each HyperNode is created only once. HyperNodes that Volcano created keep their names.
 
 `status.nodeCount` counts the nodes of all tiers below and is updated on every change. Volcano
 counts direct members, and only when the HyperNode changes.
@@ -84,9 +84,9 @@ class ConfigError(Exception):
 class Sources:
     """The configured sources of HyperNodes.
 
-    types: node labels by topology type, lowest tier first; None without the source `label`.
-    fabric: the fabric to query; None without the source `ufm`.
-    interval_ms: time between queries of the fabric, in ms.
+    types: node labels by topology type, lowest tier first, or None without the source `label`.
+    fabric: the fabric to query, or None without the source `ufm`.
+    interval_ms: the time between queries of the fabric, in ms.
     """
 
     types: Mapping[str, tuple[str, ...]] | None = None
@@ -95,7 +95,7 @@ class Sources:
 
 
 def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
-    """Parse the configuration. namespace: the only one from which Secrets are read.
+    """Parse the configuration. namespace: the only namespace of Secrets.
 
     Raises ConfigError if the configuration is invalid.
     """

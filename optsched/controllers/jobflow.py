@@ -1,6 +1,6 @@
 """JobFlows: graphs of jobs, each created from a JobTemplate.
 
-Source of names, phases and labels: Volcano's pkg/controllers/jobflow and jobtemplate, and
+Names, phases and labels follow Volcano's pkg/controllers/jobflow and jobtemplate, and
 docs/design/jobflow. `dependsOn.probe` and `patch`, which Volcano's controller ignores, follow that
 design. With probes, a job may start before its dependencies end, once the probed tasks are ready. A
 patch changes a template field by field, and matches the entries of lists by name.
@@ -177,7 +177,7 @@ def _advance(case: _Case, world: World) -> Iterator[Effect]:
 
 
 def _wait(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
-    """Return the effects with which a job waits; None for a job that may start."""
+    """Return the effects with which a job waits, or None for a job that may start."""
     targets = [target for target in flow.targets if not case.is_completed_before(target)]
     waited = [case.jobs[target] for target in targets if target in case.jobs]
     if not targets:
@@ -234,7 +234,7 @@ def _all_reached(pods: Sequence[Manifest], phase: str) -> bool:
 
 
 def _questions(probes: Probes, pods: Sequence[Manifest]) -> Iterator[Question | None]:
-    """Yield the question for each probed pod; None for a missing pod or one without an address."""
+    """Yield the question for each probed pod, or None if the pod or its address is missing."""
     asked = [
         *((probe.task, probe.port, probe.path or "/", probe.header) for probe in probes.http),
         *((probe.task, probe.port, "", ("", "")) for probe in probes.tcp),

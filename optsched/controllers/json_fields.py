@@ -102,7 +102,7 @@ def created_ms(obj: Manifest) -> int:
 
 
 def time_ms(text: object) -> int | None:
-    """Parse a time of the API to milliseconds since 1970; None if missing or invalid."""
+    """Parse a time of the API to milliseconds since 1970, or None if missing or invalid."""
     if not isinstance(text, str) or not text:
         return None
     try:

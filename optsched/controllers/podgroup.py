@@ -1,7 +1,7 @@
 """PodGroups for pods of Deployments, StatefulSets and Jobs, and for bare pods.
 
 All pods of one owner share the PodGroup `podgroup-<uid of the owner>`. A pod without an owner has a
-PodGroup of its own. Source of names, annotations and defaults: Volcano's pkg/controllers/podgroup.
+PodGroup of its own. Names, annotations and defaults follow Volcano's pkg/controllers/podgroup.
 
 Differences from Volcano: Pods get an event while their queue does not exist or is not open. The
 controller never removes annotations or labels from a PodGroup, so those of the scheduler stay. Pods
@@ -263,7 +263,7 @@ def _users_of(obj: Manifest) -> frozenset[str]:
 
 
 def _min_resources(pod: Manifest, min_member: int) -> dict[str, str] | None:
-    """Return the usage of `min_member` such pods on nodes and in quotas; None if it is empty."""
+    """Return the usage of `min_member` such pods on nodes and in quotas, or None if it is empty."""
     errors: list[FieldError] = []
     fields = Fields(pod, POD_SCHEMA, "", errors)
     spec = fields.record("spec")

@@ -1,6 +1,6 @@
 """Queue states (Open, Closing, Closed, Unknown) and the Commands that change them.
 
-Source of states, actions and annotations: Volcano's pkg/controllers/queue. This controller writes
+States, actions and annotations follow Volcano's pkg/controllers/queue. This controller writes
 `status.state`, a missing `spec.parent`, and the annotation `volcano.sh/closed-by-parent`. The
 scheduler writes the counts and amounts in the status.
 

@@ -52,7 +52,7 @@ def read_links(body: bytes) -> tuple[Link, ...]:
     except (ValueError, RecursionError) as e:
         raise UfmError(f"the answer is not JSON: {why_unreadable(e)}") from e
     if not isinstance(ports, list):
-        raise UfmError("the answer is no list of ports")
+        raise UfmError("the answer is not a list of ports")
     found = {
         (port["system_name"], port["peer_node_name"])
         for port in ports
@@ -103,7 +103,7 @@ def _is_name(text: str) -> bool:
 def fabric_hypernodes(
     links: Sequence[Link], known: Iterable[Manifest]
 ) -> dict[str, dict[str, Any]]:
-    """Return the HyperNodes for a set of links, by name. known: HyperNodes made from UFM before."""
+    """Return the HyperNodes for a set of links, by name. known: existing HyperNodes of UFM."""
     strange = set(strange_hosts(links))
     groups = leaf_groups(link for link in links if link[0] not in strange)
     before = {name_of(each): _nodes(each) for each in known if name_of(each).startswith(LEAF)}

@@ -63,7 +63,7 @@ def request_body(question: Question, snapshot: Snapshot) -> Body:
 
 
 def predicate_body(task: Body, node: Body, nodes: Iterable[Body] = ()) -> Body:
-    """Return the request whether a task fits a node; an extender may answer for all `nodes`."""
+    """Return the predicate request for a task and a node; a reply may cover all `nodes`."""
     more = list(nodes)
     return {"task": task, "node": node, **({"nodes": more} if more else {})}
 

@@ -113,7 +113,7 @@ class PlanDocument:
 
 
 def plan_document(plan: Plan) -> PlanDocument:
-    """Return the content of the file of a plan."""
+    """Return the content of a plan's file."""
     evicted = (a for a in plan.actions if isinstance(a, Evict))
     evictions = [Eviction(a.task, a.action, a.preemptor, a.to, a.plugin, a.reason) for a in evicted]
     bound = [a for a in plan.actions if isinstance(a, Allocate)]
@@ -383,8 +383,8 @@ def _seconds(fields: Fields) -> float:
 def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tuple[FieldError, ...]]:
     """Return the plan for its snapshot, and an error for each pod that the snapshot lacks.
 
-    The order of the actions can be carried out: enqueue gangs, evict pods, bind pods, nominate
-    pods. Each group is sorted by key.
+    The actions are in an executable order: enqueue gangs, evict pods, bind pods, nominate pods.
+    Each group is sorted by key.
     """
     errors: list[FieldError] = []
     waiting = {t.key: t for g in snapshot.gangs for t in g.tasks if not t.node}

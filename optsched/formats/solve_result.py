@@ -112,12 +112,12 @@ class Parameters:
     solver
         `cpsat`, or `none` for the greedy pipeline alone.
     time_limit_s
-        Wall time limit of one search of the session; None for a deterministic solve without a
+        Wall time limit of one search of the session, or None for a deterministic solve without a
         clock.
     deterministic_s
         Work limit for each level, in CP-SAT's deterministic seconds.
     gap
-        Relative gap at which a level stops; None to search for the optimum.
+        Relative gap at which a level stops, or None to search for the optimum.
     seed, num_workers
         Random seed, and number of CP-SAT threads.
     schedulers
@@ -135,7 +135,7 @@ class Parameters:
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether the solve used no clock."""
+        """Whether the solve is deterministic, because no clock limited it."""
         return self.time_limit_s is None
 
 
@@ -154,7 +154,7 @@ class SolveResult:
     instance, model, parameters
         The instance, the model and the solver parameters of the result.
     plan
-        The verified plan; None if the solve was killed before it had a plan.
+        The verified plan, or None if the solve was killed before it had a plan.
     progress
         Progress by time. The first entries are those of the greedy plan.
     incumbents
@@ -179,7 +179,7 @@ class SolveResult:
 
     @property
     def plan_sha256(self) -> str | None:
-        """SHA-256 of the plan file that `--out` writes; None without a plan."""
+        """SHA-256 of the plan file that `--out` writes, or None without a plan."""
         return None if self.plan is None else checksum(written(self.plan))
 
 

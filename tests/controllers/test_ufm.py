@@ -75,7 +75,7 @@ def test_ports_of_hosts_are_links_and_nothing_else_is() -> None:
 
 @pytest.mark.parametrize(
     ("body", "words"),
-    [(b"<html>", "is not JSON"), (b'{"ports": []}', "no list of ports"), (b"\xff", "is not JSON")],
+    [(b"<html>", "is not JSON"), (b'{"ports": []}', "a list of ports"), (b"\xff", "is not JSON")],
 )
 def test_what_is_no_list_of_ports_is_told(body: bytes, words: str) -> None:
     with pytest.raises(UfmError, match=words):

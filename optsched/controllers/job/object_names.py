@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 def pod_name(job: str, task: str, index: int) -> str:
-    """Return the name of a pod: `<job>-<task>-<index>`."""
+    """Return `<job>-<task>-<index>`, the name of a pod."""
     return f"{job}-{task}-{index}"
 
 
 def group_name(job: Job) -> str:
-    """Return the name of the job's PodGroup: `<job>-<uid>`."""
+    """Return `<job>-<uid>`, the name of the job's PodGroup."""
     return f"{job.meta.name}-{job.meta.uid}"
 
 
 def claim_name(job: Job, position: int) -> str:
-    """Return the name of the claim created for a volume: `<job>-pvc-<12 hexadecimal digits>`."""
+    """Return `<job>-pvc-<12 hexadecimal digits>`, the name of the claim created for a volume."""
     letters = sha256(f"{job.meta.uid}/{position}".encode()).hexdigest()[:12]
     return f"{job.meta.name}-pvc-{letters}"
 
 
 def variable_of(task: str) -> str:
-    """Return a task's name as part of an environment variable: MY_TASK for my-task."""
+    """Return a task's name as in names of environment variables, such as MY_TASK for my-task."""
     return task.replace("-", "_").upper()
 
 

@@ -110,7 +110,7 @@ class ObservedJob:
 
     pods: the pods that the job's spec contains, by task and index.
     strays: pods of the job that its spec no longer contains, because it was scaled down.
-    group: the job's PodGroup; None until it exists.
+    group: the job's PodGroup, or None until it exists.
     generation: `metadata.generation` of the job.
     evicted: UIDs by name of the pods that the scheduler evicts, from an annotation of the PodGroup.
     """
@@ -154,7 +154,7 @@ def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
 
 
 def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
-    """Return the same observation for the job with a changed status."""
+    """Return the observation for the job with its changed status."""
     views = [_view(job, pod.manifest) for pod in observed.all_pods]
     named = {(view.task.name, view.index): view for view in views if view.task is not None}
     strays = tuple(view for view in views if view.task is None)
@@ -182,7 +182,7 @@ def pods_to_delete(observed: ObservedJob) -> list[PodView]:
 
 
 def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
-    """Return the time in ms until a pod has to be deleted again; None if it does not.
+    """Return the time in ms until a pod has to be deleted again, or None if it does not.
 
     Only pods that terminate with a grace period of 0 are deleted again. If an API server stops
     during a deletion, it may leave such a pod behind.
@@ -195,7 +195,7 @@ def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
 
 
 def count_pods(pods: Iterable[PodView], going: Iterable[PodView] = ()) -> Counts:
-    """Count pods by state. going: pods that are being deleted with this decision."""
+    """Count pods by state. going: pods that this decision deletes."""
     gone = {id(pod) for pod in going}
     found: dict[str, int] = {}
     by_task: dict[str, dict[str, int]] = {}

@@ -79,7 +79,7 @@ def pod_maker(job: Job, manifest: Manifest, *, is_forwarded: bool = False) -> Po
 
 
 def _inherit(draft: Draft) -> None:
-    """Set fields that the template leaves empty, and labels and annotations, from the job."""
+    """Copy the job's settings into empty fields of the template, and its labels and annotations."""
     meta, job = draft.job.meta, draft.job.spec
     if not draft.spec.get("schedulerName"):
         draft.spec["schedulerName"] = job.scheduler_name

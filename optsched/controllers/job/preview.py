@@ -37,7 +37,7 @@ class Expanded:
 def expand_job(
     manifest: Manifest, classes: Mapping[str, Manifest]
 ) -> tuple[Expanded | None, tuple[FieldError, ...]]:
-    """Return the objects of a job, and its problems; None if the job could not be created.
+    """Return the objects of a job (None if it could not be created), and its problems.
 
     manifest: the job, with a name, a namespace and a UID. classes: PriorityClasses by name.
     """

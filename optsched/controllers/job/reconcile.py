@@ -120,7 +120,7 @@ class Cost(Enum):
 class Order:
     """An action to take, and its cause.
 
-    happening: the event that a policy matched; None for a Command.
+    happening: the event that a policy matched, or None for a Command.
     command: UID of the Command; empty for a policy.
     cost: how a restart counts towards maxRetry.
     """
@@ -137,7 +137,7 @@ class Order:
 class Options:
     """Options of the job controller.
 
-    new_keys: generates an SSH key pair for jobs with the plugin ssh; None if the plugin is
+    new_keys: generates an SSH key pair for jobs with the plugin ssh, or None if the plugin is
     disabled.
     evictions_are_retries: whether every eviction counts towards maxRetry, as in Volcano.
     """

@@ -1,8 +1,8 @@
-"""The stages of a job's life, and the status that records them.
+"""The phases of a job, and the status that records them.
 
-What follows from an action and from the state of its pods is as in Volcano,
-pkg/controllers/job/state. Two differences: deletions by the cluster and resuming are no retries,
-and an event that ends a job while it restarts waits until it has restarted.
+Transitions by actions and by the state of the pods follow Volcano, pkg/controllers/job/state. Two
+differences: deletions by the cluster and resuming do not count as retries, and an event that ends a
+restarting job takes effect after the restart.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 FINISHED: Final = frozenset({JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED})
-"""Stages that a job never leaves."""
+"""Phases that a job never leaves."""
 ENDED: Final = FINISHED | {JobPhase.ABORTED}
-"""Stages in which nothing of a job runs."""
+"""Phases in which no pod of a job runs."""
 LIVING: Final = frozenset({JobPhase.PENDING, JobPhase.RUNNING})
-"""Stages in which a job gets pods, and in which its policies count."""
+"""Phases in which a job gets pods and its policies apply."""
 RESTARTS: Final = frozenset(
     {
         JobAction.RESTART_JOB,
@@ -52,7 +52,7 @@ _ENDS_AS: Final = {
 
 
 class Answer(Enum):
-    """The fate of an action that a phase does not handle."""
+    """What happens to an action that does not change the phase."""
 
     IGNORED = "ignored"
     LATER = "later"
@@ -60,7 +60,7 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Pods of a job by state; by_task: phases of pods that are not being deleted, by task."""
+    """Pods of a job by state. by_task: phases of the pods that are not terminating, by task."""
 
     pending: int = 0
     running: int = 0
@@ -72,25 +72,25 @@ class Counts:
 
     @property
     def alive(self) -> int:
-        """Pods that have not ended, as far as is known."""
+        """Number of pods that have not ended, those in an unknown state included."""
         return self.pending + self.running + self.unknown + self.terminating
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a job was started again so far, and how often it may be."""
+    """The number of restarts of a job so far, and its limit."""
 
     retry_count: int
     max_retry: int
 
     @property
     def are_exhausted(self) -> bool:
-        """Whether the job has failed once too often."""
+        """Whether no further retry is allowed."""
         return self.retry_count >= self.max_retry
 
 
 def after_action(phase: JobPhase, action: JobAction) -> JobPhase | Answer:
-    """The stage that an action leads to."""
+    """Return the phase to which an action leads, or what happens to the action instead."""
     if phase in LIVING:
         return _LEADS_TO.get(action, Answer.IGNORED)
     if phase in (JobPhase.ABORTING, JobPhase.ABORTED) and action is JobAction.RESUME_JOB:
@@ -101,7 +101,7 @@ def after_action(phase: JobPhase, action: JobAction) -> JobPhase | Answer:
 
 
 def after_sync(phase: JobPhase, spec: JobSpec, counts: Counts) -> JobPhase:
-    """The stage of a living job by the state of its pods."""
+    """Return the phase of a living job, given the state of its pods."""
     if phase is JobPhase.PENDING:
         started = counts.running + counts.succeeded + counts.failed
         return JobPhase.RUNNING if spec.min_available <= started else phase
@@ -119,7 +119,7 @@ def after_sync(phase: JobPhase, spec: JobSpec, counts: Counts) -> JobPhase:
 
 
 def after_kill(phase: JobPhase, spec: JobSpec, counts: Counts, retries: Retries) -> JobPhase:
-    """The stage of a job whose pods are deleted, by the pods that are left."""
+    """Return the phase of a job whose pods are being deleted, given the remaining pods."""
     if phase is JobPhase.RESTARTING:
         if retries.are_exhausted:
             return JobPhase.FAILED
@@ -129,7 +129,7 @@ def after_kill(phase: JobPhase, spec: JobSpec, counts: Counts, retries: Retries)
 
 
 def _is_success(spec: JobSpec, counts: Counts) -> bool:
-    """Whether a job whose pods have all ended has succeeded."""
+    """Return whether a job whose pods have all ended has succeeded."""
     minimums = sum(task.min_available for task in spec.tasks)
     if spec.min_available >= minimums and any(
         counts.by_task.get(task.name, {}).get("Succeeded", 0) < task.min_available
@@ -152,19 +152,19 @@ _NUMBERS: Final = frozenset(
         "taskStatusCount",
     }
 )
-"""Fields that every pod of a job changes, one after the other."""
+"""Status fields that change with every single pod of a job."""
 
 STARTING_S: Final = 2.5
-"""How long a pending job may leave out that it has pods: most of them run by then."""
+"""How long the pod counts of a pending job may be deferred; most pods run after this time."""
 
 ENDING_S: Final = 1.0
-"""How long any other job may leave out how many of its pods run, and how many have ended."""
+"""How long the pod counts of any other job may be deferred."""
 
 
 def with_phase(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
-    """The job's status in a stage, with the time since when it is in it.
+    """Return the job's status in a phase, with the time of the transition.
 
-    A stage that is reached again takes the place of the time before, as in Volcano.
+    A repeated transition replaces the earlier condition of the same phase, as in Volcano.
     """
     status = job.status
     if phase is status.phase and not status.is_new:
@@ -182,7 +182,7 @@ def with_phase(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
 
 
 def with_pod_counts(status: JobStatus, counts: Counts) -> JobStatus:
-    """The status with the pods that there are."""
+    """Return the status with the current pod counts."""
     return replace(
         status,
         pending=counts.pending,
@@ -196,9 +196,9 @@ def with_pod_counts(status: JobStatus, counts: Counts) -> JobStatus:
 
 
 def status_patch(job: Job, manifest: Manifest, wanted: JobStatus) -> tuple[PatchStatus, ...]:
-    """The patch that corrects a job's status; none where it is right.
+    """Return the patch that corrects a job's status; empty if nothing differs.
 
-    It is refused if anybody has written in between: what was decided may not hold any more.
+    The API server refuses the patch after a concurrent write, because the decision may be outdated.
     """
     have = status_of(manifest)
     changes = _difference(have, _fields(wanted), is_first=job.status.is_new)
@@ -219,7 +219,7 @@ def status_patch(job: Job, manifest: Manifest, wanted: JobStatus) -> tuple[Patch
 
 
 def _pause_s(status: JobStatus) -> float:
-    """How long numbers of pods may wait for more: they start, and end, one by one."""
+    """Return how long a patch of pod counts may be deferred: pods start and end one by one."""
     return STARTING_S if status.phase is JobPhase.PENDING else ENDING_S
 
 
@@ -265,7 +265,7 @@ def _time(at_ms: int | None) -> str:
 def _difference(
     have: Mapping[str, Any], wanted: Mapping[str, Any], *, is_first: bool = False
 ) -> dict[str, Any]:
-    """A merge patch from one mapping to another, of the fields that the other names."""
+    """Return a merge patch of the fields in `wanted` that differ."""
     changes: dict[str, Any] = {}
     for name, value in wanted.items():
         old = have.get(name)

@@ -241,7 +241,7 @@ def _report(card: SharedGpu) -> dict[str, Any]:
 
 
 def _marked_chips(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
-    """Return the chips in the annotation of a dumped node; None if it is missing or invalid."""
+    """Return the chips in the annotation of a dumped node, or None if it is missing or invalid."""
     source = annotations.get(CHIPS)
     if source is None:
         return None

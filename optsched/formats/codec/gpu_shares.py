@@ -121,7 +121,7 @@ def geometry_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
 
 
 def read_geometry_annotation(annotations: Mapping[str, str]) -> GeometryTable | None:
-    """Return the geometries in the annotation of a dumped node; None if missing or invalid."""
+    """Return the geometries in the annotation of a dumped node, or None if missing or invalid."""
     source = annotations.get(GEOMETRIES)
     if source is None:
         return None
@@ -338,7 +338,7 @@ def check_gpu_shares(
     request: Amounts,
     errors: list[FieldError],
 ) -> tuple[GpuShare, ...]:
-    """Return the shares that the requests of a pod allow; other kinds are reported and dropped.
+    """Return the shares without kinds that exceed the pod's requests, which are reported.
 
     Users can also write annotations of pods; a pod that no binder has bound holds no device.
     """

@@ -1,8 +1,9 @@
 """HyperNodes as one tree, and network topology requests of PodGroups; both also written back.
 
 Contradictions (a second parent, a circle, a node that two HyperNodes list) are resolved and
-reported, and everything else keeps its meaning. No HyperNode then covers more than its own list.
-Volcano instead stops all jobs with a topology (`pkg/scheduler/api/hyper_node_info.go`).
+reported, and everything else keeps its meaning. A HyperNode never
+covers nodes outside of its own list. Volcano instead stops all jobs with a topology
+(`pkg/scheduler/api/hyper_node_info.go`).
 """
 
 from __future__ import annotations

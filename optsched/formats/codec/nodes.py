@@ -43,7 +43,7 @@ _TOO_MUCH: Final = "is more than a machine can have: write at most"
 def parse_node(
     obj: object, table: DeviceTable = NO_TABLE
 ) -> tuple[Node | None, tuple[FieldError, ...]]:
-    """Return the node and all invalid fields; None only without a name.
+    """Return the node, which is None only without a name, and all invalid fields.
 
     table: how GPUs and NPUs may be partitioned.
 
@@ -226,7 +226,7 @@ def sharding_fields(sharding: Sharding) -> dict[str, Any]:
 
 
 def read_sharding(dump: Mapping[str, Any]) -> Sharding | None:
-    """Return the sharding in the dump of a snapshot; None if it is invalid."""
+    """Return the sharding in the dump of a snapshot, or None if it is invalid."""
     given = dump.get("sharding") or {}
     if not isinstance(given, dict):
         return None

@@ -50,7 +50,7 @@ _Place = TypeVar("_Place")
 
 
 def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
-    """Return the name of a node, its NUMA cells, and all invalid fields; None without a name.
+    """Return the name of a node, its NUMA cells (None without a name), and all invalid fields.
 
     If any field is invalid, the whole object is unusable: a wrong number of free CPUs is worse than
     no number.
@@ -315,7 +315,7 @@ def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
 
 
 def needs_text(needs: Sequence[NumaNeed]) -> str:
-    """Return needs as the text of an annotation: CPUs and GPUs of each, separated by `;`."""
+    """Return needs as annotation text, with CPUs and GPUs of each need, separated by `;`."""
     return ";".join(f"{n.cpus} {n.gpus}" for n in needs)
 
 

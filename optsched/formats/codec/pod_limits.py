@@ -42,12 +42,12 @@ class Priorities:
     default: int = 0
 
     def value_of(self, name: str) -> int | None:
-        """Return the value of a class, or the default for an empty name; None if it is missing."""
+        """Return the value of a class, None if it is missing, or the default for an empty name."""
         return self.values.get(name) if name else self.default
 
 
 def priorities(classes: Iterable[PriorityClass]) -> Priorities:
-    """Return the values of some classes.
+    """Return the `Priorities` of some classes.
 
     If several classes are global defaults, the smallest value counts (upstream:
     `getDefaultPriorityClass`).
@@ -61,7 +61,7 @@ def priorities(classes: Iterable[PriorityClass]) -> Priorities:
 
 
 def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
-    """Return the quota and all invalid fields; None without a name or with scopes.
+    """Return the quota, which is None without a name or with scopes, and all invalid fields.
 
     Scopes select pods by fields that are unknown before the pods exist, so such quotas can not be
     checked in advance. The limits are those that the API server has accepted.
@@ -82,7 +82,7 @@ def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
 
 
 def parse_budget(obj: object) -> tuple[Budget | None, tuple[FieldError, ...]]:
-    """Return the budget and all invalid fields; None only without a name.
+    """Return the budget, which is None only without a name, and all invalid fields.
 
     A budget without a status allows no disruption, as in the eviction API.
     """

@@ -60,7 +60,7 @@ _KEEPS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 def parse_device_claim(obj: object) -> tuple[DeviceClaim | None, tuple[FieldError, ...]]:
-    """Return the claim and all invalid fields; None only without a name."""
+    """Return the claim, which is None only without a name, and all invalid fields."""
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
     if meta is None:
@@ -170,7 +170,7 @@ def _allocation(fields: Fields | None) -> DeviceAllocation | None:
 
 
 def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldError, ...]]:
-    """Return the class and all invalid fields; None only without a name."""
+    """Return the class, which is None only without a name, and all invalid fields."""
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
     if meta is None:
@@ -213,7 +213,7 @@ class Slice:
 
 
 def parse_slice(obj: object) -> tuple[Slice | None, tuple[FieldError, ...]]:
-    """Return the slice and all invalid fields; None without a name.
+    """Return the slice, which is None only without a name, and all invalid fields.
 
     A device with an invalid field is not allocated.
     """
@@ -263,7 +263,7 @@ def _full(name: str, driver: str) -> str:
 
 
 def _attribute(fields: Fields) -> Attribute | None:
-    """Return the value of an attribute; None for types of values that selectors do not support."""
+    """Return the value of an attribute, or None for a type that selectors do not support."""
     for name in ("string", "bool", "int"):
         value = fields.raw(name)
         if isinstance(value, str | bool | int):
@@ -477,7 +477,7 @@ def granted_fields(
 
 
 def _raw_variants(request: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield name and content of each way to satisfy a request of a raw claim."""
+    """Yield name and content of each alternative of a request in a raw claim."""
     others = request.get("firstAvailable")
     for each in others or ():
         yield f"{request['name']}/{each['name']}", each

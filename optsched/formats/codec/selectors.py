@@ -26,7 +26,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def label_selector(fields: Fields | None) -> LabelSelector | None:
-    """Return a `meta/v1.LabelSelector`; None if it is missing, which selects nothing upstream."""
+    """Return a `meta/v1.LabelSelector`, or None if it is missing, which selects nothing."""
     if fields is None:
         return None
     labels = sorted(fields.texts_by_name("matchLabels").items())
@@ -75,7 +75,7 @@ def toleration(fields: Fields) -> Toleration:
 
 
 def topology_selector(terms: Iterable[Fields]) -> NodeSelector | None:
-    """Return the `allowedTopologies` of a StorageClass; None if they allow every node."""
+    """Return the `allowedTopologies` of a StorageClass, or None if they allow every node."""
     allowed = tuple(
         NodeTerm(
             tuple(

@@ -102,7 +102,7 @@ def encode_reason(reason: Reason) -> str:
 
 
 def read_reason(annotations: Mapping[str, str]) -> Reason | None:
-    """Return the reason in an annotation; None if it is missing or has an unknown code."""
+    """Return the reason in an annotation, or None if it is missing or has an unknown code."""
     code, colon, message = annotations.get(PROBLEM, "").partition(": ")
     if not colon or code not in _CODES:
         return None
@@ -115,7 +115,7 @@ def encode_device_request(device: DeviceRequest) -> str:
 
 
 def read_device_request(annotations: Mapping[str, str]) -> DeviceRequest | None:
-    """Return the device request in an annotation; None if it is missing or invalid."""
+    """Return the device request in an annotation, or None if it is missing or invalid."""
     parts = annotations.get(DEVICE, "").split(" ")
     if len(parts) not in (2, 3) or not all(p.isdecimal() and p.isascii() for p in parts[:2]):
         return None
@@ -130,7 +130,7 @@ def encode_load(load: Load) -> str:
 
 
 def read_load(annotations: Mapping[str, str], remarks: list[FieldError]) -> Load | None:
-    """Return the measured load in an annotation; None if it is missing or invalid."""
+    """Return the measured load in an annotation, or None if it is missing or invalid."""
     text = annotations.get(LOAD)
     if text is None:
         return None

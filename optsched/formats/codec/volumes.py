@@ -138,7 +138,7 @@ def _claim_reference(volume: Mapping[str, Any]) -> str:
 
 
 def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[FieldError, ...]]:
-    """Return the claim and all invalid fields; None only without a name.
+    """Return the claim, which is None only without a name, and all invalid fields.
 
     Errors of its volume or class are not repeated here. A claim that depends on an invalid object
     has a problem.
@@ -220,7 +220,7 @@ def _claim_request(meta: ObjectMeta, spec: Fields, class_name: str) -> _ClaimReq
 
 
 def _choice(request: _ClaimRequest, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
-    """Return the volumes that satisfy a claim, or only a reserved one, and which case holds."""
+    """Return the volumes for a claim, and whether it has a reserved one, which excludes others."""
     volumes_by_claim = (_offer(volume) for volume in storage.volumes_by_claim.get(request.key, ()))
     mine = [o.volume for o in volumes_by_claim if o is not None and request.owns(o)]
     if mine:
@@ -230,7 +230,7 @@ def _choice(request: _ClaimRequest, storage: Storage) -> tuple[tuple[Volume, ...
 
 
 def _offer(volume: Mapping[str, Any]) -> _Offer | None:
-    """Return a PersistentVolume that can still be bound; None if it can not or is invalid."""
+    """Return a PersistentVolume that can still be bound, or None if it can not or is invalid."""
     errors: list[FieldError] = []
     meta = parse_meta(volume, errors)
     whole = Fields(volume, VOLUME, "", errors)
@@ -300,7 +300,7 @@ def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, 
 def class_nodes(
     storage_class: object,
 ) -> tuple[bool, NodeSelector | None, tuple[FieldError, ...]]:
-    """Return whether a class waits for a node, its allowed nodes (None: all), invalid fields."""
+    """Return whether a class waits for a node, its nodes (None: all), and all invalid fields."""
     errors: list[FieldError] = []
     fields = Fields(storage_class, STORAGE_CLASS, "", errors)
     waits = fields.text("volumeBindingMode") == WAITS

@@ -64,7 +64,7 @@ class Authority:
 
     @classmethod
     def load(cls, credential: Credential) -> Authority:
-        """Return the authority with this certificate and key; TypeError or ValueError if bad."""
+        """Return the authority of a credential; raises TypeError or ValueError if it is invalid."""
         key = serialization.load_pem_private_key(credential.key, password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise TypeError(f"expected an EC key for the authority, found {type(key).__name__}")

@@ -157,7 +157,7 @@ def line_of(text: str, document: Document, path: str) -> int:
 
 @lru_cache(maxsize=1)
 def _nodes(text: str) -> tuple[yaml.Node, ...]:
-    """Return the documents before the first invalid one, cached because problems share a text."""
+    """Return the documents before the first invalid one; cached, as many problems share a text."""
     found: list[yaml.Node] = []
     with suppress(yaml.YAMLError, RecursionError, UnicodeEncodeError):
         for node in yaml.compose_all(text, Loader=_LOADER):
@@ -166,7 +166,7 @@ def _nodes(text: str) -> tuple[yaml.Node, ...]:
 
 
 def _child(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
-    """Return the line of a child of a node, and the child; None if it does not exist."""
+    """Return the line of a child of a node, and the child, or None if it does not exist."""
     if isinstance(node, yaml.SequenceNode):
         items = node.value[int(step) :] if step.isdecimal() else []
         return (items[0].start_mark.line + 1, items[0]) if items else None

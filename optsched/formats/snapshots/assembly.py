@@ -110,7 +110,7 @@ def assemble(
     options
         Which pods belong to this scheduler.
     taken_ms
-        The time of the snapshot; None for the time of the dump, or else of the latest creation.
+        The time of the snapshot, or None for the time of the dump, or else of the latest creation.
     where
         `file:line` of each object, for messages.
 

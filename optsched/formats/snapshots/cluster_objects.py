@@ -98,7 +98,7 @@ class GangStore:
         self._queues = queues
         self.flaws: dict[str, tuple[Flaw, ...]] = {}
         self._guested: set[str] = set()
-        """Keys of gangs that pods of users other than the PodGroup's name."""
+        """Keys of gangs with pods of other users than the user of the PodGroup."""
         self._scheduling_groups: dict[Kind, dict[str, SchedulingPodGroup]] = {
             kind: {} for kind in kinds.SCHEDULING_POD_GROUPS
         }
@@ -112,7 +112,7 @@ class GangStore:
     # --- events and assumptions ------------------------------------------------------------------
 
     def apply_group(self, key: str, obj: Raw | None) -> None:
-        """Store a state of a PodGroup; None for a deleted one."""
+        """Store a state of a PodGroup, or None for a deleted one."""
         group = None if obj is None else parse_podgroup(obj)[0]
         store_or_drop(self.groups, key, group)
         if group is not None:
@@ -141,7 +141,7 @@ class GangStore:
         return found
 
     def apply_scheduling_group(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        """Store a state of a PodGroup of `scheduling.k8s.io`; None for a deleted one."""
+        """Store a state of a PodGroup of `scheduling.k8s.io`, or None for a deleted one."""
         group = None if obj is None else parse_scheduling_group(obj)[0]
         store_or_drop(self._scheduling_groups[kind], gang_key(key), group)
         self._pods.touched_gangs.add(gang_key(key))
@@ -217,7 +217,7 @@ class GangStore:
             if not tasks and not is_empty_group_of(group, self._options.scheduler_names):
                 return None
             if not tasks and group.meta.deletion_ms is not None:
-                # A finalizer keeps the PodGroup in the API; its `minResources` wait for no pods.
+                # A finalizer keeps the PodGroup in the API, but no pod will use its `minResources`.
                 return None
             gang, remarks = gang_of_group(group, tasks, self.table)
             if group.errors or remarks:
@@ -444,7 +444,7 @@ class ClusterObjects:
         }
 
     def apply(self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False) -> None:
-        """Apply a state of an object; None for a deleted one.
+        """Apply a state of an object, or None for a deleted one.
 
         is_created: whether this is known to be the first state of a pod.
         """
@@ -471,7 +471,7 @@ class ClusterObjects:
         Parameters
         ----------
         taken_ms
-            The time of the snapshot; None for the latest creation of a gang or queue.
+            The time of the snapshot, or None for the latest creation of a gang or queue.
         used_namespaces
             Namespaces of any objects. They exist, whether or not they are listed.
 

@@ -100,11 +100,11 @@ def read_instance(
     options
         Which pods belong to this scheduler.
     taken_ms
-        The time of the snapshot; None for the time of a dump, or else of the latest creation.
+        The time of the snapshot, or None for the time of a dump, or else of the latest creation.
     progress
         Called with the number of characters read so far.
     preview
-        Replaces objects by those that controllers would create; None to keep all objects.
+        Replaces objects by those that controllers would create, or None to keep all objects.
 
     Raises
     ------

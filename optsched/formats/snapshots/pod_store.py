@@ -144,7 +144,7 @@ def _describe(shared_gpus: Iterable[GpuShare], numa: Iterable[NumaPart]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AssumedBind:
-    """Assume that a pending task will be bound to a node, with these GPU shares and NUMA cells."""
+    """The assumption that a pending task is bound with these GPU shares and NUMA cells."""
 
     node: str
     shared_gpus: tuple[GpuShare, ...] = ()
@@ -165,12 +165,12 @@ class AssumedBind:
 
 @dataclass(frozen=True, slots=True)
 class AssumedEviction:
-    """Assume that a running or assumed-bound task will be evicted.
+    """The assumption that a task is evicted which runs or is assumed to be bound.
 
     Attributes
     ----------
     bound
-        The bind that was not confirmed when the eviction was planned; None for none.
+        The bind that was not confirmed when the eviction was planned, or None for none.
 
     """
 
@@ -190,7 +190,7 @@ class AssumedEviction:
 
 @dataclass(frozen=True, slots=True)
 class AssumedNomination:
-    """Assume that a pending task will be nominated to a node; an empty name withdraws it."""
+    """The assumption that a pending task is nominated to a node; empty for no nomination."""
 
     node: str
 
@@ -217,7 +217,7 @@ class Pod:
     task
         The task with the assumption applied; without an assumption, the same object as `reported`.
     assumed
-        The pending change; None for none.
+        The pending change, or None for none.
     annotations
         The annotations that its gang reads.
     spec
@@ -289,7 +289,7 @@ class PodStore:
         self._by_gang: dict[str, dict[str, Task]] = {}
 
     def find_pod(self, key: str) -> Pod | None:
-        """Return a pod; None if the scheduler has no such pod."""
+        """Return a pod, or None if the scheduler has no such pod."""
         return self._pods.get(key)
 
     def __getitem__(self, key: str) -> Pod:
@@ -373,7 +373,7 @@ class PodStore:
                 self._decode(self._claiming[other], is_over=False)
 
     def apply_claim(self, key: str, claim: DeviceClaim | None) -> None:
-        """Apply a state of a ResourceClaim; None for a deleted one."""
+        """Apply a state of a ResourceClaim, or None for a deleted one."""
         book = self._decoder.book
         if claim is None:
             book.claims.pop(key, None)
@@ -465,7 +465,7 @@ class PodStore:
         return self._decoder.gang_priority(pod.outline())
 
     def least_priority(self, tasks: Iterable[Task]) -> int | None:
-        """Return the lowest priority of pods that have not ended; None if there are none.
+        """Return the lowest priority of pods that have not ended, or None if there are none.
 
         `volcano.sh/task-priority` counts only among the pods of one gang.
         """

@@ -73,7 +73,7 @@ def encode(snapshot: Snapshot) -> list[Manifest]:
     """Return the objects of a snapshot, from which `assemble` returns the same snapshot.
 
     This holds for every snapshot that `assemble` can return: all namespaces are listed, the
-    built-in queues exist, and gangs of bare pods have keys of bare pods. Raises ValueError if a
+    built-in queues exist, and names of bare pods' gangs start with `pod:`. Raises ValueError if a
     claim waits for a node that no storage class can express.
     """
     return [
@@ -311,7 +311,7 @@ def _group_meta(gang: Gang, name: str) -> Manifest:
 
 
 def owner_fields(owner: Owner | None) -> list[Manifest] | None:
-    """Return the `ownerReferences` of an object; None if it has no owner."""
+    """Return the `ownerReferences` of an object, or None if it has no owner."""
     if owner is None:
         return None
     named = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name}

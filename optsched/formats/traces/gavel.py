@@ -54,7 +54,7 @@ class Throughputs:
     of: Mapping[tuple[str, int], float]
 
     def duration_ms(self, job_type: str, gpus: int, steps: int) -> int | None:
-        """Return the duration of some steps; None for an unknown job type.
+        """Return the duration of some steps, or None for an unknown job type.
 
         An unmeasured number of GPUs counts as the next smaller measured number, because it may not
         be faster.

@@ -64,7 +64,7 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
     pods
         A pod list.
     nodes
-        The node list; None for `openb_node_list_gpu_node.csv` in the folder of the pod list.
+        The node list, or None for `openb_node_list_gpu_node.csv` in the folder of the pod list.
 
     Raises
     ------
@@ -287,9 +287,9 @@ def read_openb_trace(
     pods
         A pod list with times, which the multigpu lists lack.
     nodes
-        The nodes of the replay; None for the node list.
+        The nodes of the replay, or None for the node list.
     node_list
-        The node list; None for `openb_node_list_gpu_node.csv` in the folder of the pod list.
+        The node list, or None for `openb_node_list_gpu_node.csv` in the folder of the pod list.
 
     Raises
     ------

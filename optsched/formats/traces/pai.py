@@ -62,7 +62,7 @@ _BACKWARDS: Final = "is before its start_time"
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """One row of the task table, with times in milliseconds; None for a missing time."""
+    """One row of the task table, with times in milliseconds, or None for a missing time."""
 
     part: Part
     start_ms: int | None
@@ -81,7 +81,7 @@ def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
     folder
         The folder with the three tables.
     nodes
-        The nodes of the replay; None for the machine table.
+        The nodes of the replay, or None for the machine table.
 
     Raises
     ------

@@ -58,7 +58,7 @@ def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
     file
         `cluster_job_log`, JSON.
     nodes
-        The nodes of the replay; None for `cluster_machine_list` in the same folder.
+        The nodes of the replay, or None for `cluster_machine_list` in the same folder.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def _has_status(attempt: object, field: str) -> bool:
 
 
 def _duration_ms(attempts: Sequence[Any]) -> int | None:
-    """Return the sum of all attempts with start and end; None for a job that still runs."""
+    """Return the sum of all attempts with start and end, or None for a job that still runs."""
     if _has_status(attempts[-1], "start_time") and not _has_status(attempts[-1], "end_time"):
         return None
     total, is_known = 0, False

@@ -132,7 +132,7 @@ class Row:
 
 
 def instant_ms(text: str) -> int | None:
-    """Parse `YYYY-MM-DD HH:MM:SS` with or without an offset to ms since 1970; None if invalid.
+    """Parse `YYYY-MM-DD HH:MM:SS` with or without an offset to ms since 1970, or None if invalid.
 
     A final `PST` or `PDT` is ignored, because in such traces all times have one.
     """
@@ -262,7 +262,7 @@ class TracedJob:
     at_ms
         When the job was submitted, on the clock of the trace.
     duration_ms
-        How long the job ran; None if it still ran at the end of the trace.
+        How long the job ran, or None if it still ran at the end of the trace.
     queue
         The queue to which the job was submitted.
     user

@@ -275,7 +275,7 @@ def read_published_trace(name: str, path: Path, nodes: Sequence[Node] | None = N
     path
         The file of the trace; for `pai`, its folder.
     nodes
-        The nodes of the replay; None for the nodes of the trace. Traces of `acme` and `gavel` have
+        The nodes of the replay, or None for those of the trace. Traces of `acme` and `gavel` have
         no nodes.
 
     Returns

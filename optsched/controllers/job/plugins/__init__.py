@@ -1,4 +1,4 @@
 """Plugins of jobs: each changes the pods of a job and may create further objects.
 
-Source of names, arguments and formats: Volcano, pkg/controllers/job/plugins.
+Names, arguments and formats follow Volcano's pkg/controllers/job/plugins.
 """

@@ -181,7 +181,7 @@ class Extra:
 
     manifest: the object to create, without owner and namespace.
     kept: the fields that are corrected when they differ. All other fields belong to other writers.
-    with_keys: returns the manifest with keys that are generated on creation; None without keys.
+    with_keys: returns the manifest with keys that are generated on creation, or None without keys.
     """
 
     kind: Kind

@@ -197,7 +197,7 @@ RANK_INDEX: Final = "hccl/rankIndex"
 
 
 def dress_hcclrank(draft: Draft, flags: Flags) -> None:
-    """Set the rank annotation unless the user has: from the variable RANK, or by counting."""
+    """Set a missing rank annotation to the variable RANK, or else count masters before workers."""
     if draft.annotations.get(RANK_INDEX):
         return
     rank = _given_rank(draft) or _count_rank(draft, flags)

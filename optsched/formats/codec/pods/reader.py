@@ -1,4 +1,4 @@
-"""A pod as a task. The decoder is called for each pod event, so it is fast and never raises."""
+"""Decoding of pods into tasks. It runs for each pod event, so it is fast and never raises."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class DecodeOptions:
     Attributes
     ----------
     sharding
-        The sharding without the shards; None for that in the dump of a snapshot, or else none.
+        The sharding without the shards, or None for that in the dump of a snapshot, or else none.
     lifting_classes
         PriorityClasses that let a PodGroup of a live cluster exceed the priority of its pods; None
         for all classes.

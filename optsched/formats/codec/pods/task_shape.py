@@ -236,7 +236,7 @@ _OTHER_CONDITIONS: Final = frozenset(
 
 
 def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anything may come
-    """Return a key of everything in a shape except labels; None for a malformed pod."""
+    """Return a key of everything in a shape except labels, or None for a malformed pod."""
     parts: Any
     try:
         spec, status = pod.get("spec"), pod.get("status")

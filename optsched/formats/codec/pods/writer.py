@@ -57,7 +57,7 @@ _PHASE_OF: Final = {
 
 
 def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
-    """Return the pod of a task. gang: its gang; None for a pod of another scheduler."""
+    """Return the pod of a task. gang: its gang, or None for a pod of another scheduler."""
     priority = gang.priority if gang is not None and gang.is_implicit else task.priority
     gate = _gate(task)
     gates = {"schedulingGates": [{"name": gate}]} if gate else {}
