@@ -238,7 +238,7 @@ def _thresholds(arguments: Mapping[str, Value], prefix: str) -> dict[str, int]:
 
 
 _STRATEGY = (
-    choice_argument("name", _LOW_NODES, "the only strategy", (_LOW_NODES,)),
+    choice_argument("name", _LOW_NODES, "has no effect: the only strategy", (_LOW_NODES,)),
     mapping_argument(
         "params",
         "parameters of the strategy",
