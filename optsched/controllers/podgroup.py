@@ -246,11 +246,11 @@ def _age(pod: Manifest) -> tuple[int, str]:
 
 
 def _find_followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Manifest | None:
-    """Return the newest pod of the users that the PodGroup, or else the oldest pod, belongs to.
+    """Return the newest pod of the users to whom the PodGroup (or else the oldest pod) belongs.
 
-    `pods` are sorted by age. Users may write any owner into a pod. Therefore a pod of another user
-    must not change the queue, the owner or the submitter of the PodGroup. If no pod belongs to
-    these users, the result is the newest pod.
+    `pods` are sorted by age. Users may write any owner reference into a pod. Therefore a pod of
+    another user must not change the queue, the owner or the submitter of the PodGroup. If no pod
+    belongs to these users, the result is the newest pod.
     """
     if not pods:
         return None

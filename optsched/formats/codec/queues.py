@@ -216,7 +216,7 @@ def usage_text(usage: Usage) -> str:
 
 
 def read_usage(annotations: Mapping[str, str]) -> tuple[Usage | None, tuple[FieldError, ...]]:
-    """Return the usage in annotations and its errors, or None if it is missing or invalid."""
+    """Return the usage in annotations (None if it is missing or invalid), and its errors."""
     text = annotations.get(USAGE)
     if text is None:
         return None, ()

@@ -166,7 +166,7 @@ def _nodes(text: str) -> tuple[yaml.Node, ...]:
 
 
 def _child(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
-    """Return the line of a child of a node, and the child, or None if it does not exist."""
+    """Return the line and the node of a child, or None if it does not exist."""
     if isinstance(node, yaml.SequenceNode):
         items = node.value[int(step) :] if step.isdecimal() else []
         return (items[0].start_mark.line + 1, items[0]) if items else None

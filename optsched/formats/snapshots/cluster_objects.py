@@ -112,7 +112,7 @@ class GangStore:
     # --- events and assumptions ------------------------------------------------------------------
 
     def apply_group(self, key: str, obj: Raw | None) -> None:
-        """Store a state of a PodGroup, or None for a deleted one."""
+        """Store the state of a PodGroup, or its deletion if `obj` is None."""
         group = None if obj is None else parse_podgroup(obj)[0]
         store_or_drop(self.groups, key, group)
         if group is not None:
@@ -141,7 +141,7 @@ class GangStore:
         return found
 
     def apply_scheduling_group(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        """Store a state of a PodGroup of `scheduling.k8s.io`, or None for a deleted one."""
+        """Store the state of a `scheduling.k8s.io` PodGroup, or its deletion if `obj` is None."""
         group = None if obj is None else parse_scheduling_group(obj)[0]
         store_or_drop(self._scheduling_groups[kind], gang_key(key), group)
         self._pods.touched_gangs.add(gang_key(key))
@@ -250,7 +250,7 @@ class GangStore:
 
         Admission checks the right to join when a pod or a PodGroup is created. If two users create
         both at the same time, neither review sees the other object. Only admission checks roles; it
-        records the PodGroup on the pod. A pod that holds resources counts in any case.
+        records the PodGroup on the pod. A pod that holds resources always stays a member.
         """
         self._guested.discard(key)
         self.flaws.pop(key, None)
@@ -444,7 +444,7 @@ class ClusterObjects:
         }
 
     def apply(self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False) -> None:
-        """Apply a state of an object, or None for a deleted one.
+        """Apply the state of an object, or its deletion if `obj` is None.
 
         is_created: whether this is known to be the first state of a pod.
         """

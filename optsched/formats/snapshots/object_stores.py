@@ -101,7 +101,7 @@ class ParsedStore(Generic[T]):
         self._is_stale = True
 
     def apply(self, key: str, obj: Raw | None) -> None:
-        """Store a state of an object, or None for a deleted one."""
+        """Store the state of an object, or its deletion if `obj` is None."""
         value, errors = (None, ()) if obj is None else self._parse(obj)
         store_or_drop(self.by_key, key, value)
         store_or_drop(self._problems, (self._kind, key), errors or None)
@@ -178,7 +178,7 @@ class NamespaceStore:
         self._is_stale = True
 
     def apply(self, name: str, obj: Raw | None) -> None:
-        """Store a state of a Namespace, or None for a deleted one."""
+        """Store the state of a Namespace, or its deletion if `obj` is None."""
         store_or_drop(self._raw, name, obj)
         self._is_stale = True
 
@@ -217,12 +217,12 @@ class VolumeStore:
         self._claims: Mapping[str, Claim] = {}
 
     def apply_claim(self, key: str, obj: Raw | None) -> None:
-        """Store a state of a PersistentVolumeClaim, or None for a deleted one."""
+        """Store the state of a PersistentVolumeClaim, or its deletion if `obj` is None."""
         store_or_drop(self._raw_claims, key, obj)
         self._stale_claims.add(key)
 
     def apply_storage(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        """Store a state of a PersistentVolume or StorageClass, or None for a deleted one."""
+        """Store the state of a volume or storage class, or its deletion if `obj` is None."""
         store_or_drop(self._raw_storage[kind], key, obj)
         self._storage = None
         self._is_storage_stale = True
@@ -289,7 +289,7 @@ class DeviceStore:
         self._are_slices_stale = False
 
     def apply_object(self, kind: Kind, key: str, obj: Raw | None) -> None:
-        """Apply a state of an object, or None for a deleted one."""
+        """Apply the state of an object, or its deletion if `obj` is None."""
         self._is_stale = True
         errors: tuple[FieldError, ...] = ()
         if kind in self._claims:
@@ -380,7 +380,7 @@ class NodeStore:
     # --- events ----------------------------------------------------------------------------------
 
     def apply_node(self, name: str, obj: Raw | None) -> None:
-        """Store a state of a Node, or None for a deleted one."""
+        """Store the state of a Node, or its deletion if `obj` is None."""
         node, errors = (None, ()) if obj is None else parse_node(obj, self._device_table)
         store_or_drop(self._problems, (kinds.NODE, name), errors or None)
         if node is not None and self._takes_node(node.labels):
@@ -396,7 +396,7 @@ class NodeStore:
             self._topology.drop_node(name)
 
     def apply_hypernode(self, name: str, obj: Raw | None) -> None:
-        """Store a state of a HyperNode, or None for a deleted one."""
+        """Store the state of a HyperNode, or its deletion if `obj` is None."""
         hypernode, errors = (None, ()) if obj is None else parse_hypernode(obj)
         store_or_drop(self._problems, (kinds.HYPER_NODE, name), errors or None)
         if hypernode is None:
@@ -405,7 +405,7 @@ class NodeStore:
             self._topology.put_hypernode(hypernode)
 
     def apply_numatopology(self, name: str, obj: Raw | None) -> None:
-        """Store a state of a Numatopology, or None for a deleted one."""
+        """Store the state of a Numatopology, or its deletion if `obj` is None."""
         _, numa, errors = ("", None, ()) if obj is None else parse_numa(obj)
         store_or_drop(self._problems, (kinds.NUMATOPOLOGY, name), tuple(errors) or None)
         if self._numa.get(name) != numa:
@@ -413,7 +413,7 @@ class NodeStore:
             self._update_node(name, numa=numa)
 
     def apply_csi_node(self, name: str, obj: Raw | None) -> None:
-        """Store a state of a CSINode, or None for a deleted one."""
+        """Store the state of a CSINode, or its deletion if `obj` is None."""
         _, limits, errors = ("", None, ()) if obj is None else parse_csi_node(obj)
         store_or_drop(self._problems, (kinds.CSI_NODE, name), tuple(errors) or None)
         if self._attach_limits.get(name) != limits:

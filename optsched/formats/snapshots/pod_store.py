@@ -165,7 +165,7 @@ class AssumedBind:
 
 @dataclass(frozen=True, slots=True)
 class AssumedEviction:
-    """The assumption that a task is evicted which runs or is assumed to be bound.
+    """The assumption that a running or assumed-bound task is evicted.
 
     Attributes
     ----------
@@ -334,7 +334,7 @@ class PodStore:
         self._index(before, self._pod(reported, task, raw, assumed))
 
     def _decode_with_devices(self, raw: Raw, *, is_created: bool) -> Task:
-        """Return the task with its fixed devices; differing annotations become a flaw."""
+        """Return the task with its fixed devices; annotations that name others become a flaw."""
         task, problems = self._decoder.read(raw)
         store_or_drop(self._problems, (kinds.POD, task.key), problems or None)
         distrust = _CAME_WITH_NODE if is_created else ""
@@ -373,7 +373,7 @@ class PodStore:
                 self._decode(self._claiming[other], is_over=False)
 
     def apply_claim(self, key: str, claim: DeviceClaim | None) -> None:
-        """Apply a state of a ResourceClaim, or None for a deleted one."""
+        """Apply the state of a ResourceClaim, or its deletion if `claim` is None."""
         book = self._decoder.book
         if claim is None:
             book.claims.pop(key, None)

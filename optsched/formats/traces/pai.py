@@ -62,7 +62,7 @@ _BACKWARDS: Final = "is before its start_time"
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """One row of the task table, with times in milliseconds, or None for a missing time."""
+    """One row of the task table, with times in milliseconds (None if missing)."""
 
     part: Part
     start_ms: int | None

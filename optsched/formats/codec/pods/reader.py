@@ -82,7 +82,7 @@ SCHEDULER_NAMES: Final = (wellknown.DEFAULT_SCHEDULER_NAME, wellknown.OWN_SCHEDU
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """The pods and nodes of this scheduler, and the queue of pods that name none.
+    """The pods and nodes of this scheduler, and the default queue.
 
     Attributes
     ----------
@@ -333,7 +333,7 @@ def scheduler_of(pod: Mapping[str, Any]) -> str:
 
 
 def task_index(meta: ObjectMeta) -> int:
-    """Return the index of a pod within its role: by annotation or label, name suffix, else -1."""
+    """Return the index of a pod within its role, from annotation, label or name; else -1."""
     text = _label(meta, wellknown.TASK_INDEX) or meta.name.rpartition("-")[2]
     if text == "-1" or not (text.isdecimal() and text.isascii() and len(text) <= _MAX_DIGITS):
         return -1
