@@ -123,7 +123,7 @@ def test_a_file_that_can_not_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     fill_for(monkeypatch, out.name)
     result = solve(*written(tmp_path, easy=EASY), "--out", out)
     assert result.exit_code == 4
-    assert "can not be written: No space left on device; the file that was" in result.stderr
+    assert "can not be written: No space left on device; the previous file" in result.stderr
     assert result.stdout.splitlines()[1].startswith("easy ")
     assert out.read_text() == "of before"
 

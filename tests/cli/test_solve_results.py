@@ -237,7 +237,7 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(
     path = tmp_path / "file"
     keep_text(path, "old")
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(KeepError, match=r"No space left on device; the file that was ther"):
+    with pytest.raises(KeepError, match=r"No space left on device; the previous file is kept"):
         keep_text(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
