@@ -130,7 +130,7 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(kept))
     result = simulate(FAILURES, "--out", tmp_path, "--checkpoint", 5, "--resume")
     assert result.exit_code == 1
-    assert f"{path}: is of another version of optsched: play it again" in result.stderr
+    assert f"{path}: is from another version: replay without --resume" in result.stderr
 
 
 def test_a_full_disk_leaves_what_was_written_and_says_so(tmp_path: Path) -> None:
