@@ -31,7 +31,7 @@ def test_defaults_are_those_of_the_command() -> None:
         if isinstance(default, str | tuple) and default:
             expected = default if isinstance(default, tuple) else (str(default),)
             assert shown == expected, row
-    assert f"| `{LOCK_NAME}` | the lease's name |" in PAGE
+    assert f"| `{LOCK_NAME}` | name of the lease |" in PAGE
 
 
 def test_every_controller_has_a_row() -> None:
