@@ -1,0 +1,30 @@
+"""`make e2e` shares a control plane among the tests of a group, so groups have to be formed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODULE = """
+import pytest
+
+@pytest.mark.xdist_group("shared")
+@pytest.mark.parametrize("number", range(4))
+def test_number(number, worker_id, tmp_path_factory):
+    (tmp_path_factory.getbasetemp().parent / worker_id).touch()
+"""
+
+
+def test_the_tests_of_a_group_run_in_one_worker(tmp_path: Path) -> None:
+    """pytest-xdist 3.8 forms no groups with pytest 9.2, and says nothing."""
+    (tmp_path / "test_grouped.py").write_text(MODULE)
+    workers = tmp_path / "workers"
+    options = ["--numprocesses=2", "--dist=loadgroup", "-p", "no:cacheprovider", "-c", "/dev/null"]
+    command = [sys.executable, "-m", "pytest", *options, f"--basetemp={workers}", "test_grouped.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert len([path for path in workers.iterdir() if path.is_file()]) == 1
