@@ -129,7 +129,14 @@ def node_of(stage: Stage, name: str) -> str:
 
 
 def await_bound(stage: Stage, name: str) -> None:
-    until(lambda: node_of(stage, name), f"{name} is bound")
+    try:
+        until(lambda: node_of(stage, name), f"{name} is bound")
+    except AssertionError:
+        for kind in (kinds.POD_GROUP, kinds.POD):
+            for obj in stage.admin.items(stage.path(kind)):
+                meta = {key: obj["metadata"].get(key) for key in ("name", "deletionTimestamp")}
+                print(f"--- {kind.kind} {meta}: {obj.get('spec')} {obj.get('status')}")
+        raise
 
 
 def await_waits(stage: Stage, name: str, text: str) -> None:
@@ -271,12 +278,13 @@ def test_pods_that_never_go_hold_only_what_they_run_on(stage: Stage) -> None:
     await_bound(stage, "has-ended")
     stage.eve.post(stage.path(kinds.POD), never)
     await_waits(stage, "never-began", "cpu")
+    stage.eve.delete(stage.path(kinds.POD, "never-began"))  # before it could begin
     done = {"metadata": {"annotations": {"optsched.io/complete": ""}}}
-    stage.eve.patch(stage.path(kinds.POD, "has-ended"), done)
     path = stage.path(kinds.POD, "has-ended")
+    stage.eve.patch(path, done)
     until(lambda: stage.admin.get(path)["status"]["phase"] == "Succeeded", "it has ended")
+    stage.eve.delete(path)
     for name in ("never-began", "has-ended"):
-        stage.eve.delete(stage.path(kinds.POD, name))
         assert stage.admin.get(stage.path(kinds.POD, name))["metadata"]["deletionTimestamp"]
     assert_others_start(stage)
 

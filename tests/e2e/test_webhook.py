@@ -76,7 +76,7 @@ def webhook(start: Callable[..., Webhook], api: Api) -> Webhook:
     """A webhook that every test may use."""
     running = start()
     until(lambda: queue_is_made(api, "default"), "the webhook answers")
-    queue_is_made(api, "root")
+    queue_is_made(api, "root", reclaimable=False)  # as the scheduler makes it
     return running
 
 

@@ -81,6 +81,8 @@ def read_audit(entries: Iterable[Raw]) -> Measured:
             reason = body.get("reason") or "(again)"
             about = body.get("involvedObject") or {}
             measured.shapes[process][f"{key} {about.get('kind', '')} {reason}"] += 1
+            if "lastTimestamp" not in body:  # of events.k8s.io: not one of ours
+                continue
             stamped_s = datetime.fromisoformat(body["lastTimestamp"]).timestamp()
             happened = (about.get("namespace", ""), about.get("name", ""))
             if reason == "Scheduled" and happened in bound_s:
