@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import http.client
 import re
-import subprocess
-import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,12 +14,13 @@ from optsched.local.kubectl import node_manifest
 from tests.support.api import PATIENCE_S, until
 from tests.support.jobs import documents, group_name, group_of, pods_of
 from tests.support.proxy import Proxy
+from tests.support.service_process import Service, execute_service
 from tests.support.story import GPU, GROUP_NAME, Story
 
 P = TypeVar("P", bound=Proxy)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from tests.support.api import Api, Raw
@@ -45,16 +44,21 @@ _LISTENS = re.compile(r"health(?: and metrics)? on \S+:(\d+)")
 
 
 class Process:
-    """A subcommand of `optsched` that serves a cluster."""
+    """A subcommand of `optsched` that serves a cluster.
+
+    Attributes
+    ----------
+    start
+        How it is started: given its arguments and its log.
+
+    """
+
+    start: ClassVar[Callable[[Sequence[str], Path], Service]] = staticmethod(execute_service)
 
     def __init__(self, command: str, kubeconfig: Path, log: Path, flags: Sequence[str]) -> None:
         self._log = log
-        started = [sys.executable, "-m", "optsched.cli.main", command]
         options = ["--kubeconfig", str(kubeconfig), "--listen-address", "127.0.0.1:0"]
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*started, *options, *flags], stdout=output, stderr=subprocess.STDOUT
-            )
+        self.process = Process.start([command, *options, *flags], log)
 
     @property
     def log(self) -> str:

@@ -1,0 +1,121 @@
+"""Subcommands of `optsched` as processes: executed, or forked from one that has imported them.
+
+Imports take most of the time of a start, and the tests start hundreds of services. Benches execute.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from optsched.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_PRELOADED: Final = (
+    "optsched.cli.main",
+    "optsched.cli.services.controllers",
+    "optsched.cli.services.scheduler",
+    "optsched.cli.services.webhook",
+)
+_CONTEXT: Final = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([*_PRELOADED, __name__])
+
+
+class Service(Protocol):
+    """What tests need of a process: methods of `subprocess.Popen`."""
+
+    args: Any
+    returncode: Any
+
+    @property
+    def pid(self) -> int:
+        """The process ID."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while the process runs; a signal counts as negative."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end and return the exit code; `TimeoutExpired` where it has not ended."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, unless the process has ended."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+def execute_service(arguments: Sequence[str], log: Path) -> Service:
+    """Start a subcommand as a user does; its output goes to the log."""
+    command = [sys.executable, "-m", "optsched.cli.main", *arguments]
+    with log.open("wb") as output:
+        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+
+
+class ForkedService:
+    """A forked process that runs a subcommand in the environment and directory of the caller."""
+
+    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+        self.args = ["optsched", *arguments]
+        log.write_bytes(b"")
+        given = (self.args, str(log.absolute()), dict(os.environ), str(Path.cwd()))
+        self._process = _CONTEXT.Process(target=_run, args=given)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """The process ID."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, None while the process runs; a signal counts as negative."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """Return `returncode`."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, and return the exit code; `TimeoutExpired` where it has not ended."""
+        self._process.join(timeout)
+        code = self.returncode
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(arguments: list[str], log: str, environment: Mapping[str, str], folder: str) -> None:
+    """Become the subcommand in the child process."""
+    output = os.open(log, os.O_WRONLY | os.O_APPEND)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(output, stream.fileno())
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = arguments
+    main(arguments[1:], prog_name=arguments[0])
