@@ -122,14 +122,13 @@ demo: $(STAMP) ## the gang experiment on a Kubernetes control plane of this mach
 
 .PHONY: test
 test: ## everything that is tested
-	$(MAKE) check
+	$(MAKE) --jobs=2 check pages
 	$(MAKE) unit
-	$(MAKE) pages
 	$(MAKE) e2e
 
 .PHONY: unit
 unit: $(STAMP) ## tests that need no cluster
-	$(PY) -m pytest --numprocesses=auto --dist=worksteal
+	$(PY) -m pytest --numprocesses=auto --dist=worksteal --ignore=tests/e2e --ignore=tests/pages
 
 .PHONY: pages
 pages: $(STAMP) ## tests that look at reports in Chromium
@@ -139,7 +138,7 @@ pages: $(STAMP) ## tests that look at reports in Chromium
 .PHONY: e2e
 e2e: $(STAMP) ## tests on a real API server
 	bash .ci/prerequisites go
-	$(PY) -m pytest -m e2e --numprocesses=3 --dist=loadgroup
+	$(PY) -m pytest -m e2e --numprocesses=3 --dist=loadgroup tests/e2e
 
 .PHONY: e2e-tenants
 e2e-tenants: $(STAMP) ## two tenants on a real API server: what one tries against the other

@@ -58,7 +58,7 @@ def instance_of(
 ) -> Instance:
     """Return the instance at a path and print its problems.
 
-    Exits with 2 if there is no instance, and with `strict` also if an object cannot be used.
+    The exit code is 2 if there is no instance, or with `strict` if an object cannot be used.
     """
     try:
         with _progress(console, path) as report:

@@ -169,7 +169,7 @@ def ribbon(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[floa
 def drawing(
     name: str, height: float, title: str, children: Iterable[Markup], *, css: str = ""
 ) -> Markup:
-    """Return a chart as an SVG image; `title` is its text alternative for screen readers."""
+    """Return a chart as an SVG image; `title` is its alternative text."""
     return tag(
         "svg",
         tag("title", title, id=f"{name}-title"),
