@@ -109,6 +109,7 @@ def test_so_it_does_without_the_solver(end: End):
     check_end(end, "none")
 
 
+@pytest.mark.nightly
 def test_more_time_admits_no_fewer_urgent_gangs():
     admitted = [
         values(decide_within("urgent_100.json", DEFAULT, work=work).plan.certificate.levels, "adm")

@@ -11,6 +11,7 @@ from optsched.cluster.selectors import LabelSelector, Operator, Requirement
 from optsched.cluster.task import PodTerm
 from tests.oracle.clusters import FAMILIES, draw_cluster
 from tests.oracle.sessions import decide, policy_of, snapshot_of, without_solver
+from tests.support.effort import nightly_except
 from tests.support.small import cluster, gang, node, shape
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from optsched.policy.policy import Policy
 
 
-@pytest.mark.parametrize("has_solver", [False, True])
-@pytest.mark.parametrize("model", ["volcano-default", "crater"])
+@pytest.mark.parametrize("has_solver", nightly_except([False, True], [True]))
+@pytest.mark.parametrize("model", nightly_except(["volcano-default", "crater"], ["crater"]))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_object_of_a_session_is_in_a_cycle_of_references(
     family: str, model: str, has_solver: bool
