@@ -123,8 +123,6 @@ def _check_amounts(queue: Queue, findings: Findings) -> None:
             _invalid(
                 queue.deserved, resource, "deserved", f"{deserved} must be >= {floor}", findings
             )
-        elif resource in queue.capability:
-            continue
     for resource in sorted(queue.effective_deserved.keys() & queue.capability.keys()):
         part = "deserved" if resource in queue.deserved else "guarantee"
         amounts = queue.deserved if resource in queue.deserved else queue.guarantee

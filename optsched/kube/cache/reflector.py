@@ -27,7 +27,7 @@ from optsched.kube.client.errors import (
     Unreachable,
     error_from_status,
 )
-from optsched.kube.client.listing import EVERYTHING, Selection
+from optsched.kube.client.listing import EVERYTHING, PAGE_SIZE, Selection
 from optsched.kube.runtime.timing import Backoff, BackoffSteps
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Page, Raw
 
 
-PAGE_SIZE: Final = 500
 RETRIES: Final = BackoffSteps(first_s=0.2, most_s=15.0)
 AWAY_S: Final = 2.0
 """The longest delay while the server is unavailable, so that watches resume soon after its return.

@@ -27,7 +27,7 @@ from optsched.study.simulation.record import (
     Stop,
     Submit,
 )
-from optsched.study.simulation.timeline import nearest_rank
+from optsched.study.simulation.timeline import bounded_gap, nearest_rank
 from optsched.units import CPU
 
 if TYPE_CHECKING:
@@ -284,8 +284,7 @@ class Measuring:
                 self._count["sessions"] += self._counts(event.at_ms)
                 for _, value, bound in event.levels if self._counts(event.at_ms) else ():
                     if bound is not None:
-                        whole = max(abs(bound), abs(value))
-                        self._gaps.append(abs(bound - value) / whole if whole else 0.0)
+                        self._gaps.append(bounded_gap(value, bound))
 
     def _counts(self, at_ms: int) -> bool:
         return at_ms >= self._warm_up_ms

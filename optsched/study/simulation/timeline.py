@@ -63,6 +63,15 @@ def series_of(timeline: Timeline) -> dict[str, Any]:
     }
 
 
+def bounded_gap(value: int, bound: int) -> float:
+    """Return |bound − value| / max(|bound|, |value|), and 0 if both are 0.
+
+    It is at most 1 for numbers of the same sign, so means over levels and sessions make sense;
+    `relative_gap` has no limit where the value is small.
+    """
+    return abs(bound - value) / max(abs(bound), abs(value), 1)
+
+
 def nearest_rank(ordered: Sequence[_N], percent: int) -> _N:
     """Return the nearest-rank percentile of non-empty, ascending values."""
     return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
@@ -290,11 +299,7 @@ class TimelineBuilder:
             case NodeTurn(node=node, change=change):
                 self._change_node(self._node[node], is_up=change == "up")
             case Held(levels=levels):
-                gaps = [
-                    (abs(bound - value) / max(abs(bound), abs(value), 1))
-                    for _, value, bound in levels
-                    if bound is not None
-                ]
+                gaps = [bounded_gap(v, bound) for _, v, bound in levels if bound is not None]
                 if gaps:
                     self._gaps.append((event.at_ms, max(gaps), sum(gaps) / len(gaps)))
 
