@@ -42,7 +42,7 @@ def test_the_index_lists_every_page_as_its_last_line_says() -> None:
 
 def test_a_page_without_a_last_line_for_the_index_is_refused(tmp_path: Path) -> None:
     page = tmp_path / "new.md"
-    page.write_text("# new\n\n**Promise.** Nothing.\n", "utf-8")
+    page.write_text("# new\n\n**Purpose.** Nothing.\n", "utf-8")
     with pytest.raises(ValueError, match=r"new\.md ends without a line"):
         format_index("", [page])
 
@@ -50,7 +50,7 @@ def test_a_page_without_a_last_line_for_the_index_is_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize("page", pages(), ids=lambda p: p.stem)
 def test_pages_say_what_is_promised_and_where_it_comes_from(page: Path) -> None:
     text = page.read_text("utf-8")
-    assert text.startswith(f"# {page.stem}\n\n**Promise.** ")
+    assert text.startswith(f"# {page.stem}\n\n**Purpose.** ")
     assert "**Source.**" in text
     assert text.count("```") % 2 == 0
 
