@@ -199,7 +199,7 @@ def review(service: Service, request: Request, world: World, settings: Settings)
 
 
 def _find_misuse(service: Service, request: Request) -> str:
-    """Return why a service can not review a request; empty if it can."""
+    """Return why a service cannot review a request; empty if it can."""
     kind, resource = service.kind, request.resource
     is_known = resource.version in (kind.version, *service.versions)
     if (resource.group, resource.plural) != (kind.group, kind.plural) or not is_known:

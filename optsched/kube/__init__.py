@@ -1,6 +1,6 @@
 """The live cluster: the only package that sends requests to an API server.
 
 `client` sends requests. `cache` lists and watches objects and turns them into snapshots.
-`scheduler`, `controllers` and `webhook` are the three processes, `serving` serves their health and
-metrics, and `runtime` holds the code that they share.
+`scheduler`, `controllers` and `webhook` are the three processes. `serving` serves the health and
+metrics of these processes, and `runtime` holds the code that they share.
 """

@@ -55,7 +55,7 @@ def ensure_pki(folder: Path, *, now: datetime) -> Authority:
         write_credential(authority.credential, draft / "ca")
         server = authority.issue_server(SERVER_NAMES, now=now)
         write_credential(server, draft / "server")
-        # The API server can not read the public key of service accounts from a PKCS #8 file.
+        # The API server cannot read the public key of service accounts from a PKCS #8 file.
         key = key_pem(generate_key(), PrivateFormat.TraditionalOpenSSL)
         write_private(draft / "service-account.key", key)
         draft.rename(folder)

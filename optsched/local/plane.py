@@ -50,7 +50,7 @@ MAX_SOCKET_PATH = 107
 
 
 class PlaneError(Exception):
-    """Raised when a plane can not be started or used; quotes the log of a component that failed."""
+    """Raised when a plane cannot be started or used; quotes the log of a component that failed."""
 
 
 class ControlPlane:

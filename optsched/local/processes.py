@@ -125,7 +125,7 @@ def _signal_until_gone(handle: int, grace_s: float) -> None:
 def has_ended(child: int) -> bool:
     """Return whether a child of this process has ended, and reap it if so.
 
-    The child's command line can not decide this: the kernel shows it only shortly after the start.
+    The child's command line cannot decide this: the kernel shows it only shortly after the start.
     """
     try:
         return os.waitpid(child, os.WNOHANG) != (0, 0)

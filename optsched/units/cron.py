@@ -1,8 +1,8 @@
 """Timetables in cron notation, as Go's robfig/cron/v3 reads them (`ParseStandard`).
 
 A timetable has five fields: minute, hour, day of the month, month and day of the week. A field may
-hold lists, ranges, steps and names; `?` means `*`. Sunday is 0; 7 is an error. Instead of the
-fields, a timetable may be a word such as `@daily`, or `@every` with a duration.
+hold lists, ranges, steps and names; `?` means `*`. Sunday is 0; 7 is an error. A timetable may also
+be a word such as `@daily`, or `@every` with a duration, in place of the five fields.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CronError(UnitError):
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """The bounds and the names of one of the five fields."""
+    """The bounds and the names of one of the five fields of a timetable."""
 
     name: str
     low: int
@@ -56,10 +56,11 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
-    """The times at which something is due: clock times, or an interval.
+    """The times at which a job is due: clock times, or a constant interval.
 
-    A day matches if both its number and its weekday match. If both fields are restricted, so that
-    `any_day` and `any_weekday` are false, one of them suffices. every_s: 0 for clock times.
+    A day matches if both its number and its weekday match. If neither `any_day` nor `any_weekday`
+    is true, a day matches if its number or its weekday matches. `every_s` is the interval in
+    seconds, or 0 for clock times.
     """
 
     minutes: frozenset[int] = frozenset()
@@ -73,7 +74,7 @@ class Timetable:
 
 
 def parse_timetable(text: str) -> Timetable:
-    """Return the timetable in a text; raises CronError, which names field and accepted values."""
+    """Return the timetable in a text; CronError names the invalid field and accepted values."""
     if text.startswith(_EVERY):
         return Timetable(every_s=_every_s(text))
     words = _WORDS.get(text, text).split()
@@ -98,7 +99,7 @@ def _every_s(text: str) -> int:
 
 
 def _field(word: str, field: _Field, text: str) -> tuple[frozenset[int], bool]:
-    """Return the numbers that a field names, and whether the field is unrestricted."""
+    """Return the numbers that a field of a timetable allows, and whether it allows all."""
     parts = [_parse_field_part(part, field, text) for part in word.split(",")]
     return frozenset().union(*(numbers for numbers, _ in parts)), any(is_any for _, is_any in parts)
 
@@ -122,7 +123,7 @@ def _parse_field_part(part: str, field: _Field, text: str) -> tuple[frozenset[in
 
 _SHOWN: Final = 60
 _MAX_DIGITS: Final = 9
-"""Maximum digits of a number; Python refuses to parse thousands of digits."""
+"""Maximum number of digits of a number, because Python refuses to parse thousands of digits."""
 
 
 def _number(word: str, words: tuple[str, ...], field: _Field, text: str) -> int:

@@ -1,7 +1,7 @@
 """The due times of a timetable in a time zone with daylight saving time.
 
-They follow Go's robfig/cron/v3 (`SpecSchedule.Next`): a time in an hour that the clock skips is
-skipped, and a time in an hour that the clock shows twice is due twice.
+As in Go's robfig/cron/v3 (`SpecSchedule.Next`), a time in an hour that the clock skips is never
+due, and a time in an hour that the clock shows twice is due twice.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 _MINUTE_MS: Final = 60_000
 _HORIZON: Final = timedelta(days=5 * 366)
-"""A timetable without a due time in this span is never due, such as the 31st of February."""
+"""Span to search: a timetable without a due time in it, such as February 31, is never due."""
 
 
 def next_due_ms(table: Timetable, after_ms: int, zone: tzinfo) -> int | None:
-    """Return the first due time after `after_ms`, in milliseconds since 1970, or None."""
+    """Return the first due time after `after_ms` in milliseconds since 1970; None if never due."""
     if table.every_s:
         return (after_ms // 1000 + table.every_s) * 1000
     at = datetime.fromtimestamp((after_ms // _MINUTE_MS + 1) * 60, zone)
@@ -32,14 +32,14 @@ def next_due_ms(table: Timetable, after_ms: int, zone: tzinfo) -> int | None:
 
 
 def last_due_ms(table: Timetable, after_ms: int, until_ms: int, zone: tzinfo) -> int | None:
-    """Return the last due time after `after_ms` and up to `until_ms`, or None."""
+    """Return the last due time after `after_ms` and up to `until_ms`; None if there is none."""
     if table.every_s:
         times = (until_ms // 1000 - after_ms // 1000) // table.every_s
         return (after_ms // 1000 + times * table.every_s) * 1000 if times > 0 else None
     first = next_due_ms(table, after_ms, zone)
     if first is None or first > until_ms:
         return None
-    # A later start never has an earlier next due time, so a binary search finds the last one.
+    # A later start never has an earlier next due time, so binary search finds the last due time.
     low, high = after_ms // _MINUTE_MS, until_ms // _MINUTE_MS
     while low < high:
         middle = (low + high + 1) // 2
@@ -52,7 +52,7 @@ def last_due_ms(table: Timetable, after_ms: int, until_ms: int, zone: tzinfo) ->
 
 
 def _step(table: Timetable, at: datetime) -> datetime | None:
-    """Return the next time to examine, or None if the timetable is due at `at`."""
+    """Return the next time to examine; None if the timetable is due at `at`."""
     if at.month not in table.months:
         return _midnight(at, _next_month(at))
     if not _is_right_day(table, at):
@@ -79,12 +79,12 @@ def _next_month(at: datetime) -> datetime:
 
 
 def _midnight(at: datetime, day: datetime) -> datetime:
-    """Return the beginning of `day`; always later than `at`, even if the clock changes."""
+    """Return the beginning of `day`, which is later than `at` even if the clock changes."""
     begins = day.replace(hour=0, minute=0, fold=0)
     begins = datetime.fromtimestamp(begins.timestamp(), at.tzinfo)
     return begins if begins.timestamp() > at.timestamp() else _add_minutes(at, 60)
 
 
 def _add_minutes(at: datetime, minutes: int) -> datetime:
-    """Return the time that many minutes later in elapsed time, whatever the clock shows."""
+    """Return the time at which `minutes` minutes have elapsed, regardless of clock changes."""
     return datetime.fromtimestamp(at.timestamp() + minutes * 60, at.tzinfo)

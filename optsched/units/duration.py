@@ -60,7 +60,7 @@ class TimestampError(UnitError):
 
 
 def parse_duration_ns(text: object) -> int:
-    """Return the nanoseconds of a Go duration; fractions of one are cut off, as in Go."""
+    """Return a Go duration in nanoseconds; fractions of a nanosecond are cut off, as in Go."""
     if not isinstance(text, str) or len(text) > _MAX_TEXT:
         raise DurationError(text)
     match = _DURATION.fullmatch(text)
@@ -73,7 +73,7 @@ def parse_duration_ns(text: object) -> int:
 
 
 def parse_duration_ms(text: object) -> int:
-    """Return the milliseconds of a Go duration, rounded away from zero so that 1ns is not 0."""
+    """Return a Go duration in milliseconds, rounded away from zero so that 1ns is not 0."""
     return divide_away(parse_duration_ns(text), NANOS_PER_MS)
 
 
@@ -94,7 +94,7 @@ def format_duration_ms(milliseconds: int) -> str:
 
 
 def parse_time_ms(text: object) -> int:
-    """Return the milliseconds since 1970 of an RFC 3339 time; finer fractions are cut off."""
+    """Return an RFC 3339 time in milliseconds since 1970; finer fractions are cut off."""
     if not isinstance(text, str):
         raise TimestampError(text)
     return _time_ms(text)

@@ -1,6 +1,6 @@
-r"""Regular expressions of users in RE2 syntax, as Go and thus Volcano read them.
+r"""Regular expressions in RE2 syntax, which Go and thus Volcano use.
 
-RE2 bounds the time: a search takes time proportional to the length of the text for any pattern.
+RE2 bounds the time of a search: it is proportional to the length of the text for any pattern.
 Only this module uses the RE2 library.
 
 Source: https://github.com/google/re2/wiki/Syntax, and https://pkg.go.dev/regexp/syntax, which
@@ -24,11 +24,11 @@ _ACCEPTED: Final = (
     r"such as \1, no possessive or atomic parts such as a*+ and (?>a), and at most 1000 repetitions"
 )
 _BYTE: Final = re.compile(r"\\Q.*?(?:\\E|$)|\\(.)", re.DOTALL)
-r"""Matches escapes outside of \Q...\E; \C is the only escape of RE2 that Go does not have."""
+r"""Matches escapes outside of \Q...\E; Go has every escape of RE2 except \C."""
 
 
 class PatternError(ValueError):
-    """Raised for a text that is not an RE2 regular expression; says what is accepted."""
+    """Raised for a text that is not an RE2 regular expression; the message says what is valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class Pattern:
     _read: Any = field(compare=False, repr=False)
 
     def matches(self, text: str) -> bool:
-        """Return whether the pattern matches anywhere in a text, as Go's `regexp.MatchString`."""
+        """Return whether the pattern matches anywhere in a text, like Go's `regexp.MatchString`."""
         return self._read.search(text) is not None
 
 
 @lru_cache(_KNOWN)
 def parse_pattern(text: str) -> Pattern:
-    """Return the compiled regular expression of a text; raises PatternError."""
+    """Compile the regular expression in a text; raises PatternError if the text is invalid."""
     options = re2.Options()
     options.log_errors = False
     try:

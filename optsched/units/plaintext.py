@@ -1,4 +1,4 @@
-"""Escape control characters in texts of users, for logs, events and terminals."""
+"""Escape control characters in user-supplied texts, for logs, events and terminals."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SUSPECT: Final = re.compile(r"[^ -~]")
-"""Every character but printable ASCII is examined further."""
+"""Matches every character except printable ASCII, for closer examination."""
 
 _LAYOUT: Final = "\n\t"
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return the text with an escape for each character that a terminal might act on.
+    """Return the text with an escape for each character that a terminal might interpret.
 
-    These are control characters, which include line breaks, and invisible characters that change
-    the direction of text. keep: characters that stay. YAML reads the escapes in double quotes.
+    Escaped are control characters, which include line breaks, and invisible characters that change
+    the direction of text. Characters in `keep` stay. YAML decodes the escapes inside double quotes.
     """
     if text.isprintable():
         return text
@@ -27,7 +27,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.dumps
-    """Return a value as Unicode JSON with control characters escaped; options: see `json.dumps`."""
+    """Return a value as Unicode JSON with escaped control characters; options of `json.dumps`."""
     text = json.dumps(value, ensure_ascii=False, **options)
     if text.isprintable():
         return text
@@ -35,7 +35,7 @@ def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.d
 
 
 def is_plain(text: str) -> bool:
-    """Return whether a text of one or more lines has no character that a terminal might act on."""
+    """Return whether no character of a text, except line breaks and tabs, needs an escape."""
     return text.isprintable() or all(c.isprintable() or c in _LAYOUT for c in text)
 
 

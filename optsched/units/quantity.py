@@ -1,8 +1,8 @@
 """Parse Kubernetes quantities exactly as apimachinery does, into exact integers.
 
 The grammar is that of `resource.ParseQuantity` (k8s.io/apimachinery, pkg/api/resource): a decimal
-number and one suffix. Amounts are integer nanos of any size and do not overflow like Go's int64.
-docs/decisions/0003-quantities.md lists the differences.
+number and one suffix. Amounts are integer nanos of any size, so they do not overflow like Go's
+int64. docs/decisions/0003-quantities.md lists the differences from apimachinery.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final
 from optsched.units.unit_errors import UnitError
 
 MAX_BASE: Final = 2**63 - 1
-"""The largest amount of a resource: the largest int64, which Go, NumPy and CP-SAT can hold."""
+"""The largest amount of a resource: the largest int64, which Go, NumPy and CP-SAT support."""
 
 MAX_ON_NODE: Final = 2**52
-"""The largest amount on a node or in a pod's request; the sum of 2,000 fits into int64."""
+"""The largest amount on a node or in a pod's request: the sum of 2,000 such amounts fits int64."""
 
 MAX_GPUS_ON_NODE: Final = 2**16
-"""The most GPUs that one node may offer; device allocation keeps an entry for each GPU."""
+"""Maximum number of GPUs on one node, because device allocation keeps an entry for each GPU."""
 
 NANOS_PER_UNIT: Final = 10**9
 NANOS_PER_MILLI: Final = 10**6
@@ -39,13 +39,13 @@ _GRAMMAR: Final = re.compile(
     r"(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?[0-9]+))?"
 )
 
-# Longer texts and larger exponents would only make Python compute numbers that no cluster has.
+# Limits on texts and exponents keep Python from computing numbers that no cluster has.
 _MAX_TEXT: Final = 256
 _MAX_POWER: Final = 400
 
 
 class QuantityError(UnitError):
-    """Raised for a text that the API server refuses as a quantity, or an amount out of range."""
+    """Raised for a text that is not a quantity for the API server, or an amount out of range."""
 
     def __init__(self, text: object, message: str = _ACCEPTED) -> None:
         super().__init__(text, message)
@@ -62,7 +62,7 @@ class Quantity:
         return divide_away(self.nanos, NANOS_PER_UNIT)
 
     def milli(self) -> int:
-        """Return the amount in whole thousandths, rounded away from zero."""
+        """Return the amount in thousandths of a unit, rounded away from zero."""
         return divide_away(self.nanos, NANOS_PER_MILLI)
 
     def __add__(self, other: Quantity) -> Quantity:
@@ -79,7 +79,7 @@ class Quantity:
 
 
 def parse_quantity(text: str) -> Quantity:
-    """Return the quantity in a text; raises QuantityError if the API server would refuse it.
+    """Return the quantity in a text; raises QuantityError if the API server would refuse the text.
 
     A fraction of a nano is rounded away from zero, as in apimachinery.
     """
@@ -90,8 +90,8 @@ def parse_quantity(text: str) -> Quantity:
     shift = _BINARY_SHIFT.get(binary, 0)
     power = int(exponent) if exponent else _DECIMAL_POWER[decimal]
     digits = whole + fraction
-    # "m", "." and "+" have no digits. Go's fast path parses them as 0. Exponents below nano and the
-    # suffixes Pi and Ei use the slow path, which refuses texts without digits.
+    # "m", "." and "+" have no digits, but Go's fast path parses them as 0. Texts with an exponent
+    # below nano or the suffix Pi or Ei use Go's slow path, which refuses texts without digits.
     if not digits and not (shift <= _BINARY_SHIFT["Ti"] and power >= _DECIMAL_POWER["n"]):
         raise QuantityError(text)
     number = int(digits or "0") << shift
@@ -104,10 +104,10 @@ def parse_quantity(text: str) -> Quantity:
 
 
 def parse_quantity_field(value: object) -> Quantity:
-    """Return the quantity in a JSON or YAML field: a text, or a number by its decimal text.
+    """Return the quantity in a JSON or YAML field, which holds a text or a number.
 
-    The API server reads `cpu: 2` and `cpu: 0.5` as if they were quoted. Raises QuantityError for
-    true, false, null, lists and maps.
+    A number is parsed as its decimal text, because the API server reads `cpu: 2` and `cpu: 0.5` as
+    if they were quoted. Raises QuantityError for true, false, null, lists and maps.
     """
     if isinstance(value, str):
         return parse_quantity(value)

@@ -1,4 +1,4 @@
-"""Explain why a file or text could not be read, in words for its author instead of Python's."""
+"""Explain why a file or text could not be read, in words for the author of the text."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _BIND: Final = re.compile(r"error while attempting to bind on address \('([^']*)
 
 
 def why_unreadable(error: BaseException) -> str:
-    """Return why a file or text could not be read, or why an address can not be bound.
+    """Return why a file or text could not be read, or why an address cannot be bound.
 
-    error: the exception raised while its bytes were read, decoded or parsed.
+    `error` is the exception raised while bytes were read, decoded or parsed, or while an address
+    was bound.
     """
     if isinstance(error, OSError):
         said = _BIND.sub(r"\1:\2", error.strerror or str(error))
@@ -43,5 +44,5 @@ def why_unreadable(error: BaseException) -> str:
 
 
 def json_words(error: json.JSONDecodeError) -> str:
-    """Return what is wrong at the position of a JSON error, in plain words."""
+    """Return a plain description of the syntax error at the position of a JSON error."""
     return _JSON.get(error.msg, error.msg[:1].lower() + error.msg[1:])

@@ -1,7 +1,7 @@
-"""Resource names and their integer units: milli-CPU, bytes or pieces.
+"""Resource names and their base units: milli-CPU, bytes or pieces.
 
-Requests round up, as `MilliValue` and `Value` do for Volcano and kube-scheduler: a request of half
-a byte counts as one byte.
+Requests round up, like `MilliValue` and `Value` in Volcano and kube-scheduler: a request of half a
+byte becomes one byte.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Unit(Enum):
 def unit_of(resource: str) -> Unit:
     """Return the unit of a resource, by its own name or by its name in a ResourceQuota.
 
-    `requests.cpu` counts like `cpu`; `gold.storageclass.storage.k8s.io/requests.storage` like
-    `storage`. Names that Kubernetes does not define count in pieces.
+    `requests.cpu` has the unit of `cpu`. `gold.storageclass.storage.k8s.io/requests.storage` has
+    the unit of `storage`. A name that Kubernetes does not define has the unit pieces.
     """
     name = resource
     for prefix in _QUOTA_PREFIXES:
@@ -71,10 +71,10 @@ def unit_of(resource: str) -> Unit:
 
 
 def split_usage(named: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the node resources in a list, and the resources that only ResourceQuotas count.
+    """Split amounts by name into node resources and resources that only ResourceQuotas count.
 
     `minResources` of a PodGroup may also name resources of quotas (`requests.cpu`, `limits.cpu`,
-    `pods`, `count/pods`). `requests.X` also counts as node resource `X` if the list has no `X`.
+    `pods`, `count/pods`). `requests.X` is also added as node resource `X` if `named` has no `X`.
     """
     usage = {name: amount for name, amount in named.items() if _counts_for_quotas(name)}
     least = {name: amount for name, amount in named.items() if amount and name not in usage}
@@ -90,7 +90,7 @@ def _counts_for_quotas(name: str) -> bool:
 
 
 def is_gpu(resource: str) -> bool:
-    """Return whether a resource name is a device plugin's for whole GPUs, as nvidia.com/gpu."""
+    """Return whether a resource name denotes whole GPUs of a device plugin, like nvidia.com/gpu."""
     return resource.endswith("/gpu")
 
 
@@ -102,8 +102,8 @@ def most_on_node(resource: str) -> int:
 def parse_amount(resource: str, value: object) -> int:
     """Return the amount of `resource` in base units, rounded up, in [0, MAX_BASE].
 
-    value: a quantity as text, int or float. Raises QuantityError for any other value, for negative
-    amounts and for amounts that int64 cannot hold.
+    `value` is a quantity as text, int or float. Raises QuantityError for any other value, for
+    negative amounts and for amounts that int64 cannot hold.
     """
     if isinstance(value, str):
         return _amount_of_text(resource, value)
@@ -113,11 +113,11 @@ def parse_amount(resource: str, value: object) -> int:
 def parse_resource_list(
     obj: object, path: str, *, whole_gpus: bool = False
 ) -> tuple[dict[str, int], list[FieldError]]:
-    """Return the amounts in a ResourceList, in base units, and an error for each invalid entry.
+    """Return the amounts in a ResourceList in base units, and an error for each invalid entry.
 
-    obj: a mapping of resource names to quantities; null counts as empty. Invalid entries do not
-    discard valid ones. path: path of the list, for the errors. whole_gpus: fractions of GPUs are
-    errors, as in pod requests at the API server; their amounts are still returned, rounded up.
+    `obj` maps resource names to quantities; null is an empty list. Invalid entries do not discard
+    valid entries. `path` is the path of the list in errors. With `whole_gpus`, fractions of GPUs
+    are errors, as in pod requests at the API server; their amounts are still returned, rounded up.
     """
     if obj is None:
         return {}, []
@@ -140,10 +140,10 @@ def parse_resource_list(
 
 
 def whole_amount(resource: str, value: object) -> int:
-    """Return the amount in base units; pieces, such as GPUs, are rounded down instead of up.
+    """Return the amount of `resource` in base units; pieces, such as GPUs, are rounded down.
 
-    Pods get whole devices: a queue with a share of 1.5 devices can hold one, and two exceed its
-    share. Raises QuantityError as `parse_amount` does.
+    Pods get whole devices, so a queue with an amount of 1.5 devices can hold one device. Raises
+    QuantityError as `parse_amount` does.
     """
     amount = parse_amount(resource, value)
     is_part = unit_of(resource) is Unit.PIECE and not _is_whole_number(value)
@@ -151,7 +151,7 @@ def whole_amount(resource: str, value: object) -> int:
 
 
 def why_no_whole_amount(resource: str, value: object) -> str:
-    """Return why pods can not request an amount, and what is accepted; empty if they can.
+    """Return why pods cannot request an amount, and what is accepted; empty if pods can request it.
 
     Raises QuantityError as `parse_amount` does.
     """

@@ -14,14 +14,14 @@ _DAY_S: Final = 24 * 3600
 
 
 class HoursError(UnitError):
-    """Raised for a text that is not a range of hours such as 8:30-18:00."""
+    """Raised for a text that is not a range of hours of the day, such as 8:30-18:00."""
 
     def __init__(self, text: object) -> None:
         super().__init__(text, _ACCEPTED)
 
 
 class Hours(NamedTuple):
-    """Seconds of the day from start to end, both included; past midnight unless start < end."""
+    """A range in seconds of the day, ends included; it spans midnight unless start_s < end_s."""
 
     start_s: int
     end_s: int
@@ -37,9 +37,9 @@ class Hours(NamedTuple):
 
 
 def parse_hours(text: object) -> Hours:
-    """Return the hours in a text; two equal times mean the whole day.
+    """Return the range of hours in a text; two equal times mean the whole day.
 
-    Raises `HoursError`. Grammar: two times as Go reads the layout 15:04, a hyphen between them.
+    A range is two times in Go's layout 15:04 with a hyphen between them. Raises `HoursError`.
     """
     match = _HOURS.fullmatch(text) if isinstance(text, str) else None
     if match is None:

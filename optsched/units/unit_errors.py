@@ -1,4 +1,4 @@
-"""Errors for texts that are not amounts, durations or times: the value and what is accepted.
+"""Errors for texts that are not amounts, durations or times, with the value and what is accepted.
 
 `UnitError` is a ValueError and the base class of `QuantityError`, `DurationError` and others.
 """
@@ -18,7 +18,7 @@ _SHOWN: Final = 60
 class FieldError:
     """A field with an invalid value: its path, its value and a message that says what is accepted.
 
-    path: dotted, with map keys and list positions in brackets, for example
+    `path` has dots between field names, and map keys and list positions in brackets, for example
     `spec.capability[cpu]` or `spec.subGroupPolicy[0].name`.
     """
 
@@ -31,7 +31,7 @@ class FieldError:
 
 
 def describe_field(path: str, value: object, message: str) -> str:
-    """Return the field's path and value as a message begins; the path alone if it is missing."""
+    """Return the start of an error message: path and value of a field, only the path if missing."""
     is_missing = value is None and message.startswith("is missing")
     if is_missing:
         return path
@@ -39,7 +39,7 @@ def describe_field(path: str, value: object, message: str) -> str:
 
 
 def quote(value: object) -> str:
-    """Return the value as a message quotes it, cut after 60 characters."""
+    """Return the value as JSON for a message, cut after 60 characters."""
     if isinstance(value, str):
         text = write_json(value[: _SHOWN + 1])
     elif isinstance(value, dict | list | tuple):
@@ -50,7 +50,7 @@ def quote(value: object) -> str:
 
 
 def _start(value: object) -> str:
-    """Return the beginning of the JSON of a list or a mapping, without encoding all of it."""
+    """Return the beginning of the JSON of a list or mapping, without encoding the whole value."""
     text = ""
     for piece in json.JSONEncoder(ensure_ascii=False, default=str, skipkeys=True).iterencode(value):
         text += piece[: _SHOWN + 1]
@@ -60,7 +60,7 @@ def _start(value: object) -> str:
 
 
 class UnitError(ValueError):
-    """Raised for an invalid text: `text` as given, `message` says why and what is accepted."""
+    """Raised for an invalid `text`; `message` says why it is invalid and what is accepted."""
 
     def __init__(self, text: object, message: str) -> None:
         super().__init__(text, message)
@@ -71,5 +71,5 @@ class UnitError(ValueError):
         return f"{quote(self.text)} {self.message}"
 
     def at_path(self, path: str) -> FieldError:
-        """Return this error as a FieldError of the field at `path`."""
+        """Return this error as a FieldError for the field at `path`."""
         return FieldError(path, self.text, self.message)

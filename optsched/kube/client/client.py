@@ -75,7 +75,7 @@ _WARNING: Final = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
 class ConfigError(Exception):
-    """Raised when no configuration names the API server, or when it can not be read."""
+    """Raised when no configuration names the API server, or when it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

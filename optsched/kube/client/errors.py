@@ -2,7 +2,7 @@
 
 KubeError                  base class of all
 ├─ Unreachable             no response: the request may have been carried out
-├─ Garbled                 a response that can not be parsed
+├─ Garbled                 a response that cannot be parsed
 └─ ApiError                a refusal, with its code and reason
    ├─ Rejected             400, 422: the request itself is wrong
    ├─ Unauthorized         401
@@ -75,7 +75,7 @@ class ApiError(KubeError):
 
 
 class Rejected(ApiError):
-    """The request is invalid; a retry can not succeed."""
+    """The request is invalid; a retry cannot succeed."""
 
 
 class Unauthorized(ApiError):

@@ -72,7 +72,7 @@ def _unreadable_file(place: str) -> str:
 def copy_pipes(places: str) -> Iterator[str]:
     """Yield the paths with every pipe replaced by a temporary copy: a pipe can be read only once.
 
-    Raises OSError if a pipe can not be read.
+    Raises OSError if a pipe cannot be read.
     """
     paths = [Path(place).expanduser() for place in places.split(os.pathsep) if place]
     if all(path.is_file() or path.is_dir() or not path.exists() for path in paths):

@@ -92,7 +92,7 @@ class UfmClient:
     clock: Clock
 
     async def read_fabric(self, fabric: Fabric) -> FabricAnswer:
-        """Return the links of a fabric, or why they can not be read."""
+        """Return the links of a fabric, or why they cannot be read."""
         try:
             body = await _fetch(fabric, await self._credentials(fabric))
             # A fabric of thousands of hosts takes a second to parse.

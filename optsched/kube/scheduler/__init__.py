@@ -1,1 +1,1 @@
-"""The live scheduler: its loop, and the modules that execute and report its decisions."""
+"""The live scheduler: its loop, and the modules that execute and report its plans."""

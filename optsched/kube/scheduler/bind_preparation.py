@@ -1,13 +1,13 @@
-"""Writes before a pod is bound: ResourceClaims, node locks, the device record and the queue gate.
+"""Writes before a bind: ResourceClaims, node locks, device conditions and gate removals.
 
 ResourceClaims are allocated and reserved as in kube-scheduler (KEP-4381). First a finalizer is
-written, so that a claim in use can not be deleted. Then allocation and reservation are written to
-the status. Each write has the resource version that was read as precondition. Completed steps are
-skipped, so every step may be repeated.
+written, so that a claim in use cannot be deleted. Then allocation and reservation are written to
+the status of the claim. The precondition of each write is the resource version that was read.
+Completed steps are skipped, so every step may be repeated.
 
 A device plugin does not know for which pod the kubelet allocates; it takes the pod whose annotation
-is `allocating`. A lock on the node ensures that there is only one such pod. The binder sets the
-lock as an annotation, and the device plugin removes it after its allocation. In Volcano
+is `allocating`. A lock on the node ensures that only one pod has this annotation. The binder sets
+the lock as an annotation, and the device plugin removes the lock after its allocation. In Volcano
 (`pkg/scheduler/plugins/util/nodelock`) a locked node fails the bind; here the bind waits.
 """
 
@@ -39,13 +39,14 @@ if TYPE_CHECKING:
 
 
 CLAIM_TRIES: Final = 8
-"""Maximum number of attempts to reserve a claim: each conflict causes another."""
+"""Maximum number of attempts to reserve a claim, because each conflict causes another attempt."""
 
 
 class ClaimReserver:
     """Reserves ResourceClaims for pods.
 
-    `kind_of` returns the kind (API version) by which a claim is watched, `class_of` a DeviceClass.
+    `kind_of` returns the kind, with API version, under which a claim is watched. `class_of` returns
+    a DeviceClass by name.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ClaimReserver:
         self._class_of = class_of
 
     async def reserve(self, grant: DeviceGrant, pod: Ref, uid: str, node: str) -> str:
-        """Reserve a claim and its devices for a pod; returns why it failed, or an empty string.
+        """Reserve a claim and its devices for a pod; returns why this failed, empty on success.
 
         Raises KubeError if the outcome is unknown.
         """
@@ -87,7 +88,7 @@ class ClaimReserver:
         return f"resource claim {grant.claim} is being changed by other clients all the time"
 
     async def release(self, grant: DeviceGrant, uid: str) -> None:
-        """Undo `reserve` for a pod that was not bound, if possible."""
+        """Undo `reserve` for a pod that was not bound; errors of the API server are ignored."""
         ref = self._ref(grant.claim)
         if ref is None or not grant.devices:
             return
@@ -127,7 +128,7 @@ _NOT_COMPACT: Final = (
     "can not be changed by JSON clients, because its driver parameters contain spaces between "
     "values: create it again without these spaces"
 )
-"""A JSON patch makes the server store parameters without spaces, which it treats as a change."""
+"""Explains a refusal: a JSON patch stores parameters without spaces, which counts as a change."""
 
 
 def _status(claim: Raw) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def _is_reserved(claim: Raw, uid: str) -> bool:
 
 
 def _refusal(claim: Raw, grant: DeviceGrant) -> str:
-    """Return how a claim differs from the plan's assumption; empty if it does not."""
+    """Return how the state of a claim contradicts the plan; empty if it does not."""
     allocation = _status(claim).get("allocation")
     if not allocation:
         return "" if grant.devices else f"resource claim {grant.claim} is no longer allocated"
@@ -158,24 +159,24 @@ def _refusal(claim: Raw, grant: DeviceGrant) -> str:
 
 
 LOCK: Final = "hamivgpu"
-"""The name of the lock annotation, which the device plugin defines (`DeviceName`)."""
+"""Name of the annotation that locks a node, defined by the device plugin (`DeviceName`)."""
 EXPIRES_MS: Final = 5 * 60 * 1000
-"""Age in milliseconds after which a lock counts as abandoned."""
+"""Age in milliseconds at which a lock on a node counts as abandoned."""
 PATIENCE_S: Final = 30.0
-"""Seconds that a bind waits for a lock that another process holds."""
+"""Seconds that a bind waits for a node lock that another process holds."""
 LOOKS_EVERY_S: Final = 0.5
 
 
 @dataclass(slots=True)
 class _Turn:
-    """The mutex of a node, and the number of binds that hold it or wait for it."""
+    """The mutex of a node, and the number of binds that hold the mutex or wait for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     num_binds: int = 0
 
 
 class NodeLocks:
-    """Locks nodes, for one bind at a time on each node."""
+    """Locks nodes, so that each node has at most one bind at a time."""
 
     def __init__(self, api: Client, clock: Clock, timing: Timing) -> None:
         self._api = api
@@ -184,7 +185,7 @@ class NodeLocks:
         self._turns: dict[str, _Turn] = {}
 
     async def acquire(self, node: str) -> str:
-        """Lock a node once it is unlocked; returns why it failed, or an empty string.
+        """Wait for the lock of a node; returns why locking failed, or an empty string.
 
         Raises KubeError if the outcome is unknown.
         """
@@ -200,7 +201,7 @@ class NodeLocks:
 
     @asynccontextmanager
     async def _lock_node(self, node: str) -> AsyncIterator[None]:
-        """Hold the mutex of a node while the context is open; delete it after the last bind."""
+        """Hold the mutex of a node while the context is open; the last bind deletes the mutex."""
         turn = self._turns.setdefault(node, _Turn())
         turn.num_binds += 1
         try:
@@ -212,12 +213,12 @@ class NodeLocks:
                 del self._turns[node]
 
     async def release(self, node: str) -> None:
-        """Unlock a node after a failed bind, if possible."""
+        """Unlock a node after a failed bind; errors of the API server are ignored."""
         with suppress(KubeError):
             await self._api.patch(Ref(NODE, "", node), {"metadata": {"annotations": {LOCK: None}}})
 
     async def _try_acquire(self, node: str) -> str | None:
-        """Try to lock a node; returns since when another process holds the lock, or None."""
+        """Try to lock a node; returns None on success, else the time of the existing lock."""
         ref = Ref(NODE, "", node)
         obj = await self._api.read(ref)
         now_ms = self._clock.now_ms()
@@ -236,7 +237,7 @@ class NodeLocks:
 
 
 def _has_expired(since: str, now_ms: int) -> bool:
-    """Return whether a lock has expired; a lock with an unreadable time has."""
+    """Return whether a lock taken at time `since` has expired; true for an unreadable time."""
     try:
         return now_ms - parse_time_ms(since) > EXPIRES_MS
     except TimestampError:
@@ -244,14 +245,15 @@ def _has_expired(since: str, now_ms: int) -> bool:
 
 
 _RECORD_TRIES: Final = 3
-"""Maximum number of attempts; a pod that keeps changing is left to a later session."""
+"""Maximum number of attempts to write a pod's device condition if the pod keeps changing."""
 
 
 async def record_devices(api: Client, ref: Ref, uid: str, message: str, now_ms: int) -> None:
     """Write the condition `optsched.io/BoundDevices` of the pod with this UID.
 
     A pod that is bound already or has another UID is not changed; the bind that follows fails. The
-    resource version prevents a scheduler that no longer leads from overwriting another record.
+    resource version as precondition prevents a scheduler that no longer leads from overwriting a
+    condition of the current leader.
     """
     for attempt in range(_RECORD_TRIES):
         pod = await api.read(ref)
@@ -281,7 +283,7 @@ SCHEDULED = "PodScheduled"
 
 @dataclass(frozen=True, slots=True)
 class GateOpening:
-    """A gate to remove from a pod that fits no node; message: why it fits no node."""
+    """The gate to remove from a pod that fits no node; `message` says why the pod fits no node."""
 
     ref: Ref
     uid: str
@@ -292,15 +294,15 @@ class GateOpening:
 async def open_gate(api: Client, ref: Ref, uid: str) -> Raw:
     """Remove the gates of the pod with this UID; returns the pod as stored.
 
-    No client can add a gate later, because an API server only allows their removal.
+    No client can add a gate later, because an API server only allows the removal of gates.
     """
     return await api.patch(ref, {"metadata": {"uid": uid}, "spec": {"schedulingGates": None}})
 
 
 async def open_gate_unplaced(api: Client, opening: GateOpening) -> None:
-    """Remove the gates of a pod, and set its condition PodScheduled to False: it fits no node.
+    """Remove the gates of a pod that fits no node, and set its condition PodScheduled to False.
 
-    Cluster autoscalers read this condition.
+    Cluster autoscalers read the condition PodScheduled.
     """
     pod = await open_gate(api, opening.ref, opening.uid)
     if (pod.get("spec") or {}).get("nodeName"):

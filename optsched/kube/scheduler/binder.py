@@ -1,15 +1,15 @@
-"""Bind the tasks of a plan to their nodes in the plan's order, many concurrently.
+"""Bind the tasks of a plan to their nodes, concurrently and in the order of the plan.
 
 A bind is assumed from the moment it is planned, so that no later session allocates its resources.
 The server's response confirms the bind, or returns the task to pending. A request without a
 response is repeated. A conflict then shows where the pod is bound, because a server never binds a
 pod twice.
 
-The GPU shares and NUMA cells of a pod are recorded in a condition before it is bound: its user may
-change annotations, but not `pods/status`.
+The GPU shares and NUMA cells of a pod are recorded in a pod condition before the bind, because
+users may change annotations, but not `pods/status`.
 
-If claims of a gang have no volume yet, the binds of its pods wait until all claims are bound. Other
-gangs do not wait for them.
+If a volume claim of a gang is not bound to a volume yet, the binds of the gang's pods wait until
+all claims of the gang are bound. Other gangs do not wait for these claims.
 """
 
 from __future__ import annotations
@@ -68,11 +68,10 @@ FAULTS: Final = 5
 class BinderContext:
     """Dependencies of a binder.
 
-    may_bind: whether this process still leads; checked before every request.
-    locks_nodes: whether pods with vGPUs are bound to a node one after the other
-    (`deviceshare.NodeLockEnable`).
-    patience_s: seconds that pods wait for their volumes (`volumebinding.bindTimeoutSeconds`); None
-    if the policy has no volume plugin.
+    `may_bind` returns whether this process still leads; it is called before every request.
+    `locks_nodes` returns whether pods with vGPUs are bound to a node one after the other
+    (`deviceshare.NodeLockEnable`). `patience_s` returns the seconds that pods wait for their
+    volumes (`volumebinding.bindTimeoutSeconds`), or None if the policy has no volume plugin.
     """
 
     clock: Clock
@@ -131,7 +130,8 @@ class LiveBinder:
         """Start to bind the allocations of a plan, gang by gang in the plan's order.
 
         A gang that has changed since the snapshot is skipped and left to the next session.
-        snapshot: the snapshot of the plan; a node that was closed since then takes no pod.
+        `snapshot` is the snapshot of the plan: no pod is bound to a node that was closed after the
+        snapshot.
         """
         by_gang: dict[str, list[Allocate]] = {}
         for action in plan.actions:
@@ -143,7 +143,7 @@ class LiveBinder:
 
     @property
     def num_waiting(self) -> int:
-        """The number of binds that are not finished."""
+        """The number of binds that are queued, in progress or waiting for volumes."""
         unprovided = sum(len(jobs) for jobs, _ in self._unprovided.values())
         return len(self._queue) + self._num_under_way + unprovided
 
@@ -152,7 +152,7 @@ class LiveBinder:
         await self._idle.wait()
 
     def release_due(self) -> None:
-        """Release gangs whose backoff has ended."""
+        """Release gangs from scheduling backoff once their delay has passed."""
         self.gang_backoff.release_due()
 
     def withdraw(self) -> None:
@@ -230,7 +230,7 @@ class LiveBinder:
     # --- volumes ---------------------------------------------------------------------------------
 
     async def _provision(self, number: int) -> None:
-        """Bind the pods of a gang once their claims are bound to volumes."""
+        """Wait until the volume claims of a gang are bound, then queue the binds of its pods."""
         if number not in self._unprovided:
             return
         jobs, wanted = self._unprovided[number]
@@ -252,7 +252,7 @@ class LiveBinder:
             self._abandon(job)
 
     def _abandon_gang(self, number: int) -> None:
-        """Abandon the binds of a gang that waits for volumes."""
+        """Abandon the binds of a gang whose volume claims are not bound yet."""
         jobs, wanted = self._unprovided.pop(number, ((), None))
         for job in jobs:
             self._abandon(job)
@@ -279,7 +279,7 @@ class LiveBinder:
             self._idle.set()
 
     async def _run_job(self, job: _Job) -> None:
-        # If one task of a gang can not be bound, its other tasks are not bound either.
+        # If one task of a gang cannot be bound, the other tasks of the gang are not bound either.
         if job.attempt.failure is not None:
             self._abandon(job)
             return
@@ -316,7 +316,7 @@ class LiveBinder:
         self.gang_backoff.fail(job.bind.gang, ReasonCode.NOT_BOUND, message)
 
     async def _bind_locked(self, bind: Bind) -> Failure | None:
-        """Bind a task, and lock its node first if the bind requires it."""
+        """Bind a task, and lock its node first if `bind.locks`; returns the failure or None."""
         if not bind.locks:
             return await self._bind(bind)
         try:
@@ -329,7 +329,7 @@ class LiveBinder:
         return failure
 
     async def _bind(self, bind: Bind) -> Failure | None:
-        """Bind a task, with retries; returns None once it is bound."""
+        """Bind a task, with retries; returns None once the task is bound, else the failure."""
         backoff = Backoff(RETRIES, self._context.timing.chance)
         may_be_bound = False
         while True:
@@ -357,7 +357,7 @@ class LiveBinder:
             await self._context.timing.sleep(asked_s or backoff.next_delay())
 
     async def _send_requests(self, bind: Bind) -> None:
-        """Send the requests of a bind in order; a repeated request has no further effect."""
+        """Send the requests of a bind in order; repeating a completed request has no effect."""
         ref = bind.ref
         for grant in bind.devices:
             self._check(bind)
@@ -375,9 +375,9 @@ class LiveBinder:
         await self._api.bind(ref.namespace, ref.name, bind.uid, bind.node, bind.annotations)
 
     def _check(self, bind: Bind) -> None:
-        """Raise _NoLongerLeading or _Refused if a request must not be sent now.
+        """Raise _NoLongerLeading or _Refused if no further request of a bind may be sent.
 
-        This is checked before each request, because the previous request may have taken long.
+        Called before each request, because the previous request may have taken long.
         """
         if not self._context.may_bind():
             raise _NoLongerLeading
@@ -387,7 +387,7 @@ class LiveBinder:
             raise _Refused(Failure("NodeClosed", message))
 
     async def _read_outcome(self, bind: Bind, failure: Failure) -> _Outcome | None:
-        """Return the outcome of a bind, read from the pod; None if the pod can not be read."""
+        """Return the outcome of a bind according to the pod; None if the pod cannot be read."""
         try:
             pod = await self._api.read(bind.ref)
         except NotFound as e:
@@ -410,11 +410,11 @@ class _Outcome:
 
 
 class _NoLongerLeading(Exception):
-    """Raised when another process may lead."""
+    """Raised when this process may have lost the leadership."""
 
 
 class _Refused(Exception):
-    """Raised when a request of a bind must not be sent or can not be fulfilled."""
+    """Raised when a request of a bind must not be sent or cannot be fulfilled."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -428,7 +428,7 @@ def _failure(error: KubeError) -> Failure:
 
 
 HOLDS: Final = BackoffSteps(first_s=1.0, most_s=60.0)
-"""How long a gang is held after consecutive failures."""
+"""Delays for which a gang is excluded from scheduling after consecutive failures."""
 
 
 @dataclass(slots=True)
@@ -438,7 +438,7 @@ class _Hold:
 
 
 class GangBackoff:
-    """Holds gangs with backoff after failures; the cache excludes held gangs from scheduling."""
+    """Excludes gangs from scheduling after failures, with exponential backoff."""
 
     def __init__(self, cache: ClusterCache, clock: Clock) -> None:
         self._cache = cache
@@ -446,7 +446,7 @@ class GangBackoff:
         self._held: dict[str, _Hold] = {}
 
     def fail(self, gang: str, code: ReasonCode, message: str) -> None:
-        """Hold a gang after a failure, longer after each consecutive failure."""
+        """Exclude a gang from scheduling after a failure, longer after each consecutive failure."""
         hold = self._held.setdefault(gang, _Hold())
         hold.failures += 1
         pause_s = HOLDS.delay_after(hold.failures)
@@ -454,12 +454,12 @@ class GangBackoff:
         self._cache.hold_gang(gang, Reason(code, f"{message}; tried again in {pause_s:.0f} s"))
 
     def reset(self, gang: str) -> None:
-        """Forget the failures of a gang after a success."""
+        """Reset the backoff of a gang after a success."""
         if self._held.pop(gang, None) is not None:
             self._cache.release_gang(gang)
 
     def release_due(self) -> None:
-        """Release gangs whose backoff has ended."""
+        """Return gangs to scheduling once their backoff delay has passed."""
         now = self._clock.monotonic()
         for gang, hold in tuple(self._held.items()):
             if hold.until_s <= now:

@@ -1,16 +1,16 @@
 """Evict the victims of a plan, and nominate the tasks that get their resources.
 
-A relocation is recorded on the gang that it helps (see `cluster.relocation`) before the eviction.
-From the moment of the plan, victims count as terminating, and the tasks that wait for them as
-nominated. Nominations are written before evictions are sent, so that a scheduler that starts in
-between finds them in `status.nominatedNodeName` of the pods. Pods are evicted through the eviction
-API, so that the server enforces disruption budgets.
+A relocation is recorded on the gang that benefits from it (see `cluster.relocation`) before the
+eviction. From the moment of the plan, victims count as terminating, and the tasks that wait for the
+resources of victims count as nominated. Nominations are written before evictions are sent. A
+scheduler that starts between these writes finds the nominations in `status.nominatedNodeName` of
+the pods. Pods are evicted through the eviction API, so that the server enforces disruption budgets.
 
-A victim gets its grace period, up to a limit of the administrator, and holds its resources until it
-has ended.
+A victim gets its grace period, up to a limit of the administrator, and holds its resources until
+the victim has terminated.
 
-UID and resource version are preconditions of an eviction, so that a pod that has just ended keeps
-its logs. A later plan withdraws evictions that it no longer needs.
+UID and resource version are preconditions of an eviction, so that a pod that has just terminated
+keeps its logs. A later plan withdraws evictions that it no longer needs.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ LOOK_S: Final = 0.02
 """Seconds between two checks of the conditions of waiting evictions."""
 
 REPORT_S: Final = 2.0
-"""Seconds after which the log reports what an eviction waits for."""
+"""Seconds after which a warning reports why an eviction waits."""
 
 PATIENCE_S: Final = 10.0
-"""Seconds that an eviction waits for the writes of its plan; then it is sent without them.
+"""Seconds that an eviction waits for the writes of its plan before it is sent without them.
 
-This scheduler still keeps the resources for the nominated gang, but a scheduler that starts in
-between does not know of the nomination.
+The running scheduler still keeps the resources for the nominated gang. A scheduler that starts
+before the writes does not know of the nomination.
 """
 
 CONFLICTS: Final = 5
-"""Maximum number of conflicts of an eviction; a further conflict makes it fail."""
+"""Maximum number of conflicts of an eviction, after which the eviction fails."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Victims that are evicted together or not at all.
+    """Victims that are evicted jointly or not at all.
 
-    preemptor, nodes: the gang that gets the resources, and the nodes to which its tasks are
-    nominated; no nodes if the plan nominated none of its tasks.
-    is_begun: whether an eviction of the batch has been sent.
+    `preemptor` is the gang that gets the resources. `nodes` are the nodes to which its tasks are
+    nominated, empty if the plan nominated none of its tasks. `is_begun` tells whether an eviction
+    of the batch has been sent.
     """
 
     preemptor: str
@@ -83,17 +83,17 @@ class _Batch:
     is_begun: bool = False
 
     def serves_nominations(self, nominated: Mapping[str, set[str]]) -> bool:
-        """Return whether a plan still needs the resources; nominated: its nodes by gang."""
+        """Return whether a plan, which nominates these nodes by gang, still needs the resources."""
         return not self.nodes or not self.nodes.isdisjoint(nominated.get(self.preemptor, ()))
 
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """An eviction that is planned or sent, but not yet answered.
+    """An eviction that is planned or sent, but has no response yet.
 
-    after: keys of the writes that have to be done first.
-    num_polls: how often its conditions were checked.
-    is_sent, was_asked: whether a request is in progress; whether an earlier request failed.
+    `after` holds the keys of the writes that must precede the eviction. `num_polls` counts the
+    checks of its conditions. `is_sent` tells whether a request is in progress, `was_asked` whether
+    an earlier request failed.
     """
 
     victim: Victim
@@ -105,7 +105,7 @@ class _Pending:
 
     @property
     def waited_s(self) -> float:
-        """The minimum number of seconds that this eviction has waited."""
+        """The minimum time in seconds that this eviction has waited."""
         return self.num_polls * LOOK_S
 
 
@@ -113,9 +113,9 @@ class _Pending:
 class EvictorContext:
     """Dependencies of an evictor.
 
-    gang_backoff: the backoff of gangs after failures, shared with the binder.
-    may_evict: whether this process still leads; checked before every request.
-    max_grace_s: the longest grace period of a victim in seconds; None for no limit.
+    `gang_backoff` is the backoff of gangs after failures, shared with the binder. `may_evict`
+    returns whether this process still leads; it is called before every request. `max_grace_s` is
+    the longest grace period of a victim in seconds, or None for no limit.
     """
 
     listener: OutcomeReporter
@@ -135,21 +135,21 @@ class Evictor:
         writes: WriteQueue[Ref, Write],
         context: EvictorContext,
     ) -> None:
-        """writes: a separate queue for nominations and annotations, which keeps them fast."""
+        """`writes` is a separate queue, so that other writes do not delay nominations."""
         self._api = api
         self._cache = cache
         self._writes = writes
         self._context = context
         self._pending: dict[str, _Pending] = {}
         self._waits: dict[str, _Pending] = {}
-        """The pending evictions that wait for their conditions."""
+        """The pending evictions that wait until they may be sent, by task."""
         self._reported: set[str] = set()
-        """Gangs whose waiting evictions have been logged."""
+        """Gangs for which a warning about waiting evictions has been logged."""
         self._has_waits = asyncio.Event()
         self._has_none = asyncio.Event()
         self._has_none.set()
         self._marks: dict[str, dict[str, str]] = {}
-        """UIDs of evicted pods, by gang and pod name, as long as the gangs exist."""
+        """UIDs of evicted pods, by gang and pod name; kept as long as the gang exists."""
         self._outbox: WriteQueue[str, _Pending] = WriteQueue(
             lambda _, pending: self._evict(pending),
             context.timing,
@@ -158,7 +158,7 @@ class Evictor:
         )
 
     def carry_out(self, plan: Plan, snapshot: Snapshot) -> None:
-        """Start the evictions and nominations of a plan; snapshot: the snapshot of the plan."""
+        """Start the evictions and nominations of a plan; `snapshot` is the snapshot of the plan."""
         nominated = _nominated_nodes(plan)
         for pending in tuple(self._pending.values()):
             batch = pending.batch
@@ -215,9 +215,9 @@ class Evictor:
             self._writes.enqueue(ref, StatusPatch(ref, body, "status"))
 
     def _annotate_evicted(self, victims: Iterable[Victim], snapshot: Snapshot) -> None:
-        """Annotate PodGroups with evicted pods, which job controllers do not count as failed.
+        """Annotate PodGroups with their evicted pods, which job controllers do not count as failed.
 
-        A job's controller can read the annotation even after the pods are deleted.
+        The controller of a job can read this annotation even after the pods are deleted.
         """
         for key in [key for key in self._marks if key not in snapshot.gang_by_key]:
             del self._marks[key]
@@ -236,7 +236,7 @@ class Evictor:
                 self._write_evicted(Ref(POD_GROUP, gang.namespace, gang.name), marks)
 
     def _unannotate_evicted(self, victim: Victim) -> None:
-        """Remove a pod that was not evicted after all from the annotation of evicted pods."""
+        """Update the annotation of evicted pods after an eviction failed or was withdrawn."""
         marks, group = self._marks.get(victim.gang, {}), self._cache.group(victim.gang)
         if marks.get(victim.ref.name) != victim.uid:
             return
@@ -250,7 +250,7 @@ class Evictor:
         self._writes.enqueue(_mark_key(ref), StatusPatch(ref, body, ""))
 
     def _record(self, gang: Gang, text: str) -> None:
-        """Annotate a gang with the pods moved for it, so that a restarted scheduler knows them."""
+        """Annotate a gang with the pods moved for it, for schedulers that start later."""
         self._cache.assume_moves(gang.key, text)
         body = {"metadata": {"annotations": {MOVES: text or None}}}
         if is_upstream(gang):
@@ -261,13 +261,13 @@ class Evictor:
         self._writes.enqueue(_moves_key(ref), StatusPatch(ref, body, part))
 
     def _shuffled(self, plan: Plan) -> Iterator[tuple[str, str]]:
-        """Yield each gang whose pods a plugin moves, with the plugin; each pair once."""
+        """Yield each gang whose pods a plugin moves, with the plugin's name, without duplicates."""
         moved = (a for a in plan.actions if isinstance(a, Evict) and a.plugin)
         pairs = ((self._cache.task(a.task), a.plugin) for a in moved)
         yield from dict.fromkeys((task.gang, plugin) for task, plugin in pairs if task is not None)
 
     def _write_shuffle(self, gang: Gang, plugin: str, now_ms: int) -> None:
-        """Annotate a gang with the time at which a plugin moved its pods, for later schedulers."""
+        """Annotate a gang with the time at which a plugin moved pods of the gang."""
         if is_upstream(gang) or gang.is_implicit:
             return
         ref = Ref(POD_GROUP, gang.namespace, gang.name)
@@ -308,7 +308,7 @@ class Evictor:
         return Victim(eviction, uid, "" if task is None else task.gang)
 
     async def _release_all(self) -> None:
-        """Send each waiting eviction as soon as its conditions hold."""
+        """Send each waiting eviction once its nominations are written and its bind is confirmed."""
         while True:
             await self._has_waits.wait()
             for task, pending in tuple(self._waits.items()):
@@ -350,7 +350,7 @@ class Evictor:
         return False
 
     def _waits_for(self, pending: _Pending) -> str:
-        """Return what an eviction waits for; empty if it can be sent.
+        """Return what an eviction waits for: `nomination` or `bind`; empty if it can be sent.
 
         A pod that is evicted before its bind is confirmed might be deleted without ever running.
         """
@@ -377,7 +377,7 @@ class Evictor:
             pending.is_sent = False
 
     async def _send_eviction(self, pending: _Pending, version: str) -> None:
-        """Evict a pod at a known version, again at the current version if it still runs."""
+        """Evict a pod at a known version; after a conflict, retry at its current version."""
         victim = pending.victim
         ref, num_conflicts = victim.ref, 0
         most_s = self._context.max_grace_s
@@ -427,7 +427,7 @@ class Evictor:
         self._context.listener.not_evicted(victim, error)
 
     def _end(self, pending: _Pending) -> None:
-        """Handle a victim that has ended, by itself or by an eviction without a response."""
+        """Handle a victim that has terminated by itself or by an eviction without a response."""
         if pending.was_asked:
             self._pending.pop(pending.victim.eviction.task, None)
             self._context.listener.evicted(pending.victim)
@@ -457,7 +457,7 @@ def _nominated_nodes(plan: Plan) -> dict[str, set[str]]:
 def _batches(
     victims: Iterable[Victim], snapshot: Snapshot, nominated: Mapping[str, set[str]]
 ) -> dict[str, _Batch]:
-    """Return each victim's batch: all its gang's victims if too few tasks remain, else only it."""
+    """Return each victim's batch: its gang's victims, or only itself if enough tasks remain."""
     by_gang: dict[tuple[str, str], list[Victim]] = {}
     for victim in victims:
         by_gang.setdefault((victim.gang, victim.eviction.preemptor), []).append(victim)
@@ -474,7 +474,7 @@ def _batches(
 
 
 def _record_ref(gang: Gang) -> Ref:
-    """Return the object with the annotations of a gang: its PodGroup, or a bare pod itself."""
+    """Return the object that holds a gang's annotations: its PodGroup, or the bare pod."""
     is_bare = gang.is_implicit and gang.tasks
     return pod_ref(gang.tasks[0].key) if is_bare else Ref(POD_GROUP, gang.namespace, gang.name)
 

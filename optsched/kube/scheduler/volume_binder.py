@@ -142,7 +142,7 @@ class VolumeBinder:
         return used_on, task_of
 
     def _open_claim(self, key: str) -> Claim | None:
-        """Return a claim with its unreserved candidate volumes; None if it can not be bound."""
+        """Return a claim with its unreserved candidate volumes; None if it cannot be bound."""
         claim = self._cache.claim(key)
         if claim is None or (claim.problem and key not in self._under_way):
             return None
@@ -285,12 +285,12 @@ class VolumeBinder:
             if claim.selected_node == grant.node:
                 seen.add(claim.key)
                 return ""
-            # Provisioners remove the annotation if they can not provide a volume for the node.
+            # Provisioners remove the annotation if they cannot provide a volume for the node.
             return f"no volume for claim {claim.key} on {grant.node}" if claim.key in seen else ""
         return "" if claim.problem else self._find_unreachable(claim, wanted.used_on[key])
 
     def _find_unreachable(self, claim: Claim, nodes: Sequence[str]) -> str | None:
-        """Return a message about a node that can not reach a claim's volume, or None."""
+        """Return a message about a node that cannot reach a claim's volume, or None."""
         for node in nodes:
             labels = self._cache.node_labels(node)
             if labels is None or not claim.is_reachable(node, labels):

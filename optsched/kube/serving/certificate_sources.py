@@ -67,7 +67,7 @@ class CertificateFiles:
     async def credentials(self) -> Credentials:
         """See `CredentialSource`.
 
-        Raises CertificateError if a file can not be read, or if the authority is no certificate:
+        Raises CertificateError if a file cannot be read, or if the authority is no certificate:
         API servers would not trust the server.
         """
         try:
@@ -85,7 +85,7 @@ class SecretCredentials:
     """Credentials in two Secrets, renewed by the first replica that finds a renewal due.
 
     One Secret holds the certificate and its key, the other the authority and its key
-    (`authority_secret_ref`): a process that may read only the first can not sign certificates.
+    (`authority_secret_ref`): a process that may read only the first cannot sign certificates.
 
     names: DNS names and IP addresses of the server.
     """
@@ -96,7 +96,7 @@ class SecretCredentials:
     clock: Clock
 
     async def credentials(self) -> Credentials:
-        """See `CredentialSource`; raises KubeError if a Secret can not be read or written."""
+        """See `CredentialSource`; raises KubeError if a Secret cannot be read or written."""
         while True:
             leaf, authority = (
                 await self._read(self.ref),
@@ -233,7 +233,7 @@ class ServedCertificate:
     async def load_files(self, files: CertificateFiles) -> datetime | None:
         """Use the certificate in files and return when it expires; None if it is in use already.
 
-        Raises CertificateError if the files hold no certificate or can not be read.
+        Raises CertificateError if the files hold no certificate or cannot be read.
         """
         credentials = await files.credentials()
         if credentials == self.credentials:

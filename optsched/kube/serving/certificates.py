@@ -81,7 +81,7 @@ def is_authority(pem: bytes) -> bool:
 def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
     """Use credentials for new connections and return when the certificate expires.
 
-    Raises ValueError or OSError if the certificate and the key can not be read or do not match;
+    Raises ValueError or OSError if the certificate and the key cannot be read or do not match;
     the context then keeps its previous pair.
     """
     ends = expiry(credentials.certificate)

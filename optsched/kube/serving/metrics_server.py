@@ -46,7 +46,7 @@ async def serve(
     """Serve /healthz, /readyz and /metrics; yields the bound addresses.
 
     exposition: returns the metrics; None if another address serves /metrics. Raises OSError if an
-    address can not be bound.
+    address cannot be bound.
     """
     runner = web.AppRunner(_application(probes, exposition), access_log=None)
     await runner.setup()
@@ -145,7 +145,7 @@ async def serve_process(
     """Serve health and metrics while the context is open.
 
     api: the client that authorizes metrics readers if required. Raises OSError if an address can
-    not be bound or a certificate can not be used.
+    not be bound or a certificate cannot be used.
     """
     secure = listening.metrics
     async with AsyncExitStack() as stack:

@@ -71,7 +71,7 @@ async def listen(
     """Accept connections while the context is open; yields the bound address.
 
     A connection beyond the limit replaces the oldest connection that has sent no request yet. If
-    all have sent one, it is refused. Raises OSError if the address can not be bound.
+    all have sent one, it is refused. Raises OSError if the address cannot be bound.
     """
     loop = asyncio.get_running_loop()
     table = _ConnectionTable(tls, make_protocol, limits)

@@ -87,7 +87,7 @@ async def run(settings: Settings) -> None:
     """Answer reviews until SIGTERM or SIGINT.
 
     Raises ConfigError if no cluster is configured, and OSError if an address is in use or a file
-    can not be read.
+    cannot be read.
     """
     async with connect(settings.kubeconfig) as client:
         process = WebhookProcess(settings, client)
