@@ -1,7 +1,7 @@
 """Call extenders over HTTP, within the time budget of a session.
 
-Calls run in separate threads, so that a name server or service that hangs does not delay the
-session beyond its budget.
+Calls run in separate threads, so that a name server or service that does not respond delays no
+session beyond its time budget.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 MOST_BYTES: Final = 10 * 2**20
-"""Maximum size of a response in bytes, as in Volcano."""
+"""Maximum size of an extender's response in bytes, as in Volcano."""
 
 AT_ONCE: Final = 8
-"""Maximum number of concurrent calls."""
+"""Maximum number of concurrent calls to extenders."""
 
 REMEMBERED_S: Final = 30.0
 """Seconds for which an answer about a node is reused if the service is too slow."""
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 class NoAnswer(Exception):
-    """Raised when a service gave no usable answer; the message gives the reason."""
+    """Raised if an extender gave no usable answer; the message gives the reason."""
 
 
 class ExtenderClient:
@@ -72,7 +72,7 @@ class ExtenderClient:
         self._is_closed = False
 
     def open_session(self, snapshot: Snapshot, policy: Policy) -> ExtenderSession | None:
-        """Open an extender session and return it; None if the policy has no extender."""
+        """Open an extender session and return it; returns None if the policy has no extender."""
         active = policy.rules.find_rule(Extender.name)
         if active is None or not isinstance(active.rule, Extender) or not active.rule.paths:
             return None
@@ -94,11 +94,11 @@ class ExtenderClient:
             connection.close()
 
     def left_s(self, deadline_s: float) -> float:
-        """Return the seconds until a deadline, negative after it."""
+        """Return the seconds until a deadline, negative after the deadline."""
         return deadline_s - self._clock.monotonic()
 
     def start(self, url: str, body: Body, timeout_s: float) -> Future[bytes]:
-        """Start a call in a thread and return its future response body."""
+        """Start a call in a thread and return a future with the body of the response."""
         return self._pool.submit(self._post, url, json.dumps(body).encode(), timeout_s)
 
     def _post(self, url: str, body: bytes, timeout_s: float) -> bytes:
@@ -157,10 +157,10 @@ class ExtenderClient:
 
 
 class AnswerCache:
-    """Recent answers of a slow service about task shapes and nodes.
+    """Recent answers of a slow extender about task shapes and nodes.
 
-    They are reused after a session ran out of time, so that the next session only requests answers
-    about the remaining nodes.
+    Answers are reused after a session ran out of time, so that the next session only requests
+    answers about the remaining nodes.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -173,7 +173,7 @@ class AnswerCache:
         self._needed_s = self._clock.monotonic()
 
     def recall(self, shape: TaskShape, nodes: Sequence[Node]) -> dict[str, str]:
-        """Return recent answers about unchanged nodes, if a session lately ran out of time."""
+        """Return recent answers about unchanged nodes; empty if no session recently timed out."""
         since_s = self._clock.monotonic() - REMEMBERED_S
         if self._needed_s < since_s:
             return {}
@@ -224,7 +224,7 @@ class ExtenderSession:
     # --- beginning and end -----------------------------------------------------------------------
 
     def open(self) -> None:
-        """Notify the service that a session begins; after a failure this session skips it."""
+        """Notify the extender that a session begins; after a failure, the session skips it."""
         if Verb.SESSION_OPEN not in self._paths:
             return
         try:
@@ -234,7 +234,7 @@ class ExtenderSession:
             self._shut = str(e)
 
     def closed(self, plan: Plan | None) -> None:
-        """Send the plan, if there is one, and the end of the session to the service."""
+        """Send the end of the session, and the plan if there is one, to the extender."""
         task_by_key = {t.key: t for g in self._snapshot.gangs for t in g.tasks}
         told = [
             (Verb.ALLOCATE if isinstance(action, Allocate) else Verb.DEALLOCATE, action.task)
@@ -282,9 +282,10 @@ class ExtenderSession:
     def _request_refusals(
         self, task: Body, nodes: Sequence[Node]
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Return refusals by node, empty for accepted nodes, and failures by node.
+        """Return refusals and failures by node; the refusal of an accepted node is empty.
 
-        One call covers all nodes if the service supports this; otherwise each node has its own
+        One call covers all nodes if the extender supports this. Otherwise each node has its own
+        call, and the calls run concurrently.
         call, and the calls run concurrently.
         """
         if not nodes:
@@ -318,7 +319,7 @@ class ExtenderSession:
 
     @property
     def _time_s(self) -> float:
-        """The seconds that a call may take now."""
+        """The maximum duration in seconds of a call that starts now."""
         left_s = self._extenders.left_s(self._deadline_s)
         return min(self._rule.service.timeout_ms / 1000, left_s)
 

@@ -1,8 +1,8 @@
 """The loop of a live scheduler: snapshot, session, binds and evictions, status.
 
-There is at most one session per period, and none while it could not change the plan. A session
-runs in a separate thread on an immutable snapshot, while watches and binds continue. Its plan is
-assumed immediately and executed in the background.
+There is at most one session per period. A session that could not change the plan is skipped. A
+session runs in a separate thread on an immutable snapshot, while watches and binds continue. Its
+plan is assumed immediately and executed in the background.
 """
 
 from __future__ import annotations
@@ -55,31 +55,31 @@ if TYPE_CHECKING:
     from optsched.session.session import Report
 
 SETTLE_S: Final = 0.05
-"""Seconds to wait for more changes after the first: pods of a gang are created one by one."""
+"""Seconds to wait for further changes after a change: pods of a gang are created one by one."""
 
 LOOK_S: Final = 1.0
-"""The longest interval in seconds at which the loop runs without a change."""
+"""Maximum interval in seconds between two runs of the loop without a change."""
 
 STUCK_S: Final = 120.0
-"""Seconds after which a loop that has not run counts as stuck."""
+"""Seconds after which a loop that has not run is reported as stuck."""
 
 MOST_FAULTS: Final = 100
-"""Maximum number of plugin faults reported per policy."""
+"""Maximum number of plugin faults that are reported for each policy."""
 
 _BUILTIN: Final = frozenset({DEFAULT_QUEUE, ROOT_QUEUE})
 _RECLAIMS: Final = frozenset({"reclaim", "gangreclaim"})
-"""Actions that reclaim lent capacity of queues."""
+"""Actions that reclaim capacity lent by queues."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerDependencies:
-    """The dependencies of a scheduler; the caller runs those that have a `run`.
+    """The dependencies of a scheduler; the caller runs each dependency that has a `run` method.
 
-    follower: lists all kinds again after another process led; None if none can have led.
-    on_fault: called with each fault of a plugin, once per policy.
-    on_advice: called with a likely mistake in the policy, once per policy.
+    `follower` lists all kinds again after another process led; None if this is the only process.
+    `on_fault` is called with each fault of a plugin, once per policy. `on_advice` is called with a
+    likely mistake in the policy, once per policy.
     """
 
     cache: ClusterCache
@@ -103,9 +103,9 @@ class SchedulerDependencies:
 class _Answer:
     """The input of the last session and its plan.
 
-    until_ms: the latest time of the next session.
-    times: how many times in a row the same gangs were pending for the same reasons.
-    repeats: how many times in a row a session repeated an input that had changed nothing.
+    `until_ms` is the time at which the next session starts at the latest. `times` counts how often
+    in succession the same gangs were pending for the same reasons. `repeats` counts how often in
+    succession a session repeated an input without a change of the plan.
     """
 
     snapshot: Snapshot
@@ -121,8 +121,8 @@ class _Answer:
 class _Term:
     """The state of one term of leadership; the next term starts with an empty state.
 
-    number: the number of the term (`Leadership.term`); 0 while another process may lead.
-    may_search_on: whether a session has run since the last search between sessions.
+    `number` is the number of the term (`Leadership.term`), or 0 while another process may lead.
+    `may_search_on` tells whether a session has run since the last search between sessions.
     """
 
     number: int = 0
@@ -135,7 +135,7 @@ class _Term:
 
 @dataclass(slots=True)
 class _Logged:
-    """The problems that are logged already; faults and advice are reset with each policy."""
+    """The problems that have been logged; faults and advice are cleared when the policy changes."""
 
     faults: set[Fault] = field(default_factory=set)
     is_advised: bool = False
@@ -162,7 +162,7 @@ class Scheduler:
     # --- public ----------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Make the loop run soon, because something has changed."""
+        """Make the loop run soon because the cluster, the policy or the leadership has changed."""
         self._changed.set()
 
     def stop(self) -> None:
@@ -176,7 +176,7 @@ class Scheduler:
         return f"the loop has been stuck for {still_s:.0f} s" if still_s > STUCK_S else ""
 
     def unready(self) -> str:
-        """See `Probes`; a standby is ready, too."""
+        """See `Probes`; a standby process is also ready."""
         return "" if self._deps.cache.is_synced else "not everything has been listed yet"
 
     def retry_status(self, ref: Ref, *, is_conflict: bool = False) -> None:
@@ -202,7 +202,7 @@ class Scheduler:
             policy = self._deps.policies.current()
             has_turn = self._leads() and self._deps.cache.is_synced
             if self._deps.follower is not None:
-                # All kinds must have been listed again since this process became the leader.
+                # A new leader must list all kinds again before it schedules.
                 has_turn = has_turn and self._deps.follower.is_fresh
             if has_turn:
                 await self._run_cycle(policy)
@@ -219,14 +219,14 @@ class Scheduler:
         self._extenders.close()
 
     def _leads(self) -> bool:
-        """Return whether this process leads; a change of term clears all pending work."""
+        """Return whether this process leads; a change of the term clears all queued work."""
         deps, term = self._deps, self._deps.leadership.term
         deps.metrics.leading.set(term != 0)
         if term == self._term.number:
             return term != 0
         if self._term.number:
-            # Even if this process leads again: writes between the terms were dropped. An outage of
-            # the server has been reported already.
+            # Queued work is cleared even if this process leads again, because writes between the
+            # terms were dropped. An outage of the server has been reported already.
             level = logging.INFO if deps.outage.is_active else logging.WARNING
             log.log(level, "leadership lost: another process may schedule")
             deps.binder.withdraw()
@@ -243,7 +243,7 @@ class Scheduler:
         return term != 0
 
     async def _pause(self, seconds: float) -> None:
-        """Wait for a number of seconds, or until stopped."""
+        """Wait for a number of seconds, or until the scheduler is stopped."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -254,7 +254,7 @@ class Scheduler:
             pass
 
     async def _await_change(self, period_s: float) -> None:
-        """Wait for a change, or until the loop is due."""
+        """Wait for a change of the cluster, or until the next run of the loop is due."""
         if self._changed.is_set():
             self._changed.clear()
             return
@@ -295,16 +295,16 @@ class Scheduler:
 
     @property
     def _due_ms(self) -> int | None:
-        """When the next deferred status or event is due; None if none is deferred."""
+        """When the next deferred status or event is due in milliseconds; None without one."""
         due = (self._term.statuses.due_ms, self._notices.due_ms)
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def _snapshot(self, policy: Policy, now_ms: int) -> Snapshot:
-        """Return a snapshot, with the usage history of queues if the policy reads it."""
+        """Return a snapshot, which includes the usage history of queues if the policy reads it."""
         return self._term.usage.noted(self._deps.cache.snapshot(now_ms), half_life_of(policy.rules))
 
     def _write_usage(self, *, once_settled: bool = False) -> None:
-        """Queue writes of the queues' usage history, which the next leader reads."""
+        """Queue writes of the usage history of queues, which the next leader reads."""
         for name, usage in self._term.usage.to_write(
             self._deps.clock.now_ms(), once_settled=once_settled
         ):
@@ -313,12 +313,12 @@ class Scheduler:
                 self._deps.writes.enqueue(write_key(patch.ref, "usage"), patch)
 
     def _is_fresh(self, policy: Policy, now_ms: int) -> bool:
-        """Return whether the last plan is still valid if the cluster has not changed."""
+        """Return whether the last plan remains valid as long as the cluster does not change."""
         answer = self._term.answer
         return answer is not None and answer.policy is policy and now_ms < answer.until_ms
 
     def _would_repeat(self, snapshot: Snapshot, policy: Policy) -> bool:
-        """Return whether a session would repeat the last session, which changed nothing."""
+        """Return whether a session would repeat the last session, whose plan changed nothing."""
         answer = self._term.answer
         return (
             answer is not None
@@ -343,15 +343,15 @@ class Scheduler:
         if report is None:
             return
         self._last_report = report
-        # The next session starts from the planned tasks that are not bound by then.
+        # The next session starts from the planned tasks that are not bound when it begins.
         self._term.warm_start = WarmStart.from_plan(report.plan)
         self._term.may_search_on = True
         self._term.answer = self._build_answer(snapshot, policy, report, repeats)
-        # Another process may have led between two terms: the next term makes its own plan.
+        # Another process may have led between two terms, so the next term makes its own plan.
         if self._leads() and self._term is term:
             self._deps.evictor.carry_out(report.plan, snapshot)
             self._deps.binder.carry_out(report.plan, snapshot)
-            # The queues of these tasks have capacity, although no node fits them.
+            # The queues of the gated tasks have capacity, although no node fits these tasks.
             cache, now_ms = self._deps.cache, self._deps.clock.now_ms()
             for task in report.opened:
                 found = cache.task(task)
@@ -372,7 +372,7 @@ class Scheduler:
     async def _search_between_sessions(self, policy: Policy, end_s: float) -> None:
         """Continue the search for a plan until the next session may begin.
 
-        The plan found is not executed: the next session starts from it if it is still valid.
+        The plan found is not executed. The next session starts from this plan if it is still valid.
         """
         answer, report = self._term.answer, self._last_report
         if (
@@ -418,7 +418,7 @@ class Scheduler:
             self._changed.set()
 
     def _advise(self, snapshot: Snapshot, policy: Policy) -> None:
-        """Warn once per policy if queues are reclaimable but no action reclaims."""
+        """Warn once per policy if queues are reclaimable but no action of the policy reclaims."""
         if self._logged.is_advised or _RECLAIMS.intersection(policy.actions):
             return
         names = [q.name for q in snapshot.queues if q.reclaimable and q.name not in _BUILTIN]
@@ -432,13 +432,13 @@ class Scheduler:
             self._deps.on_advice(advice)
 
     async def _decide(self, snapshot: Snapshot, policy: Policy, repeats: int) -> Report | None:
-        """Run a session, again with the greedy engine if it fails; None if that fails too."""
+        """Run a session, on failure again with the greedy engine; returns None if both fail."""
         optimises = policy.solver is not SolverKind.NONE
         for chosen in (policy, without_solver(policy)) if optimises else (policy,):
             try:
                 return await self._in_thread(snapshot, chosen, repeats)
             except Exception:
-                # An error in a session must not end the scheduler.
+                # An error in a session must not end the scheduler process.
                 log.exception("session failed with policy %s", chosen.name)
                 self._deps.metrics.sessions.errors.inc()
                 self._executor.submit(self._deps.dumps.dump, snapshot, "error")
@@ -461,7 +461,7 @@ class Scheduler:
         )
 
     def _run_session(self, snapshot: Snapshot, policy: Policy, context: SessionContext) -> Report:
-        """Run a session in this thread, with access to extenders."""
+        """Run a session in the current thread, with access to extenders."""
         outside = self._extenders.open_session(snapshot, policy)
         context = replace(context, outside=outside)
         previous = None if self._last_report is None else self._last_report.problem
@@ -496,7 +496,7 @@ class Scheduler:
         return _Answer(snapshot, policy, plan, report.flaws, until_ms, times, repeats)
 
     def _report_status(self, now_ms: int) -> None:
-        """Queue writes of statuses and events that have changed since the last call."""
+        """Queue writes of the statuses and events that have changed since the last call."""
         if self._term.answer is None:
             return
         deps, plan = self._deps, self._term.answer.plan

@@ -1,7 +1,7 @@
 """Prometheus metrics of the scheduler, with Volcano's names or the prefix `optsched_`.
 
 Metrics are computed from reports of sessions, not in the code that decides. Metrics of queues,
-levels and pending gangs describe the last session, so deleted objects leave no series.
+objective levels and pending gangs describe the last session, so deleted objects leave no series.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 
 _MS: Final = tuple(5.0 * 2**i for i in range(15))
-"""Volcano's buckets (pkg/scheduler/metrics): 5 ms to 82 s."""
+"""Buckets of Volcano's histograms (pkg/scheduler/metrics): 5 ms to 82 s."""
 
 _CLEARING: Final = frozenset({"preempt", "reclaim", "gangpreempt", "gangreclaim"})
-"""Actions that evict; the solver decides on them together."""
+"""Actions that evict pods; the solver decides on these actions jointly."""
 
 _SECONDS: Final = tuple(0.001 * 2**i for i in range(15))
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """A queue in the last session; amounts are in base units, by resource."""
+    """Amounts of a queue in the last session, in base units by resource."""
 
     allocated: Mapping[str, int]
     request: Mapping[str, int]
@@ -50,20 +50,20 @@ class QueueFigures:
 
     @property
     def share(self) -> float:
-        """The largest fraction of its deserved amounts that is in use, over all resources."""
+        """The largest fraction allocated / deserved over all resources of the queue."""
         parts = ((self.allocated.get(r, 0), due) for r, due in self.deserved.items())
         return max((used / due if due else float(used > 0) for used, due in parts), default=0.0)
 
     @property
     def is_overused(self) -> bool:
-        """Whether the queue uses its deserved amounts of all resources."""
+        """Whether the allocation of the queue reaches its deserved amount of every resource."""
         due = {resource: amount for resource, amount in self.deserved.items() if amount}
         return bool(due) and all(self.allocated.get(r, 0) >= a for r, a in due.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The gauges after the last session."""
+    """The gauges computed from the last session."""
 
     queues: Mapping[str, QueueFigures] = field(default_factory=dict)
     gaps: Mapping[str, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Figures:
 
 
 def figures_of(report: Report, policy: Policy) -> Figures:
-    """Return the gauges after a session."""
+    """Return the gauges computed from the report of a session."""
     plan, problem = report.plan, report.problem
     queue_of = {gang.key: gang.queue for gang in problem.snapshot.gangs}
     waiting = collections.Counter(
@@ -88,7 +88,7 @@ def figures_of(report: Report, policy: Policy) -> Figures:
 
 
 def wasted_gpus(problem: Problem) -> dict[str, int]:
-    """Return the number of GPUs, by queue, that gangs below their minMember hold."""
+    """Return the number of GPUs held by gangs below their minMember, by queue."""
     wasted: dict[str, int] = {}
     for g in np.flatnonzero(problem.num_ready < problem.min_member).tolist():
         gang = problem.snapshot.gangs[g]
@@ -100,7 +100,7 @@ def wasted_gpus(problem: Problem) -> dict[str, int]:
 
 
 def _deserved(problem: Problem, policy: Policy) -> I64:
-    """Return (Q, R) deserved amounts: by weight with `proportion`, else from the queues' specs."""
+    """Return (Q, R) deserved amounts of the queues: by weight with `proportion`, else by spec."""
     if policy.rules.find_rule("proportion") is not None:
         return deserved_shares(problem)
     drf = policy.rules.find_rule("drf")
@@ -128,7 +128,7 @@ def _queues(problem: Problem, deserved: I64) -> Iterator[tuple[str, QueueFigures
 
 
 class _Latest:
-    """Collects the gauges of the last session."""
+    """Collector of the gauges of the last session."""
 
     def __init__(self) -> None:
         self.figures = Figures()
@@ -167,7 +167,7 @@ def _family(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
 def _amount_families(
     kind: str, by_queue: Mapping[str, Mapping[str, int]]
 ) -> Iterator[GaugeMetricFamily]:
-    """Yield Volcano's three gauges of one kind of amount; scalars but pods are in thousandths."""
+    """Yield Volcano's three gauges of one amount; scalars except pods are in thousandths."""
     name = f"volcano_queue_{kind}"
     cpu = _family(f"{name}_milli_cpu", f"CPU {kind}, in thousandths", "queue_name")
     memory = _family(f"{name}_memory_bytes", f"Memory {kind}", "queue_name")
@@ -185,13 +185,13 @@ def _amount_families(
 class PodMetrics:
     """Counters of binds and evictions.
 
-    evictions: evicted pods, by action and by the plugin that moved the pod, if any.
-    spared: planned evictions that were not sent, by reason.
-    count_waiting: returns the number of waiting evictions by what they wait for.
+    `evictions` counts evicted pods by action and by the plugin, if any, that moved the pod.
+    `spared` counts planned evictions that were not sent, by reason. `count_waiting` returns the
+    number of waiting evictions by the condition for which they wait.
     """
 
     def __init__(self, metrics: ProcessMetrics, attempts: Counter) -> None:
-        """attempts: counts tasks and gangs by result."""
+        """`attempts` counts tasks and gangs by result."""
         self._attempts = attempts
         name = "volcano_task_scheduling_latency_milliseconds"
         self._task = metrics.histogram(name, "Time from plan to bound task", _MS, "stage")
@@ -204,14 +204,14 @@ class PodMetrics:
         metrics.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the number of waiting evictions, by what they wait for."""
+        """Yield the number of waiting evictions by the condition for which they wait."""
         found = _family("optsched_evictions_waiting", "Evictions without an answer", "for")
         for reason, number in self.count_waiting().items():
             found.add_metric([reason], number)
         yield found
 
     def bound(self, seconds: float) -> None:
-        """Record a bind; seconds: the time since it was planned."""
+        """Record a bind that was confirmed `seconds` seconds after its plan."""
         self._attempts.labels("scheduled").inc()
         self._task.labels("Bound").observe(seconds * 1000)
 
@@ -224,13 +224,13 @@ class PodMetrics:
 class SessionMetrics:
     """Counters and durations of sessions.
 
-    skipped: sessions that were skipped because they would repeat the last plan.
-    errors: sessions that raised an error.
-    plugin_failures: errors in extension points, by plugin.
+    `skipped` counts sessions that were skipped because they would repeat the last plan. `errors`
+    counts sessions that raised an error. `plugin_failures` counts errors in extension points by
+    plugin.
     """
 
     def __init__(self, metrics: ProcessMetrics, attempts: Counter) -> None:
-        """attempts: counts tasks and gangs by result."""
+        """`attempts` counts tasks and gangs by result."""
         counter = metrics.counter
         self._attempts = attempts
         name = "volcano_e2e_scheduling_latency_milliseconds"
@@ -256,7 +256,7 @@ class SessionMetrics:
         )
 
     def decided(self, report: Report, policy: Policy, seconds: float) -> None:
-        """Record a session; seconds: its duration until the binds and evictions were started."""
+        """Record a session that took `seconds` until its binds and evictions were started."""
         self._sessions.labels(report.plan.certificate.engine).inc()
         self._e2e.observe(seconds * 1000)
         spent = report.trace.seconds
@@ -277,8 +277,9 @@ class SessionMetrics:
 class Metrics(ProcessMetrics):
     """All metrics of one scheduler.
 
-    sessions, pods: the metrics of sessions, and of binds and evictions.
-    policy_rejected, leading: 1 while the policy file is invalid; 1 while this process leads.
+    `sessions` holds the metrics of sessions, `pods` the metrics of binds and evictions.
+    `policy_rejected` is 1 while the policy file is invalid. `leading` is 1 while this process
+    leads.
     """
 
     def __init__(self) -> None:
@@ -300,26 +301,26 @@ class Metrics(ProcessMetrics):
         self.leading = self.gauge("optsched_leading", "1 while this process leads")
 
     def session(self, report: Report, policy: Policy, seconds: float) -> None:
-        """Record a session; seconds: its duration until the binds and evictions were started."""
+        """Record a session that took `seconds` until its binds and evictions were started."""
         self.sessions.decided(report, policy, seconds)
         self._latest.figures = figures_of(report, policy)
-        # The series of deleted queues are removed.
+        # Deleted queues must leave no series.
         for queue in self._counted - self._latest.figures.queues.keys():
             self._wasted.remove(queue)
             self._counted.discard(queue)
 
     def add_wasted_time(self, now_s: float) -> None:
-        """Count the wasted GPU seconds since the last call; now_s: time of a monotonic clock."""
+        """Add the GPU seconds wasted since the last call; `now_s` is of a monotonic clock."""
         seconds, self._counted_s = now_s - self._counted_s, now_s
         for queue, gpus in self._latest.figures.wasted.items():
             self._wasted.labels(queue).inc(gpus * seconds)
             self._counted.add(queue)
 
     def clear_figures(self) -> None:
-        """Drop the gauges of the last session, as another process may lead."""
+        """Drop the gauges of the last session, because another process may lead."""
         self._latest.figures = Figures()
 
     def dropped(self, events: int) -> None:
-        """Record the total number of events dropped so far."""
+        """Record `events`, the total number of dropped events."""
         self._dropped.inc(events - self._num_dropped)
         self._num_dropped = events

@@ -42,7 +42,7 @@ _WAITS: Final = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 _AGAIN_MS: Final = round(REPEATS_S[0] * 1000)
 
 YOUNG_MS: Final = 2_000
-"""Age below which a pending pod gets no event, because most pods are placed by then."""
+"""Age below which a pending pod gets no event, because most pods are bound by then."""
 
 MADE_WITHIN_MS: Final = 5_000
 """Milliseconds that controllers may take to create a PodGroup, or the next pod of a gang."""
@@ -65,15 +65,15 @@ class Bind:
     locks: bool = False
     """Whether the node is locked during the bind, so that no other pod gets the vGPUs."""
     is_gated: bool = False
-    """Whether the pod has a queue gate that has to be removed first."""
+    """Whether the pod has a queue gate that must be removed before the bind."""
     closures: frozenset[str] = frozenset()
-    """Why the node was closed when the bind was planned, which the pod tolerates."""
+    """Reasons for which the node was closed when the bind was planned; the pod tolerates them."""
     record: str = ""
-    """The message of the condition that names node and devices; empty without devices."""
+    """The message of the pod condition that names node and devices; empty without devices."""
 
     @property
     def ref(self) -> Ref:
-        """The pod."""
+        """Reference to the pod of this bind."""
         return pod_ref(self.task)
 
 
@@ -87,7 +87,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod to evict, with its UID and gang, which are still needed after its deletion."""
+    """A pod to evict, with its UID and gang, which are needed even after the pod is deleted."""
 
     eviction: Evict
     uid: str
@@ -95,7 +95,7 @@ class Victim:
 
     @property
     def ref(self) -> Ref:
-        """The pod."""
+        """Reference to the pod to evict."""
         return pod_ref(self.eviction.task)
 
 
@@ -106,10 +106,10 @@ def scheduled(bind: Bind) -> Note:
 
 
 class GangBindEvents:
-    """Collects binds of gangs: pods that are bound together get one event."""
+    """Collects binds of gangs, so that pods that are bound together get one event."""
 
     def __init__(self, group_of: Callable[[str], PodGroup | None]) -> None:
-        """group_of: returns the PodGroup of a gang; None if it has none."""
+        """`group_of` returns the PodGroup of a gang, or None if the gang has no PodGroup."""
         self._group_of = group_of
         self._binds: dict[str, list[Bind]] = {}
         self._since_ms: dict[str, int] = {}
@@ -122,7 +122,7 @@ class GangBindEvents:
         self._at_ms[bind.gang] = now_ms
 
     def collect_due(self, before_ms: int) -> list[Note]:
-        """Return the events of gangs whose first collected bind is not later than `before_ms`.
+        """Return the events of gangs whose first collected bind happened at or before `before_ms`.
 
         Several pods get one event on their PodGroup; a single pod gets its own event.
         """
@@ -173,7 +173,7 @@ def not_evicted(victim: Victim, error: KubeError) -> Note:
 
 
 def overuse_reclaimed(victim: Victim, cache: ClusterCache) -> Note | None:
-    """Return the event of a queue above its overuse tolerance that is reclaimed; None otherwise."""
+    """Return the event of a reclaimed queue that exceeds its overuse tolerance; None otherwise."""
     eviction = victim.eviction
     group = cache.group(victim.gang)
     queue = None if group is None else cache.queues.get(group.queue)
@@ -192,7 +192,7 @@ def flawed(flaw: Flaw, uid: str) -> Note:
     """Return the event of an object that contradicts itself or other objects."""
     namespace, _, name = flaw.key.rpartition("/")
     about = Ref(flaw.kind, namespace, name)
-    # With the message as code, each flaw of an object has its own event.
+    # The message serves as code, so that each flaw of an object has its own event.
     kind, code = EventType.WARNING, flaw.message
     return Note(about, uid, kind, flaw.code.value, flaw.message, code)
 
@@ -200,7 +200,7 @@ def flawed(flaw: Flaw, uid: str) -> Note:
 def unschedulable(gang: Gang, reason: Reason, born_ms: int) -> Iterator[Note]:
     """Yield the events of a pending gang: one on its PodGroup and one on each pending pod.
 
-    born_ms: objects created after this time get no event yet.
+    Objects that were created after `born_ms` get no event yet.
     """
     if not gang.is_implicit and gang.uid and gang.created_ms <= born_ms:
         kind = SCHEDULING_POD_GROUPS[0] if is_upstream(gang) else POD_GROUP
@@ -217,7 +217,7 @@ def _unschedulable_note(about: Ref, uid: str, reason: Reason) -> Note:
 
 
 def _soonest_ms(gang: Gang, reason: Reason) -> int:
-    """Return when the missing PodGroup or pods should exist; 0 if the reason is another."""
+    """Return when the missing PodGroup or pods should exist; 0 if the gang waits for neither."""
     if reason.code is ReasonCode.POD_GROUP_NOT_FOUND:
         is_made = gang.name.startswith(MADE_GROUP_PREFIX)
         return gang.created_ms + MADE_WITHIN_MS if is_made else 0
@@ -235,7 +235,7 @@ def _grown_ms(gang: Gang) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Reported:
-    """The last report on a gang; young_ms: when all its pods are old enough for an event."""
+    """The last report on a gang; from `young_ms` all its pods are old enough for an event."""
 
     gang: Gang
     reason: Reason
@@ -246,7 +246,7 @@ class _Reported:
 class GangReporter:
     """Reports why gangs are pending, whenever the reason changes and periodically.
 
-    due_ms: when the next report is due even without a change; None if no report is due.
+    `due_ms` is the time of the next report without a change; None if no report is scheduled.
     """
 
     def __init__(self, note: Callable[[Note], None]) -> None:
@@ -256,7 +256,7 @@ class GangReporter:
         self._flaws: frozenset[Flaw] = frozenset()
 
     def report_pending(self, outcome: Outcome) -> None:
-        """Report why gangs are pending, if the reason has changed or its last report is old."""
+        """Report why gangs are pending, if the reason has changed or the last report is old."""
         now_ms, gangs = outcome.snapshot.taken_ms, outcome.snapshot.gang_by_key
         self.due_ms = None
         for key, reason in outcome.reasons.items():
@@ -278,14 +278,14 @@ class GangReporter:
             del self._reported[key]
 
     def _defer(self, due_ms: int, now_ms: int) -> bool:
-        """Return whether a report is due only later, and record when."""
+        """Return whether a report is due only after `now_ms`, and record when it is due."""
         if due_ms <= now_ms:
             return False
         self.due_ms = due_ms if self.due_ms is None else min(self.due_ms, due_ms)
         return True
 
     def report_flaws(self, flaws: Iterable[Flaw], uid_of: Callable[[Kind, str], str]) -> None:
-        """Report flaws of objects; the event recorder limits repeated events."""
+        """Report flaws of objects; the event recorder limits the rate of repeated events."""
         now = frozenset(flaws)
         for flaw in sorted(now - self._flaws, key=str):
             log.warning("%s", flaw)
@@ -297,13 +297,13 @@ class GangReporter:
 
 
 POLICY_CONFIG_MAP: Final = "POLICY_CONFIG_MAP"
-"""Environment variable with NAMESPACE/NAME of the ConfigMap that is mounted as the policy."""
+"""Environment variable: NAMESPACE/NAME of the ConfigMap that is mounted as the policy."""
 
 
 class OutcomeReporter:
     """Reports the outcomes of binds and evictions to metrics, events and the log.
 
-    on_change: called when a failure may let the next session find another plan.
+    `on_change` is called after a failure that may let the next session find another plan.
     """
 
     def __init__(
@@ -315,7 +315,7 @@ class OutcomeReporter:
         *,
         reports_gangs: bool,
     ) -> None:
-        """reports_gangs: whether binds of one gang are one event on its PodGroup."""
+        """`reports_gangs` tells whether binds of one gang are one event on its PodGroup."""
         self.on_change: Callable[[], None] = lambda: None
         self._cache = cache
         self._metrics = metrics
@@ -324,7 +324,7 @@ class OutcomeReporter:
         self._gang_binds = GangBindEvents(cache.group) if reports_gangs else None
 
     def bound(self, bind: Bind, seconds: float) -> None:
-        """Report a bind; seconds: the time since it was planned."""
+        """Report a bind that was confirmed `seconds` seconds after its plan."""
         self._metrics.pods.bound(seconds)
         if self._gang_binds is None:
             self._events.note(scheduled(bind))
@@ -332,7 +332,7 @@ class OutcomeReporter:
             self._gang_binds.add(bind, self._clock.now_ms())
 
     def failed(self, bind: Bind, failure: Failure) -> None:
-        """Report a failed bind, whose task is pending again."""
+        """Report a failed bind; the task of the bind is pending again."""
         log.warning("%s not bound to %s: %s", bind.task, bind.node, failure.message)
         self._metrics.pods.not_bound(failure.word)
         self._events.note(not_bound(bind, failure))
@@ -348,26 +348,26 @@ class OutcomeReporter:
             self._events.note(note)
 
     def not_evicted(self, victim: Victim, error: KubeError) -> None:
-        """Report a refused eviction, whose pod keeps running."""
+        """Report a refused eviction; the pod keeps running."""
         log.warning("%s not evicted: %s", victim.eviction.task, error)
         self._events.note(not_evicted(victim, error))
         self.on_change()
 
     def spared(self, victim: Victim, why: str) -> None:
-        """Report an eviction that was not sent; why: `ended`, `unwanted` or `stood-down`."""
+        """Report an eviction that was not sent; `why` is `ended`, `unwanted` or `stood-down`."""
         log.info("%s not evicted: why=%s", victim.eviction.task, why)
         self._metrics.pods.spared.labels(why).inc()
         self.on_change()
 
     def report_gang_binds(self, age_ms: int = 0) -> None:
-        """Write the events of gangs' binds that are at least `age_ms` old."""
+        """Write the events of gangs whose first collected bind is at least `age_ms` old."""
         if self._gang_binds is not None:
             for note in self._gang_binds.collect_due(self._clock.now_ms() - age_ms):
                 self._events.note(note)
 
 
 class SelfReporter:
-    """Reports events about the scheduler itself: on its pod if known, else on its lease."""
+    """Reports events about the scheduler itself, on its pod if known, else on its lease."""
 
     def __init__(
         self,
@@ -389,11 +389,11 @@ class SelfReporter:
             self._about = Ref(LEASE, "default", COMPONENT)
 
     def is_self_report(self, about: Ref) -> bool:
-        """Return whether an event about this object is about this process itself."""
+        """Return whether an event about `about` concerns this scheduler process itself."""
         return about in (self._about, self._policy)
 
     def report_policy(self, problems: str) -> None:
-        """Report the problems of a changed policy; empty if it is valid."""
+        """Report the problems of a changed policy; `problems` is empty if the policy is valid."""
         self._metrics.policy_rejected.set(bool(problems))
         if problems:
             self._report("PolicyRejected", problems)
@@ -403,7 +403,7 @@ class SelfReporter:
         self._report("PluginFailed", fault)
 
     def report_advice(self, advice: str) -> None:
-        """Write an event on the policy's ConfigMap that the actions lack `reclaim`."""
+        """Write an event on the policy's ConfigMap that `reclaim` is missing in the actions."""
         if self._policy is not None:
             warning = EventType.WARNING
             self._events.note(Note(self._policy, "", warning, "ReclaimMissing", advice, advice))
@@ -414,6 +414,6 @@ class SelfReporter:
 
 
 def policy_object(environment: Mapping[str, str]) -> Ref | None:
-    """Return the ConfigMap that holds the policy, if the environment names one."""
+    """Return the ConfigMap that holds the policy; None if the environment names no ConfigMap."""
     namespace, slash, name = environment.get(POLICY_CONFIG_MAP, "").partition("/")
     return Ref(CONFIG_MAP, namespace, name) if slash and namespace and name else None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 READ_S: Final = 1.0
-"""Seconds between two reads of the file, or less if the period is shorter."""
+"""Seconds between two reads of the policy file, or the period if the period is shorter."""
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 class PolicyFile:
     """The last valid policy, with the overrides of the command line.
 
-    `on_verdict` is called with the problems of a changed file; empty if it is valid.
+    `on_verdict` is called with the problems of a changed policy file, or with an empty text if the
+    file is valid.
     """
 
     def __init__(
@@ -47,13 +48,13 @@ class PolicyFile:
 
     @property
     def period_s(self) -> float:
-        """The seconds from the start of a session to the start of the next."""
+        """Seconds from the start of a session to the earliest start of the next session."""
         if self._period_s is not None:
             return self._period_s
         return self._policy.budgets.period_ms / 1000
 
     def current(self) -> Policy:
-        """Return the current policy, which is the same object until the file changes."""
+        """Return the current policy, which is the same object until the policy file changes."""
         now_s = self._clock.monotonic()
         if now_s - self._read_s >= min(READ_S, self.period_s):
             self._read_s = now_s

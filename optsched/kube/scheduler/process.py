@@ -1,4 +1,4 @@
-"""The process of the live scheduler: its parts, its start and its stop."""
+"""The process of the live scheduler: its components, its start and its stop."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from optsched.policy.reload import PolicyWatch
 
 DRAIN_S: Final = 20.0
-"""Seconds that the remaining binds may take at shutdown."""
+"""Maximum time in seconds to finish the remaining binds at shutdown."""
 
 SHUTDOWN_S: Final = 2.0
-"""Seconds that statuses, events and the release of the lease may each take at shutdown."""
+"""Maximum time in seconds for each of statuses, events and the lease release at shutdown."""
 
 WRITES: Final = 8
-"""Maximum number of concurrent status patches: a slow webhook may delay some."""
+"""Maximum number of concurrent status patches, so that a slow webhook delays only some."""
 
 log = logging.getLogger(__name__)
 
@@ -69,14 +69,13 @@ R = TypeVar("R")
 class Settings:
     """Settings of a live scheduler.
 
-    policy: the policy and its file.
-    solver, period_s: override the policy's values unless None.
-    election: None if this process is the only replica.
-    listen: the addresses of health, and of metrics unless `metrics` is given.
-    metrics: the settings of metrics over TLS; None for plain HTTP at `listen`.
-    node_labels: (label, value) pairs: only nodes with one of them are used; empty for all nodes.
-    reports_gangs: whether a gang's binds are one event on its PodGroup instead of one on each pod.
-    max_grace_s: the longest grace period of a victim in seconds; None for no limit.
+    `policy` watches the policy file. `solver` and `period_s` override values of the policy unless
+    None. `election` is None if this process is the only replica. `listen` are the addresses that
+    serve health, and metrics unless `metrics` is given. `metrics` are the settings of metrics over
+    TLS, or None for plain HTTP at `listen`. `node_labels` are (label, value) pairs: only nodes with
+    at least one of these labels are used; empty for all nodes. `reports_gangs` tells whether the
+    binds of a gang are one event on its PodGroup instead of one on each pod. `max_grace_s` is the
+    longest grace period of a victim in seconds, or None for no limit.
     """
 
     policy: PolicyWatch
@@ -109,7 +108,7 @@ async def run(settings: Settings) -> None:
 
 
 class SchedulerProcess:
-    """The parts of a scheduler process, which `run` runs together and stops in order."""
+    """The components of a scheduler process, which `run` starts together and stops in order."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
         clock, timing, outage = SystemClock(), Timing(), Outage()
@@ -122,7 +121,7 @@ class SchedulerProcess:
             return leadership.is_leading
 
         def is_event_due(note: Note) -> bool:
-            # Only a leader reports about the cluster; every process reports about itself.
+            # Only a leader reports about the cluster, but every process reports about itself.
             exists = note.is_last or cache.exists(note.about, note.uid)
             return own.is_self_report(note.about) or (is_leading() and exists)
 
@@ -161,7 +160,7 @@ class SchedulerProcess:
             self.scheduler.retry_status(ref, is_conflict=isinstance(error, Conflict))
 
         write = make_writer(client, is_leading, cache)
-        # Evictions wait for nominations, so nominations must not wait for other writes.
+        # Evictions wait for nominations, so other writes must not delay nominations.
         self._writes, self._nominations = (
             WriteQueue(write, timing, at_once=WRITES, on_failure=report_unwritten) for _ in range(2)
         )
@@ -236,7 +235,7 @@ class SchedulerProcess:
         )
 
     async def run(self) -> None:
-        """Run until SIGTERM or SIGINT, then stop everything in order; SIGUSR2 dumps a snapshot."""
+        """Run until SIGTERM or SIGINT, then stop services in order; SIGUSR2 dumps a snapshot."""
         stop, dump = self.scheduler.stop, self.scheduler.dump
         signals = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGUSR2: dump}
         async with asyncio.TaskGroup() as group:

@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 class SnapshotDumps:
     """Writes snapshots into a folder; implements `session.ports.Incidents`.
 
-    Only the folder's owner can read it, because snapshots hold objects of all tenants.
+    Only the owner of the folder can read its files, because snapshots hold objects of all tenants.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def violated(self, snapshot: Snapshot, plan: Plan, violations: list[Violation]) -> str:
-        """Dump a snapshot and the plan that broke rules; returns the path, empty on failure."""
+        """Dump a snapshot and the plan that broke rules; returns the path, or empty on failure."""
         for violation in violations:
             log.error("plan not executed: %s", violation)
         path = self.dump(snapshot, "violation")
@@ -47,7 +47,7 @@ class SnapshotDumps:
         return str(path)
 
     def dump(self, snapshot: Snapshot, sort: str) -> Path | None:
-        """Write a snapshot as input of `optsched solve`; returns its path, None on failure."""
+        """Write a snapshot as input of `optsched solve`; returns the path, or None on failure."""
         time = format_micro_time(snapshot.taken_ms).replace(":", "")
         path = self._folder / f"optsched-{sort}-{time}.json"
         try:
@@ -64,5 +64,5 @@ class SnapshotDumps:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file so that only its owner can read it; raises OSError for a symbolic link."""
+    """Open a file that only its owner can read; raises OSError for a symbolic link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)

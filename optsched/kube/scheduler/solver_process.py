@@ -1,4 +1,4 @@
-"""Supervise the solver process: it is started on demand, restarted, and never waited for."""
+"""Supervise the solver process: start it on demand and restart it, without blocking sessions."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ log = logging.getLogger(__name__)
 
 
 class SolverProcess(Solver, Protocol):
-    """A solver in a process, which has to load before it can solve."""
+    """A solver in a separate process, which has to load before it can solve."""
 
     def wait_until_ready(self) -> bool:
-        """Start the process if necessary, wait until it is ready, and return whether it is."""
+        """Start the process if necessary, wait for it, and return whether the process is ready."""
 
     @property
     def pid(self) -> int | None:
-        """The process id; None while there is no process."""
+        """The id of the solver process; None while there is no process."""
 
 
 class SolverSupervisor:
     """Keeps a solver process ready while `run` is active.
 
-    A process that is still loading is not used: it would exceed the time limit of its first solve
-    and be killed.
+    A process that is still loading is not used, because it would exceed the time limit of its first
+    solve and be killed.
     """
 
     def __init__(self, solver: SolverProcess, timing: Timing) -> None:
@@ -42,12 +42,12 @@ class SolverSupervisor:
         self._lost = asyncio.Event()
 
     def request_start(self) -> None:
-        """Request the start of the process."""
+        """Request the start of the solver process."""
         self._wanted.set()
 
     @property
     def available(self) -> Solver | None:
-        """The solver if it can solve now, else None; reading this also requests its start."""
+        """The solver, or None while it cannot solve; reading this property requests its start."""
         self.request_start()
         if self._is_ready and self._solver.pid is None:
             self._is_ready = False
@@ -55,7 +55,7 @@ class SolverSupervisor:
         return self._solver if self._is_ready else None
 
     async def run(self) -> None:
-        """Keep the process ready until cancelled."""
+        """Keep the solver process ready until cancelled."""
         try:
             await self._wanted.wait()
             while True:

@@ -1,8 +1,8 @@
 """The status of PodGroups and queues.
 
 `StatusTracker` compares the status after a session with the status on the server, and returns
-patches. It does no I/O, reads no clock and examines only gangs that changed. A patch is returned
-once, and again only if the object on the server changes to a different state.
+patches. `StatusTracker` does no I/O, reads no clock and examines only gangs that changed. A patch
+is returned once, and again only if the object on the server changes to a different state.
 """
 
 from __future__ import annotations
@@ -37,40 +37,41 @@ if TYPE_CHECKING:
 UNSCHEDULABLE: Final = "Unschedulable"
 SCHEDULED: Final = "Scheduled"
 READY: Final = "tasks in gang are ready to be scheduled"
-"""The reason in Volcano's condition Scheduled (plugins/gang)."""
+"""The reason in Volcano's PodGroup condition Scheduled (plugins/gang)."""
 
 MESSAGE_EVERY_MS: Final = 30_000
-"""Minimum interval between writes when only the message of a condition changes."""
+"""Minimum interval between status writes when only the message of a condition changes."""
 
 NEWS_EVERY_MS: Final = 1_000
-"""Minimum interval between writes when phase or conditions change; the first is immediate."""
+"""Minimum interval between writes of changed phases or conditions; the first is immediate."""
 
 COUNTS_EVERY_MS: Final = 3_000
-"""Minimum interval between writes when only the counts of pods change."""
+"""Minimum interval between status writes when only the counts of pods change."""
 
 SETTLE_MS: Final = 2_000
 """Milliseconds that the status of a gang may wait while its pods start or end one by one."""
 
 QUEUE_EVERY_MS: Final = 3_000
-"""Minimum interval between writes to a queue whose allocation keeps changing."""
+"""Minimum interval between status writes of a queue whose allocation keeps changing."""
 
 CORRECTED_EVERY_MS: Final = 30_000
 """Minimum interval between corrections of a queue status that another process has written.
 
-Another scheduler may write its own counts: the two must not overwrite each other all the time.
+Another scheduler may write its own counts, and the two schedulers must not overwrite each other
+continually.
 """
 
 AGAIN_MS: Final = 30_000
 """Delay in milliseconds before a refused status is written again."""
 
 MAX_CONFLICTS: Final = 3
-"""Conflicts (409) within `AGAIN_MS` that are retried soon; further ones wait for `AGAIN_MS`."""
+"""Number of conflicts (409) within `AGAIN_MS` after which a retry waits for `AGAIN_MS`."""
 
 CONFLICT_MS: Final = 200
 """Delay in milliseconds before a status is computed again after a conflict."""
 
 STEADY_MS: Final = 3_000
-"""Milliseconds that a gang must lack capacity for one reason before it replaces the other."""
+"""Milliseconds that a reason for lack of capacity must hold before it replaces another one."""
 
 K = TypeVar("K")
 
@@ -81,8 +82,8 @@ _THERE: Final = frozenset({GangPhase.RUNNING, GangPhase.COMPLETED})
 class Outcome:
     """A snapshot after the plan of a session was assumed, and why gangs are pending.
 
-    reasons: the reason of each pending gang.
-    enqueued: gangs whose pods may be created.
+    `reasons` holds the reason of each pending gang by key. `enqueued` holds the keys of gangs whose
+    pods may be created.
     """
 
     snapshot: Snapshot
@@ -92,7 +93,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class StatusPatch:
-    """A merge patch of an object's status."""
+    """A merge patch of an object's status or annotations."""
 
     ref: Ref
     body: Raw
@@ -105,7 +106,7 @@ class StatusPatch:
 def wanted_conditions(
     known: Iterable[PodGroupCondition], status: GangStatus, now_ms: int
 ) -> tuple[PodGroupCondition, ...]:
-    """Return a PodGroup's conditions: other types stay, and times change only with the status."""
+    """Return a PodGroup's conditions; other types are kept, times change only with the status."""
     by_type = {condition.type: condition for condition in known}
     for condition in _facts(by_type, status):
         before = by_type.get(condition.type)
@@ -135,7 +136,7 @@ def _facts(
 
 
 def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch | None:
-    """Return the patch for the status of a PodGroup; None if it is up to date."""
+    """Return the patch for the status of a PodGroup; None if the status is up to date."""
     conditions = wanted_conditions(group.status.conditions, status, now_ms)
     wanted = replace(
         group.status,
@@ -161,7 +162,8 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
     """Return the minimum milliseconds between the last patch of a PodGroup and this patch.
 
-    Controllers wait for Inqueue, so it is written immediately; other changes may be collected.
+    The phase Inqueue is written immediately because controllers wait for it. Other changes may be
+    collected.
     """
     fresh = patch.body["status"]
     known = group.status
@@ -176,7 +178,7 @@ def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
 
 
 def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
-    """Return how many milliseconds a patch waits for further changes that are likely."""
+    """Return the milliseconds that a status patch of a gang waits for likely further changes."""
     owner = group.meta.controller
     is_of_job = owner is not None and (owner.api_version, owner.kind) == (JOB.api_version, JOB.kind)
     if is_of_job and status.phase is GangPhase.COMPLETED:
@@ -191,7 +193,7 @@ def settle_ms(gang: Gang, group: PodGroup, status: GangStatus) -> int:
 
 
 def alternates(group: PodGroup, status: GangStatus) -> bool:
-    """Return whether a status only replaces one reason for a lack of capacity by the other."""
+    """Return whether a status only replaces one reason for a lack of capacity by another."""
     known = next((c for c in group.status.conditions if c.type == UNSCHEDULABLE), None)
     return (
         known is not None
@@ -216,7 +218,7 @@ class Share:
 
 
 def queue_share(gang: Gang, status: GangStatus) -> Share:
-    """Return a gang's contribution to its queue; gangs without a PodGroup have no phase."""
+    """Return a gang's contribution to its queue, without a phase if the gang has no PodGroup."""
     here = [task for task in gang.tasks if task.status.is_standing]
     held = {PODS: len(here), **total(task.shape.request for task in here)} if here else {}
     has_group = not gang.is_implicit and gang.uid != ""
@@ -224,7 +226,7 @@ def queue_share(gang: Gang, status: GangStatus) -> Share:
 
 
 def _add_number(numbers: dict[K, int], key: K, number: int) -> None:
-    """Add to the number of a key, and remove the key if the sum is zero."""
+    """Add a number to the value of a key, and remove the key if the sum is zero."""
     total_now = numbers.get(key, 0) + number
     if total_now:
         numbers[key] = total_now
@@ -240,7 +242,7 @@ class Account:
     phases: dict[GangPhase, int] = field(default_factory=dict)
 
     def add(self, share: Share, times: int) -> None:
-        """Add a share if `times` is 1, or subtract it if `times` is -1."""
+        """Add the contribution of a gang if `times` is 1, or subtract it if `times` is -1."""
         for name, amount in share.held.items():
             _add_number(self.held, name, times * amount)
         if share.phase is not None:
@@ -267,7 +269,7 @@ class Account:
 def sum_with_descendants(
     accounts: Mapping[str, Account], parents: Mapping[str, str]
 ) -> dict[str, dict[str, int]]:
-    """Return the allocation of each queue with its descendants; cycles of parents are cut."""
+    """Return the allocation of each queue including its descendants; cycles of parents are cut."""
     held: dict[str, dict[str, int]] = {name: {} for name in parents}
     for name, account in accounts.items():
         at, seen = name, set[str]()
@@ -282,7 +284,7 @@ def sum_with_descendants(
 def queue_patch(
     queue: ApiQueue, held: Mapping[str, int], counts: QueueCounts
 ) -> StatusPatch | None:
-    """Return the patch for the status of a queue; None if it is up to date."""
+    """Return the patch for the status of a queue; None if the status is up to date."""
     wanted = {CPU: 0, MEMORY: 0, **{name: amount for name, amount in held.items() if amount}}
     if dict(queue.status.allocated) == wanted and queue.status.counts == counts:
         return None
@@ -309,7 +311,7 @@ class _GangInputs:
     is_enqueued: bool
 
     def has_same_inputs(self, other: _GangInputs) -> bool:
-        """Return whether the other inputs lead to the same status."""
+        """Return whether other inputs of the same gang lead to the same status."""
         return (
             self.gang is other.gang
             and self.group is other.group
@@ -320,7 +322,7 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """The times since when a patch is deferred, and since when its phase and reason hold."""
+    """Since when a status patch is deferred, and since when its phase and its reason hold."""
 
     since_ms: int
     phase: GangPhase
@@ -329,7 +331,7 @@ class _Deferred:
     code_ms: int
 
     def with_status(self, status: GangStatus, now_ms: int) -> _Deferred:
-        """Return a copy with the current phase and reason."""
+        """Return a copy with the phase and reason of the current status."""
         phase, code = status.phase, _code(status)
         return _Deferred(
             self.since_ms,
@@ -346,7 +348,7 @@ def _code(status: GangStatus) -> ReasonCode | None:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The last status of a gang; look: its inputs, or None if it has to be computed again."""
+    """The last status of a gang; `look` holds its inputs, or None to compute the status again."""
 
     look: _GangInputs | None
     share: Share
@@ -358,7 +360,8 @@ class _Seen:
 class _QueueReport:
     """The last status of a queue.
 
-    at_ms, written_ms: when it was last up to date or patched, and when it was last patched.
+    `at_ms` is when the status was last found up to date or patched, `written_ms` when it was last
+    patched.
     """
 
     held: Mapping[str, int]
@@ -368,9 +371,9 @@ class _QueueReport:
 
 
 class StatusTracker:
-    """Tracks the status of every gang and queue, and returns the patches that write it.
+    """Tracks the status of every gang and queue, and returns the patches that write the statuses.
 
-    due_ms: when deferred patches are due even without a change; None if no patch is deferred.
+    `due_ms` is when deferred patches are due even without a change; None if no patch is deferred.
     """
 
     def __init__(self) -> None:
@@ -384,8 +387,8 @@ class StatusTracker:
     def record_refusal(self, ref: Ref, now_ms: int, *, is_conflict: bool = False) -> None:
         """Record that the server refused a status, so that it is computed and written again.
 
-        The retry follows after `AGAIN_MS`. After a conflict (409) it follows after `CONFLICT_MS`,
-        up to `MAX_CONFLICTS` times within `AGAIN_MS`.
+        The retry follows after `AGAIN_MS`. After a conflict (409) the retry follows after
+        `CONFLICT_MS`, up to `MAX_CONFLICTS` times within `AGAIN_MS`.
         """
         pause_ms = AGAIN_MS
         if is_conflict:
@@ -403,7 +406,7 @@ class StatusTracker:
         group_of: Callable[[str], PodGroup | None],
         queues: Mapping[str, ApiQueue],
     ) -> list[StatusPatch]:
-        """Return the patches after a session; group_of, queues: the objects on the server."""
+        """Return the patches after a session; `group_of`, `queues` give the server's objects."""
         snapshot, reasons, enqueued = outcome.snapshot, outcome.reasons, outcome.enqueued
         for ref in [
             r for r, times in self._conflicts.items() if times[-1] + AGAIN_MS <= snapshot.taken_ms
@@ -468,7 +471,7 @@ class StatusTracker:
         self._add_share(share, 1)
 
     def _add_share(self, share: Share, times: int) -> None:
-        """Add a share to the account of its queue, and delete the account if it is empty."""
+        """Add a gang's contribution to its queue's account; delete the account if empty."""
         account = self._accounts.setdefault(share.queue, Account())
         account.add(share, times)
         if account.is_empty:
@@ -502,7 +505,7 @@ class StatusTracker:
     def _is_queue_due(
         self, name: str, wanted: tuple[Mapping[str, int], QueueCounts], now_ms: int
     ) -> bool:
-        """Return whether a patch of a queue is due now; otherwise defer it."""
+        """Return whether a status patch of a queue is due; otherwise defer the patch."""
         said = self._said.get(name)
         if said is None:
             return True

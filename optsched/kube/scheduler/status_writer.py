@@ -1,4 +1,4 @@
-"""Writes other than binds and evictions: status patches, built-in queues, gate removals."""
+"""Writes except binds and evictions: status patches, built-in queues, gate removals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """An object to create unless it exists."""
+    """An object to create unless an object with the same name exists."""
 
     ref: Ref
     body: Raw
@@ -40,8 +40,9 @@ def make_writer(
 ) -> Callable[[Ref, Write], Awaitable[None]]:
     """Return a function that executes a write; AlreadyExists and NotFound count as success.
 
-    may_write: whether this process still leads; if not, writes are dropped. cache: the known
-    objects; status patches of deleted objects and of pods that are not pending are dropped.
+    `may_write` returns whether this process still leads; writes are dropped if it does not lead.
+    `cache` holds the known objects: status patches of deleted objects and of pods that are not
+    pending are dropped.
     """
 
     def is_obsolete(what: Write) -> bool:
@@ -64,7 +65,7 @@ def make_writer(
 
 
 def write_key(ref: Ref, what: str) -> Ref:
-    """Return a key for a write to an object that must not replace its queued status write."""
+    """Return a key under which a write does not replace a queued status write of an object."""
     return Ref(ref.kind, ref.namespace, f"{ref.name}/{what}")
 
 
@@ -86,7 +87,7 @@ def shard_patch(
 ) -> StatusPatch | None:
     """Return the status patch of this scheduler's NodeShard; None if its status is up to date.
 
-    sharding: the shard in the last session. shards: the NodeShards as the server reported them.
+    `sharding` is the shard in the last session. `shards` are the NodeShards on the server by name.
     """
     shard, used = shards.get(sharding.name), sharding.nodes
     if shard is None or used is None:

@@ -1,9 +1,9 @@
-"""Bind PersistentVolumeClaims once the nodes of the pods that use them are known.
+"""Bind PersistentVolumeClaims once the nodes of the pods that use the claims are known.
 
 An existing volume is reserved for its claim (`spec.claimRef`). To have a volume provisioned, the
 claim is annotated with its node (`volume.kubernetes.io/selected-node`), for which provisioners
-wait. Volume controllers do the rest, and a gang is bound once all its claims are. Completed steps
-are skipped, so a restarted scheduler continues where it stopped.
+wait. Volume controllers then bind the claims, and a gang is bound once all its claims are bound.
+Completed steps are skipped, so a restarted scheduler continues where the previous process stopped.
 
 Upstream: kube-scheduler, VolumeBinding (`bindAPIUpdate`, `checkBindings`).
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 16
 TRIES: Final = 60
-"""Maximum attempts per claim: conflicts and an unavailable server cause retries."""
+"""Maximum number of attempts per claim; conflicts and an unavailable server cause retries."""
 LOOKS_EVERY_S: Final = 0.5
 _PASSING: Final = (Conflict, ServerFault, TooMany, Unreachable)
 
@@ -50,9 +50,9 @@ _PASSING: Final = (Conflict, ServerFault, TooMany, Unreachable)
 class PendingVolumes:
     """The claims that have to be bound before the pods of a gang are bound.
 
-    grants: volumes or nodes for claims for which none has been requested yet.
-    used_on: the nodes that have to reach the volume of each unbound claim, by claim.
-    task_of: one of the tasks that use each unbound claim, by claim.
+    `grants` holds volumes or nodes for claims for which neither has been requested yet. `used_on`
+    holds, by unbound claim, the nodes that must reach its volume. `task_of` holds, by unbound
+    claim, one task that uses the claim.
     """
 
     grants: Sequence[VolumeGrant]
@@ -62,7 +62,7 @@ class PendingVolumes:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A claim that was not bound, and the reason."""
+    """A claim that was not bound, and the reason for the failure."""
 
     claim: str
     message: str
@@ -72,8 +72,9 @@ class Refusal:
 class VolumeBinderContext:
     """Dependencies of a volume binder.
 
-    may_continue: whether this process still leads; checked before every request.
-    patience_s: seconds that pods may wait for volumes; None if the policy has no volume plugin.
+    `may_continue` returns whether this process still leads; it is called before every request.
+    `patience_s` returns the seconds that pods may wait for volumes, or None if the policy has no
+    volume plugin.
     """
 
     clock: Clock
@@ -83,7 +84,7 @@ class VolumeBinderContext:
 
 
 class Stopped(Exception):
-    """Raised when this process no longer leads; another process continues."""
+    """Raised when this process no longer leads; the next leader continues its work."""
 
 
 class VolumeBinder:
@@ -99,7 +100,7 @@ class VolumeBinder:
     # --- planning --------------------------------------------------------------------------------
 
     def find_pending(self, allocated: Sequence[Allocate]) -> PendingVolumes | None:
-        """Return the unbound claims of allocated tasks; None if one can no longer get a volume."""
+        """Return the unbound claims of allocated tasks; None if a claim can get no volume."""
         used_on, task_of = self._find_unbound_claims(allocated)
         if not used_on:
             return PendingVolumes((), {}, {})
@@ -127,7 +128,7 @@ class VolumeBinder:
     def _find_unbound_claims(
         self, allocated: Sequence[Allocate]
     ) -> tuple[dict[str, dict[str, None]], dict[str, str]]:
-        """Return the nodes of each unbound claim, and one of its tasks."""
+        """Return the nodes of each unbound claim by claim, and one task of each unbound claim."""
         used_on: dict[str, dict[str, None]] = {}
         task_of: dict[str, str] = {}
         if self._context.patience_s() is None:
@@ -142,7 +143,7 @@ class VolumeBinder:
         return used_on, task_of
 
     def _open_claim(self, key: str) -> Claim | None:
-        """Return a claim with its unreserved candidate volumes; None if it cannot be bound."""
+        """Return a claim with its unreserved volume candidates; None if it cannot be bound."""
         claim = self._cache.claim(key)
         if claim is None or (claim.problem and key not in self._under_way):
             return None
@@ -163,7 +164,7 @@ class VolumeBinder:
     # --- requests --------------------------------------------------------------------------------
 
     async def provision(self, wanted: PendingVolumes) -> Refusal | None:
-        """Request volumes and wait until all claims are bound; returns the refusal, or None.
+        """Request volumes and wait until all claims are bound; returns the first refusal, or None.
 
         Raises Stopped if this process no longer leads.
         """
@@ -186,13 +187,13 @@ class VolumeBinder:
             self.cancel(wanted)
 
     def cancel(self, wanted: PendingVolumes) -> None:
-        """Forget the grants of a gang."""
+        """Discard the grants of a gang, so that their volumes are available to other claims."""
         for grant in wanted.grants:
             if self._under_way.get(grant.claim) is grant:
                 del self._under_way[grant.claim]
 
     async def _request_volume(self, grant: VolumeGrant) -> Refusal | None:
-        """Reserve a volume or select a node for a claim; returns the refusal, or None."""
+        """Reserve a volume or select a node for a claim; returns None or the refusal."""
         async with self._turns:
             for _ in range(TRIES):
                 if not self._context.may_continue():
@@ -228,7 +229,7 @@ class VolumeBinder:
         return ""
 
     async def _reserve_volume(self, grant: VolumeGrant, claim: Raw) -> str:
-        """Reserve a volume for a claim (`GetBindVolumeToClaim`)."""
+        """Reserve a volume for a claim, like `GetBindVolumeToClaim` of kube-scheduler."""
         ref = Ref(PERSISTENT_VOLUME, "", grant.volume)
         volume = await self._api.read(ref)
         meta = claim["metadata"]
@@ -272,7 +273,7 @@ class VolumeBinder:
         return None
 
     def _check_claim(self, key: str, wanted: PendingVolumes, seen: set[str]) -> str | None:
-        """Return why a claim will not be bound; empty while it may be bound, None once it is."""
+        """Return why a claim will not be bound; empty while open, None once it is bound."""
         claim = self._cache.claim(key)
         if claim is None or claim.problem == LOST:
             return f"claim {key} {LOST if claim else 'does not exist any more'}"
@@ -285,12 +286,13 @@ class VolumeBinder:
             if claim.selected_node == grant.node:
                 seen.add(claim.key)
                 return ""
-            # Provisioners remove the annotation if they cannot provide a volume for the node.
+            # Provisioners remove the annotation of a claim if they cannot provide a volume for its
+            # node.
             return f"no volume for claim {claim.key} on {grant.node}" if claim.key in seen else ""
         return "" if claim.problem else self._find_unreachable(claim, wanted.used_on[key])
 
     def _find_unreachable(self, claim: Claim, nodes: Sequence[str]) -> str | None:
-        """Return a message about a node that cannot reach a claim's volume, or None."""
+        """Return a message that names a node that cannot reach a claim's volume, or None."""
         for node in nodes:
             labels = self._cache.node_labels(node)
             if labels is None or not claim.is_reachable(node, labels):
