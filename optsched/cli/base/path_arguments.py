@@ -32,7 +32,7 @@ _FOR_OUTPUT: Final = "name a file or folder of this machine"
 
 
 class BadInput(click.ClickException):
-    """An input can not be used; the message is one sentence without the usage text."""
+    """An input cannot be used; the message is one sentence without the usage text."""
 
     exit_code = BAD_INPUT
 
@@ -252,7 +252,7 @@ def keep_text(path: Path, text: str) -> None:
     Raises
     ------
     KeepError
-        The folder can not be written to, or the disk is full.
+        The folder cannot be written to, or the disk is full.
 
     """
     if is_standard(path):
@@ -278,7 +278,7 @@ def write_and_report(console: Console, path: Path, text: str, note: str = "") ->
 
 
 def check_writable(path: Path) -> None:
-    """Raise `KeepError` if a file that is to be written later can not be written."""
+    """Raise `KeepError` if a file that is to be written later cannot be written."""
     if is_standard(path):
         return
     if path.is_dir():

@@ -42,7 +42,7 @@ def base_definition() -> dict[str, Any]:
 
 
 def write_report(console: Console, page: Page, target: Path) -> None:
-    """Write a report and print its path; raise ClickException if it can not be written."""
+    """Write a report and print its path; raise ClickException if it cannot be written."""
     if is_standard(target):
         echo(render(page))
         return

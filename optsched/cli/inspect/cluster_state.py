@@ -51,7 +51,7 @@ class Cluster:
 
 
 def from_file(path: Path) -> Cluster:
-    """Return the cluster in a file; raise `Failure` if it can not be read."""
+    """Return the cluster in a file; raise `Failure` if it cannot be read."""
     try:
         objects, problems = read_objects(path)
     except InstanceError as e:

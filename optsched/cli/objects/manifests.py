@@ -238,7 +238,7 @@ class Manifest:
 def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
     """Return the objects of a kind in a file. path: `-` for the standard input.
 
-    Raises `Failure` with the exit code of wrong usage if the file can not be read or has errors.
+    Raises `Failure` with the exit code of wrong usage if the file cannot be read or has errors.
     Its message lists all errors, each with `file:line`.
     """
     text, name = _text(path)
@@ -254,7 +254,7 @@ def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
 def read_parts(path: str) -> tuple[Part, ...]:
     """Return the objects of all kinds in a file. path: `-` for the standard input.
 
-    Raises `Failure` if the file can not be read, or if a document is not an object with a name.
+    Raises `Failure` if the file cannot be read, or if a document is not an object with a name.
     """
     text, name = _text(path)
     problems: list[str] = []

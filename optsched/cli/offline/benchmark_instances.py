@@ -140,7 +140,7 @@ def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], 
 
 
 def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> Path | None:
-    """Return an output file; refuse a file that can not be written."""
+    """Return an output file; refuse a file that cannot be written."""
     if out is not None:
         try:
             check_writable(out)

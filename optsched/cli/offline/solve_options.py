@@ -75,7 +75,7 @@ def policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
 def places_of(
     console: Console, options: Options, policies: Mapping[str, Policy]
 ) -> Mapping[str, ModelFiles]:
-    """Return the files of each model; exit with 4 if an output file can not be written."""
+    """Return the files of each model; exit with 4 if an output file cannot be written."""
     whole = ModelFiles(options.out, options.result, options.resume)
     if len(policies) == 1:
         found = dict.fromkeys(policies, whole)

@@ -93,7 +93,7 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
         policy = policy_for(observed.job, happening)
         action = None if policy is None else policy.action
         if policy is None or action is None or action is JobAction.RESUME_JOB:
-            continue  # a living job can not be resumed
+            continue  # a living job cannot be resumed
         wait_ms = _wait_ms(policy, happening, observed.now_ms)
         if wait_ms > 0:
             waits.append(wait_ms)

@@ -23,7 +23,7 @@ HAMI: Final = "hami.io/"
 HUAWEI: Final = "huawei.com/"
 REGISTER: Final = "hami.io/node-register-"
 CHIPS: Final = "optsched.io/npu-chips"
-"""Annotation with the partitioning templates of the NPUs of a dumped node."""
+"""Annotation of a dumped node with the partitioning templates of its NPUs."""
 
 KNOWN_CHIPS: Final = (
     Chip(
@@ -64,7 +64,7 @@ KNOWN_CHIPS: Final = (
         (Template("vir05_1c_8g", 8192), Template("vir10_3c_16g", 16384)),
     ),
 )
-"""Chips that are used unless a ConfigMap defines them."""
+"""Built-in chips, which apply unless a ConfigMap defines chips."""
 
 _HANDSHAKE: Final = "hami.io/node-handshake-"
 _SOFT: Final = "hami-vnpu-core"
@@ -73,7 +73,7 @@ _MEMORY: Final = "-memory"
 _CORE: Final = "-core"
 _NAME: Final = re.compile(r"Ascend[A-Za-z0-9-]{1,40}")
 _ELSEWHERE: Final = re.compile(r"Ascend(910|310)|.*-\d+c")
-"""Whole chips, and slices that Huawei's own device plugin offers as separate resources."""
+"""Pattern of whole chips, and of slices that Huawei's own device plugin offers as resources."""
 _ALLOCATED: Final = "-devices-allocated"
 _TO_ALLOCATE: Final = "-devices-to-allocate"
 
@@ -142,12 +142,12 @@ def parse_chips(vnpus: object, path: str, errors: list[FieldError]) -> tuple[Chi
 
 
 def chip_of(npu: str, chips: Sequence[Chip]) -> Chip | None:
-    """Return the chip with this name, or None; the first one takes precedence."""
+    """Return the first chip with the name `npu`, or None if no chip has this name."""
     return next((chip for chip in (*chips, *KNOWN_CHIPS) if chip.name == npu), None)
 
 
 def is_npu(name: str) -> bool:
-    """Return whether a name is that of a chip that is shared by templates."""
+    """Return whether a resource name is that of a chip that pods share by templates."""
     return bool(_NAME.fullmatch(name)) and not _ELSEWHERE.fullmatch(name)
 
 
@@ -160,11 +160,11 @@ def node_npus(
     chips: Sequence[Chip],
     errors: list[FieldError],
 ) -> Iterator[SharedGpu]:
-    """Yield the NPUs of a node by chip, in the order of the report.
+    """Yield the NPUs of a node by chip, in the order of the device plugin's report.
 
     A chip has no NPUs if the node does not offer it or its device plugin has been removed. The
-    device plugin omits false values: if any NPU of a node reports health, those that do not are
-    unhealthy.
+    device plugin omits false values. If any NPU of a node reports health, the NPUs without this
+    field are unhealthy.
     """
     marked = _marked_chips(annotations)
     known = chips if marked is None else marked
@@ -214,7 +214,7 @@ def _card(part: Fields, npu: str, chip: Chip | None, *, reports_health: bool) ->
 
 
 def npu_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
-    """Return the annotations of a node with these NPUs."""
+    """Return the annotations of a node that report the given NPUs."""
     reports: dict[str, list[dict[str, Any]]] = {}
     chips: dict[str, Chip] = {}
     for card in shared_gpus:
@@ -241,7 +241,7 @@ def _report(card: SharedGpu) -> dict[str, Any]:
 
 
 def _marked_chips(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
-    """Return the chips in the annotation of a dumped node, or None if it is missing or invalid."""
+    """Return a dumped node's annotated chips, or None if its annotation is missing or invalid."""
     source = annotations.get(CHIPS)
     if source is None:
         return None
@@ -258,7 +258,7 @@ def _marked_chips(annotations: Mapping[str, str]) -> tuple[Chip, ...] | None:
 
 
 def npu_requests(asked: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
-    """Yield a container's request for NPUs of each chip; without memory, it requests whole NPUs."""
+    """Yield a container's NPU requests by chip; a request without memory is for whole NPUs."""
     names = {key.removeprefix(HUAWEI) for key in asked if key.startswith(HUAWEI)}
     for npu in sorted({n.removesuffix(_MEMORY) for n in names if not n.endswith(_CORE)}):
         if not is_npu(npu):
@@ -270,7 +270,7 @@ def npu_requests(asked: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
 
 
 def is_npu_amount(resource: str) -> bool:
-    """Return whether a resource is an amount per NPU, which no node offers as a resource."""
+    """Return whether a resource states an amount per NPU, such as memory; no node offers it."""
     name = resource.removeprefix(HUAWEI)
     if name == resource or not name.endswith((_MEMORY, _CORE)):
         return False
@@ -278,7 +278,7 @@ def is_npu_amount(resource: str) -> bool:
 
 
 class _NpuMarks:
-    """The set of annotation keys of pods that describe their NPUs."""
+    """The set of pod annotation keys that describe the pod's NPUs."""
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and (
@@ -290,7 +290,7 @@ NPU_MARKS: Final = _NpuMarks()
 
 
 def read_npu_shares(annotations: Mapping[str, str]) -> Iterator[GpuShare]:
-    """Yield the NPU shares that a pod holds, as recorded when it was bound."""
+    """Yield the NPU shares that the annotations of a pod record since its bind."""
     names = {
         npu
         for key in annotations
@@ -309,7 +309,7 @@ def read_npu_shares(annotations: Mapping[str, str]) -> Iterator[GpuShare]:
 
 
 def _templates(source: str) -> dict[str, str]:
-    """Return the template of each NPU in a list of `{"UUID", "temp"}`; empty if it is invalid."""
+    """Return the template of each NPU in a JSON list of `{"UUID", "temp"}`; empty if invalid."""
     try:
         listed = json.loads(source) if source else []
         return {str(e["UUID"]): str(e.get("temp", "")) for e in listed}
@@ -318,7 +318,7 @@ def _templates(source: str) -> dict[str, str]:
 
 
 def npu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
-    """Return the annotations of a pod that holds these NPU shares."""
+    """Return the annotations of a pod that holds the given NPU shares."""
     marks: dict[str, str] = {}
     for npu in sorted({u.npu for u in uses}):
         held = [u for u in uses if u.npu == npu]
@@ -332,7 +332,7 @@ def npu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
 
 
 def npu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> dict[str, str]:
-    """Return the annotations that tell the device plugin which NPUs to give to a bound pod."""
+    """Return the annotations from which the device plugin reads a bound pod's NPUs."""
     marks = npu_share_annotations(uses)
     if not marks:
         return marks
@@ -353,12 +353,12 @@ def npu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> di
 
 
 def is_decimal_digits(source: str) -> bool:
-    """Return whether a text is a number of at most 15 digits without a sign."""
+    """Return whether a text consists of 1 to 15 decimal digits."""
     return source.isdecimal() and source.isascii() and len(source) <= 15
 
 
 def amount_or_zero(asked: Mapping[str, Any], resource: str) -> int:
-    """Return an amount such as 8k in base units; 0 if it is not a quantity."""
+    """Return an amount such as 8k in base units; 0 if the amount is not a quantity."""
     try:
         return parse_amount(resource, asked.get(resource, 0))
     except QuantityError:

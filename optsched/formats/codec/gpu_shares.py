@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from optsched.cluster.gpu_shares import Chip
 
 GeometryTable: TypeAlias = "tuple[tuple[str, tuple[Geometry, ...]], ...]"
-"""Pairs of a substring of GPU models and the MIG geometries; the first match counts."""
+"""Pairs of a substring of a GPU model and its MIG geometries; the first matching pair applies."""
 
 
 class DeviceTable(NamedTuple):
-    """How GPUs may be partitioned by MIG, and NPUs by templates beyond `KNOWN_CHIPS`."""
+    """The MIG geometries of GPUs, and the NPU templates in addition to `KNOWN_CHIPS`."""
 
     geometries: GeometryTable = ()
     chips: tuple[Chip, ...] = ()
@@ -56,9 +56,9 @@ class DeviceTable(NamedTuple):
 NO_TABLE: Final = DeviceTable()
 
 CONFIG_FILE: Final = "device-config.yaml"
-"""The key in the ConfigMap's data."""
+"""The key of the device tables in the ConfigMap's data."""
 GEOMETRIES: Final = "optsched.io/mig-geometries"
-"""Annotation with the MIG geometries of the GPUs of a dumped node."""
+"""Annotation of a dumped node with the MIG geometries of its GPUs."""
 
 _INSTANCE: Final = record(
     "",
@@ -74,7 +74,7 @@ _CONFIG_MAP: Final = record("", data=record("", **{CONFIG_FILE: text("")}))
 
 
 def parse_device_table(obj: object) -> tuple[DeviceTable, tuple[FieldError, ...]]:
-    """Return the tables in a ConfigMap and all invalid fields."""
+    """Return the device tables in a ConfigMap, and all invalid fields."""
     errors: list[FieldError] = []
     source = Fields(obj, _CONFIG_MAP, "", errors).record("data").text(CONFIG_FILE)
     path = f"data[{CONFIG_FILE}]"
@@ -103,7 +103,7 @@ def _geometry(fields: Fields) -> Geometry:
 
 
 def geometries_of(model: str, table: GeometryTable) -> tuple[Geometry, ...]:
-    """Return how GPUs of a model may be partitioned; empty if the table does not list it."""
+    """Return the MIG geometries of a GPU model; empty if the table does not list the model."""
     return next((cuts for name, cuts in table if name in model), ())
 
 
@@ -111,7 +111,7 @@ def geometries_of(model: str, table: GeometryTable) -> tuple[Geometry, ...]:
 
 
 def geometry_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
-    """Return the annotation of a dumped node with the geometries of its GPUs."""
+    """Return the annotation of a dumped node with the MIG geometries of its GPUs."""
     known = {card.model: card.geometries for card in shared_gpus if card.geometries}
     if not known:
         return {}
@@ -121,7 +121,7 @@ def geometry_annotations(shared_gpus: Iterable[SharedGpu]) -> dict[str, str]:
 
 
 def read_geometry_annotation(annotations: Mapping[str, str]) -> GeometryTable | None:
-    """Return the geometries in the annotation of a dumped node, or None if missing or invalid."""
+    """Return the geometries in a dumped node's annotation, or None if it is missing or invalid."""
     source = annotations.get(GEOMETRIES)
     if source is None:
         return None
@@ -143,13 +143,13 @@ VGPU_CORES: Final = "volcano.sh/vgpu-cores"
 VGPU_IDS: Final = "volcano.sh/vgpu-ids-new"
 HANDSHAKE: Final = "volcano.sh/node-vgpu-handshake"
 CARDS: Final = "optsched.io/vgpus"
-"""Annotation with the requests of the containers of a dumped pod."""
+"""Annotation of a dumped pod with the GPU and NPU requests of its containers."""
 
 GPU_SHARE_PROBLEM: Final = "optsched.io/card-problem"
-"""Annotation with the reason why the devices of a dumped node could not be read."""
+"""Annotation of a dumped node with the reason why its devices could not be read."""
 
 MAX_CARDS: Final = 1024
-"""Maximum number of shared GPUs of a node, because each one is stored separately."""
+"""Maximum number of shared GPUs of a node; the limit exists as each GPU is stored separately."""
 _TOO_MANY: Final = f"is more than a machine can have: write at most {MAX_CARDS}"
 
 HAMI_CORE: Final = "hami-core"
@@ -176,11 +176,11 @@ def read_shared_gpus(
 ) -> tuple[SharedGpu, ...]:
     """Return the shared GPUs and NPUs of a node.
 
-    Numbered GPUs come from its resources; vGPUs and NPUs come from its register annotations.
-    table: how they may be partitioned.
+    Numbered GPUs come from the node's resources. vGPUs and NPUs come from its register annotations.
+    table: the MIG geometries of GPUs and the templates of NPUs.
 
     A node whose device plugin has been removed (`Deleted` in the handshake) has no vGPUs. If a node
-    reports more than `MAX_CARDS` GPUs of a kind, none of them counts.
+    reports more than `MAX_CARDS` GPUs of one kind, all GPUs of this kind are ignored.
     """
     shared_gpus = list(_numbered(annotations, dict(offered), errors))
     if not annotations.get(HANDSHAKE, "").startswith(_DELETED):
@@ -192,7 +192,7 @@ def read_shared_gpus(
 
 
 def replace_geometries(card: SharedGpu, table: DeviceTable) -> SharedGpu:
-    """Return a GPU or NPU partitioned by another table; the same object if nothing changes."""
+    """Return a GPU or NPU partitioned by `table`; the same object if nothing has changed."""
     if card.npu:
         chip = chip_of(card.npu, table.chips)
         return card if chip == card.chip else replace(card, chip=chip)
@@ -239,7 +239,7 @@ def _registered(
 
 
 def shared_gpu_annotations(shared_gpus: Sequence[SharedGpu]) -> dict[str, str]:
-    """Return the annotations of a node with these GPUs and NPUs."""
+    """Return the annotations of a node that report the given GPUs and NPUs."""
     ill = [c.key for c in shared_gpus if not c.family and not c.is_healthy]
     marks = {wellknown.GPU_UNHEALTHY_IDS: ",".join(ill)} if ill else {}
     vgpus = [c for c in shared_gpus if c.is_vgpu]
@@ -261,9 +261,9 @@ def _register(card: SharedGpu) -> str:
 def read_gpu_share_requests(
     pod: object, annotations: Mapping[str, str]
 ) -> tuple[GpuShareRequest, ...]:
-    """Return the requests of a pod's containers for vGPUs and NPUs, one per kind and container.
+    """Return the requests of a pod for vGPUs and NPUs, one per device kind and container.
 
-    Invalid amounts count as 0 here; the request of the pod reports them.
+    This function reads an invalid amount as 0. The reader of the pod's request reports the error.
     """
     if CARDS in annotations:
         parts = [part.split(" ") for part in annotations[CARDS].split(";")]
@@ -306,7 +306,7 @@ def _vgpus(asked: Mapping[str, Any]) -> GpuShareRequest | None:
 
 
 def request_text(requests: Sequence[GpuShareRequest]) -> str:
-    """Return requests as text: number, memory, percent, cores, chip of each, separated by `;`."""
+    """Return GPU requests as text: number, memory, percent, cores, chip; separated by `;`."""
     return ";".join(
         f"{r.number} {r.memory} {r.percent} {r.cores} {r.npu}".rstrip() for r in requests
     )
@@ -315,7 +315,7 @@ def request_text(requests: Sequence[GpuShareRequest]) -> str:
 def read_gpu_shares(
     annotations: Mapping[str, str], request: Amounts, errors: list[FieldError]
 ) -> tuple[GpuShare, ...]:
-    """Return the GPU and NPU shares of a pod, as recorded when it was bound."""
+    """Return the GPU and NPU shares that the annotations of a pod record since its bind."""
     npus = tuple(read_npu_shares(annotations))
     if wellknown.GPU_INDEX not in annotations and VGPU_IDS not in annotations:
         return npus
@@ -338,9 +338,10 @@ def check_gpu_shares(
     request: Amounts,
     errors: list[FieldError],
 ) -> tuple[GpuShare, ...]:
-    """Return the shares without kinds that exceed the pod's requests, which are reported.
+    """Return the GPU shares of a pod, without device kinds that exceed the pod's requests.
 
-    Users can also write annotations of pods; a pod that no binder has bound holds no device.
+    Dropped shares become errors: a user may write the annotations, and a pod that no binder has
+    bound holds no device.
     """
     if not uses:
         return ()
@@ -361,7 +362,7 @@ def check_gpu_shares(
 
 
 def gpu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
-    """Return the annotations of a pod that holds these shares."""
+    """Return the annotations of a pod that holds the given GPU and NPU shares."""
     gpus = [u for u in uses if not u.npu]
     numbered = [u.key for u in gpus if is_decimal_digits(u.key)]
     marks = {wellknown.GPU_INDEX: ",".join(numbered)} if numbered else {}
@@ -376,7 +377,7 @@ def gpu_share_annotations(uses: Sequence[GpuShare]) -> dict[str, str]:
 
 
 def gpu_bind_annotations(uses: Sequence[GpuShare], node: str, now_ms: int) -> dict[str, str]:
-    """Return the annotations that tell device plugins which shares to give to a bound pod."""
+    """Return the annotations from which device plugins read a bound pod's shares."""
     marks = gpu_share_annotations(uses)
     if wellknown.GPU_INDEX in marks:
         marks["volcano.sh/predicate-time"] = str(now_ms * 1_000_000)

@@ -1,9 +1,8 @@
-"""HyperNodes as one tree, and network topology requests of PodGroups; both also written back.
+"""HyperNodes as one tree, and the network topology requests of PodGroups: read and written back.
 
-Contradictions (a second parent, a circle, a node that two HyperNodes list) are resolved and
-reported, and everything else keeps its meaning. A HyperNode never
-covers nodes outside of its own list. Volcano instead stops all jobs with a topology
-(`pkg/scheduler/api/hyper_node_info.go`).
+Contradictions are resolved and reported: a second parent, a cycle, a node that two HyperNodes
+list. All other members stay. A HyperNode never covers nodes outside of its own list. Volcano
+instead stops all jobs with a topology request (`pkg/scheduler/api/hyper_node_info.go`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang
 
 _MemberSelector: TypeAlias = "Pattern | LabelSelector"
-"""A selector by which a HyperNode names several nodes: a pattern of names, or labels."""
+"""A member of a HyperNode that selects several nodes: by a pattern of names, or by labels."""
 
 _MEMBERS: Final = "spec.members"
 _SHOWN: Final = 3
@@ -59,7 +58,7 @@ def topology_request(asked: NetworkTopology | None) -> TopologyRequest | None:
 
 
 def sub_group_rule(policy: SubGroupPolicy) -> SubGroupRule:
-    """Return the rule of one entry of `subGroupPolicy`."""
+    """Return the subgroup rule for one entry of a PodGroup's `subGroupPolicy`."""
     return SubGroupRule(
         name=policy.name,
         size=policy.size,
@@ -81,7 +80,7 @@ def _selector(selector: ApiSelector) -> LabelSelector:
 
 
 class NodeIndex:
-    """Nodes by name and label, and the nodes that each member selector selects."""
+    """Nodes by name and label, and the set of nodes that each member selector selects."""
 
     def __init__(self) -> None:
         self._labels: dict[str, Mapping[str, str]] = {}
@@ -93,7 +92,7 @@ class NodeIndex:
         return name in self._labels
 
     def set_node(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Store a node; returns False if it has not changed."""
+        """Store a node; returns False if the labels of the node are unchanged."""
         if self._labels.get(name) == labels:
             return False
         self.drop(name)
@@ -106,7 +105,7 @@ class NodeIndex:
         return True
 
     def drop(self, name: str) -> bool:
-        """Remove a node; returns False if it is unknown."""
+        """Remove a node; returns False if no node has this name."""
         labels = self._labels.pop(name, None)
         if labels is None:
             return False
@@ -114,7 +113,7 @@ class NodeIndex:
             labelled = self._by_label[label]
             labelled.discard(name)
             if not labelled:
-                # Host names are labels, so each node that ever joined would leave an entry.
+                # The host name is a label of its node, so empty entries would grow with every node.
                 del self._by_label[label]
         for selected_nodes in self._member_nodes.values():
             selected_nodes.discard(name)
@@ -122,7 +121,7 @@ class NodeIndex:
         return True
 
     def keep_selectors(self, selectors: Iterable[_MemberSelector]) -> None:
-        """Keep the cached nodes of these selectors, and drop those of all others."""
+        """Keep the cached node sets of the given selectors, and drop all other node sets."""
         wanted = set(selectors)
         self._member_nodes = {
             selector: selected_nodes
@@ -131,7 +130,7 @@ class NodeIndex:
         }
 
     def selected_nodes(self, selector: _MemberSelector) -> set[str]:
-        """Return the nodes that a selector selects. Callers must not change the set."""
+        """Return the nodes that a member selector selects. Callers must not change the set."""
         if selector not in self._member_nodes:
             likely = self._likely(selector)
             self._member_nodes[selector] = {
@@ -140,9 +139,9 @@ class NodeIndex:
         return self._member_nodes[selector]
 
     def _likely(self, selector: _MemberSelector) -> Iterable[str]:
-        """Return a superset of the nodes that a selector selects."""
+        """Return a superset of the nodes that a member selector selects."""
         if isinstance(selector, Pattern):
-            # Names that start with the literal prefix of the pattern, if it has one.
+            # Names that start with the literal prefix of the pattern, if the pattern has a prefix.
             if self._sorted is None or len(self._sorted) != len(self._labels):
                 self._sorted = sorted(self._labels)
             literal = _LITERAL.match(selector.text)
@@ -171,7 +170,7 @@ def _selects(selector: _MemberSelector, name: str, labels: Mapping[str, str]) ->
 
 @dataclass(slots=True)
 class _Entry:
-    """A HyperNode during the construction of the tree. tier: None if it is invalid."""
+    """A HyperNode during the construction of the tree. tier: None if `spec.tier` is invalid."""
 
     name: str
     tier: int | None
@@ -191,7 +190,7 @@ class TopologyIndex:
     Attributes
     ----------
     remarks
-        Ignored parts of valid HyperNodes, by name; updated by `topology`.
+        Ignored members of valid HyperNodes, by HyperNode name; `topology` updates them.
 
     """
 
@@ -220,7 +219,7 @@ class TopologyIndex:
         self._is_stale |= self._hypernodes.pop(name, None) is not None
 
     def topology(self) -> Topology:
-        """Return the current tree. It stays the same object until it changes."""
+        """Return the current tree of HyperNodes; an unchanged tree is the same object."""
         if self._is_stale:
             self._is_stale = False
             fresh = self._build()
@@ -274,7 +273,7 @@ def _member_selector(member: Member) -> _MemberSelector | None:
 
 
 def _no_child(parent: _Entry, child: _Entry | None, entries: Mapping[str, _Entry]) -> str:
-    """Return why a HyperNode can not be a member of another one; empty if it can."""
+    """Return why a HyperNode cannot be a member of another HyperNode; empty if it can."""
     if child is None:
         return "is no HyperNode of this cluster"
     if child.tier is None:
@@ -289,7 +288,7 @@ def _no_child(parent: _Entry, child: _Entry | None, entries: Mapping[str, _Entry
 
 
 def _reaches(start: _Entry, goal: str, entries: Mapping[str, _Entry]) -> bool:
-    """Return whether a HyperNode is a direct or indirect member of another one."""
+    """Return whether HyperNode `goal` is a direct or indirect member of HyperNode `start`."""
     seen, todo = {start.name}, [start]
     while todo:
         for member in todo.pop().members:
@@ -304,7 +303,7 @@ def _reaches(start: _Entry, goal: str, entries: Mapping[str, _Entry]) -> bool:
 
 
 def _assign_nodes(usable: Iterable[_Entry], nodes: NodeIndex) -> None:
-    """Assign each node to the HyperNode of the lowest tier that lists it, or the first by name."""
+    """Assign each node to the lowest-tier HyperNode that lists it; ties are broken by name."""
     by_name = {entry.name: entry for entry in usable}
     owner: dict[str, str] = {}
     above: dict[str, set[str]] = {}
@@ -334,7 +333,7 @@ def _member_nodes(entry: _Entry, number: int, member: Member, nodes: NodeIndex) 
 
 
 def _ancestors(name: str, by_name: Mapping[str, _Entry], known: dict[str, set[str]]) -> set[str]:
-    """Return the names of all ancestors of a HyperNode."""
+    """Return the names of all ancestors of a HyperNode in the tree."""
     if name not in known:
         found: set[str] = set()
         at = by_name[name].parent
@@ -360,7 +359,7 @@ def topology_spec(gang: Gang) -> dict[str, Any]:
 
 
 def hypernode_spec(hypernode: HyperNode, topology: Topology) -> dict[str, Any]:
-    """Return the `spec` of a HyperNode, with all its members by name."""
+    """Return the `spec` of a HyperNode that lists all its members by name."""
     below = topology.members.get(hypernode.name, ())
     members = [*(("HyperNode", name) for name in below), *(("Node", n) for n in hypernode.nodes)]
     return {

@@ -1,4 +1,4 @@
-"""Nodes of the API as domain nodes, with images, data sets and shards."""
+"""Nodes of the Kubernetes API as domain nodes, with images, data sets and shards."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _TOO_MUCH: Final = "is more than a machine can have: write at most"
 def parse_node(
     obj: object, table: DeviceTable = NO_TABLE
 ) -> tuple[Node | None, tuple[FieldError, ...]]:
-    """Return the node, which is None only without a name, and all invalid fields.
+    """Return a node, or None if the object has no name, and all invalid fields of the object.
 
     table: how GPUs and NPUs may be partitioned.
 
-    A resource with an invalid amount counts as 0, and a node with invalid taints is not ready. A
+    An invalid amount of a resource is read as 0, and a node with invalid taints is not ready. A
     node without a Ready condition is ready, because hand-written manifests have no conditions.
     """
     errors: list[FieldError] = []
@@ -82,14 +82,14 @@ def parse_node(
 
 
 def _allocatable(status: Fields) -> Amounts:
-    """Return `allocatable`, or `capacity` if it is missing (`SetDefaults_NodeStatus`)."""
+    """Return a node's `allocatable`, or its `capacity` if missing (`SetDefaults_NodeStatus`)."""
     return offered_amounts(
         status, "capacity" if status.raw("allocatable") is None else "allocatable"
     )
 
 
 def offered_amounts(status: Fields, name: str) -> Amounts:
-    """Return the amounts in a field; an amount that exceeds any machine is rejected and dropped."""
+    """Return the amounts in a field of a node, without amounts that exceed any machine (errors)."""
     offered = status.amounts(name, whole_gpus=True)
     for resource in [r for r, amount in offered.items() if amount > most_on_node(r)]:
         message = f"{_TOO_MUCH} {most_on_node(resource)}"
@@ -110,7 +110,7 @@ def _is_node_ready(status: Fields) -> bool:
 # --- local data -----------------------------------------------------------------------------------
 
 IMAGES: Final = "optsched.io/images"
-"""Annotation with the images of a dumped pod, whose containers are invented."""
+"""Annotation of a dumped pod with its images; the containers of such a pod are invented."""
 
 _NONE: Final = "-"
 _FALSE: Final = "false"
@@ -118,23 +118,23 @@ _FALSE: Final = "false"
 
 @lru_cache(maxsize=1 << 16)
 def full_name(image: str) -> str:
-    """Return the name of an image with its tag; the default is `latest` (`normalizedImageName`)."""
+    """Return an image's name with its tag, by default `latest` (`normalizedImageName`)."""
     return f"{image}:latest" if image.rfind(":") <= image.rfind("/") else image
 
 
 @lru_cache(maxsize=1 << 16)
 def _sized(image: str, size: int) -> tuple[str, int]:
-    """Return the full name and the size; cached so that many nodes share one object."""
+    """Return an image's full name and size in bytes; cached so that nodes share one object."""
     return full_name(image), size
 
 
 def datasets_in(text: str) -> tuple[str, ...]:
-    """Return the data sets in a comma-separated annotation."""
+    """Return the names of the data sets in a comma-separated annotation."""
     return tuple(sorted({name.strip() for name in text.split(",")} - {""}))
 
 
 def read_local_data(meta: ObjectMeta, status: object) -> Store:
-    """Return images and data sets of a node without invalid entries, as they only affect scores."""
+    """Return a node's images and data sets; invalid entries only affect scores and are dropped."""
     datasets = datasets_in(meta.annotations.get(wellknown.DATASETS, ""))
     prefix = wellknown.DATASET_LABEL_PREFIX
     labelled = (
@@ -159,7 +159,7 @@ def _images(status: object) -> Iterator[tuple[str, int]]:
 
 
 def dataset_annotation(store: Store, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the annotation of a node for data sets that its labels do not name."""
+    """Return a node's annotation with the data sets that the labels of the node do not name."""
     prefix = wellknown.DATASET_LABEL_PREFIX
     left = [n for n in store.datasets if labels.get(f"{prefix}{n}", _FALSE) == _FALSE]
     return {wellknown.DATASETS: ",".join(left)} if left else {}
@@ -180,7 +180,7 @@ def read_required_data(meta: ObjectMeta, spec: Mapping[str, Any]) -> RequiredDat
 
 @lru_cache(maxsize=1 << 12)
 def _required_data(names: tuple[str, ...], datasets: str) -> RequiredData:
-    """Return the required data; cached so that pods with equal requirements share one object."""
+    """Return the required data of a pod; cached so that pods with equal data share one object."""
     images = tuple("" if name in ("", _NONE) else full_name(name) for name in names)
     wants = RequiredData(images if any(images) else (), datasets_in(datasets))
     return NO_REQUIRED_DATA if wants == NO_REQUIRED_DATA else wants
@@ -197,7 +197,7 @@ def _container_images(spec: Mapping[str, Any]) -> list[str]:
 
 
 def required_data_annotations(wants: RequiredData) -> dict[str, str]:
-    """Return the annotations of a dumped pod for its required data."""
+    """Return the annotations of a dumped pod that hold its required images and data sets."""
     marks = {IMAGES: " ".join(image or _NONE for image in wants.images)} if wants.images else {}
     return marks | ({wellknown.DATASETS: ",".join(wants.datasets)} if wants.datasets else {})
 
@@ -208,25 +208,25 @@ _MODES = [mode.value for mode in ShardMode]
 
 
 def shard_of(shard: NodeShard) -> Shard:
-    """Return the shard that an object describes."""
+    """Return the shard that a NodeShard describes."""
     return Shard(shard.name, tuple(sorted(set(shard.wanted))), tuple(sorted(set(shard.in_use))))
 
 
 def with_shards(asked: Sharding, found: Iterable[NodeShard]) -> Sharding:
-    """Return the requested sharding with the existing shards."""
+    """Return the requested sharding with the shards of the existing NodeShards."""
     shards = sorted(map(shard_of, found), key=lambda shard: shard.name)
     return replace(asked, shards=tuple(shards))
 
 
 def sharding_fields(sharding: Sharding) -> dict[str, Any]:
-    """Return the sharding field for the dump of a snapshot; empty without sharding."""
+    """Return the sharding field of a dumped snapshot; empty for a snapshot without sharding."""
     if sharding.mode is ShardMode.NONE:
         return {}
     return {"sharding": {"mode": sharding.mode.value, "name": sharding.name}}
 
 
 def read_sharding(dump: Mapping[str, Any]) -> Sharding | None:
-    """Return the sharding in the dump of a snapshot, or None if it is invalid."""
+    """Return the sharding in a dumped snapshot, or None if its sharding field is invalid."""
     given = dump.get("sharding") or {}
     if not isinstance(given, dict):
         return None

@@ -1,7 +1,7 @@
 """NUMA nodes: agent reports in Numatopologies, and the requests and allocations of pods.
 
-An agent on each node (Volcano's resource-exporter) reports which CPUs and GPUs exist, which of them
-are free for exclusive use, and which pods hold the others. Volcano:
+An agent on each node (Volcano's resource-exporter) reports the CPUs and GPUs of the node, the units
+that are free for exclusive use, and the pods that hold the other units. Volcano:
 `pkg/scheduler/api/numa_info.go`.
 """
 
@@ -50,10 +50,10 @@ _Place = TypeVar("_Place")
 
 
 def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
-    """Return the name of a node, its NUMA cells (None without a name), and all invalid fields.
+    """Return the name of a node, its NUMA cells, and all invalid fields of a Numatopology.
 
-    If any field is invalid, the whole object is unusable: a wrong number of free CPUs is worse than
-    no number.
+    The cells are None if the object has no name. If any field is invalid, the whole object is
+    unusable: a wrong number of free CPUs is worse than no number.
     """
     parsed, errors = parse_numatopology(obj)
     if parsed is None:
@@ -70,7 +70,7 @@ def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
 
 @dataclass(slots=True)
 class _Units:
-    """The CPUs or the GPUs of a node: the cell of each, and which are reserved, free or held."""
+    """The CPUs or GPUs of a node: the NUMA cell of each, and which are reserved, free or held."""
 
     resource: str
     path: str
@@ -80,7 +80,7 @@ class _Units:
     held: _Ids = field(default_factory=set)
 
     def listed(self, text: str, path: str, errors: list[FieldError]) -> _Ids:
-        """Return the units in a list; an invalid list is reported and counts as empty."""
+        """Return the CPU or GPU numbers in a list; an invalid list is an error and empty."""
         if text and not _LIST.fullmatch(text):
             errors.append(FieldError(path, text, _NO_LIST))
             return set()
@@ -97,7 +97,7 @@ class _Units:
         return found
 
     def per_cell(self, units: Iterable[int]) -> Counter[int]:
-        """Return how many of some units each cell has."""
+        """Return the number of the given CPUs or GPUs in each NUMA cell."""
         return Counter(self.cell_of[unit] for unit in units)
 
 
@@ -178,7 +178,7 @@ def _allocated_units(
 def _allocations(
     pod: PodAllocation, path: str, errors: list[FieldError]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield path, resource and list of units of each allocation of a pod's containers."""
+    """Yield path, resource and unit list of each allocation of the containers of a pod."""
     for number, container in enumerate(pod.containers):
         where = f"{path}.containerAllocations[{number}].allocations"
         found = container.get("allocations") if isinstance(container, dict) else None
@@ -190,7 +190,7 @@ def _allocations(
 
 
 def _cells(cpus: _Units, gpus: _Units) -> Iterator[NumaCell]:
-    """Yield the cells that have CPUs or GPUs, in order."""
+    """Yield the NUMA cells that have CPUs or GPUs, in the order of their numbers."""
     total, reserved, free = map(cpus.per_cell, (cpus.cell_of, cpus.reserved, cpus.free))
     devices, idle = map(gpus.per_cell, (gpus.cell_of, gpus.free))
     for c in sorted(total.keys() | devices.keys()):
@@ -201,7 +201,7 @@ def _cells(cpus: _Units, gpus: _Units) -> Iterator[NumaCell]:
 
 
 def numa_spec(numa: Numa) -> dict[str, Any]:
-    """Return the `spec` of a Numatopology that reads as these cells, with invented unit numbers."""
+    """Return the `spec` of a Numatopology for NUMA cells; CPU and GPU numbers are invented."""
     cpus, gpus = _UnitCursor(), _UnitCursor()
     reserved = [cpus.take_units(cell.number, cell.reserved) for cell in numa.cells]
     holds = [_hold_fields(hold, cpus, gpus) for hold in numa.holds]
@@ -228,7 +228,7 @@ def numa_spec(numa: Numa) -> dict[str, Any]:
 
 
 class _UnitCursor:
-    """Invents numbers for CPUs or GPUs."""
+    """Invents the numbers of CPUs or GPUs in a Numatopology, one after the other."""
 
     def __init__(self) -> None:
         self.cell_of: dict[int, int] = {}
@@ -236,7 +236,7 @@ class _UnitCursor:
         self._numbers = count()
 
     def take_units(self, cell: int, number: int) -> list[int]:
-        """Return more units of a cell."""
+        """Return the numbers of the next `number` CPUs or GPUs, and assign them to a NUMA cell."""
         found = [next(self._numbers) for _ in range(number)]
         self.cell_of.update(dict.fromkeys(found, cell))
         self.num_taken[cell] += number
@@ -268,7 +268,7 @@ def _hold_fields(hold: NumaHold, cpus: _UnitCursor, gpus: _UnitCursor) -> dict[s
 # --- numa requests --------------------------------------------------------------------------------
 
 NEEDS: Final = "optsched.io/numa"
-"""Annotation with the NUMA requests of the containers of a dumped pod."""
+"""Annotation of a dumped pod with the NUMA requests of its containers."""
 
 _ONE: Final = 1000
 NOT_BOUND: Final = "is more than the pod has for itself alone, so no binder wrote it; it is ignored"
@@ -278,10 +278,10 @@ _NO_DECISION: Final = (
 
 
 def numa_needs(spec: Fields, annotations: Mapping[str, str]) -> tuple[NumaNeed, ...]:
-    """Return the exclusive resources of each container that has any, sidecars first.
+    """Return the exclusive CPUs and GPUs of each container that has any, sidecars first.
 
-    CPUs are exclusive to containers of Guaranteed pods that request whole CPUs (the kubelet's CPU
-    manager, policy static). GPUs are exclusive to every container that requests them. Init
+    Containers of Guaranteed pods that request whole CPUs have exclusive CPUs (the kubelet's CPU
+    manager, policy static). Every container that requests GPUs has exclusive GPUs. Init
     containers other than sidecars are ignored, because the main containers reuse their resources.
     """
     if NEEDS in annotations:
@@ -309,13 +309,13 @@ def _is_fixed(container: Fields) -> bool:
 
 
 def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
-    """Return the needs of a pod with one container that is not Guaranteed."""
+    """Return the NUMA needs of a pod with one container, as if the pod is not Guaranteed."""
     gpus = amount_of(request, GPU)
     return (NumaNeed(0, gpus),) if gpus else ()
 
 
 def needs_text(needs: Sequence[NumaNeed]) -> str:
-    """Return needs as annotation text, with CPUs and GPUs of each need, separated by `;`."""
+    """Return NUMA needs as annotation text: CPUs and GPUs of each need, separated by `;`."""
     return ";".join(f"{n.cpus} {n.gpus}" for n in needs)
 
 
@@ -326,9 +326,9 @@ def _is_decimal(text: str) -> bool:
 def check_numa_parts(
     parts: tuple[NumaPart, ...], needs: Sequence[NumaNeed], remarks: list[FieldError]
 ) -> tuple[NumaPart, ...]:
-    """Return the parts if the needs of a pod allow them; else no part, with a remark.
+    """Return the NUMA parts of a pod if its needs allow them; otherwise no part, with a remark.
 
-    A pod's user may also write its annotations.
+    The check is necessary because a pod's user may also write the annotations of the pod.
     """
     cpus, gpus = sum(part.cpus for part in parts), sum(part.gpus for part in parts)
     if cpus <= sum(need.cpus for need in needs) and gpus <= sum(need.gpus for need in needs):
@@ -342,7 +342,7 @@ def check_numa_parts(
 
 
 def numa_parts(annotations: Mapping[str, str], remarks: list[FieldError]) -> tuple[NumaPart, ...]:
-    """Return the planned cells of a pod on its node (`volcano.sh/topology-decision`)."""
+    """Return a pod's planned NUMA cells on its node, from `volcano.sh/topology-decision`."""
     text = annotations.get(wellknown.TOPOLOGY_DECISION)
     if text is None:
         return ()
@@ -364,7 +364,7 @@ def _read(tree: Any) -> Iterator[NumaPart]:  # noqa: ANN401  any JSON
 
 
 def decision_marks(parts: Sequence[NumaPart]) -> dict[str, str]:
-    """Return the annotation of a pod for these planned cells."""
+    """Return the annotation of a pod that records its planned NUMA cells."""
     if not parts:
         return {}
     by_cell = {str(part.cell): _amounts(part) for part in parts}

@@ -82,7 +82,7 @@ POD_MARKS: Final = frozenset(
         *NOTES,
     }
 )
-"""Annotations of a pod that are read into fields of its task or its gang."""
+"""Annotations of a pod that are read into fields of its task or gang."""
 
 
 def gang_of_group(
@@ -128,14 +128,14 @@ def _owner(reference: OwnerReference | None) -> Owner | None:
 
 
 def _kept_annotations(group: PodGroup) -> Mapping[str, str]:
-    """Return the group's annotations; its label `volcano.sh/preemptable` counts as one."""
+    """Return a PodGroup's annotations, with its label `volcano.sh/preemptable` as one more."""
     own = without_annotations(group.meta.annotations, _GROUP_MARKS)
     label = group.meta.labels.get(wellknown.PREEMPTABLE)
     return own if label is None else {wellknown.PREEMPTABLE: label, **own}
 
 
 def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
-    """Yield errors for invalid waiting and running times, which are ignored as in Volcano."""
+    """Yield an error for each invalid waiting or running time, which is ignored as in Volcano."""
     waiting = next((k for k in wellknown.WAITING_TIME_ANNOTATIONS if annotations.get(k)), None)
     running = wellknown.RUNNING_ESTIMATE if annotations.get(wellknown.RUNNING_ESTIMATE) else None
     for key in filter(None, (waiting, running)):
@@ -146,7 +146,7 @@ def _unread_durations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
 
 
 def is_empty_group_of(group: PodGroup, scheduler_names: Collection[str]) -> bool:
-    """Return whether a PodGroup without pods belongs to one of these schedulers.
+    """Return whether a PodGroup without pods belongs to a scheduler in `scheduler_names`.
 
     The annotation of the PodGroup names its scheduler. Without the annotation, the PodGroup belongs
     to schedulers that have one of `SCHEDULER_NAMES`.
@@ -160,8 +160,8 @@ def is_empty_group_of(group: PodGroup, scheduler_names: Collection[str]) -> bool
 def gang_without_group(key: str, tasks: Iterable[Task], queue: str) -> Gang:
     """Return the gang of pods that name a PodGroup that does not exist.
 
-    It has no problem if all its pods are terminating or have ended, because jobs delete their
-    PodGroups at their end.
+    The gang has no problem if all its pods are terminating or have ended, because a job deletes its
+    PodGroup when the job ends.
     """
     members = _in_order(tasks)
     first = min(members, key=lambda task: task.key)
@@ -190,14 +190,14 @@ def _group_text(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BarePod:
-    """A pod of this scheduler without a PodGroup, and the settings of its gang.
+    """A pod without a PodGroup that belongs to this scheduler, and the settings of its gang.
 
     Attributes
     ----------
     priority
-        The pod's own priority, independent of its position among pods of a role.
+        Priority of the pod, which its `volcano.sh/task-priority` does not change.
     annotations
-        The pod's annotations.
+        Annotations of the pod, by key.
 
     """
 
@@ -248,12 +248,12 @@ def _group_problem(group: PodGroup) -> Reason | None:
 
 
 def shuffle_annotation(plugin: str, now_ms: int) -> dict[str, str]:
-    """Return the annotation of a PodGroup whose pods a plugin evicts at this time."""
+    """Return the PodGroup annotation that records when a plugin evicts pods of the PodGroup."""
     return {f"{wellknown.SHUFFLED_BY}{plugin}": time_text(now_ms)}
 
 
 def last_shuffle_ms(annotations: Iterable[Mapping[str, str]]) -> dict[str, int]:
-    """Return the last shuffle time by plugin in PodGroup annotations; invalid times are ignored."""
+    """Return each plugin's last shuffle time in PodGroup annotations; invalid times are ignored."""
     found: dict[str, int] = {}
     for notes in annotations:
         for key, text in notes.items():

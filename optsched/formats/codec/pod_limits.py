@@ -22,7 +22,7 @@ SYSTEM: Final[Mapping[str, int]] = {
     "system-cluster-critical": 2_000_000_000,
     "system-node-critical": 2_000_001_000,
 }
-"""Priority classes that every cluster has (k8s.io/kubernetes, pkg/apis/scheduling)."""
+"""Values of the priority classes in every cluster (k8s.io/kubernetes, pkg/apis/scheduling)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Priorities:
     Attributes
     ----------
     values
-        Values by name of the class.
+        Priority values by name of the priority class.
     default
-        The priority without a class: the value of the global default class, or else 0.
+        Priority of pods without a priority class: the value of the global default class, or else 0.
 
     """
 
@@ -42,14 +42,14 @@ class Priorities:
     default: int = 0
 
     def value_of(self, name: str) -> int | None:
-        """Return the value of a class, None if it is missing, or the default for an empty name."""
+        """Return the value of a priority class, or None if none has the name; "" is the default."""
         return self.values.get(name) if name else self.default
 
 
 def priorities(classes: Iterable[PriorityClass]) -> Priorities:
-    """Return the `Priorities` of some classes.
+    """Return the `Priorities` of the given priority classes.
 
-    If several classes are global defaults, the smallest value counts (upstream:
+    If several priority classes are global defaults, the smallest value applies (upstream:
     `getDefaultPriorityClass`).
     """
     known = list(classes)
@@ -61,10 +61,10 @@ def priorities(classes: Iterable[PriorityClass]) -> Priorities:
 
 
 def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
-    """Return the quota, which is None without a name or with scopes, and all invalid fields.
+    """Return a ResourceQuota, or None if it has no name or has scopes, and all invalid fields.
 
-    Scopes select pods by fields that are unknown before the pods exist, so such quotas can not be
-    checked in advance. The limits are those that the API server has accepted.
+    Scopes select pods by fields that are unknown before the pods exist, so a quota with scopes
+    cannot be checked in advance. The limits are those in the status, or else those in the spec.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -82,7 +82,7 @@ def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
 
 
 def parse_budget(obj: object) -> tuple[Budget | None, tuple[FieldError, ...]]:
-    """Return the budget, which is None only without a name, and all invalid fields.
+    """Return a PodDisruptionBudget, or None if it has no name, and all invalid fields.
 
     A budget without a status allows no disruption, as in the eviction API.
     """

@@ -1,9 +1,9 @@
-"""Queues of Volcano's API and their annotations as domain queues; also written back.
+"""Queues of Volcano's API and their annotations as domain queues: read and written back.
 
-Annotations hold the tolerance of overuse (`volcano.sh/overuse-tolerance`), limits by node group,
-and the past usage (`optsched.io/usage`). A usage reads `{"at": "2026-11-21T05:38:00Z",
-"resourceSeconds": {"nvidia.com/gpu": 7200.0}}`. Its values are base units (thousandths of CPUs,
-bytes, counts) times seconds, as of that time. Numbers are written back unchanged.
+Annotations hold the tolerance of overuse (`volcano.sh/overuse-tolerance`), the limits by node
+group, and the past usage (`optsched.io/usage`). A usage reads `{"at": "2026-11-21T05:38:00Z",
+"resourceSeconds": {"nvidia.com/gpu": 7200.0}}`. The values of a usage are base units (thousandths
+of CPUs, bytes, counts) times seconds, as of the time `at`. Numbers are written back unchanged.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ _Limits = tuple[tuple[str, "Amounts"], ...]
 
 
 def queue_of(queue: ApiQueue) -> Queue:
-    """Return the domain queue. A queue with invalid fields accepts no jobs.
+    """Return the domain queue of a Queue object. A queue with invalid fields accepts no jobs.
 
-    Without `deserved`, a queue deserves its guarantee.
+    The default of a queue's `deserved` is its guarantee.
     """
     return Queue(
         name=queue.name,
@@ -91,13 +91,13 @@ def queue_of(queue: ApiQueue) -> Queue:
 
 
 def usage_of(queues: Iterable[ApiQueue]) -> dict[str, Usage]:
-    """Return the usage by name of the queues that record one."""
+    """Return the past usage by queue name, for the queues whose annotations record a usage."""
     found = ((queue.name, read_usage(queue.meta.annotations)[0]) for queue in queues)
     return {name: usage for name, usage in sorted(found) if usage is not None}
 
 
 def with_builtin_queues(queues: Iterable[Queue]) -> tuple[Queue, ...]:
-    """Return the queues by name, with `default` and `root` as Volcano's scheduler adds them."""
+    """Return the queues by name, with the queues `default` and `root` that Volcano adds."""
     builtin = (Queue(DEFAULT_QUEUE), Queue(ROOT_QUEUE, reclaimable=False))
     found = {queue.name: queue for queue in (*builtin, *queues)}
     return tuple(found[name] for name in sorted(found))
@@ -114,7 +114,7 @@ def _queue_problem(queue: ApiQueue) -> Reason | None:
 
 
 def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
-    """Return the tolerance of a queue (None without one), and its problem (empty for none)."""
+    """Return a queue's tolerance of overuse or None, and the problem of its annotation or ""."""
     text = queue.overuse_tolerance.strip()
     if not text:
         return None, ""
@@ -152,7 +152,7 @@ def _tolerance_amounts(text: str) -> Tolerance | None:
 def node_groups(queue: ApiQueue) -> NodeGroups:
     """Return the node groups of a queue.
 
-    Invalid limits are reported in `problem`; they forbid every node, as in Volcano.
+    Invalid limits become the `problem` of the node groups and forbid every node, as in Volcano.
     """
     limits, problem = _limits(queue.meta.annotations)
     found = NodeGroups(
@@ -191,7 +191,7 @@ def _group_limits(group: str, listed: Any, errors: list[str]) -> Amounts:  # noq
 
 
 def affinity_fields(groups: NodeGroups) -> dict[str, Any]:
-    """Return the field `spec.affinity` of a queue; empty without node groups."""
+    """Return the field `spec.affinity` of a queue; empty for a queue without node groups."""
     sides = {
         "nodeGroupAffinity": (groups.required, groups.preferred),
         "nodeGroupAntiAffinity": (groups.excluded, groups.last_resort),
@@ -211,12 +211,12 @@ def _terms(required: tuple[str, ...], preferred: tuple[str, ...]) -> dict[str, l
 
 
 def usage_text(usage: Usage) -> str:
-    """Return a usage as the text of the annotation."""
+    """Return a queue's usage as the text of its annotation."""
     return json.dumps({_AT: time_text(usage.at_ms), _SECONDS: dict(usage.seconds)})
 
 
 def read_usage(annotations: Mapping[str, str]) -> tuple[Usage | None, tuple[FieldError, ...]]:
-    """Return the usage in annotations (None if it is missing or invalid), and its errors."""
+    """Return the usage in annotations, or None if it is missing or invalid, and its errors."""
     text = annotations.get(USAGE)
     if text is None:
         return None, ()

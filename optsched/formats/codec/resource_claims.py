@@ -1,7 +1,7 @@
 """ResourceClaims, DeviceClasses and ResourceSlices (resource.k8s.io v1, v1beta2, v1beta1).
 
-Kubernetes: k8s.io/api/resource/v1, KEP-4381. v1beta1 has no `exactly` in requests, but an
-additional `basic` in devices. Both forms are read.
+Kubernetes: k8s.io/api/resource/v1, KEP-4381. Requests in v1beta1 have no `exactly`, and devices in
+v1beta1 have an additional `basic`. The forms of all versions are read.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _KEEPS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 def parse_device_claim(obj: object) -> tuple[DeviceClaim | None, tuple[FieldError, ...]]:
-    """Return the claim, which is None only without a name, and all invalid fields."""
+    """Return a ResourceClaim, or None if it has no name, and all invalid fields."""
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
     if meta is None:
@@ -135,13 +135,13 @@ def _variant(fields: Fields, name: str) -> DeviceNeed:
 
 
 def _text(capacity: Fields, name: str) -> str:
-    """Return a quantity as written, because parsed amounts are rounded to the resource's unit."""
+    """Return a quantity as written, because parsed amounts are rounded to resource units."""
     written = capacity.raw("requests")
     return str(parse_quantity_field(written[name])) if isinstance(written, dict) else "0"
 
 
 def _queue_amounts(need: DeviceNeed, fields: Fields) -> Amounts:
-    """Return the amounts that queues count; none for allocationMode All."""
+    """Return the amounts that a device request adds to its queue; none for allocationMode All."""
     if need.is_all:
         return ()
     whole = f"{CLASS_PREFIX}{need.device_class}"
@@ -170,7 +170,7 @@ def _allocation(fields: Fields | None) -> DeviceAllocation | None:
 
 
 def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldError, ...]]:
-    """Return the class, which is None only without a name, and all invalid fields."""
+    """Return a DeviceClass, or None if it has no name, and all invalid fields."""
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
     if meta is None:
@@ -193,14 +193,14 @@ def parse_device_class(obj: object) -> tuple[DeviceClass | None, tuple[FieldErro
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A ResourceSlice: some devices of a pool.
+    """A ResourceSlice, which lists some devices of a pool.
 
     Attributes
     ----------
     node
-        The node of the devices; empty for devices that do not belong to one node.
+        Name of the node that has the devices; empty for devices that do not belong to one node.
     of_pool
-        Number of slices of the pool in this generation.
+        Total number of ResourceSlices in this generation of the pool.
     """
 
     name: str
@@ -213,9 +213,9 @@ class Slice:
 
 
 def parse_slice(obj: object) -> tuple[Slice | None, tuple[FieldError, ...]]:
-    """Return the slice, which is None only without a name, and all invalid fields.
+    """Return a ResourceSlice, or None if it has no name, and all invalid fields.
 
-    A device with an invalid field is not allocated.
+    optsched does not allocate a device with an invalid field.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -263,7 +263,7 @@ def _full(name: str, driver: str) -> str:
 
 
 def _attribute(fields: Fields) -> Attribute | None:
-    """Return the value of an attribute, or None for a type that selectors do not support."""
+    """Return the value of a device attribute, or None for a type that selectors do not support."""
     for name in ("string", "bool", "int"):
         value = fields.raw(name)
         if isinstance(value, str | bool | int):
@@ -281,7 +281,7 @@ def _quantity(fields: Fields, errors: list[FieldError]) -> str:
 
 
 def _withheld(fields: Fields) -> str:
-    """Return why optsched does not allocate a device; empty if it does."""
+    """Return why optsched does not allocate a device, or "" if optsched allocates it."""
     for taint in fields.records("taints"):
         if taint.text("key") == PROBLEM:
             return taint.text("value")
@@ -295,14 +295,16 @@ def _withheld(fields: Fields) -> str:
 
 
 class Stock(NamedTuple):
-    """The devices that slices offer.
+    """The devices that ResourceSlices offer.
 
     Attributes
     ----------
     on_node
-        The devices of each node, from pools that are complete in their newest generation.
-    elsewhere, in_flux
-        See `Devices`.
+        Devices by node name, from pools whose newest generation is complete.
+    elsewhere
+        Devices that do not belong to a single node.
+    in_flux
+        Names of nodes with an incomplete pool; "" stands for pools that span several nodes.
     """
 
     on_node: Mapping[str, tuple[PooledDevice, ...]]
@@ -311,7 +313,7 @@ class Stock(NamedTuple):
 
 
 def stock_of(slices: Iterable[Slice]) -> Stock:
-    """Return the devices that slices offer, from pools in their newest generation."""
+    """Return the devices that ResourceSlices offer, from the newest generation of each pool."""
     listed = list(slices)
     newest: dict[tuple[str, str], int] = {}
     for each in listed:
@@ -339,7 +341,7 @@ def stock_of(slices: Iterable[Slice]) -> Stock:
 
 
 def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
-    """Yield the objects from which the same devices are read."""
+    """Yield ResourceSlices, DeviceClasses and ResourceClaims that are read as these `Devices`."""
     yield from map(_encode_class, devices.classes.values())
     of_pool: dict[tuple[str, str], dict[str, list[PooledDevice]]] = {}
     for node, here in (*devices.on_node.items(), ("", devices.elsewhere)):
@@ -365,7 +367,7 @@ def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
 
 
 def _encode_flux(node: str) -> dict[str, Any]:
-    """Return a slice of an incomplete pool."""
+    """Return a ResourceSlice of an incomplete pool."""
     pool = {"name": node or "anywhere", "generation": 0, "resourceSliceCount": 2}
     where = {"nodeName": node} if node else {"allNodes": True}
     spec = {"driver": "optsched.io", "pool": pool, **where, "devices": []}
@@ -451,7 +453,7 @@ def granted_fields(
     """Return the allocation of a claim as kube-scheduler writes it.
 
     Each device has the tolerations of its request. The allocation also contains the driver
-    configuration of the classes and the claim (`allocation.devices.config`).
+    configuration of the DeviceClasses and the claim (`allocation.devices.config`).
     """
     spec = claim.get("spec") or {}
     asked = spec.get("devices") or {}
@@ -477,7 +479,7 @@ def granted_fields(
 
 
 def _raw_variants(request: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield name and content of each alternative of a request in a raw claim."""
+    """Yield name and content of each alternative of a device request in a raw claim."""
     others = request.get("firstAvailable")
     for each in others or ():
         yield f"{request['name']}/{each['name']}", each
@@ -509,12 +511,12 @@ def _encode_variant(need: DeviceNeed) -> dict[str, Any]:
 
 
 class ClaimBook:
-    """Claims, and the pods that name them.
+    """ResourceClaims, and the pods that name each claim.
 
     Attributes
     ----------
     claims
-        Claims by key. The owner of the book updates this mapping in place.
+        ResourceClaims by key. The owner of the `ClaimBook` updates this mapping in place.
 
     """
 
@@ -524,7 +526,7 @@ class ClaimBook:
         self._uses: dict[str, tuple[str, ...]] = {}
 
     def note(self, pod: str, uid: str, keys: tuple[str, ...]) -> set[str]:
-        """Record the claims that a pod names; returns the other pods that have to be read again."""
+        """Record the claims that a pod names. Return the other pods that must be decoded again."""
         before = self._uses.get(pod, ())
         if before == keys and all(self._users[key][pod] == uid for key in keys):
             return set()
@@ -540,17 +542,17 @@ class ClaimBook:
         return {*moved.values(), *map(self._first_user, moved)} - {pod, ""}
 
     def users(self, key: str) -> set[str]:
-        """Return the pods that name a claim."""
+        """Return the keys of the pods that name a claim."""
         return set(self._users.get(key, ()))
 
     def counts_for(self, key: str, pod: str) -> bool:
-        """Return whether the devices of a claim count for this pod; they count for only one pod."""
+        """Return whether a claim's devices are charged to `pod`, and not to another pod."""
         return self._first_user(key) in ("", pod)
 
     def _first_user(self, key: str) -> str:
-        """Return the pod that a claim counts for: one with a reservation, or else the first by key.
+        """Return the pod to which a claim is charged: a reserved pod, or else the first by key.
 
-        Empty if no pod names the claim.
+        The result is empty if no pod names the claim.
         """
         users, claim = self._users.get(key, {}), self.claims.get(key)
         reserved = claim.reserved_for if claim is not None else ()
@@ -560,9 +562,9 @@ class ClaimBook:
 def claim_keys(
     spec: Mapping[str, Any], status: Mapping[str, Any], namespace: str, pod: str
 ) -> tuple[str, ...]:
-    """Return the keys of the claims of a pod, in order.
+    """Return the keys of the ResourceClaims of a pod, in the order of its spec.
 
-    A claim that has yet to be created from a template has a key that no object can have.
+    A claim that is not yet created from its template has a key that no object can have.
     """
     listed = spec.get("resourceClaims")
     made: dict[object, object] = {}
@@ -579,6 +581,6 @@ def claim_keys(
         if isinstance(claim, str) and claim:
             found[f"{namespace}/{claim}"] = None
         elif name not in made:
-            # If the status lists the entry without a claim, the pod needs no claim for it.
+            # A status that lists the entry without a claim name means that the pod needs no claim.
             found[f"{namespace}/{pod}-{name} (of template {template})"] = None
     return tuple(found)

@@ -1,7 +1,7 @@
-"""PodGroups of `scheduling.k8s.io`, read as gangs and written back.
+"""PodGroups of `scheduling.k8s.io` as gangs: read and written back.
 
-The names of their gangs have a prefix that no object name can have, because a PodGroup of Volcano
-may have the same name.
+A PodGroup of Volcano may have the same name as one of `scheduling.k8s.io`. Therefore the gangs of
+`scheduling.k8s.io` PodGroups have names with a prefix that no object name can have.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
     from optsched.formats.codec.pod_limits import Priorities
 
 PREFIX: Final = "k8s:"
-"""Prefix of the name of the gang of such a PodGroup. No object name contains a colon."""
+"""Prefix of the gang name of a `scheduling.k8s.io` PodGroup. No object name contains a colon."""
 
 _NO_CLASS: Final = "names a PriorityClass that does not exist; priority 0 is used"
 _MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.QUEUE_NAME})
 
 
 def gang_key(key: str) -> str:
-    """Return the key of the gang of a PodGroup, given the key of the PodGroup."""
+    """Return the gang key of a `scheduling.k8s.io` PodGroup. key: the key of the PodGroup."""
     namespace, _, name = key.partition("/")
     return f"{namespace}/{PREFIX}{name}"
 
 
 def object_key(gang: str) -> str:
-    """Return the key of the PodGroup of a gang in any API, given the key of the gang."""
+    """Return the key of the PodGroup of a gang in either API. gang: the key of the gang."""
     return gang.replace(f"/{PREFIX}", "/", 1)
 
 
 def gang_name(spec: dict[str, Any]) -> str:
-    """Return the name of the gang that a pod's `spec.schedulingGroup` names; empty for none."""
+    """Return the gang name for a pod's `spec.schedulingGroup`, or "" without this field."""
     group = group_named_by(spec)
     return PREFIX + group if group else ""
 
 
 def is_upstream(gang: Gang) -> bool:
-    """Return whether the PodGroup of a gang is one of `scheduling.k8s.io`."""
+    """Return whether the PodGroup of a gang belongs to the API group `scheduling.k8s.io`."""
     return gang.name.startswith(PREFIX)
 
 
@@ -67,7 +67,7 @@ def group_name(gang: Gang) -> str:
 def gang_of_scheduling_group(
     group: SchedulingPodGroup, tasks: Iterable[Task], priorities: Priorities, default_queue: str
 ) -> tuple[Gang, tuple[FieldError, ...]]:
-    """Return the gang of a PodGroup with its pods, and remarks that do not block the gang."""
+    """Return a PodGroup's gang with its pods, and remarks that do not block the gang."""
     members = tuple(sorted(tasks, key=lambda task: task.order))
     created = group.meta.creation_ms
     priority, remarks = _priority(group, members, priorities)
@@ -102,7 +102,7 @@ def scheduling_group_spec(gang: Gang) -> dict[str, Any]:
 def _priority(
     group: SchedulingPodGroup, tasks: Iterable[Task], priorities: Priorities
 ) -> tuple[int, tuple[FieldError, ...]]:
-    """Return the group's own priority, or else the highest priority of its pods."""
+    """Return a PodGroup's own priority, or else the highest priority of its pods, and remarks."""
     if group.priority is not None:
         return group.priority, ()
     if not group.priority_class:

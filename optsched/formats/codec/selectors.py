@@ -1,4 +1,4 @@
-"""Selectors of labels and nodes, and tolerations: read from objects and written back."""
+"""Label selectors, node selectors and tolerations: read from objects and written back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def label_selector(fields: Fields | None) -> LabelSelector | None:
-    """Return a `meta/v1.LabelSelector`, or None if it is missing, which selects nothing."""
+    """Return a `meta/v1.LabelSelector`, or None for a missing one, which selects nothing."""
     if fields is None:
         return None
     labels = sorted(fields.texts_by_name("matchLabels").items())
@@ -40,11 +40,11 @@ def with_label_keys(
     operator: Operator,
     labels: Mapping[str, str],
 ) -> LabelSelector | None:
-    """Return the selector narrowed to the pod's own values of some labels.
+    """Return the selector narrowed to the pod's own values of the given label keys.
 
     `matchLabelKeys` uses In, `mismatchLabelKeys` uses NotIn. Keys that the pod lacks are ignored,
     and a missing selector stays missing. Upstream: pkg/registry/core/pod/strategy.go and the
-    PodTopologySpread plugin. Requirements that the API server has merged already are not added
+    PodTopologySpread plugin. Requirements that the API server has already merged are not added
     again.
     """
     if selector is None:
@@ -60,7 +60,7 @@ def node_selector(fields: Fields) -> NodeSelector:
 
 
 def node_term(fields: Fields) -> NodeTerm:
-    """Return a `core/v1.NodeSelectorTerm`. Its `matchFields` can only match the node's name."""
+    """Return a `core/v1.NodeSelectorTerm`, whose `matchFields` can only match the node name."""
     return NodeTerm(
         labels=tuple(_requirements(fields, "matchExpressions")),
         names=tuple(_requirements(fields, "matchFields")),
@@ -75,7 +75,7 @@ def toleration(fields: Fields) -> Toleration:
 
 
 def topology_selector(terms: Iterable[Fields]) -> NodeSelector | None:
-    """Return the `allowedTopologies` of a StorageClass, or None if they allow every node."""
+    """Return the `allowedTopologies` of a StorageClass, or None if the class allows every node."""
     allowed = tuple(
         NodeTerm(
             tuple(
@@ -119,7 +119,7 @@ def _values_problem(operator: Operator, values: Sequence[str]) -> str:
 
 
 def label_selector_fields(selector: LabelSelector) -> dict[str, Any]:
-    """Return a `meta/v1.LabelSelector` with expressions only, so that their order stays."""
+    """Return a `meta/v1.LabelSelector` with expressions only, which keep their order."""
     return {"matchExpressions": [_condition(each) for each in selector.requirements]}
 
 

@@ -1,7 +1,7 @@
 """Annotations of optsched that allow a dumped snapshot to be read back unchanged.
 
-They hold state for which manifests have no field. Users do not need them. A tool that measures the
-load of nodes may write `optsched.io/load`.
+The annotations hold state for which manifests have no field. Users do not need these annotations.
+One exception is `optsched.io/load`, which a tool that measures the load of nodes may write.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CODES: Final = frozenset(code.value for code in ReasonCode)
 
 
 def without_annotations(annotations: Mapping[str, str], keys: Container[str]) -> Mapping[str, str]:
-    """Return the annotations without some keys; the same mapping if it has none of them."""
+    """Return the annotations without the given keys; the same mapping if no key occurs."""
     if not any(key in keys for key in annotations):
         return annotations
     return {key: value for key, value in annotations.items() if key not in keys}
@@ -60,9 +60,10 @@ _NEED_PROBLEM: Final = f"{PROBLEM}-of-"
 
 
 def without_snapshot_annotations(obj: dict[str, Any]) -> dict[str, Any]:
-    """Return the object without annotations that count only in dumps, unchanged if it has none.
+    """Return an object without the annotations that apply only in dumps.
 
-    A tenant may write any annotation, so in a cluster these annotations must not count.
+    An object without such annotations is returned unchanged. Any tenant may write annotations, so
+    the annotations of dumps must not apply in a cluster.
     """
     metadata = obj.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
@@ -81,12 +82,12 @@ def _is_snapshot_only(key: object) -> bool:
 
 
 def time_text(milliseconds: int) -> str:
-    """Return a time with its full precision; whole seconds as the API server writes them."""
+    """Return a time as text with full precision; whole seconds as written by the API server."""
     return (format_micro_time if milliseconds % _MS_PER_SECOND else format_time)(milliseconds)
 
 
 def waiting_since_ms(annotations: Mapping[str, str], created_ms: int) -> int:
-    """Return since when a gang waits: its creation, unless an annotation gives a later time."""
+    """Return when a gang began to wait, in ms since 1970: by annotation, or else its creation."""
     text = annotations.get(WAITING_SINCE)
     if text is None:
         return created_ms
@@ -97,7 +98,7 @@ def waiting_since_ms(annotations: Mapping[str, str], created_ms: int) -> int:
 
 
 def encode_reason(reason: Reason) -> str:
-    """Return a reason as the text of an annotation."""
+    """Return a reason as annotation text."""
     return f"{reason.code.value}: {reason.message}"
 
 
@@ -110,7 +111,7 @@ def read_reason(annotations: Mapping[str, str]) -> Reason | None:
 
 
 def encode_device_request(device: DeviceRequest) -> str:
-    """Return a device request as text: number, thousandths of each, models: `1 460 A10|T4`."""
+    """Return a device request as text: GPUs, thousandths of each, models: `1 460 A10|T4`."""
     return f"{device.count} {device.milli} {'|'.join(device.models)}".rstrip()
 
 
@@ -130,7 +131,7 @@ def encode_load(load: Load) -> str:
 
 
 def read_load(annotations: Mapping[str, str], remarks: list[FieldError]) -> Load | None:
-    """Return the measured load in an annotation, or None if it is missing or invalid."""
+    """Return the measured node load in an annotation, or None if it is missing or invalid."""
     text = annotations.get(LOAD)
     if text is None:
         return None

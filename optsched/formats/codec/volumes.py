@@ -40,9 +40,9 @@ ZONE_LABELS: Final = (
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
 )
-"""Labels with the region or zone of a volume, in order."""
+"""Node label keys with the region or zone of a volume, in order."""
 BETWEEN_ZONES: Final = "__"
-"""Separator of the values of a zone label if a volume is in several zones."""
+"""Separator of the values in the zone label of a volume that is in several zones."""
 
 LOST: Final = "is lost: its volume is gone"
 
@@ -55,7 +55,7 @@ _STORAGE: Final = "storage"
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A PersistentVolume that no claim uses yet. uid: the claim for which it is reserved."""
+    """A PersistentVolume that no claim uses. uid: UID of the claim for which it is reserved."""
 
     volume: Volume
     modes: frozenset[str]
@@ -66,7 +66,7 @@ class _Offer:
 
 @dataclass(frozen=True, slots=True)
 class _ClaimRequest:
-    """The requirements of a pending claim on its volume."""
+    """The requirements of a pending claim on its PersistentVolume."""
 
     key: str
     uid: str
@@ -77,7 +77,7 @@ class _ClaimRequest:
     selector: LabelSelector | None
 
     def is_met_by(self, offer: _Offer) -> bool:
-        """Return whether a volume that is not reserved satisfies the claim."""
+        """Return whether a volume without a reservation satisfies the claim."""
         return (
             self.volume_mode == offer.volume_mode
             and self.modes <= offer.modes
@@ -86,7 +86,7 @@ class _ClaimRequest:
         )
 
     def owns(self, offer: _Offer) -> bool:
-        """Return whether a volume whose claimRef names the claim is reserved for it and fits."""
+        """Return whether a volume whose claimRef names the claim fits it and is reserved for it."""
         is_this = not offer.uid or not self.uid or offer.uid == self.uid
         is_alike = offer.volume.storage_class == self.storage_class
         return is_this and is_alike and self.size_bytes <= offer.volume.capacity_bytes
@@ -94,20 +94,20 @@ class _ClaimRequest:
 
 @dataclass(frozen=True)
 class Storage:
-    """PersistentVolumes and StorageClasses by name, as plain objects."""
+    """PersistentVolumes and StorageClasses by name, as JSON objects."""
 
     volumes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def default_class(self) -> str:
-        """The class of claims that name none; empty without a default class."""
+        """Name of the StorageClass of claims that name none; empty without a default class."""
         marked = (name for name, each in self.classes.items() if _is_default(each))
         return min(marked, default="")
 
     @cached_property
     def offers(self) -> Mapping[str, Sequence[_Offer]]:
-        """Unused volumes by class, smallest first."""
+        """PersistentVolumes that no claim uses, by StorageClass, smallest first."""
         found: dict[str, list[_Offer]] = {}
         for volume in self.volumes.values():
             offer = None if _claim_reference(volume) else _offer(volume)
@@ -119,7 +119,7 @@ class Storage:
 
     @cached_property
     def volumes_by_claim(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Volumes that are reserved for a claim or bound to it, by the key of the claim."""
+        """Volumes that are reserved for a claim or bound to it, by claim key."""
         found: dict[str, list[Mapping[str, Any]]] = {}
         for volume in self.volumes.values():
             key = _claim_reference(volume)
@@ -129,7 +129,7 @@ class Storage:
 
 
 def _claim_reference(volume: Mapping[str, Any]) -> str:
-    """Return the key of the claim in a volume's `claimRef`; empty for none."""
+    """Return the key of the claim in a volume's `claimRef`, or "" without a `claimRef`."""
     spec = volume.get("spec")
     ref = spec.get("claimRef") if isinstance(spec, dict) else None
     if not isinstance(ref, dict) or not ref.get("name"):
@@ -138,10 +138,10 @@ def _claim_reference(volume: Mapping[str, Any]) -> str:
 
 
 def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[FieldError, ...]]:
-    """Return the claim, which is None only without a name, and all invalid fields.
+    """Return a PersistentVolumeClaim, or None if it has no name, and all invalid fields.
 
-    Errors of its volume or class are not repeated here. A claim that depends on an invalid object
-    has a problem.
+    The errors exclude those of the claim's volume or class. A claim that depends on an invalid
+    object has a problem.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -163,7 +163,7 @@ def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[Fiel
 
 
 def _bound(meta: ObjectMeta, volume: str, phase: str, storage: Storage) -> Claim:
-    """Return a claim with a volume; the attachment counts even if the claim has a problem."""
+    """Return a bound claim; its volume attachment is charged even if the claim has a problem."""
     found = storage.volumes.get(volume)
     driver, handle = _attachment(Fields(found, VOLUME, "", []).record("spec"))
     claim = Claim(meta.key, driver=driver, handle=handle)
@@ -220,7 +220,7 @@ def _claim_request(meta: ObjectMeta, spec: Fields, class_name: str) -> _ClaimReq
 
 
 def _choice(request: _ClaimRequest, storage: Storage) -> tuple[tuple[Volume, ...], bool]:
-    """Return the volumes for a claim, and whether it has a reserved one, which excludes others."""
+    """Return the candidate volumes of a claim, or its reserved volume and True."""
     volumes_by_claim = (_offer(volume) for volume in storage.volumes_by_claim.get(request.key, ()))
     mine = [o.volume for o in volumes_by_claim if o is not None and request.owns(o)]
     if mine:
@@ -230,7 +230,7 @@ def _choice(request: _ClaimRequest, storage: Storage) -> tuple[tuple[Volume, ...
 
 
 def _offer(volume: Mapping[str, Any]) -> _Offer | None:
-    """Return a PersistentVolume that can still be bound, or None if it can not or is invalid."""
+    """Return a volume that can still be bound, or None if it is invalid or cannot be bound."""
     errors: list[FieldError] = []
     meta = parse_meta(volume, errors)
     whole = Fields(volume, VOLUME, "", errors)
@@ -251,7 +251,7 @@ def _offer(volume: Mapping[str, Any]) -> _Offer | None:
 
 
 def volume_nodes(volume: object) -> tuple[NodeSelector | None, tuple[FieldError, ...]]:
-    """Return the nodes that can reach a PersistentVolume (None: all), and all invalid fields."""
+    """Return the nodes that can reach a volume, or None for all nodes, and all invalid fields."""
     errors: list[FieldError] = []
     spec = Fields(volume, VOLUME, "", errors).record("spec")
     required = spec.record("nodeAffinity").optional_record("required")
@@ -261,14 +261,14 @@ def volume_nodes(volume: object) -> tuple[NodeSelector | None, tuple[FieldError,
 
 
 def _attachment(spec: Fields) -> tuple[str, str]:
-    """Return the CSI driver of a volume and its volume handle; empty without a driver."""
+    """Return the CSI driver and the volume handle of a volume; both are empty without a driver."""
     csi = spec.record("csi")
     driver, handle = csi.text("driver"), csi.text("volumeHandle")
     return (driver, handle) if driver and handle else ("", "")
 
 
 def _zones(volume: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield zones and regions by label, without labels with an empty zone (`LabelZonesToSet`)."""
+    """Yield a volume's zones by label, except labels with an empty zone (`LabelZonesToSet`)."""
     metadata = volume.get("metadata")
     labels = metadata.get("labels") if isinstance(metadata, dict) else None
     known = labels if isinstance(labels, dict) else {}
@@ -282,8 +282,8 @@ def _zones(volume: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
 def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, ...]]:
     """Return the name of a node, its attach limits by CSI driver, and all invalid fields.
 
-    The limits are None only without a name. An invalid limit counts as 0; a missing limit means no
-    limit.
+    The limits are None if the object has no name. An invalid limit is read as 0. A driver without a
+    limit is unlimited.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -300,7 +300,7 @@ def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, 
 def class_nodes(
     storage_class: object,
 ) -> tuple[bool, NodeSelector | None, tuple[FieldError, ...]]:
-    """Return whether a class waits for a node, its nodes (None: all), and all invalid fields."""
+    """Return whether a StorageClass waits for a consumer, its nodes or None, invalid fields."""
     errors: list[FieldError] = []
     fields = Fields(storage_class, STORAGE_CLASS, "", errors)
     waits = fields.text("volumeBindingMode") == WAITS
@@ -308,7 +308,7 @@ def class_nodes(
 
 
 def _class_of(spec: Fields, meta: ObjectMeta, storage: Storage) -> str:
-    """Return the class of a claim: an empty name means none, a missing name the default."""
+    """Return the StorageClass of a claim: "" is no class, a missing name the default class."""
     if spec.raw("storageClassName") is None:
         return meta.annotations.get(_CLASS_ANNOTATION) or storage.default_class
     return spec.text("storageClassName")

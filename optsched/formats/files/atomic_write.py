@@ -13,7 +13,7 @@ def write_atomically(path: Path, text: str) -> None:
     Raises
     ------
     OSError
-        The file can not be written; the error names it. The old content stays, and the temporary
+        The file cannot be written; the error names it. The old content stays, and the temporary
         file is removed.
 
     """
@@ -25,7 +25,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 def _replace(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")  # a device or a pipe can not be replaced
+        path.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
         return
     with NamedTemporaryFile(
         "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False

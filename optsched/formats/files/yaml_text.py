@@ -85,7 +85,7 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 @dataclass(frozen=True, slots=True)
 class TextError:
-    """A part of a text that can not be read. Lines and columns count from 1."""
+    """A part of a text that cannot be read. Lines and columns count from 1."""
 
     line: int
     column: int
@@ -361,7 +361,7 @@ def read_document(path: Path, kind: str) -> tuple[str, Document]:
     Raises
     ------
     InstanceError
-        The file can not be read, or does not consist of one document of this kind.
+        The file cannot be read, or does not consist of one document of this kind.
 
     """
     what = kind.lower()

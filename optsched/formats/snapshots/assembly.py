@@ -74,7 +74,7 @@ class Assembled:
     num_read
         Number of objects of kinds that belong to a snapshot.
     problems
-        Invalid fields, duplicates, and references to missing objects. An object that can not be
+        Invalid fields, duplicates, and references to missing objects. An object that cannot be
         used has its problem in the snapshot, too.
     ignored
         Number of objects of all other kinds, by `apiVersion Kind`.

@@ -280,7 +280,7 @@ def instance_identity(path: str | Path) -> InstanceIdentity:
     InstanceError
         There is no such file or folder, or the folder has no manifest.
     OSError
-        A file can not be read.
+        A file cannot be read.
 
     """
     root = Path(path)

@@ -70,7 +70,7 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
     Raises
     ------
     InstanceError
-        The file can not be read, or does not contain this type of GPU.
+        The file cannot be read, or does not contain this type of GPU.
 
     """
     try:
@@ -123,7 +123,7 @@ def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | Non
     Raises
     ------
     InstanceError
-        A file does not exist or can not be read, or there are no nodes.
+        A file does not exist or cannot be read, or there are no nodes.
 
     """
     rates = throughputs or read_throughputs(_extra_columns(file))

@@ -341,7 +341,7 @@ def played(
     """Return the jobs, in the given order, as a trace that starts with the first job.
 
     Requests of a resource that no node offers are dropped. Jobs without any other request are
-    skipped, and their number is reported. Jobs that can not be replayed are reported as in
+    skipped, and their number is reported. Jobs that cannot be replayed are reported as in
     `sound_trace`.
 
     Raises

@@ -126,7 +126,7 @@ def read_trace_file(path: Path) -> Found:
     Raises
     ------
     InstanceError
-        The file can not be read, is not a trace, or has nothing that can be replayed.
+        The file cannot be read, is not a trace, or has nothing that can be replayed.
 
     """
     source, document = read_document(path, KIND)
@@ -286,7 +286,7 @@ def read_published_trace(name: str, path: Path, nodes: Sequence[Node] | None = N
     Raises
     ------
     InstanceError
-        The format is unknown, a file can not be read, nothing can be replayed, or there are no
+        The format is unknown, a file cannot be read, nothing can be replayed, or there are no
         nodes.
 
     """

@@ -1,1 +1,1 @@
-"""Pods as tasks and tasks as pods: requests, constraints, annotations, shape keys."""
+"""Conversion between pods and tasks: requests, constraints, annotations, shape keys."""

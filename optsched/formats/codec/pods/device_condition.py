@@ -1,7 +1,8 @@
 """The pod condition that records the GPU shares and NUMA cells with which a pod is bound.
 
 A binder writes the condition into `pods/status` before it binds the pod. The role `edit` does not
-allow that. Annotations of a pod name its devices for device plugins, but its user may change them.
+allow writes to `pods/status`. Annotations of a pod name its devices for device plugins, but the
+pod's user may change the annotations.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from optsched.units import FieldError
 
 BOUND_DEVICES: Final = "optsched.io/BoundDevices"
-"""The type of the condition."""
+"""The type of the pod condition that records bound devices."""
 _REASON: Final = "Bound"
 
 
 def device_message(node: str, gpus: Sequence[GpuShare], numa: Sequence[NumaPart]) -> str:
-    """Return the message of the condition; empty for a pod that is bound without devices."""
+    """Return the message of the device condition; empty for a pod that is bound without devices."""
     annotations = gpu_share_annotations(gpus) | decision_marks(numa)
     if not annotations:
         return ""
@@ -35,7 +36,7 @@ def device_message(node: str, gpus: Sequence[GpuShare], numa: Sequence[NumaPart]
 
 
 def device_condition(message: str, now_ms: int) -> dict[str, str]:
-    """Return the condition with a message from `device_message`."""
+    """Return the device condition of a pod. message: the result of `device_message`."""
     return {
         "type": BOUND_DEVICES,
         "status": "True",
@@ -48,9 +49,9 @@ def device_condition(message: str, now_ms: int) -> dict[str, str]:
 def read_device_condition(
     pod: Mapping[str, Any], node: str, request: Amounts
 ) -> tuple[tuple[GpuShare, ...], tuple[NumaPart, ...]] | None:
-    """Return the devices with which a pod was bound to a node.
+    """Return the GPU shares and NUMA cells with which a pod was bound to a node.
 
-    None if no condition records a bind to this node, or if its message is invalid.
+    The result is None if no condition records a bind to this node, or if its message is invalid.
     """
     status = pod.get("status")
     conditions = status.get("conditions") if isinstance(status, dict) else None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def is_preemptable(meta: ObjectMeta) -> bool:
-    """Return whether a pod may be evicted for other pods; the default is yes.
+    """Return whether a pod may be evicted for other pods; True without an annotation or label.
 
     The annotation takes precedence over the label. A value that is not a boolean means no
     (`GetPodPreemptable`, pkg/scheduler/api/pod_info.go).
@@ -31,13 +31,13 @@ def is_preemptable(meta: ObjectMeta) -> bool:
 
 
 def owner_of(meta: ObjectMeta) -> str:
-    """Return the UID of the object that replaces a deleted pod; empty for none."""
+    """Return the UID of the controller that replaces a deleted pod; empty without a controller."""
     controller = meta.controller
     return meta.annotations.get(OWNER, "") if controller is None else controller.uid
 
 
 def is_movable(meta: ObjectMeta) -> bool:
-    """Return whether a pod may restart elsewhere: by its annotation, or if it has a controller."""
+    """Return whether a pod may restart on another node: as annotated, else if it has a controller."""
     text = meta.annotations.get(wellknown.MOVABLE)
     if text is None:
         return meta.controller is not None or bool(owner_of(meta))
@@ -45,14 +45,14 @@ def is_movable(meta: ObjectMeta) -> bool:
 
 
 def cooldown_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
-    """Return for how many ms after its start a pod is protected from eviction; 0 for none."""
+    """Return the time in ms after its start for which a pod is protected from eviction, or 0."""
     key = wellknown.COOLDOWN_TIME
     where = "annotations" if key in meta.annotations else "labels"
     return _read(meta, where, key, parse_duration_ms, remarks)
 
 
 def saved_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
-    """Return the time in ms since 1970 when the work of a pod was last saved; 0 if unknown."""
+    """Return when the work of a pod was last saved, in ms since 1970; 0 if the time is unknown."""
     return _read(meta, "annotations", wellknown.CHECKPOINTED_AT, parse_time_ms, remarks)
 
 
@@ -82,7 +82,7 @@ def estimate_ms(meta: ObjectMeta, spec: Mapping[str, Any], remarks: list[FieldEr
 
 
 def started_ms(status: Mapping[str, Any]) -> int:
-    """Return when a pod was bound, by its condition PodScheduled; 0 if unknown."""
+    """Return when a pod was bound, in ms since 1970, by its condition PodScheduled; else 0."""
     conditions = status.get("conditions")
     for condition in conditions if isinstance(conditions, list) else ():
         if isinstance(condition, dict) and condition.get("type") == "PodScheduled":
@@ -99,7 +99,7 @@ def started_ms(status: Mapping[str, Any]) -> int:
 
 ANY_ZONE: Final = "*"
 SPREAD: Final = "spread"
-"""The policy by which pods of a PodGroup do not share vGPUs."""
+"""The vGPU policy of a PodGroup whose pods do not share vGPUs."""
 
 _AS_THEY_ARE: Final = (
     wellknown.SCORING_TYPE,
@@ -117,7 +117,7 @@ _READ_FURTHER: Final = (
     wellknown.VGPU_PODGROUP_POLICY,
 )
 NOTES: Final = frozenset({*_AS_THEY_ARE, *_READ_FURTHER})
-"""The annotations that are read into `TaskShape.notes`."""
+"""Keys of the annotations that are read into `TaskShape.notes`."""
 
 _READ: Final = (*_AS_THEY_ARE, *_READ_FURTHER, wellknown.PREEMPTABLE)
 
@@ -125,12 +125,12 @@ _READ: Final = (*_AS_THEY_ARE, *_READ_FURTHER, wellknown.PREEMPTABLE)
 def plugin_annotations_key(
     annotations: Mapping[str, str], namespace: str
 ) -> tuple[str | None, ...]:
-    """Return everything that determines the notes of a pod, as raw values."""
+    """Return all raw values that determine the notes of a pod; equal keys mean equal notes."""
     return (*map(annotations.get, _READ), spread_group(annotations, namespace))
 
 
 def spread_group(annotations: Mapping[str, str], namespace: str) -> str:
-    """Return the PodGroup whose pods do not share vGPUs; empty for no such policy."""
+    """Return the PodGroup whose pods do not share vGPUs; empty for a pod without this policy."""
     if annotations.get(wellknown.VGPU_PODGROUP_POLICY) != SPREAD:
         return ""
     name = first_annotation(annotations, wellknown.GROUP_NAME_ANNOTATIONS)
@@ -138,7 +138,7 @@ def spread_group(annotations: Mapping[str, str], namespace: str) -> str:
 
 
 def encode_plugin_annotations(notes: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the annotations that express these notes."""
+    """Return the annotations of a pod that hold the given notes."""
     found = dict(notes)
     if wellknown.VGPU_PODGROUP_POLICY in found:
         found[wellknown.VGPU_PODGROUP_POLICY] = SPREAD
@@ -148,9 +148,9 @@ def encode_plugin_annotations(notes: Iterable[tuple[str, str]]) -> dict[str, str
 def read_plugin_annotations(
     annotations: Mapping[str, str], namespace: str
 ) -> tuple[tuple[str, str], ...]:
-    """Return the notes in the annotations of a pod, sorted by key.
+    """Return the notes in the annotations of a pod, as (key, value) sorted by key.
 
-    If pods of a PodGroup must not share vGPUs, the note holds the name of the PodGroup.
+    If pods of a PodGroup must not share vGPUs, the value of the note is the name of the PodGroup.
 
     A pod that declares itself preemptable may also use revocable nodes unless it states otherwise.
     Only the zone `*` has a meaning (`GetPodRevocableZone`, pkg/scheduler/api/pod_info.go).

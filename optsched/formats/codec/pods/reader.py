@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 DEFAULT_NAMESPACE: Final = "default"
 OTHER_SCHEDULER: Final = "default-scheduler"
 IMPLICIT_PREFIX: Final = "pod:"
-"""Prefix of the name of the gang of a pod without a PodGroup. No object name contains a colon."""
+"""Prefix of the gang name of a pod without a PodGroup. No object name contains a colon."""
 
 _NOT_TEXT: Final = "is not a text: write it in quotes"
 _NOT_WHOLE: Final = f"is not a whole number of at most {MAX_INT32}"
 _NO_CLASS: Final = "names a PriorityClass that does not exist; priority 0 is used"
 _MAX_DIGITS: Final = 9
 _SHAPES_KEPT: Final = 256
-"""Number of recent shapes kept without a pod, because pods of one job arrive in sequence."""
+"""Number of recent shapes that are kept when no pod has them; a job's pods arrive in sequence."""
 
 _FINISHED: Final = {"Succeeded": TaskStatus.SUCCEEDED, "Failed": TaskStatus.FAILED}
 
@@ -67,17 +67,17 @@ _Shaped: TypeAlias = "tuple[TaskShape, tuple[FieldError, ...]]"
 
 
 class BarePodRules(StrEnum):
-    """How pods that name no PodGroup are grouped into gangs."""
+    """The rule by which pods that name no PodGroup become gangs."""
 
     PLACE = "place"
-    """Each pod is a gang of its own."""
+    """Each pod that names no PodGroup is a gang of its own."""
 
     WAIT = "wait"
-    """Pods wait for the PodGroup that controllers create for them or for their owner."""
+    """A pod waits for the PodGroup that controllers create for the pod or its owner."""
 
 
 SCHEDULER_NAMES: Final = (wellknown.DEFAULT_SCHEDULER_NAME, wellknown.OWN_SCHEDULER_NAME)
-"""Names of the schedulers whose pods are scheduled by default."""
+"""Names of the schedulers whose pods optsched schedules by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,13 @@ class DecodeOptions:
     Attributes
     ----------
     sharding
-        The sharding without the shards, or None for that in the dump of a snapshot, or else none.
+        Sharding without its shards, or None for the sharding in the dump of a snapshot, if any.
     lifting_classes
-        PriorityClasses that let a PodGroup of a live cluster exceed the priority of its pods; None
-        for all classes.
+        Names of PriorityClasses that let a PodGroup of a live cluster exceed the priority of its
+        pods; None for all PriorityClasses.
     device_schedulers
-        Other schedulers in a live cluster whose pods hold the devices that their annotations name;
-        None for all schedulers.
+        Names of other schedulers in a live cluster whose pods hold the devices that the pods'
+        annotations name; None for all schedulers.
 
     """
 
@@ -111,11 +111,11 @@ class PodDecoder:
     Attributes
     ----------
     options
-        Which pods belong to this scheduler.
+        The scheduler names, default queue and rules by which pods are decoded.
     priorities
-        The values of priority classes, for pods without a number. They may be replaced at any time.
+        Values of priority classes, for pods without a numeric priority; replaceable at any time.
     book
-        The ResourceClaims of the cluster, and the pods that use them.
+        The ResourceClaims of the cluster, and the pods that name each claim.
 
     """
 
@@ -127,8 +127,8 @@ class PodDecoder:
         self.book = ClaimBook()
         self._shapes: Interned[TaskShape] = Interned()
         num_used = self._shapes.__len__
-        # A shape lives as long as its pods, so that unique constraints of a job leave nothing
-        # behind.
+        # A shape lives only as long as its pods, so that the unique constraints of a job do not
+        # use memory after the job.
         self._recent: deque[TaskShape] = deque(maxlen=_SHAPES_KEPT)
         self._label_keys: RecentCache[bytes, tuple[str, ...]] = RecentCache(_SHAPES_KEPT, num_used)
         self._shaped: RecentCache[
@@ -136,11 +136,11 @@ class PodDecoder:
         ] = RecentCache(_SHAPES_KEPT, num_used)
 
     def task(self, pod: Mapping[str, Any]) -> Task:
-        """Return the task of a pod; `Task.problem` names all invalid fields."""
+        """Return the task of a pod. `Task.problem` names all invalid fields of the pod."""
         return self.read(pod)[0]
 
     def read(self, pod: Mapping[str, Any]) -> tuple[Task, tuple[FieldError, ...]]:
-        """Return the task, its invalid fields, and remarks that do not block its placement."""
+        """Return a pod's task, its invalid fields, and remarks that do not block placement."""
         errors: list[FieldError] = []
         meta = _meta(pod, errors)
         spec, status = _mapping(pod, "spec"), _mapping(pod, "status")
@@ -202,8 +202,8 @@ class PodDecoder:
     def queue(self, pod: Mapping[str, Any], namespace: Mapping[str, str]) -> str:
         """Return the queue of a pod without a PodGroup.
 
-        namespace: the annotations of its namespace. A bound pod counts for the queue that admitted
-        it, as the binder has recorded.
+        namespace: the annotations of the pod's namespace. The queue of a bound pod is the queue
+        that admitted the pod, as the binder has recorded.
         """
         own = _meta(pod, []).annotations
         if _mapping(pod, "spec").get("nodeName") and (
@@ -220,7 +220,7 @@ class PodDecoder:
         keys = self._label_keys.get(key)
         if keys is None:
             keys = self._label_keys.add(key, label_keys(pod))
-        # Only the labels that matchLabelKeys name are part of the shape.
+        # The labels in matchLabelKeys are part of the shape; all other labels are not.
         full = (key, *map(meta.labels.get, keys))
         known, errors = self._shaped.get(full) or (None, ())
         shape = None if known is None else known()
@@ -238,7 +238,7 @@ class PodDecoder:
         return self._shapes.intern(shape), errors
 
     def _claiming(self, shape: TaskShape, pod: str, keys: tuple[str, ...], node: str) -> TaskShape:
-        """Return the shape with its ResourceClaims; for a bound pod, only their queue amounts."""
+        """Return the shape with a pod's claims; of a bound pod, only the claims' queue amounts."""
         book, counted = self.book, [shape.request]
         tied: list[str] = []
         asks: list[DeviceClaimRequest] = []
@@ -257,7 +257,7 @@ class PodDecoder:
         return self._shapes.intern(shape)
 
     def group_elsewhere(self, pod: Mapping[str, Any]) -> str:
-        """Return the gang key of a PodGroup named by another scheduler's pod; empty for others."""
+        """Return the gang key of the PodGroup that another scheduler's pod names, or ""."""
         spec = _mapping(pod, "spec")
         if self._is_ours(spec):
             return ""
@@ -296,7 +296,7 @@ class PodDecoder:
 
 
 def has_left_cluster(pod: Mapping[str, Any]) -> bool:
-    """Return whether a terminating pod holds nothing: it has finished or has no node."""
+    """Return whether a terminating pod holds no resources: it has ended or has no node."""
     meta, spec, status = (_mapping(pod, name) for name in ("metadata", "spec", "status"))
     if meta.get("deletionTimestamp") is None:
         return False
@@ -318,7 +318,7 @@ def is_standing(pod: Mapping[str, Any]) -> bool:
 
 
 def claims_of(pod: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the keys of the ResourceClaims that a pod names; empty after its end."""
+    """Return the keys of the ResourceClaims that a pod names; empty for a pod that has ended."""
     spec, status = _mapping(pod, "spec"), _mapping(pod, "status")
     if not spec.get("resourceClaims") or _finished(status) is not None:
         return ()
@@ -327,13 +327,13 @@ def claims_of(pod: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def scheduler_of(pod: Mapping[str, Any]) -> str:
-    """Return the name of the scheduler that a pod requests."""
+    """Return the `schedulerName` of a pod."""
     name = _mapping(pod, "spec").get("schedulerName")
     return name if isinstance(name, str) and name else OTHER_SCHEDULER
 
 
 def task_index(meta: ObjectMeta) -> int:
-    """Return the index of a pod within its role, from annotation, label or name; else -1."""
+    """Return a pod's index within its role, from annotation, label or name; -1 if unknown."""
     text = _label(meta, wellknown.TASK_INDEX) or meta.name.rpartition("-")[2]
     if text == "-1" or not (text.isdecimal() and text.isascii() and len(text) <= _MAX_DIGITS):
         return -1
@@ -363,7 +363,7 @@ def _text(part: dict[str, Any], path: str, errors: list[FieldError]) -> str:
 
 
 def _label(meta: ObjectMeta, key: str) -> str:
-    """Return an annotation, or else the label with the same key; empty for none."""
+    """Return the annotation with a key, else the label with the same key, else an empty string."""
     value = meta.annotations.get(key)
     return meta.labels.get(key, "") if value is None else value
 
@@ -396,7 +396,7 @@ def _status(
 
 
 def _gate(meta: ObjectMeta, spec: dict[str, Any]) -> QueueGate:
-    """Return the gate that a pod requests by annotation; other gates have another owner."""
+    """Return the state of a pod's queue gate; NONE without its annotation or with other gates."""
     if meta.annotations.get(wellknown.QUEUE_ALLOCATION_GATE) != "true":
         return QueueGate.NONE
     gates = spec.get("schedulingGates")

@@ -1,4 +1,4 @@
-"""The resource requests of a pod on its node, as Kubernetes counts them.
+"""The resource requests of a pod on its node, computed as in Kubernetes.
 
 Upstream: k8s.io/component-helpers, resource/helpers.go (`PodRequests`). For manifests that no API
 server has stored, the API server's defaults apply (pkg/apis/core/v1/defaults.go,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _Amounts: TypeAlias = dict[str, int]
 
 _LIMITED: Final = (CPU, MEMORY, EPHEMERAL_STORAGE)
-"""Resources whose limits count in ResourceQuotas."""
+"""Resources whose limits are charged to ResourceQuotas."""
 _SIDECAR: Final = "Always"
 _RESIZE_PENDING: Final = "PodResizePending"
 _INFEASIBLE: Final = "Infeasible"
@@ -28,8 +28,8 @@ _INFEASIBLE: Final = "Infeasible"
 def pod_request(spec: Fields, status: Fields) -> _Amounts:
     """Return the request of a pod by resource in base units, without zeros.
 
-    status: for a running pod, the amounts allocated by the kubelet count if they exceed the
-    specification (in-place resize, KEP-1287).
+    status: status of the pod. For a running pod, the amounts that the kubelet has allocated apply
+    if they exceed the amounts in the spec (in-place resize, KEP-1287).
     """
     held = _container_resources(status)
     asked = _resized if held and not _is_infeasible(status) else _actual
@@ -42,7 +42,7 @@ def pod_request(spec: Fields, status: Fields) -> _Amounts:
 def pod_burst(spec: Fields, request: Mapping[str, int]) -> _Amounts:
     """Return the CPU and memory by which the limits of a pod exceed its request.
 
-    A missing limit adds nothing. Volcano: `getPodCPURequestLimit`, `getPodMemRequestLimit` of the
+    A missing limit adds 0. Volcano: `getPodCPURequestLimit`, `getPodMemRequestLimit` of the
     usage plugin.
     """
     limits = _pod_limits(spec)
@@ -51,10 +51,10 @@ def pod_burst(spec: Fields, request: Mapping[str, int]) -> _Amounts:
 
 
 def pod_usage(spec: Fields, request: Mapping[str, int]) -> _Amounts:
-    """Return what ResourceQuotas count of a pod, by quota resource name; includes its request.
+    """Return the amounts that a pod adds to ResourceQuotas, by quota resource name.
 
-    Kubernetes: `PodUsageFunc` in `pkg/quota/v1/evaluator/core`. Volcano uses the same names in the
-    `minResources` of PodGroups (`GetPodQuotaUsage`). Thus a quota on limits blocks a whole gang
+    The amounts include the pod's request. Kubernetes: `PodUsageFunc` in
+    `pkg/quota/v1/evaluator/core`. Volcano uses the same names in the
     rather than some of its pods.
     """
     limits = _pod_limits(spec)
@@ -81,7 +81,7 @@ def _limits(container: Fields) -> _Amounts:
 def _containers(
     spec: Fields, request_of: Callable[[Fields], _Amounts], of_starter: Callable[[Fields], _Amounts]
 ) -> _Amounts:
-    """Return the sum of all containers, or the maximum during initialization, by resource."""
+    """Return the larger of the container sum and the initialization peak, by resource."""
     total: _Amounts = {}
     for container in spec.records("containers"):
         _add(total, request_of(container))
@@ -106,14 +106,14 @@ def is_sidecar(container: Fields) -> bool:
 
 
 def own_request(container: Fields) -> _Amounts:
-    """Return the requests of a container; a limit without a request counts as the request."""
+    """Return the requests of a container; a limit without a request is also the request."""
     resources = container.record("resources")
     limits = resources.amounts("limits", whole_gpus=True)
     return {**limits, **resources.amounts("requests", whole_gpus=True)}
 
 
 def _apply_pod_level(resources: Fields, total: _Amounts) -> None:
-    """Replace the requests of containers by those of the pod as a whole (KEP-2837)."""
+    """Replace the summed requests of the containers by the pod-level requests (KEP-2837)."""
     requests, limits = resources.amounts("requests"), resources.amounts("limits")
     for name, amount in limits.items():
         if _is_pod_level(name) and (name not in total or name.startswith(HUGEPAGES_PREFIX)):
@@ -141,7 +141,7 @@ def _container_resources(status: Fields) -> dict[str, _Amounts]:
 
 
 def _is_infeasible(status: Fields) -> bool:
-    """Return whether the kubelet has rejected the resize, so that it will never be applied."""
+    """Return whether the kubelet has rejected a pod's resize, so that it will never be applied."""
     for condition in status.records("conditions"):
         if condition.text("type") == _RESIZE_PENDING:
             return condition.text("reason") == _INFEASIBLE

@@ -1,4 +1,4 @@
-"""The scheduling-relevant part of a pod as a `TaskShape`, and the key of equal parts."""
+"""The scheduling-relevant part of a pod as a `TaskShape`, and a key that equal shapes share."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TOO_MUCH: Final = f"is more than any node has: ask for at most {MAX_ON_NODE} in
 def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldError, ...]]:
     """Return the requests and placement constraints of a pod, and all invalid fields.
 
-    Invalid fields are missing from the shape, so a pod with errors must not be placed by it.
+    The shape lacks invalid fields, so it must not be used to place a pod with errors.
     """
     errors: list[FieldError] = []
     whole = Fields(pod, POD, "", errors)
@@ -73,7 +73,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         burst=amounts(pod_burst(spec, dict(request))),
     )
     errors += _beyond_limits(shape)
-    # Some lists are read more than once and report the same problems each time.
+    # Some lists of a pod are read more than once, which reports their problems again.
     return shape, tuple({(e.path, e.message): e for e in errors}.values())
 
 
@@ -93,10 +93,10 @@ def _beyond_limits(shape: TaskShape) -> Iterator[FieldError]:
 
 
 def within_limits(shape: TaskShape, *, is_bound: bool) -> TaskShape:
-    """Return the shape without lists that are too long for a session; the same object if none is.
+    """Return the shape without lists that are too long for a session.
 
-    A pod with such lists has a problem and is not scheduled. A running pod keeps its request and
-    its anti-affinity.
+    The result is `shape` itself if all lists are short enough. A pod with a list that is too long
+    has a problem and is not scheduled. A running pod keeps its request and its anti-affinity.
     """
     stays = {"pod_anti_affinity", "request"} if is_bound else set()
     names = [name for name in (*_LIMITED, "request") if name not in stays]
@@ -112,9 +112,9 @@ def _num_node_requirements(shape: TaskShape) -> int:
 
 
 MOST_TERMS: Final = 100
-"""Maximum number of terms in one list of a pod, and of resource names; usual pods have a tenth."""
+"""Maximum number of terms in a list of a pod, and of its resource names; about 10 are usual."""
 MOST_REQUIREMENTS: Final = 1000
-"""Maximum number of node requirements in all terms of a pod."""
+"""Maximum number of node requirements in all node affinity terms of a pod."""
 _LIMITED: Final = {
     "node_selector": "spec.nodeSelector",
     "preferred_nodes": f"spec.affinity.nodeAffinity.{_PREFERRED}",
@@ -127,7 +127,7 @@ _LIMITED: Final = {
 
 def _request(spec: Fields, status: Fields, errors: list[FieldError]) -> Amounts:
     request = pod_request(spec, status)
-    # Resources that only state an amount per GPU or NPU are not offered by any node.
+    # No node offers a resource that states only an amount per GPU or NPU.
     for name in [n for n in request if n == VGPU_PERCENT or is_npu_amount(n)]:
         del request[name]
     beyond = {name: amount for name, amount in request.items() if amount > MAX_ON_NODE}
@@ -163,7 +163,7 @@ def _pod_term(fields: Fields, meta: ObjectMeta) -> PodTerm:
 
 
 def _preferred_pods(fields: Fields, meta: ObjectMeta, sign: int) -> Iterator[tuple[int, PodTerm]]:
-    """Yield (weight, term); anti-affinity is affinity with a negative weight."""
+    """Yield (weight, term) of each preferred term. sign: -1 for anti-affinity, else 1."""
     for each in fields.records(_PREFERRED):
         yield sign * each.integer("weight"), _pod_term(each.record("podAffinityTerm"), meta)
 
@@ -187,7 +187,7 @@ def _spread(fields: Fields, meta: ObjectMeta) -> SpreadTerm:
 
 
 def _host_ports(spec: Fields) -> tuple[HostPort, ...]:
-    """Return the distinct ports of containers and sidecars (upstream `GetHostPorts`), sorted."""
+    """Return the distinct ports of a pod's containers and sidecars (`GetHostPorts`), sorted."""
     on_host = spec.boolean("hostNetwork")
     sidecars = (each for each in spec.records("initContainers") if is_sidecar(each))
     ports: set[tuple[str, str, int]] = set()
@@ -200,7 +200,7 @@ def _host_ports(spec: Fields) -> tuple[HostPort, ...]:
 
 
 def _claims(spec: Fields, meta: ObjectMeta) -> tuple[str, ...]:
-    """Return claim keys; the claim of a generic ephemeral volume is named `<pod>-<volume>`."""
+    """Return a pod's claim keys; a generic ephemeral volume's claim is named `<pod>-<volume>`."""
     names: set[str] = set()
     for volume in spec.records("volumes"):
         claim = volume.optional_record("persistentVolumeClaim")
@@ -212,7 +212,7 @@ def _claims(spec: Fields, meta: ObjectMeta) -> tuple[str, ...]:
 
 
 def label_keys(pod: object) -> tuple[str, ...]:
-    """Return the labels of the pod itself on which its shape depends, distinct and sorted."""
+    """Return the keys of the pod's own labels on which its shape depends, distinct and sorted."""
     spec = Fields(pod, POD, "", []).record("spec")
     affinity = spec.record("affinity")
     keys: set[str] = set()
@@ -232,11 +232,11 @@ _FORMAT: Final = 2
 _OTHER_CONDITIONS: Final = frozenset(
     {"Initialized", "Ready", "ContainersReady", "PodScheduled", "PodReadyToStartContainers"}
 )
-"""Conditions that every pod has and that do not concern a resize."""
+"""Types of conditions that every pod has and that do not concern an in-place resize."""
 
 
 def shape_key(pod: Any, meta: ObjectMeta) -> bytes | None:  # noqa: ANN401  anything may come
-    """Return a key of everything in a shape except labels, or None for a malformed pod."""
+    """Return a key of all pod fields in a shape except labels, or None for a malformed pod."""
     parts: Any
     try:
         spec, status = pod.get("spec"), pod.get("status")
@@ -253,7 +253,7 @@ def _spec_key(spec: dict[str, Any]) -> tuple[object, ...]:
     get = spec.get
     containers, starters = get("containers"), get("initContainers")
     return (
-        # Empty values stay as they are: an empty list is valid where false is an error.
+        # Empty values keep their type: an empty list is valid where `false` is an error.
         containers and [_container_key(c) for c in containers],
         starters and [(*_container_key(c), c.get("restartPolicy")) for c in starters],
         get("overhead"),
@@ -270,7 +270,7 @@ def _container_key(container: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _relations_key(spec: dict[str, Any], meta: ObjectMeta) -> tuple[object, ...]:
-    """Return the parts whose meaning depends on the namespace or the pod."""
+    """Return the fields of a pod whose meaning depends on its namespace or name."""
     affinity, spread = spec.get("affinity"), spec.get("topologySpreadConstraints")
     volumes = spec.get("volumes")
     claims = volumes and [v for v in volumes if _shape_key_claims(v)]
@@ -286,7 +286,7 @@ def _shape_key_claims(volume: dict[str, Any]) -> bool:
 
 
 def _status_key(status: dict[str, Any]) -> tuple[object, ...]:
-    """Return the kubelet's allocations to containers, and the state of a resize."""
+    """Return the kubelet's allocations to containers, and the state of an in-place resize."""
     running, starting = status.get("containerStatuses"), status.get("initContainerStatuses")
     if not running and not starting:
         return running, starting

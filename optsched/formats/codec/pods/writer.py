@@ -1,4 +1,4 @@
-"""A task as the manifest of a pod."""
+"""Encoding of a task as the manifest of a pod."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _PHASE_OF: Final = {
 
 
 def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
-    """Return the pod of a task. gang: its gang, or None for a pod of another scheduler."""
+    """Return the pod of a task. gang: the task's gang, or None for a pod of another scheduler."""
     priority = gang.priority if gang is not None and gang.is_implicit else task.priority
     gate = _gate(task)
     gates = {"schedulingGates": [{"name": gate}]} if gate else {}
@@ -84,7 +84,7 @@ def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
 
 
 def _gate(task: Task) -> str:
-    """Return the name of the scheduling gate of a task; empty for none."""
+    """Return the name of a task's scheduling gate, or an empty string without a gate."""
     if task.gate is QueueGate.CLOSED:
         return wellknown.QUEUE_ALLOCATION_GATE
     return _GATE if task.status is TaskStatus.GATED else ""
@@ -103,7 +103,7 @@ def _device_claims(task: Task) -> dict[str, Any]:
 
 
 def _scheduled_condition(task: Task) -> dict[str, Any]:
-    """Return the condition that records since when a task has its node."""
+    """Return the pod condition that records since when a task has its node."""
     if not task.started_ms:
         return {}
     bound = {"type": "PodScheduled", "status": "True"}
@@ -145,7 +145,7 @@ def is_missing(gang: Gang) -> bool:
 
 
 def _task_marks(task: Task, priority: int) -> dict[str, str]:
-    """Return the annotations for properties that labels and name of the pod do not express."""
+    """Return the annotations for task properties that the pod's labels and name do not express."""
     marks: dict[str, str] = {}
     if task.role != task.labels.get(wellknown.TASK_SPEC, ""):
         marks[wellknown.TASK_SPEC] = task.role
@@ -170,7 +170,7 @@ def _task_marks(task: Task, priority: int) -> dict[str, str]:
 
 
 def _shape_marks(shape: TaskShape) -> dict[str, str]:
-    """Return the annotations for requests of containers that the pod's request does not express."""
+    """Return the annotations for container requests that the pod's request does not express."""
     marks = encode_plugin_annotations(shape.notes)
     if shape.shared_gpus:
         marks[CARDS] = request_text(shape.shared_gpus)
@@ -182,7 +182,7 @@ def _shape_marks(shape: TaskShape) -> dict[str, str]:
 
 
 def _eviction_marks(task: Task) -> dict[str, str]:
-    """Return the annotations about eviction and restart of a pod."""
+    """Return the annotations about the eviction and restart of a pod."""
     marks: dict[str, str] = {}
     if task.preemptable != is_preemptable(ObjectMeta(task.name, labels=task.labels)):
         marks[wellknown.PREEMPTABLE] = str(task.preemptable).lower()
@@ -232,9 +232,9 @@ def _container(shape: TaskShape) -> dict[str, Any]:
         if shape.host_ports
         else {}
     )
-    # The amounts of claims in queues are read from the claims, so they are left out here.
+    # Amounts that claims add in queues are read from the claims, so the request omits them.
     plain = {name: amount for name, amount in shape.request if not is_class_quota(name)}
-    # A request of 0 is explicit, because a limit without a request counts as the request.
+    # A request of 0 is written explicitly, because a limit without a request implies a request.
     asked = {**{name: 0 for name, _ in shape.burst}, **plain}
     resources = {"requests": format_resource_list(asked)}
     if shape.burst:
