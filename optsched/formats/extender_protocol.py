@@ -1,7 +1,7 @@
 """Requests to an extender and its replies, in the format of Volcano's protocol.
 
-Source: Volcano `pkg/scheduler/plugins/extender/argument.go`. The types of its scheduler have no
-JSON tags, so the JSON fields have Go names.
+Source: Volcano `pkg/scheduler/plugins/extender/argument.go`. The Go types of Volcano's scheduler
+have no JSON tags, so the JSON fields have the names of the Go fields.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _STATUS: Final = {
     TaskStatus.SUCCEEDED: 128,
     TaskStatus.FAILED: 256,
 }
-"""Task states of Volcano (`SCH/api/types.go`), one bit each."""
+"""Volcano's code of each task state (`SCH/api/types.go`), a single bit."""
 
 READY, NOT_READY = 1, 2
 
 MOST_WORDS: Final = 200
-"""Maximum number of characters shown of an extender's message."""
+"""Maximum number of characters of an extender's message that optsched reports."""
 
 
 # --- requests -------------------------------------------------------------------------------------
 
 
 def request_body(question: Question, snapshot: Snapshot) -> Body:
-    """Return the request body of a question, except those about nodes; see `predicate_body`."""
+    """Return the request body of a question; `predicate_body` encodes the verb PREDICATE."""
     if question.verb in (Verb.PREEMPTABLE, Verb.RECLAIMABLE) and question.task is not None:
         evictees = [task_info(task, snapshot) for task in question.victims]
         return {"evictor": task_info(question.task, snapshot), "evictees": evictees}
@@ -63,13 +63,13 @@ def request_body(question: Question, snapshot: Snapshot) -> Body:
 
 
 def predicate_body(task: Body, node: Body, nodes: Iterable[Body] = ()) -> Body:
-    """Return the predicate request for a task and a node; a reply may cover all `nodes`."""
+    """Return the PREDICATE request for a task and a node. A reply may cover all `nodes`."""
     more = list(nodes)
     return {"task": task, "node": node, **({"nodes": more} if more else {})}
 
 
 def session_body(snapshot: Snapshot) -> Body:
-    """Return the request at the start of a session, with the whole cluster."""
+    """Return the request at the start of a session, which contains the whole cluster."""
     return {
         "Jobs": {gang.key: job_info(gang, snapshot) for gang in snapshot.gangs},
         "Nodes": {node.name: node_info(node) for node in snapshot.nodes},
@@ -81,7 +81,7 @@ def session_body(snapshot: Snapshot) -> Body:
 
 
 def task_info(task: Task, snapshot: Snapshot) -> Body:
-    """Return a task with its pod (`api.TaskInfo`)."""
+    """Return a task with its pod as `api.TaskInfo`."""
     return {**_plain_task(task), "Pod": pod_manifest(task, snapshot.gang_by_key.get(task.gang))}
 
 
@@ -104,7 +104,7 @@ def _plain_task(task: Task) -> Body:
 
 
 def node_info(node: Node) -> Body:
-    """Return a node with its tasks (`api.NodeInfo`)."""
+    """Return a node with its tasks as `api.NodeInfo`."""
     offers = {name: amount for name, amount in node.allocatable if name != PODS}
     used = _summed(t.shape.request for t in node.residents)
     leaving = _summed(t.shape.request for t in node.residents if t.status is TaskStatus.RELEASING)
@@ -124,7 +124,7 @@ def node_info(node: Node) -> Body:
 
 
 def job_info(gang: Gang, snapshot: Snapshot) -> Body:
-    """Return a gang with its tasks and its PodGroup (`api.JobInfo`)."""
+    """Return a gang with its tasks and its PodGroup as `api.JobInfo`."""
     standing = (t.shape.request for t in gang.tasks if t.status.is_standing)
     return {
         "UID": gang.key,
@@ -164,7 +164,7 @@ def _pod_group(gang: Gang) -> Body:
 
 
 def queue_info(queue: Queue, snapshot: Snapshot) -> Body:
-    """Return a queue with the usage of its own tasks (`api.QueueInfo`)."""
+    """Return a queue as `api.QueueInfo`; its usage excludes the tasks of child queues."""
     held = _summed(
         task.shape.request
         for gang in snapshot.gangs
@@ -190,7 +190,7 @@ def queue_info(queue: Queue, snapshot: Snapshot) -> Body:
 
 
 def _resource(amounts: Iterable[tuple[str, int]]) -> Body:
-    """Return amounts as `api.Resource`, with scalar resources in thousandths."""
+    """Return amounts in base units as `api.Resource`, whose scalar resources are in thousandths."""
     found = dict(amounts)
     scalars = {n: a * 1000 for n, a in found.items() if n not in (CPU, MEMORY, PODS)}
     return {
@@ -213,7 +213,7 @@ def _summed(parts: Iterable[Amounts]) -> dict[str, int]:
 
 
 def read_reply(verb: Verb, raw: bytes) -> Mapping[str, object]:
-    """Return the content of a reply by the fields of `Reply`; raises ValueError if it is invalid.
+    """Return an extender's reply as fields of `Reply`; raises ValueError if the reply is invalid.
 
     `read_refusals` reads the replies to PREDICATE.
     """
@@ -238,7 +238,7 @@ def read_reply(verb: Verb, raw: bytes) -> Mapping[str, object]:
 def read_refusals(raw: bytes, node: str) -> tuple[dict[str, str], bool]:
     """Return the refused nodes with reasons, and whether the reply covers all requested nodes.
 
-    Volcano's reply covers one node: `errorMessage`, or `status` in newer versions.
+    Volcano's reply covers one node: `errorMessage`, or in newer versions `status`, is the reason.
     """
     found = _object(raw)
     if isinstance(found.get("nodeErrors"), dict):
@@ -250,7 +250,7 @@ def read_refusals(raw: bytes, node: str) -> tuple[dict[str, str], bool]:
 
 
 def _short(message: str) -> str:
-    """Return a message without control characters, shortened to fit into a sentence."""
+    """Return a message without control characters, of at most `MOST_WORDS` characters."""
     plain = " ".join("".join(c if c.isprintable() else " " for c in message).split())
     return plain if len(plain) <= MOST_WORDS else f"{plain[: MOST_WORDS - 1]}…"
 
@@ -268,7 +268,7 @@ def _object(raw: bytes) -> Body:
 
 
 _MOST_SCORE = 1e300
-"""The largest accepted score, because JSON allows whole numbers that exceed any float."""
+"""The largest accepted score. A limit is necessary because JSON numbers may exceed any float."""
 
 
 def _scores(found: object) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """Reader and writer of plan files (`plan.json`, explained in docs/plan.md).
 
-`deploy/schemas/plan.v1alpha1.json` defines the format. The reader here validates against this
-schema.
+`deploy/schemas/plan.v1alpha1.json` defines the format; the reader validates against this schema.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _NO_VICTIM: Final = "is not a running pod of this snapshot"
 
 @cache
 def published_schema(kind: str) -> Schema:
-    """Return the JSON schema of a file format in `deploy/schemas`."""
+    """Return the JSON schema of a file format in `deploy/schemas`. kind: such as Plan."""
     folder = importlib.resources.files("optsched.deploy") / "schemas"
     found: Schema = json.loads((folder / f"{kind.lower()}.v1alpha1.json").read_text("utf-8"))
     return found
@@ -67,7 +66,7 @@ def published_schema(kind: str) -> Schema:
 class Eviction:
     """A pod to evict, the action that evicts it, and its preemptor: a gang or a plugin.
 
-    `to` is the node where the pod starts again; empty if it does not.
+    to: the node where the evicted pod starts again, or an empty string if the pod does not restart.
     """
 
     pod: str
@@ -80,20 +79,20 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class PlanDocument:
-    """The content of a plan file: keys and names, but not the order of the actions.
+    """The content of a plan file, by pod and gang key. It omits the order of the actions.
 
     Attributes
     ----------
     enqueued
-        Keys of gangs, sorted.
+        Keys of the gangs to enqueue, sorted.
     binds, nominations
-        Node by key of the pod.
+        Node name by pod key.
     shared_gpus, devices, numa
-        By key of a bound pod: its shared GPUs, the devices of its claims, and its NUMA nodes.
+        For each bound pod key: the pod's shared GPUs, the devices of its claims, its NUMA nodes.
     evictions
-        Sorted by key of the pod.
+        The pods to evict, sorted by pod key.
     pending, pending_pods
-        As in `Plan`.
+        Why a gang or a pod waits, by its key, as in `Plan`.
 
     """
 
@@ -113,7 +112,7 @@ class PlanDocument:
 
 
 def plan_document(plan: Plan) -> PlanDocument:
-    """Return the content of a plan's file."""
+    """Return the content of the file for a plan."""
     evicted = (a for a in plan.actions if isinstance(a, Evict))
     evictions = [Eviction(a.task, a.action, a.preemptor, a.to, a.plugin, a.reason) for a in evicted]
     bound = [a for a in plan.actions if isinstance(a, Allocate)]
@@ -136,7 +135,7 @@ def plan_document(plan: Plan) -> PlanDocument:
 
 
 def encode_plan(document: PlanDocument) -> dict[str, Any]:
-    """Return the plain object of a plan file."""
+    """Return the JSON object of a plan file."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -162,7 +161,7 @@ def _encode_eviction(eviction: Eviction) -> dict[str, str]:
 def _encode_parts(
     name: str, by_pod: Mapping[str, tuple[Part, ...]], encode: Callable[[Part], list[Any]]
 ) -> dict[str, Any]:
-    """Return the field of these parts; empty if no pod has such parts."""
+    """Return {name: encoded values by pod key}, or an empty mapping if no pod has values."""
     found = {key: [e for part in parts for e in encode(part)] for key, parts in by_pod.items()}
     return {name: found} if found else {}
 
@@ -183,12 +182,12 @@ def _encode_cell(part: NumaPart) -> list[Any]:
 
 
 def write_plan(plan: Plan) -> str:
-    """Return the text of a plan file: JSON with sorted keys, the same text for equal plans."""
+    """Return the text of a plan file: JSON with sorted keys, so equal plans have equal texts."""
     return written(plan_document(plan))
 
 
 def written(document: PlanDocument) -> str:
-    """Return the text of a plan file from its content."""
+    """Return the text of the plan file with the given content."""
     found = encode_plan(document)
     return f"{write_json(found, indent=2, sort_keys=True)}\n"
 
@@ -214,7 +213,7 @@ def _encode_certificate(certificate: Certificate) -> dict[str, Any]:
 
 
 def encode_level(level: LevelResult) -> dict[str, Any]:
-    """Return the plain object of one level."""
+    """Return the JSON object of one objective level."""
     return {
         "name": level.name,
         "unit": level.unit,
@@ -229,7 +228,7 @@ def encode_level(level: LevelResult) -> dict[str, Any]:
 
 
 def read_plan(source: str) -> tuple[PlanDocument | None, tuple[FieldError, ...]]:
-    """Parse the text of a plan file; returns None and all errors if it is invalid."""
+    """Return the content of a plan file's text, or None if it is invalid, and all its errors."""
     try:
         obj = json.loads(source)
     except (ValueError, RecursionError) as e:
@@ -238,7 +237,7 @@ def read_plan(source: str) -> tuple[PlanDocument | None, tuple[FieldError, ...]]
 
 
 def parse_plan(obj: object) -> tuple[PlanDocument | None, tuple[FieldError, ...]]:
-    """Parse the plain object of a plan file; returns None and all errors if it is invalid."""
+    """Return the content of a plan file's JSON object, or None if invalid, and all its errors."""
     errors: list[FieldError] = []
     whole = Fields(obj, published_schema(KIND), "", errors)
     for name in ("apiVersion", "kind"):
@@ -261,7 +260,7 @@ def parse_plan(obj: object) -> tuple[PlanDocument | None, tuple[FieldError, ...]
 
 
 def _checked(fields: Fields, name: str, keys: Iterable[str]) -> Iterator[str]:
-    """Yield the keys; those that are not `namespace/name` become errors."""
+    """Yield the keys, and report an error for each key that is not `namespace/name`."""
     for key in keys:
         if not _KEY.fullmatch(key):
             fields.reject(f"{name}[{key}]", key, _NOT_A_KEY)
@@ -274,7 +273,7 @@ def _nodes(fields: Fields, name: str) -> dict[str, str]:
 
 
 def _read_shares(whole: Fields, name: str) -> Iterator[tuple[str, Iterator[Fields]]]:
-    """Yield each pod key with the fields of its parts."""
+    """Yield each pod key with the records of the pod in the field `name`."""
     obj = whole.raw(name)
     listed = obj if isinstance(obj, dict) else {}
     if obj is not None and not isinstance(obj, dict):
@@ -351,7 +350,7 @@ def _certificate(whole: Fields, errors: list[FieldError]) -> Certificate:
 
 
 def parse_level(fields: Fields) -> LevelResult:
-    """Return one level from its fields."""
+    """Return the result of one objective level from its fields in a file."""
     return LevelResult(
         name=fields.text("name"),
         unit=fields.text("unit"),
@@ -381,10 +380,10 @@ def _seconds(fields: Fields) -> float:
 
 
 def restore_plan(document: PlanDocument, snapshot: Snapshot) -> tuple[Plan, tuple[FieldError, ...]]:
-    """Return the plan for its snapshot, and an error for each pod that the snapshot lacks.
+    """Return the plan in a document, and an error for each pod that the snapshot does not have.
 
     The actions are in an executable order: enqueue gangs, evict pods, bind pods, nominate pods.
-    Each group is sorted by key.
+    Actions of one type are sorted by key.
     """
     errors: list[FieldError] = []
     waiting = {t.key: t for g in snapshot.gangs for t in g.tasks if not t.node}

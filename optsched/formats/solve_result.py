@@ -1,8 +1,8 @@
 """Reader and writer of `optsched solve` results (kind SolveResult, explained in docs/solve.md).
 
 A result contains a plan, the progress of the search, and everything needed to reproduce the solve.
-`deploy/schemas/solveresult.v1alpha1.json` defines the format. The reader here validates against
-this schema.
+`deploy/schemas/solveresult.v1alpha1.json` defines the format, and the reader validates against this
+schema.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _CONTRADICTS: Final = "contradicts {}, which implies {}"
 
 
 def checksum(source: str | bytes) -> str:
-    """Return the hexadecimal SHA-256 of bytes, or of a text in UTF-8."""
+    """Return the hexadecimal SHA-256 of bytes, or of a text encoded in UTF-8."""
     return sha256(source.encode() if isinstance(source, str) else source).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class FileSum:
-    """A file and the SHA-256 of its bytes."""
+    """A file name and the SHA-256 of the file's bytes."""
 
     path: str
     sha256: str
@@ -55,14 +55,14 @@ class FileSum:
 
 @dataclass(frozen=True, slots=True)
 class InstanceIdentity:
-    """The instance that was solved, by its files.
+    """The identity of the solved instance: its files and their checksums.
 
     Attributes
     ----------
     path
-        The path as the user gave it.
+        The path of the instance as the user gave it.
     files
-        The files of the instance, by name relative to the path.
+        The files of the instance; their names are relative to `path`.
 
     """
 
@@ -71,21 +71,21 @@ class InstanceIdentity:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 over a line `SUM  NAME` per file, sorted by name, as `sha256sum` prints them."""
+        """SHA-256 of a line `SUM  NAME` per file, sorted by name, as `sha256sum` prints."""
         lines = (f"{f.sha256}  {f.path}\n" for f in sorted(self.files, key=lambda f: f.path))
         return checksum("".join(lines))
 
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """The model that was solved.
+    """The identity of the model that was solved: its definition and its plugin files.
 
     Attributes
     ----------
     name, source
-        Its name, and its origin: a file, or `model NAME` for a built-in model.
+        Name of the model, and its origin: a file, or `model NAME` for a built-in model.
     text
-        Its full definition. Values of keys that look like passwords are replaced by stars.
+        Full definition of the model. Values of keys that look like passwords are replaced by stars.
     plugins
         Files of custom plugins that the model may have used.
 
@@ -98,7 +98,7 @@ class ModelIdentity:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the definition, followed by one line `SUM  NAME` per plugin file."""
+        """SHA-256 of the model definition, followed by one line `SUM  NAME` per plugin file."""
         lines = (f"{f.sha256}  {f.path}\n" for f in sorted(self.plugins, key=lambda f: f.path))
         return checksum("".join([self.text, *lines]))
 
@@ -110,14 +110,13 @@ class Parameters:
     Attributes
     ----------
     solver
-        `cpsat`, or `none` for the greedy pipeline alone.
+        The solver: `cpsat`, or `none` for the greedy pipeline alone.
     time_limit_s
-        Wall time limit of one search of the session, or None for a deterministic solve without a
-        clock.
+        Wall time limit of one search in seconds, or None for a deterministic solve without a clock.
     deterministic_s
-        Work limit for each level, in CP-SAT's deterministic seconds.
+        Work limit for each objective level, in CP-SAT's deterministic seconds.
     gap
-        Relative gap at which a level stops, or None to search for the optimum.
+        Relative gap at which the search of a level stops, or None to search for the optimum.
     seed, num_workers
         Random seed, and number of CP-SAT threads.
     schedulers
@@ -146,19 +145,19 @@ class SolveResult:
     Attributes
     ----------
     ended
-        Why the solve ended. Anything but COMPLETE marks a partial result.
+        Why the solve ended. Every reason except COMPLETE marks a partial result.
     versions
         Versions of optsched, python, ortools, numpy and scipy, by name.
     command
-        Command line that repeats the solve, without options that concern only the output.
+        Command line that repeats the solve, without options that only affect the output.
     instance, model, parameters
         The instance, the model and the solver parameters of the result.
     plan
-        The verified plan, or None if the solve was killed before it had a plan.
+        The verified plan, or None if the solve was killed before the first plan.
     progress
-        Progress by time. The first entries are those of the greedy plan.
+        Solver progress in time order. The first entries belong to the greedy plan.
     incumbents
-        The best solution of each search, from which `--resume` continues. Not verified.
+        Best solution of each search, which is not verified. `--resume` continues from them.
 
     """
 
@@ -174,12 +173,12 @@ class SolveResult:
 
     @property
     def is_partial(self) -> bool:
-        """Whether a longer solve could have found or proved more."""
+        """Whether a longer solve could have improved the solution or the bound."""
         return self.ended is not SolveStatus.COMPLETE
 
     @property
     def plan_sha256(self) -> str | None:
-        """SHA-256 of the plan file that `--out` writes, or None without a plan."""
+        """SHA-256 of the plan file that `--out` writes, or None if the result has no plan."""
         return None if self.plan is None else checksum(written(self.plan))
 
 
@@ -187,7 +186,7 @@ class SolveResult:
 
 
 def write_result(result: SolveResult) -> str:
-    """Return the text of a result file: JSON with sorted keys, the same text for equal results."""
+    """Return the text of a result file: JSON with sorted keys, so equal results are equal texts."""
     return _text(encode_result(result))
 
 
@@ -202,7 +201,7 @@ def _text(obj: object) -> str:
 
 
 def encode_result(result: SolveResult) -> dict[str, Any]:
-    """Return the plain object of a result file."""
+    """Return the JSON object of a result file."""
     levels = () if result.plan is None else result.plan.certificate.levels
     return {
         "apiVersion": API_VERSION,
@@ -275,7 +274,7 @@ def _encode_progress(progress: Progress) -> dict[str, Any]:
 
 
 def read_result(source: str) -> tuple[SolveResult | None, tuple[FieldError, ...]]:
-    """Parse the text of a result file; returns None and all errors if it is invalid."""
+    """Return the result in a file's text, or None if the text is invalid, and all its errors."""
     try:
         obj = json.loads(source)
     except (ValueError, RecursionError) as e:
@@ -284,7 +283,7 @@ def read_result(source: str) -> tuple[SolveResult | None, tuple[FieldError, ...]
 
 
 def parse_result(obj: object) -> tuple[SolveResult | None, tuple[FieldError, ...]]:
-    """Parse the plain object of a result file; returns None and all errors if it is invalid."""
+    """Return the result in a JSON object, or None if the object is invalid, and all its errors."""
     errors: list[FieldError] = []
     whole = Fields(obj, published_schema(KIND), "", errors)
     for name in ("apiVersion", "kind"):
@@ -308,7 +307,7 @@ def parse_result(obj: object) -> tuple[SolveResult | None, tuple[FieldError, ...
 
 
 def _check(fields: Fields, name: str, told: object, found: tuple[object, str]) -> None:
-    """Reject a field that contradicts the field from which it is derived."""
+    """Reject a derived field, such as a checksum, that contradicts its source field."""
     value, origin = found
     if told != value:
         fields.reject(name, told, _CONTRADICTS.format(origin, json.dumps(value)))
@@ -386,7 +385,7 @@ def _optional_number(fields: Fields, name: str) -> float | None:
 def _number_of(fields: Fields, name: str) -> float:
     value = fields.raw(name)
     if value is None:
-        return 0.0  # a missing required field is reported elsewhere
+        return 0.0  # another check reports a missing required field
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
         fields.reject(name, value, _NOT_A_NUMBER)
         return 0.0

@@ -1,1 +1,1 @@
-"""File utilities: YAML and JSON with positions, atomic writes, diagnostics, certificates."""
+"""File utilities: YAML and JSON with line numbers, atomic writes, diagnostics, certificates."""

@@ -1,4 +1,4 @@
-"""Atomic writes of files: if the disk is full, the old content stays."""
+"""Atomic writes of files: if a write fails, the old content stays."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tempfile import NamedTemporaryFile
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a temporary file, flush it to disk, and rename it to the target.
+    """Write a text to a temporary file, flush it to disk, and rename it to `path`.
 
     Raises
     ------
     OSError
-        The file cannot be written; the error names it. The old content stays, and the temporary
-        file is removed.
+        The file cannot be written; the error names the file. The old content stays, and the
+        temporary file is removed.
 
     """
     try:
@@ -51,7 +51,7 @@ def _umask() -> int:
 def truncate_to_last_line(path: Path) -> str:
     """Remove everything after the last line break of a file; returns the remaining text.
 
-    Returns an empty text for anything but a regular file, such as a device.
+    For a path that is not a regular file, such as a device, the result is an empty text.
     """
     if not path.is_file():
         return ""

@@ -1,4 +1,4 @@
-"""Problems of cluster objects: object, field, value, and what is accepted.
+"""Problems of cluster objects: object, field, value, and accepted values.
 
 InstanceError(Exception)    a file or folder that contains no cluster
 └─ ObjectProblem            one problem of one object, which does not affect other objects
@@ -28,13 +28,13 @@ class ObjectProblem:
     key
         `namespace/name`, or the name alone for cluster-scoped objects.
     path
-        The field; empty if the problem concerns the whole object.
+        The field with the problem; empty if the problem concerns the whole object.
     value
-        The value of the field.
+        The value of the field in the object.
     message
-        The problem, and what is accepted.
+        What is wrong with the value, and which values are accepted.
     where
-        `file:line` of the object; empty without a file.
+        `file:line` of the object; empty for an object that is not from a file.
 
     """
 
@@ -53,7 +53,7 @@ class ObjectProblem:
 
 
 class InstanceError(Exception):
-    """A file or folder contains nothing to schedule. `problems` are those of its objects."""
+    """A file or folder contains nothing to schedule. problems: the problems of its objects."""
 
     def __init__(self, message: str, problems: Iterable[ObjectProblem] = ()) -> None:
         self.message = message
@@ -67,10 +67,10 @@ class InstanceError(Exception):
 def diagnostics_of(
     kind: str, key: str, errors: Iterable[FieldError], where: str = ""
 ) -> tuple[ObjectProblem, ...]:
-    """Return the field errors of one object as problems."""
+    """Return the field errors of one object as problems. where: `file:line` of the object."""
     return tuple(ObjectProblem(kind, key, e.path, e.value, e.message, where) for e in errors)
 
 
 def join_messages(errors: Iterable[FieldError]) -> str:
-    """Return all errors in one sentence, for a reason."""
+    """Return all errors in one sentence, which is the message of a `Reason`."""
     return "; ".join(map(str, errors))

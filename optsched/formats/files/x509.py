@@ -1,4 +1,4 @@
-"""Certificate authorities, and the certificates that they issue. Keys are EC P-256."""
+"""Certificate authorities, and the certificates that they issue. All keys are EC P-256."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A certificate authority that issues certificates. `now` is the time of issue."""
+    """A certificate authority that issues certificates. now: the time of issue."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -64,7 +64,7 @@ class Authority:
 
     @classmethod
     def load(cls, credential: Credential) -> Authority:
-        """Return the authority of a credential; raises TypeError or ValueError if it is invalid."""
+        """Return the authority of a credential; raises TypeError or ValueError if invalid."""
         key = serialization.load_pem_private_key(credential.key, password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise TypeError(f"expected an EC key for the authority, found {type(key).__name__}")
@@ -72,7 +72,7 @@ class Authority:
 
     @property
     def credential(self) -> Credential:
-        """Certificate and key as PEM."""
+        """The certificate and the private key of the authority, in PEM."""
         return Credential(pem(self.certificate), key_pem(self.key))
 
     def issue_server(
@@ -115,7 +115,7 @@ class Authority:
 
 
 def generate_key() -> ec.EllipticCurvePrivateKey:
-    """Return a new key."""
+    """Return a new EC P-256 private key."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -145,7 +145,7 @@ def _key_usage(*purposes: str) -> x509.KeyUsage:
 
 
 def general_name(name: str) -> x509.GeneralName:
-    """Return an IP address if the name is one, and otherwise a DNS name."""
+    """Return an IP address if the name is an IP address, and otherwise a DNS name."""
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:

@@ -1,10 +1,10 @@
-"""YAML and JSON texts as plain values, one document at a time. Only this module uses PyYAML.
+"""YAML and JSON texts as Python values, one document at a time. Only this module uses PyYAML.
 
 Plain scalars are read as kubectl reads them (sigs.k8s.io/yaml on go-yaml 2), so that a manifest has
 the same meaning for both programs: `yes` and `on` are true, `010` is 8, timestamps are texts, and
 keys are always texts. One difference: `y` and `n` are texts, as in PyYAML and YAML 1.2, because
-users choose them as names. kubectl refuses a manifest with `name: y`. The parser is libyaml if
-PyYAML was built with libyaml.
+users choose `y` and `n` as names. kubectl refuses a manifest with `name: y`. The parser is libyaml
+if PyYAML was built with libyaml.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CORE: Final = "tag:yaml.org,2002:"
 _NUMBERS: Final = frozenset(f"{_CORE}{name}" for name in ("int", "float", "bool", "null"))
 _MERGE: Final = "<<"
 _ALIASED: Final = (100_000, 20)
-"""Limit on values that aliases stand for: a base, and an addition per character of the part."""
+"""Limit on the values that aliases expand to: a base, and an addition per character of the text."""
 _ITEMS: Final = "items"
 
 _DOCUMENT: Final = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -55,17 +55,17 @@ _WORDS: Final[dict[str, Any]] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
 }
 _LETTERS: Final = frozenset(("y", "Y", "n", "N"))
-"""Texts that kubectl reads as booleans. They are written in quotes."""
+"""Texts that kubectl reads as booleans and optsched as texts; the writer puts them in quotes."""
 _MAX_DIGITS: Final = 400
 _STEP: Final = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
-"""A step in the path of a field: a name, or an index or a key in brackets."""
+"""A step in the path of a field: a field name, or an index or a key in brackets."""
 
 _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _DUMPER_BASE: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _Dumper(_DUMPER_BASE):  # type: ignore[misc]  # chosen at run time
-    """Writes no anchors, and quotes every text that kubectl would not read as a text."""
+    """A YAML writer without anchors that quotes each text that kubectl would read otherwise."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
@@ -74,7 +74,7 @@ class _Dumper(_DUMPER_BASE):  # type: ignore[misc]  # chosen at run time
         is_plain = isinstance(scalar(text), str) and text not in _LETTERS
         style = None if is_plain else "'"
         if not plaintext.is_plain(text):
-            # Only double quotes allow escapes.
+            # In YAML, only double-quoted texts allow escapes.
             style = '"'
         node: yaml.Node = self.represent_scalar(f"{_CORE}str", text, style=style)
         return node
@@ -85,7 +85,7 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 @dataclass(frozen=True, slots=True)
 class TextError:
-    """A part of a text that cannot be read. Lines and columns count from 1."""
+    """The error in a part of a text that cannot be read. Lines and columns are counted from 1."""
 
     line: int
     column: int
@@ -94,16 +94,16 @@ class TextError:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a text.
+    """One document of a YAML or JSON text.
 
     Attributes
     ----------
     line
-        Line of its start, counted from 1.
+        Line number of the document's start, counted from 1.
     item_lines
-        Lines of the entries of its `items`; empty if unknown.
+        Line numbers of the entries in the document's `items`; empty if they are unknown.
     end
-        Number of characters of the text read up to the end of its part.
+        Number of characters of the text up to the end of the part that contains the document.
 
     """
 
@@ -116,7 +116,7 @@ class Document:
 def read_yaml(text: str) -> Iterator[Document | TextError]:
     """Yield the documents of a text in order; an invalid document does not affect the next one.
 
-    A duplicate key is reported before its document. The last value of the key counts.
+    An error about a duplicate key precedes its document. The last value of the key applies.
     """
     starts = [0, *(match.start() for match in _DOCUMENT.finditer(text))]
     line = 0
@@ -128,7 +128,7 @@ def read_yaml(text: str) -> Iterator[Document | TextError]:
 
 
 def read_json(text: str) -> Iterator[Document | TextError]:
-    """Yield the only document of a JSON text, or its error."""
+    """Yield the only document of a JSON text, or the error of the text."""
     try:
         yield Document(json.loads(text), 1, (), len(text))
     except json.JSONDecodeError as e:
@@ -138,7 +138,7 @@ def read_json(text: str) -> Iterator[Document | TextError]:
 
 
 def line_of(text: str, document: Document, path: str) -> int:
-    """Return the line of a field in a document, or of its nearest existing ancestor.
+    """Return the line number of a field in a document, or of the field's nearest existing ancestor.
 
     path: as in `FieldError`, such as `spec.tasks[0].name`.
     """
@@ -157,16 +157,16 @@ def line_of(text: str, document: Document, path: str) -> int:
 
 @lru_cache(maxsize=1)
 def _nodes(text: str) -> tuple[yaml.Node, ...]:
-    """Return the documents before the first invalid one; cached, as many problems share a text."""
+    """Return the documents before the first invalid one; cached for problems of one text."""
     found: list[yaml.Node] = []
     with suppress(yaml.YAMLError, RecursionError, UnicodeEncodeError):
         for node in yaml.compose_all(text, Loader=_LOADER):
-            found.append(node)  # noqa: PERF402  what came before a broken document stays
+            found.append(node)  # noqa: PERF402  documents before the invalid one stay
     return tuple(found)
 
 
 def _child(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
-    """Return the line and the node of a child, or None if it does not exist."""
+    """Return the line number and the YAML node of a child, or None if the child does not exist."""
     if isinstance(node, yaml.SequenceNode):
         items = node.value[int(step) :] if step.isdecimal() else []
         return (items[0].start_mark.line + 1, items[0]) if items else None
@@ -220,7 +220,7 @@ def _error(problem: str, event: _Event) -> yaml.MarkedYAMLError:
 
 
 class _Builder:
-    """Builds values from parser events. Aliases of an anchor share one value."""
+    """Builds values from YAML parser events. All aliases of an anchor share one value."""
 
     def __init__(self, loader: Any, line: int, end: int, size: int) -> None:  # noqa: ANN401  C or Python
         self._most_aliased = _ALIASED[0] + _ALIASED[1] * size
@@ -234,7 +234,7 @@ class _Builder:
         self._item_lines: list[int] = []
 
     def documents(self) -> Iterator[Document | TextError]:
-        """Yield the documents of the part, each after the problems found in it."""
+        """Yield the documents of a part of the text, each after the problems in the document."""
         self._get()
         while type(self._get()) is not yaml.StreamEndEvent:
             self._anchors, self._remarks, self._item_lines = {}, [], []
@@ -251,7 +251,7 @@ class _Builder:
         if kind is yaml.AliasEvent:
             if event.anchor not in self._anchors:
                 raise _error(f"the alias {event.anchor} names no complete anchor", event)
-            # Shared values need no memory here, but readers visit them once for each alias.
+            # Shared values use no memory here, but readers visit them once for each alias.
             self._num_values += self._sizes[event.anchor]
             self._num_aliased += self._sizes[event.anchor]
             if self._num_aliased > self._most_aliased:
@@ -285,8 +285,7 @@ class _Builder:
         while type(event := self._get()) is not yaml.SequenceEndEvent:
             lines.append(self._line + event.start_mark.line)
             built.append(self._value(event))
-        # Nested lists named `items` have ended before this list ends, so this assignment is the
-        # last.
+        # Nested lists named `items` end before this list, so this assignment comes last.
         self._item_lines = lines
         return built
 
@@ -320,7 +319,7 @@ class _Builder:
         raise _error("a key must be a text", event)
 
     def _merge(self, parts: object, key: _Event) -> dict[str, Any]:
-        """Return the merged mappings of `<<`; an earlier mapping overrides a later one."""
+        """Return the merged mappings of the key `<<`; an earlier mapping overrides a later one."""
         found: dict[str, Any] = {}
         for part in parts if isinstance(parts, list) else [parts]:
             if not isinstance(part, dict):
@@ -337,7 +336,7 @@ class _Builder:
 
 @lru_cache(maxsize=65536)
 def scalar(text: str) -> Any:  # noqa: ANN401  whatever the text says
-    """Return the value of a plain scalar."""
+    """Return the value of a plain YAML scalar."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in "+-.0123456789":
@@ -356,12 +355,12 @@ def scalar(text: str) -> Any:  # noqa: ANN401  whatever the text says
 
 
 def read_document(path: Path, kind: str) -> tuple[str, Document]:
-    """Return the text of a YAML or JSON file, and the only document in it.
+    """Return the text of a YAML or JSON file, and the single document of the file.
 
     Raises
     ------
     InstanceError
-        The file cannot be read, or does not consist of one document of this kind.
+        The file cannot be read, or does not consist of one document of the kind `kind`.
 
     """
     what = kind.lower()
@@ -385,7 +384,7 @@ def read_document(path: Path, kind: str) -> tuple[str, Document]:
 
 
 def unknown_paths(value: object, schema: Schema, path: str = "") -> Iterator[str]:
-    """Yield the paths of fields that the schema does not have."""
+    """Yield the paths of fields in `value` that the schema does not declare."""
     if isinstance(value, dict) and "properties" in schema:
         for name, part in value.items():
             at = f"{path}.{name}" if path else str(name)
