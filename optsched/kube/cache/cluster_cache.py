@@ -1,7 +1,7 @@
-"""The cluster's state as domain values, kept up to date by watch events; no I/O, no clock.
+"""The cluster's state as domain values, from watch events; without I/O and without a clock.
 
-`apply` applies an event, and the `assume_…` methods apply a change that is about to happen.
-`snapshot` returns the same snapshot as `formats.assemble` for the same objects, as a test checks.
+`apply` applies an event. The `assume_…` methods apply a change that is about to happen. `snapshot`
+returns the same snapshot as `formats.assemble` for the same objects, which a test checks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _REMEMBERED: Final = 512
 """Number of deleted objects to remember, so that a late event does not restore them.
 
-Late events arrive within moments of the deletion.
+A late event arrives within moments of the deletion.
 """
 
 
@@ -50,7 +50,7 @@ _GONE: Final = frozenset({"gone"})
 
 
 def find_closures(node: Node) -> frozenset[str]:
-    """Return why a node is closed: `cordoned`, `not ready`; empty if it is open."""
+    """Return why a node is closed, `cordoned` or `not ready`; empty if the node is open."""
     reasons = (("cordoned", node.unschedulable), ("not ready", not node.ready))
     return frozenset(reason for reason, holds in reasons if holds)
 
@@ -58,8 +58,8 @@ def find_closures(node: Node) -> frozenset[str]:
 class ResourceVersions:
     """The newest resource version of each object of one kind, by key.
 
-    Resource versions of a kind are compared as numbers (KEP-5504); a version that is no number
-    counts as newer than all others.
+    Resource versions of a kind are compared as numbers (KEP-5504). A version that is not a number
+    counts as newer than all other versions.
     """
 
     def __init__(self) -> None:
@@ -72,16 +72,16 @@ class ResourceVersions:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of the objects that exist."""
+        """The keys of the objects that exist in the cluster."""
         return tuple(self._known)
 
     def lookup(self, key: str) -> str:
-        """Return the newest known version of an object; empty if unknown."""
+        """Return the newest known resource version of an object; empty if unknown."""
         known = self._known.get(key, -1)
         return "" if known < 0 else str(known)
 
     def replace(self, key: str, version: str) -> bool:
-        """Record a state from a list, and return whether its version was unknown."""
+        """Record an object's version from a list, and return whether the version was unknown."""
         number = _number(version)
         if number is not None and self._known.get(key) == number:
             return False
@@ -89,7 +89,7 @@ class ResourceVersions:
         return True
 
     def change(self, key: str, version: str) -> bool:
-        """Record a state from a watch, and return whether it is newer than the known state."""
+        """Record an object's version from a watch, and return whether the version is newer."""
         number = _number(version)
         if number is None:
             self._record(key, -1)
@@ -103,7 +103,7 @@ class ResourceVersions:
         return True
 
     def delete(self, key: str, version: str) -> bool:
-        """Record a deletion, and return whether it removed an object that was not created again."""
+        """Record a deletion; returns whether the object is known and was not created again."""
         number, newest = _number(version), self._known.get(key)
         if number is not None:
             self._deleted.add(key, max(number, self._deleted.get(key) or -1))
@@ -113,7 +113,7 @@ class ResourceVersions:
         return True
 
     def drop(self, key: str) -> None:
-        """Remove an object."""
+        """Remove the version of an object."""
         del self._known[key]
         if namespace := _namespace(key):
             self.namespaces[namespace] -= 1
@@ -139,14 +139,14 @@ _KEPT_RAW: Final = frozenset({kinds.NAMESPACE, kinds.PERSISTENT_VOLUME_CLAIM, *S
 _FLAWED: Final = frozenset(
     {kinds.NODE, kinds.QUEUE, kinds.POD_GROUP, kinds.HYPER_NODE, kinds.POD_DISRUPTION_BUDGET}
 )
-"""Kinds whose objects get events about mistakes in them (`Flaw`)."""
+"""Kinds whose objects get events about mistakes in the objects (`Flaw`)."""
 
 _WITH_UID: Final = _FLAWED | {*kinds.SCHEDULING_POD_GROUPS}
 """Kinds whose UIDs are kept, so that no event is written about a deleted object."""
 
 
 class _WatchState:
-    """The newest version of each object, and which kinds have been listed."""
+    """The newest version of each object, and the kinds that have been listed."""
 
     def __init__(self) -> None:
         self.versions = {kind: ResourceVersions() for kind in READ_KINDS}
@@ -158,12 +158,12 @@ class _WatchState:
         return len(self._synced) == len(READ_KINDS)
 
     def used_namespaces(self) -> set[str]:
-        """Return the namespaces of all objects."""
+        """Return the namespaces of all objects in the cluster."""
         known = (v.namespaces for kind, v in self.versions.items() if kind.namespaced)
         return set().union(*known)
 
     def list_page(self, kind: Kind, page: Listed) -> tuple[list[tuple[str, Raw]], list[str]]:
-        """Record a page, and return its changed objects and the keys of deleted objects."""
+        """Record a page of a list; returns its changed objects and the keys of deleted objects."""
         versions = self.versions[kind]
         if page.is_first:
             self._listing[kind] = set()
@@ -188,7 +188,7 @@ class _WatchState:
 class ClusterCache:
     """The state of a cluster, from watch events and from changes that this process assumes.
 
-    version: grows with every change that may make the next snapshot differ from the last.
+    `version` grows with every change that may make the next snapshot differ from the last snapshot.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class ClusterCache:
         options: DecodeOptions | None = None,
         takes_node: Callable[[Mapping[str, str]], bool] = take_every_node,
     ) -> None:
-        """takes_node: whether a node with these labels belongs to this scheduler."""
+        """`takes_node` returns whether a node with these labels belongs to this scheduler."""
         self.version = 0
         self._watches = _WatchState()
         self._objects = ClusterObjects(options, takes_node)
@@ -206,11 +206,11 @@ class ClusterCache:
 
     @property
     def is_synced(self) -> bool:
-        """Whether every kind has been listed once."""
+        """Whether every kind has been listed at least once."""
         return self._watches.is_synced
 
     def apply(self, kind: Kind, event: WatchEvent) -> None:
-        """Apply a watch event; a state older than the known one changes nothing."""
+        """Apply a watch event; a state older than the known state is ignored."""
         versions = self._watches.versions[kind]
         match event:
             case Listed():
@@ -233,9 +233,9 @@ class ClusterCache:
     def _apply_object(
         self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False
     ) -> None:
-        """Apply a state of an object; None if the object was deleted.
+        """Apply a state of an object, or None if the object was deleted.
 
-        is_created: whether this is known to be the first state; False for objects from a list.
+        `is_created` tells whether the state is known to be the object's first; False after a list.
         """
         self.version += 1
         if obj is None:
@@ -257,7 +257,7 @@ class ClusterCache:
         return is_pending and self._objects.has_node(node)
 
     def is_gated(self, task: str) -> bool:
-        """Return whether a task has a queue gate that has to be removed before its bind."""
+        """Return whether a task has a queue gate that must be removed before its bind."""
         pod = self._objects.pods.find_pod(task)
         return pod is not None and pod.reported.gate is QueueGate.CLOSED
 
@@ -269,7 +269,7 @@ class ClusterCache:
         devices: tuple[DeviceGrant, ...] = (),
         numa: tuple[NumaPart, ...] = (),
     ) -> str:
-        """Assume a pending task bound until a watch event or `forget`, and return its UID."""
+        """Assume that a pending task is bound, until a watch event or `forget`; returns its UID."""
         self.version += 1
         self._objects.gangs.assume_bound(self._objects.pods[task].task.gang)
         for grant in devices:
@@ -278,7 +278,7 @@ class ClusterCache:
         return self._objects.pods.assume(task, AssumedBind(node, shared_gpus, numa))
 
     def assume_evicted(self, task: str, node: str) -> str | None:
-        """Assume a task terminating and return its UID; None if it does not run on that node."""
+        """Assume that a task is terminating; returns its UID, or None if not on this node."""
         pod = self._objects.pods.find_pod(task)
         if pod is None or pod.task.node != node or not pod.task.status.is_standing:
             return None
@@ -286,12 +286,12 @@ class ClusterCache:
         return self._objects.pods.assume_evicted(task)
 
     def record_shuffle(self, plugin: str, now_ms: int) -> None:
-        """Record when a plugin last moved pods to better nodes."""
+        """Record the time at which a plugin last moved pods to better nodes."""
         self.version += 1
         self._objects.gangs.record_shuffle(plugin, now_ms)
 
     def assume_nominated(self, task: str, node: str) -> bool:
-        """Assume a pending task's nominated node, empty for none; returns whether it changed."""
+        """Assume a pending task's nominated node, or none if empty; returns whether it changed."""
         pod = self._objects.pods.find_pod(task)
         if pod is None or pod.task.status is not TaskStatus.PENDING:
             return False
@@ -302,17 +302,17 @@ class ClusterCache:
         return True
 
     def assume_moves(self, gang: str, text: str) -> None:
-        """Assume that a gang has this record of moves, until the server reports the same record."""
+        """Assume a gang's record of moves, until the server reports the same record."""
         self.version += 1
         self._objects.gangs.assume_moves(gang, text)
 
     def forget_moves(self) -> None:
-        """Drop every assumption about gangs' records of moves."""
+        """Drop the assumed records of moves of all gangs."""
         self.version += 1
         self._objects.gangs.forget_moves()
 
     def forget(self, task: str) -> None:
-        """Drop every assumption about a task."""
+        """Drop all assumptions about a task."""
         self.version += 1
         self._objects.devices.forget(task)
         self._objects.pods.forget(task)
@@ -327,44 +327,44 @@ class ClusterCache:
         return self._objects.pods.awaits_bind(task)
 
     def set_device_table(self, table: DeviceTable) -> None:
-        """Set the table of how GPUs and NPUs may be partitioned."""
+        """Set the table of partitions that GPUs and NPUs support."""
         self.version += self._objects.nodes.set_device_table(table)
 
     def hold_gang(self, gang: str, reason: Reason) -> None:
-        """Keep a gang from being scheduled until `release_gang`."""
+        """Exclude a gang from scheduling until `release_gang`."""
         self.version += 1
         self._objects.gangs.hold_gang(gang, reason)
 
     def release_gang(self, gang: str) -> None:
-        """Let a gang be scheduled again if it is held."""
+        """Return a gang that is excluded by `hold_gang` to scheduling."""
         self.version += self._objects.gangs.release_gang(gang)
 
     # --- queries ----------------------------------------------------------------------------------
 
     def task(self, key: str) -> Task | None:
-        """Return a task in the state that the server reported; None if there is no such pod."""
+        """Return a task as the server reported it; None if its pod does not exist."""
         pod = self._objects.pods.find_pod(key)
         return None if pod is None else pod.reported
 
     def pod_version(self, key: str) -> str:
-        """Return the newest known resource version of a pod; empty if there is none."""
+        """Return the newest known resource version of a pod; empty if the pod is unknown."""
         return self._watches.versions[kinds.POD].lookup(key)
 
     def grace_s(self, key: str) -> int:
-        """Return the grace period of a pod in seconds; 0 if there is no such pod."""
+        """Return the grace period of a pod in seconds; 0 if the pod does not exist."""
         pod = self._objects.pods.find_pod(key)
         return 0 if pod is None else pod.grace_s
 
     def claim(self, key: str) -> Claim | None:
-        """Return the current state of a PersistentVolumeClaim; None if it does not exist."""
+        """Return the state of a PersistentVolumeClaim; None if the claim does not exist."""
         return self._objects.volumes.find_claim(key)
 
     def node_labels(self, name: str) -> Mapping[str, str] | None:
-        """Return the labels of a node; None if there is no such node."""
+        """Return the labels of a node; None if the node does not exist."""
         return self._objects.node_labels(name)
 
     def closures(self, name: str) -> frozenset[str]:
-        """Return why a node is closed: see `find_closures`, or `gone` if it was deleted."""
+        """Return why a node is closed as in `find_closures`, or `gone` if it was deleted."""
         node = self._objects.find_node(name)
         return _GONE if node is None else find_closures(node)
 
@@ -374,11 +374,11 @@ class ClusterCache:
         return labels is not None and selector.matches(name, labels)
 
     def claim_kind(self, key: str) -> Kind | None:
-        """Return the kind (API version) by which a ResourceClaim is watched; None if unknown."""
+        """Return the kind, with API version, under which a ResourceClaim is watched, or None."""
         return self._objects.devices.claim_kind(key)
 
     def device_class(self, name: str) -> DeviceClass | None:
-        """Return a DeviceClass; None if it does not exist."""
+        """Return a DeviceClass; None if the DeviceClass does not exist."""
         return self._objects.devices.refresh().classes.get(name)
 
     def queue_of(self, gang: str) -> str:
@@ -387,7 +387,7 @@ class ClusterCache:
         return "" if known is None else known.queue
 
     def group(self, key: str) -> PodGroup | None:
-        """Return a PodGroup as the server reported it; None if it does not exist."""
+        """Return a PodGroup as the server reported it; None if the PodGroup does not exist."""
         return self._objects.gangs.groups.get(key)
 
     @property
@@ -412,7 +412,7 @@ class ClusterCache:
     def exists(self, ref: Ref, uid: str = "") -> bool:
         """Return whether an object exists; always true for kinds whose UIDs are not kept.
 
-        uid: empty for any object of that name.
+        With an empty `uid`, an object with any UID counts.
         """
         key = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
         if ref.kind == kinds.POD:
@@ -420,7 +420,8 @@ class ClusterCache:
             return pod is not None and uid in ("", pod.reported.uid)
         if ref.kind not in _WITH_UID:
             return True
-        # Events name the newest version of Kubernetes' PodGroup; clusters may serve another.
+        # Events name the newest version of Kubernetes' PodGroup, but clusters may serve another
+        # version.
         served = kinds.SCHEDULING_POD_GROUPS
         uids = [self._uids.get((k, key)) for k in (served if ref.kind in served else (ref.kind,))]
         return any(known is not None and uid in ("", known) for known in uids)
@@ -436,7 +437,7 @@ class ClusterCache:
         return self._objects.shards.by_key
 
     def snapshot(self, now_ms: int) -> Snapshot:
-        """Return a snapshot of the current state, which reuses the objects of unchanged parts."""
+        """Return a snapshot of the current state, which reuses the values of unchanged objects."""
         return self._objects.build(now_ms, self._watches.used_namespaces())
 
 

@@ -1,4 +1,4 @@
-"""Keep a cache up to date by a reflector for each kind and a reader of the partition table."""
+"""Keep a cache up to date with a reflector for each kind and a reader of the partition table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Follower:
         on_failure: Callable[[Kind], None],
         outage: Outage | None = None,
     ) -> None:
-        """outage: the outage state of the process; None for a separate one."""
+        """`outage` is the outage state of the process, or None for a separate state."""
         self._source = source
         self._cache = cache
         self._timing = timing
@@ -58,13 +58,13 @@ class Follower:
         return not self._stale
 
     def refresh(self) -> None:
-        """List every installed kind again, even if its first list has not ended.
+        """List every installed kind again, even if the first list of the kind has not ended.
 
-        A watch may have failed silently, without an error.
+        Lists are repeated because a watch may have failed silently, without an error.
         """
         self._stale = set(READ_KINDS) - self._absent
         for kind in self._stale & self._followed.keys():
-            # Cancelled here, so that a running list cannot end and count as the repeated list.
+            # Cancelled here, so that a list in progress cannot end and count as the repeated list.
             self._followed[kind].cancel()
         self._restarts.set()
 
@@ -113,7 +113,8 @@ class Follower:
     def _mark_absent(self, kind: Kind, error: KubeError) -> None:
         """Treat an optional kind as empty, while its list is retried.
 
-        The API server checks permissions first: Forbidden may mean that the kind is not installed.
+        The API server checks permissions first, so Forbidden may mean that the kind is not
+        installed.
         """
         self._stale.discard(kind)
         self._outage.record_success(kind)
@@ -136,8 +137,8 @@ EVERY_S: Final = 30.0
 class GeometryReader:
     """Keeps the device partition table of a cache up to date while `run` is active.
 
-    `where` returns the namespace and the name of the ConfigMap, or None if the policy names none.
-    `on_change` is called when the table changes.
+    `where` returns the namespace and the name of the ConfigMap, or None if the policy names no
+    ConfigMap. `on_change` is called when the table changes.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The objects that controllers read, from watches and from writes of this process.
 
-The response to a write is stored before its controller decides again. An older state that a watch
-delivers later is ignored. An object that this process deleted is ignored until its watch delivers
-the deletion.
+The response to a write is stored before the controller that wrote decides again. An older state
+that a watch delivers later is ignored. An object that this process deleted is ignored until a watch
+delivers the deletion.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ANSWERS: Final = 10_000
-"""Number of probe answers to remember."""
+"""Maximum number of remembered probe answers."""
 
 
 REMEMBERED: Final = 2_000
-"""Number of deleted objects to remember per kind; responses to writes may arrive after them."""
+"""Number of deleted objects to remember for each kind, because responses to writes may be late."""
 
 
 STRANGERS: Final = 10_000
-"""Number of unwatched objects to remember whose name a controller tried to use."""
+"""Maximum number of remembered unwatched objects whose name a controller tried to use."""
 
 KNOWN_MS: Final = 8000
-"""How long an unwatched object is remembered; no watch reports when its name becomes free."""
+"""Time in milliseconds for which an unwatched object is remembered, as no watch reports it."""
 
 
 _Key: TypeAlias = tuple[str, str]
-"""Namespace and name."""
+"""Namespace and name of an object."""
 
 _Place: TypeAlias = "tuple[dict[str, dict[_Key, Raw]], str]"
 """An index, and the value under which the index holds an object."""
@@ -69,13 +69,13 @@ class _Objects:
         self.by_owner: dict[str, dict[_Key, Raw]] = {}
         self.indexed: dict[Index, dict[str, dict[_Key, Raw]]] = {i: {} for i in indexes}
         self._found_by: dict[_Key, tuple[_Place, ...]] = {}
-        """The index entries of each object."""
+        """The index entries of each object, by namespace and name."""
         self.deleted: set[str] = set()
-        """UIDs of objects that this process has deleted and no watch has confirmed yet."""
+        """UIDs of objects that this process has deleted, until a watch confirms the deletion."""
         self.ended: dict[str, None] = {}
-        """UIDs of objects recently reported as deleted; responses to writes may be late."""
+        """UIDs of objects recently reported as deleted, because responses to writes may be late."""
         self.listed: dict[Scope, set[_Key]] = {scope: set() for scope in scopes}
-        """The keys of the objects in unfinished lists."""
+        """The keys of the objects in unfinished lists, by scope."""
         self.synced: set[Scope] = set()
 
     @property
@@ -87,7 +87,7 @@ class _Objects:
         return self.by_namespace.get(namespace, {}).get(name)
 
     def store(self, obj: Raw) -> Raw | None:
-        """Store an object and return the object that it replaces, or None."""
+        """Store an object and return the object that it replaces, or None for a new object."""
         key = (namespace_of(obj), name_of(obj))
         before = self.lookup(*key)
         if before is not None:
@@ -109,7 +109,7 @@ class _Objects:
         return before
 
     def end(self, uid: str) -> None:
-        """Remember that an object was deleted."""
+        """Remember the UID of an object that a watch reported as deleted."""
         self.deleted.discard(uid)
         self.ended[uid] = None
         if len(self.ended) > REMEMBERED:
@@ -136,7 +136,7 @@ class _Objects:
 
 
 def _values(index: Index, obj: Raw) -> tuple[str, ...]:
-    """Return the index values of an object; empty if the index raises an error."""
+    """Return the values of an object in an index; empty if the index raises an error."""
     try:
         return tuple(index.values(obj))
     except Exception:
@@ -155,9 +155,10 @@ class Store:
         on_change: OnChange,
         scopes: Mapping[Kind, tuple[Scope, ...]] | None = None,
     ) -> None:
-        """on_change: called after every change, with the object's previous and current state.
+        """`on_change` is called after every change, with the object's states before and after.
 
-        scopes: the watched subsets of kinds that are not watched completely; they may overlap.
+        `scopes` holds the watched subsets of kinds that are not watched completely; the subsets may
+        overlap.
         """
         every, narrow = tuple(dict.fromkeys(indexes)), scopes or {}
         self._objects = {
@@ -213,7 +214,7 @@ class Store:
 
     @property
     def kinds(self) -> Collection[Kind]:
-        """The kinds in the store."""
+        """The kinds of the objects in the store."""
         return self._objects.keys()
 
     @property
@@ -222,7 +223,7 @@ class Store:
         return all(objects.is_synced for objects in self._objects.values())
 
     def unsynced(self) -> list[str]:
-        """Return the kinds that have not been listed yet."""
+        """Return the names of the kinds that have not been listed yet."""
         return [kind.plural for kind, objects in self._objects.items() if not objects.is_synced]
 
     def is_narrow(self, kind: Kind) -> bool:
@@ -234,7 +235,7 @@ class Store:
         return self._objects[kind].scopes
 
     def apply(self, kind: Kind, event: WatchEvent, scope: Scope = WHOLE) -> None:
-        """Apply an event from the watch of a scope."""
+        """Apply an event from the watch of a scope of a kind."""
         if isinstance(event, Listed):
             self._apply_list(kind, event, scope)
         elif isinstance(event, Deleted):
@@ -251,20 +252,20 @@ class Store:
             self._store_object(kind, obj)
 
     def record_stranger(self, ref: Ref, obj: Raw) -> None:
-        """Record an unwatched object whose name a controller tried to use; obj: its metadata."""
+        """Record the metadata of an unwatched object whose name a controller tried to use."""
         if not any(scope.includes(obj) for scope in self._objects[ref.kind].scopes):
             self._strangers.add(ref, (self._clock.now_ms(), obj))
 
     def record_answer(self, question: Question) -> None:
-        """Record that a probe got an answer."""
+        """Record that the endpoint of a probe answered."""
         self._answered.add(question, value=True)
 
     def record_fabric(self, fabric: Fabric, answer: FabricAnswer) -> None:
-        """Record the answer of a fabric; the answer of any other fabric is dropped."""
+        """Record the answer of a fabric in place of all earlier answers of fabrics."""
         self._heard = {fabric: answer}
 
     def record_deleted(self, ref: Ref, uid: str) -> None:
-        """Record a deletion by this process; uid: empty for any object of that name."""
+        """Record a deletion by this process; with an empty `uid`, an object with any UID counts."""
         objects = self._objects.get(ref.kind)
         known = None if objects is None else objects.lookup(ref.namespace, ref.name)
         if objects is None or known is None or (uid and uid_of(known) != uid):
@@ -286,7 +287,7 @@ class Store:
             known = objects.lookup(*key)
             if known is None or key in listed or not scope.includes(known):
                 continue
-            # The list may lack an object because it is older than the object.
+            # An object may be missing in the list because the list is older than the object.
             if not page.resource_version or not _is_older(page.resource_version, known):
                 objects.end(uid_of(known))
                 self._remove_object(kind, known)
@@ -296,8 +297,8 @@ class Store:
     def _apply_deleted(self, kind: Kind, obj: Raw) -> None:
         """Apply a deletion, or a change that moved the object out of a scope.
 
-        An object that left a scope may still be in another scope. Its event then has the version of
-        the change, while a deletion has its own version.
+        An object that left a scope may still be in another scope. The event of such an object then
+        has the version of the change, while a deletion has its own version.
         """
         objects = self._objects[kind]
         known = objects.lookup(namespace_of(obj), name_of(obj))
@@ -312,7 +313,7 @@ class Store:
     def _store_object(self, kind: Kind, obj: Raw) -> None:
         objects = self._objects[kind]
         meta: dict[str, Any] = obj["metadata"]
-        # managedFields make up half of an object, and no controller reads them.
+        # managedFields make up half of an object, and no controller reads managedFields.
         meta.pop("managedFields", None)
         if kind == NODE:
             # Image names in the status make up most of a node.
@@ -335,9 +336,10 @@ class Store:
 
 
 def _is_older(version: str, known: Raw) -> bool:
-    """Return whether a version is not newer than a known object.
+    """Return whether a version is not newer than the version of a known object.
 
-    Versions of a kind are increasing numbers (KEP-5504); other texts are compared for equality.
+    Versions of a kind are increasing numbers (KEP-5504). Versions that are not numbers are compared
+    for equality.
     """
     other = version_of(known)
     if version.isdecimal() and other.isdecimal():

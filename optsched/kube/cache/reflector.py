@@ -2,7 +2,8 @@
 
 `ReflectorState` decides on the next request and interprets the response; it does no I/O and reads
 no clock. `reflect` sends the requests. After a failure the watch resumes at the last resource
-version. All objects are listed again if that version has expired or the watch keeps failing.
+version. All objects are listed again if the last resource version has expired or the watch keeps
+failing.
 """
 
 from __future__ import annotations
@@ -40,24 +41,24 @@ if TYPE_CHECKING:
 
 RETRIES: Final = BackoffSteps(first_s=0.2, most_s=15.0)
 AWAY_S: Final = 2.0
-"""The longest delay while the server is unavailable, so that watches resume soon after its return.
+"""Maximum delay in seconds while the server is unavailable, so that watches resume soon.
 
-It applies until a request succeeds: a server that has just returned reports expired versions and
-storage that is not ready.
+The maximum applies until a request succeeds, because a server that has just restarted reports
+expired versions and storage that is not ready.
 """
 
 ABSENT_S: Final = 60.0
-"""Delay before a kind that is not installed is listed again."""
+"""Delay in seconds before a kind that is not installed is listed again."""
 
 LIST_AFTER: Final = 8
-"""Consecutive failures of a watch after which all objects are listed again."""
+"""Number of consecutive failures of a watch after which all objects are listed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A page of a list; the pages from the first to the last hold all objects that exist.
 
-    resource_version: the version of the whole list; empty if unknown.
+    `resource_version` is the version of the whole list, or empty if unknown.
     """
 
     items: tuple[Raw, ...]
@@ -75,7 +76,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The event that an object was deleted; `obj` is its last state."""
+    """The event that an object was deleted; `obj` is the last state of the object."""
 
     obj: Raw
 
@@ -85,7 +86,7 @@ WatchEvent: TypeAlias = Listed | Changed | Deleted
 
 @dataclass(frozen=True, slots=True)
 class FetchPage:
-    """The step to request a page of the list, after a delay."""
+    """The decision to request a page of the list, after a delay."""
 
     token: str
     pause_s: float
@@ -93,14 +94,14 @@ class FetchPage:
 
 @dataclass(frozen=True, slots=True)
 class StartWatch:
-    """The step to start a watch at a resource version, after a delay."""
+    """The decision to start a watch at a resource version, after a delay."""
 
     resource_version: str
     pause_s: float
 
 
 class ReflectorState:
-    """The state of listing and watching one kind, which decides on the next step."""
+    """The state of listing and watching one kind, which decides on the next request."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class ReflectorState:
         retries: BackoffSteps = RETRIES,
         absent: tuple[type[KubeError], ...] = (),
     ) -> None:
-        """absent: errors that, before the first success, mean that the kind is not installed."""
+        """`absent` holds the errors that, before any success, mean the kind is not installed."""
         self._backoff = Backoff(retries, chance)
         self._absent = absent
         self._has_worked = False
@@ -119,7 +120,7 @@ class ReflectorState:
         self._was_away = False
 
     def step(self) -> FetchPage | StartWatch:
-        """Return the next request to send."""
+        """Return the next request to send, and the delay before it."""
         pause_s, self._pause_s = self._pause_s, 0.0
         if not self._version:
             return FetchPage(self._token, pause_s)
@@ -127,7 +128,7 @@ class ReflectorState:
         return StartWatch(self._version, pause_s)
 
     def page(self, page: Page) -> Listed:
-        """Handle a page of the list; raises KubeError if no watch can start after it."""
+        """Handle a page of the list; raises KubeError if no watch can start after the list."""
         if not page.token and not page.resource_version:
             raise Garbled("a list has no resource version")
         is_first, self._token = not self._token, page.token
@@ -158,13 +159,13 @@ class ReflectorState:
             self._pause_s = min(self._backoff.next_delay(), AWAY_S)
 
     def failed(self, error: KubeError) -> None:
-        """Handle a failed list or watch."""
+        """Handle the error of a list or watch, and set the delay before the next request."""
         self._pause_s = self._backoff.next_delay()
         self._was_away = self._was_away or isinstance(error, Unreachable | ServerFault)
         if self._was_away:
             self._pause_s = min(self._pause_s, AWAY_S)
         if isinstance(error, Gone):
-            # The next request is a list, which need not wait for the failed watch.
+            # The next request is a list, which does not have to wait for the failed watch.
             self._pause_s = min(self._pause_s, RETRIES.first_s)
         if isinstance(error, self._absent) and not self._has_worked:
             self._pause_s = ABSENT_S
@@ -174,7 +175,7 @@ class ReflectorState:
             self._version = self._token = ""
 
     def _is_lost(self, error: KubeError) -> bool:
-        """Return whether to list again: the server answers, but the watch keeps failing."""
+        """Return whether to list again, because the server responds but the watch keeps failing."""
         return self._backoff.failures % LIST_AFTER == 0 and isinstance(error, ApiError | Garbled)
 
     def _works(self) -> None:
@@ -205,10 +206,10 @@ async def reflect(
 ) -> AsyncIterator[WatchEvent]:
     """Yield the events of a kind, forever.
 
-    source: the client of the API server.
-    reflection: an initial state, or the state of an earlier call to continue.
-    sleep: waits for a number of seconds.
-    on_failure: called on every failure; the request is retried.
+    source: client of the API server.
+    reflection: an initial state, or the state of an earlier call that is to be continued.
+    sleep: function that waits for a number of seconds.
+    on_failure: function called on every failure; the failed request is retried.
     """
     while True:
         step = reflection.step()
@@ -241,8 +242,8 @@ async def watch_object(
 ) -> AsyncIterator[Raw | None]:
     """Yield each state of one object, forever; None while the object does not exist.
 
-    on_failure: called on temporary errors, such as an unreachable server; the watch is retried.
-    Raises `KubeError` on permanent errors.
+    `on_failure` is called on temporary errors, such as an unreachable server, after which the watch
+    is retried. Raises `KubeError` on permanent errors.
     """
 
     def report_failure(_: Kind, error: KubeError) -> None:

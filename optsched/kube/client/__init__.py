@@ -1,1 +1,1 @@
-"""Requests to an API server, their errors, and selections of objects."""
+"""Requests to an API server, their errors, and selections of objects in lists."""

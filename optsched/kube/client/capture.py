@@ -1,6 +1,6 @@
 """Capture a live cluster as the manifests of a snapshot.
 
-Every kind that a scheduler reads is listed once; other kinds, such as Secrets and ConfigMaps, are
+Each kind that a scheduler reads is listed once. Other kinds, such as Secrets and ConfigMaps, are
 not read. Fields that no scheduler reads are dropped if they are long or could hold a password:
 managed fields, last-applied manifests, and commands and environments of containers.
 """
@@ -27,13 +27,13 @@ _METADATA: Final = frozenset({"managedFields", "resourceVersion", "generation", 
 _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 _CONTAINER: Final = frozenset({"name", "image", "resources", "ports", "restartPolicy"})
-"""The fields kept of a container; its command, arguments and environment are dropped."""
+"""The kept fields of a container; its command, arguments and environment are dropped."""
 
 
 async def capture(source: Client, now_ms: int) -> list[Raw]:
     """Return the objects of a cluster as input of `optsched solve`; raises `KubeError`.
 
-    now_ms: the time that the first returned object records.
+    `now_ms` is the time that the first returned object records.
     """
     found: list[Raw] = [time_manifest(now_ms)]
     for kind in READ_KINDS:
@@ -48,9 +48,10 @@ async def capture(source: Client, now_ms: int) -> list[Raw]:
 
 
 def _plain(kind: Kind, obj: Raw) -> Raw:
-    """Return an object without the dropped fields, and with the kind, which list items lack.
+    """Return an object without the dropped fields, and with its kind, which list items lack.
 
-    Annotations that only snapshot dumps may have are removed: in a live cluster, users wrote them.
+    Annotations that only snapshot dumps may have are removed, because in a live cluster they were
+    written by users.
     """
     obj = without_snapshot_annotations(obj)
     said = {"apiVersion": kind.api_version, "kind": kind.kind}

@@ -1,8 +1,9 @@
 """Requests to an API server, with the asyncio part of the official client.
 
 The official client provides configuration and the connection pool: kubeconfig files, service
-accounts, renewed tokens, verified TLS and proxies. Its model classes are not used: objects stay
-JSON dictionaries. A pod is decoded in 23 µs this way, and in up to 737 µs as a model.
+accounts, renewed tokens, verified TLS and proxies. The model classes of the official client are not
+used: objects stay JSON dictionaries. A pod is decoded in 23 µs as a dictionary, and in up to 737 µs
+as a model.
 """
 
 from __future__ import annotations
@@ -37,24 +38,24 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 CONNECTIONS: Final = 128
-"""Concurrent connections: 64 binds, a watch for each kind, and other writes."""
+"""Maximum number of connections: 64 binds, a watch for each kind, and other writes."""
 
 TLS_BUFFER: Final = 1 << 16
-"""Bytes of the buffer of each TLS connection.
+"""Size in bytes of the buffer of each TLS connection.
 
-asyncio's default of 256 KiB would take up to 32 MiB for all connections.
+asyncio's default of 256 KiB for each connection would take up to 32 MiB for all connections.
 """
 
 CONNECT_S: Final = 5.0
 REQUEST_S: Final = 30.0
 BIND_S: Final = 5.0
-"""Timeout of a bind, so short that it ends before another replica can take over the lease."""
+"""Timeout of a bind in seconds, which ends before another replica can take over the lease."""
 
 WATCH_S: Final = 25
-"""Duration of a watch, which the server ends just after a bookmark; then another begins."""
+"""Duration in seconds after which the server ends a watch, just after a bookmark."""
 
 IDLE_S: Final = 28.0
-"""A watch that is silent for this long is broken: the server should have ended it."""
+"""Seconds without data after which a watch is broken, because the server did not end it."""
 
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
@@ -75,7 +76,7 @@ _WARNING: Final = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 
 
 class ConfigError(Exception):
-    """Raised when no configuration names the API server, or when it cannot be read."""
+    """Raised when no configuration names the API server, or the configuration is unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class _Request:
 
 
 def _ignore(_: str) -> None:
-    """Drop a warning."""
+    """Drop a warning of the API server."""
 
 
 def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
@@ -104,14 +105,14 @@ def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Settings of a client. namespace: the default namespace."""
+    """Settings of a client; `namespace` is the default namespace."""
 
     namespace: str = DEFAULT_NAMESPACE
     on_warning: Callable[[str], None] = _ignore
 
 
 class Client:
-    """A client of one API server, as one user; made by `connect`. Requests raise `KubeError`."""
+    """A client of one API server, as one user, made by `connect`; requests raise `KubeError`."""
 
     def __init__(self, configuration: Any, access: Access) -> None:  # noqa: ANN401  no types
         self._configuration = configuration
@@ -125,13 +126,13 @@ class Client:
 
     @property
     def namespace(self) -> str:
-        """The default namespace."""
+        """The default namespace of this client."""
         return self._access.namespace
 
     async def list_page(
         self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
     ) -> Page:
-        """Return a page of a list, over all namespaces unless the selection names one."""
+        """Return a page of a list, over all namespaces unless the selection names a namespace."""
         asked = {"limit": limit, **({"continue": token} if token else {}), **selection.query}
         path = collection_path(kind, selection.namespace or None)
         content = await self._json(_Request("GET", f"{path}?{urlencode(asked)}"))
@@ -145,7 +146,7 @@ class Client:
     async def watch_lines(
         self, kind: Kind, resource_version: str, selection: Selection = EVERYTHING
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the events after a resource version as lines of JSON, until the server ends."""
+        """Yield watch events after a resource version as JSON lines, until the server ends."""
         asked = {
             "watch": 1,
             "allowWatchBookmarks": "true",
@@ -155,7 +156,7 @@ class Client:
         }
         path = f"{collection_path(kind, selection.namespace or None)}?{urlencode(asked)}"
         async with self._answer(_Request("GET", path, limits=_WATCHING)) as answer:
-            # Lines are split here, because the stream's own readline refuses long lines.
+            # Lines are split here because `readline` of the stream refuses long lines.
             rest = b""
             async for chunk in answer.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -163,27 +164,27 @@ class Client:
                     yield line
 
     async def read(self, ref: Ref) -> Raw:
-        """Return an object."""
+        """Return an object as the server stores it."""
         return await self._json(_Request("GET", _path(ref)))
 
     async def read_metadata(self, ref: Ref) -> Raw:
-        """Return only an object's metadata; the server does not send the rest."""
+        """Return the metadata of an object; the server omits its spec and status."""
         return await self._json(_Request("GET", _path(ref), accept=_METADATA))
 
     async def create(self, ref: Ref, body: Raw) -> Raw:
-        """Create an object and return it as stored."""
+        """Create an object and return it as the server stored it."""
         path = collection_path(ref.kind, ref.namespace or None)
         return await self._json(_Request("POST", path, body))
 
     async def create_dry_run(self, ref: Ref, body: Raw) -> Raw:
-        """Return the object as it would be created; nothing is stored."""
+        """Return the object that a creation would store, by a dry run that stores nothing."""
         path = collection_path(ref.kind, ref.namespace or None)
         return await self._json(_Request("POST", f"{path}?dryRun=All", body))
 
     async def validate(self, ref: Ref, body: Raw) -> tuple[str, ...]:
-        """Return the server's warnings on an object that it would create; nothing is stored.
+        """Return the server's warnings on the creation of an object, by a dry run.
 
-        Raises `Rejected`, with its causes, for an object that is not valid.
+        Raises `Rejected`, with the causes, for an object that is not valid.
         """
         path = f"{collection_path(ref.kind, ref.namespace or None)}?dryRun=All&fieldValidation=Warn"
         async with self._answer(_Request("POST", path, body, accept=_METADATA)) as answer:
@@ -191,7 +192,7 @@ class Client:
             return tuple(parse_warnings(answer.headers.getall("Warning", ())))
 
     async def patch(self, ref: Ref, body: Raw, subresource: str = "") -> Raw:
-        """Merge into an object or its subresource (RFC 7386); returns the object as stored."""
+        """Merge a patch into an object or its subresource (RFC 7386); returns the stored object."""
         return await self._json(_Request("PATCH", _path(ref, subresource), body, _MERGE_PATCH))
 
     async def delete(
@@ -201,9 +202,9 @@ class Client:
         propagation: str = "Background",
         grace_s: int | None = None,
     ) -> Raw:
-        """Delete an object, only if it has the UID where one is given.
+        """Delete an object; with a UID, only if the object has this UID.
 
-        Returns the object while it terminates, or a Status if it is deleted immediately.
+        Returns the object if it is terminating, or a Status if the object was deleted immediately.
         """
         body: Raw = {"propagationPolicy": propagation}
         if uid:
@@ -220,7 +221,7 @@ class Client:
         node: str,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """Bind a pod to a node, if the pod has the UID and is not bound yet.
+        """Bind a pod to a node, if the pod has this UID and is not bound yet.
 
         The server sets the node and the annotations in one write (`BindingREST.assignPod`).
         """
@@ -240,10 +241,10 @@ class Client:
     async def evict(
         self, namespace: str, name: str, uid: str, version: str = "", *, grace_s: int | None = None
     ) -> None:
-        """Evict a pod, if it has the UID and no disruption budget forbids it.
+        """Evict a pod, if the pod has this UID and no disruption budget forbids the eviction.
 
-        version: the pod's resource version, or empty for any; raises Conflict if it has changed.
-        grace_s: the grace period in seconds; None for the pod's own.
+        `version` is the pod's resource version, or empty for any version; Conflict is raised if the
+        pod has changed. `grace_s` is the grace period in seconds, or None for the pod's own period.
         """
         path = object_path(POD, namespace, name, "eviction")
         wanted = {"uid": uid, "resourceVersion": version}
@@ -261,7 +262,7 @@ class Client:
         await self._send(_Request("POST", path, body, limits=_BINDING))
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close all connections to the server."""
         await self._rest.close()
 
     async def _json(self, request: _Request) -> Raw:
@@ -280,7 +281,7 @@ class Client:
 
     @asynccontextmanager
     async def _answer(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the response to a request with its body unread; raises KubeError."""
+        """Yield the response to a request before its body is read; raises KubeError."""
         with _translate_errors(request):
             answer = await self._rest.request(
                 request.method,
@@ -312,9 +313,9 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """Yield a client whose credentials are renewed while the context is open.
 
-    kubeconfig: a file; empty for KUBECONFIG, else the service account of the pod, else
-    `~/.kube/config`. server: overrides the address in the configuration. on_warning: called with
-    each warning of the server. Raises ConfigError.
+    `kubeconfig` names a file; if it is empty, KUBECONFIG is used, else the service account of the
+    pod, else `~/.kube/config`. `server` overrides the address in the configuration. `on_warning` is
+    called with each warning of the server. Raises ConfigError.
     """
     SSLProtocol.max_size = TLS_BUFFER
     configuration = Configuration()
@@ -343,7 +344,7 @@ async def connect(
 
 
 async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noqa: ANN401  no types
-    """Fill a configuration and return the loader that can renew it, or None."""
+    """Fill a configuration; returns the loader that renews its credentials, or None in a pod."""
     is_inside = not kubeconfig and _is_in_cluster(os.environ)
     places = "the pod's service account" if is_inside else kubeconfig or _default_kubeconfig()
     try:
@@ -363,13 +364,13 @@ async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noq
     except ConfigError:
         raise
     except Exception as e:
-        # The package raises arbitrary exceptions for malformed files.
+        # The official client raises arbitrary exceptions for malformed files.
         problem = " ".join(str(e).split())
         raise ConfigError(f"{places} can not be used: {problem}") from e
 
 
 def _names_server(kubeconfig: str) -> bool:
-    """Return whether a kubeconfig is given, or one or a service account can be read."""
+    """Return whether a kubeconfig or a service account of a pod provides the configuration."""
     return (
         bool(kubeconfig)
         or _is_in_cluster(os.environ)
@@ -394,7 +395,7 @@ def _is_in_cluster(environment: Mapping[str, str]) -> bool:
 
 
 async def _renew(loader: Any, configuration: Any) -> None:  # noqa: ANN401  no types there
-    """Renew tokens of exec plugins and of Google Cloud; the client renews all others."""
+    """Renew tokens of exec plugins and Google Cloud; the client renews all other tokens."""
     is_plugin = loader is not None and loader._user is not None and "exec" in loader._user
     if is_plugin or getattr(loader, "provider", None) == "gcp":
         await config.refresh_token(loader, configuration)
@@ -413,7 +414,7 @@ async def _check(response: aiohttp.ClientResponse) -> None:
 
 @contextmanager
 def _translate_errors(request: _Request) -> Iterator[None]:
-    """Translate errors of a connection into `KubeError`."""
+    """Raise `KubeError` for each error of a connection in the context."""
     try:
         yield
     except KubeError:
@@ -427,7 +428,7 @@ def _translate_errors(request: _Request) -> Iterator[None]:
 
 
 def _why_not_connected(error: aiohttp.ClientConnectorError) -> str:
-    """Return the operating system's reason, such as `Connection refused`."""
+    """Return the operating system's reason for a failed connection: `Connection refused`."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return str(error.certificate_error)
     found = error.os_error

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_MESSAGE: Final = 512
-"""Characters kept of a message: the longest useful messages, of RBAC, have about 300."""
+"""Maximum number of characters kept of a message; RBAC messages have about 300."""
 MAX_CAUSES: Final = 100
-"""Maximum number of causes kept of a refusal."""
+"""Maximum number of causes kept of a refused request."""
 
 
 class KubeError(Exception):
-    """Raised when a request fails."""
+    """Raised when a request to the API server fails."""
 
 
 class Unreachable(KubeError):
@@ -39,15 +39,15 @@ class Unreachable(KubeError):
 
 
 class Garbled(KubeError):
-    """The response violates the API."""
+    """The response of the server violates the Kubernetes API."""
 
 
 class ApiError(KubeError):
-    """The server refused the request; the error keeps only parts of the response's Status.
+    """The server refused the request; the error keeps only some fields of the returned Status.
 
-    code: the HTTP code. reason: the reason in the Status, such as AlreadyExists. retry_after_s:
-    the seconds to wait before a retry, if the server requests it. causes: a field and a message
-    for each invalid field of the object.
+    `code` is the HTTP code. `reason` is the reason in the Status, such as AlreadyExists.
+    `retry_after_s` is the delay in seconds before a retry, if the server requests a delay. `causes`
+    has a pair (field, message) for each invalid field of the object.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ApiError(KubeError):
 
     @property
     def title(self) -> str:
-        """The code and the reason, without the message."""
+        """The HTTP code and the reason of the error, without the message."""
         return f"{self.code} {self.reason}".strip()
 
 
@@ -95,15 +95,15 @@ class Conflict(ApiError):
 
 
 class AlreadyExists(Conflict):
-    """An object of that name exists already."""
+    """An object with the same name exists already."""
 
 
 class Gone(ApiError):
-    """The requested version is no longer available."""
+    """The requested resource version is no longer available."""
 
 
 class Expired(Gone):
-    """The resource version or the page is too old: list again."""
+    """The resource version or the page is too old, so the objects must be listed again."""
 
 
 class TooMany(ApiError):
@@ -133,7 +133,7 @@ _BY_CODE: Final[Mapping[int, type[ApiError]]] = {
 def parse_error(code: int, body: bytes, phrase: str = "", retry_after: str = "") -> ApiError:
     """Return the error of a refused request.
 
-    Only the reason, the message and the causes of a Status are kept: other content, such as a page
+    Only the reason, the message and the causes of a Status are kept. Other content, such as a page
     of a proxy or a returned object, could hold secrets.
     """
     status = _parse_status(body)

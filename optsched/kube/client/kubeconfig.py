@@ -1,6 +1,6 @@
 """Find mistakes in a kubeconfig, for messages that name the field.
 
-The official client, which loads the file, reports Python errors instead of fields.
+The official client, which loads the kubeconfig, reports Python errors that name no field.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def is_http_address(text: str) -> bool:
 
 
 def explain_unreadable(places: str) -> str:
-    """Return why no kubeconfig can be read; empty if one can.
+    """Return why no kubeconfig can be read; empty if at least one file can be read.
 
-    places: one or more paths, separated as in KUBECONFIG. A path may be a pipe.
+    `places` holds one or more paths, separated as in KUBECONFIG. A path may be a pipe.
     """
     if _URL.match(places):
         return f"{places}: is a URL: download the kubeconfig and name the file"
@@ -70,7 +70,7 @@ def _unreadable_file(place: str) -> str:
 
 @contextmanager
 def copy_pipes(places: str) -> Iterator[str]:
-    """Yield the paths with every pipe replaced by a temporary copy: a pipe can be read only once.
+    """Yield the paths with each pipe replaced by a temporary copy: a pipe is readable only once.
 
     Raises OSError if a pipe cannot be read.
     """
@@ -89,8 +89,8 @@ def copy_pipes(places: str) -> Iterator[str]:
 def find_mistake(places: str, server: str = "") -> str:
     """Return the first mistake in kubeconfig files; empty if there is none.
 
-    places: as in `explain_unreadable`, without pipes (`copy_pipes`). server: an address that
-    overrides the one in the file, or empty.
+    `places` holds the paths as in `explain_unreadable`, without pipes (`copy_pipes`). `server` is
+    an address that overrides the address in the files, or empty.
     """
     paths = [Path(place).expanduser() for place in places.split(os.pathsep) if place]
     several = len(paths) > 1
@@ -113,7 +113,7 @@ def find_mistake(places: str, server: str = "") -> str:
 
 
 def _read(path: Path) -> tuple[Mapping[str, Any], str]:
-    """Return the content of a file, or its problem."""
+    """Return the content of a kubeconfig file, or the problem that makes it unusable."""
     try:
         documents = list(read_yaml(path.read_text("utf-8-sig")))
     except OSError as e:

@@ -1,4 +1,4 @@
-"""Types for objects in decoded JSON, and for pages and selections of their lists."""
+"""Types for objects as decoded JSON, and for pages and selections of lists of objects."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 Raw: TypeAlias = "dict[str, Any]"
-"""An object as decoded JSON."""
+"""A Kubernetes object as decoded JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of a list.
+    """A page of a list of objects.
 
-    resource_version: the version of the whole list; a watch from there misses no event.
-    token: the continue token of the next page; empty on the last page.
+    `resource_version` is the version of the whole list: a watch that starts at this version misses
+    no event. `token` is the continue token of the next page, or empty on the last page.
     """
 
     items: Sequence[Raw]
@@ -30,7 +30,7 @@ class Page:
 
 
 def pod_ref(task: str) -> Ref:
-    """Return the pod of a task, by its key `namespace/name`."""
+    """Return a reference to the pod of a task, by the key `namespace/name` of the task."""
     namespace, _, name = task.partition("/")
     return Ref(POD, namespace, name)
 
@@ -40,7 +40,7 @@ PAGE_SIZE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A selection of objects of a kind. labels, fields: selectors. namespace: empty for all."""
+    """Label and field selectors for objects of a kind; `namespace` is empty for all namespaces."""
 
     namespace: str = ""
     labels: str = ""

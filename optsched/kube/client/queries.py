@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 TRIES: Final = 3
-"""Maximum number of attempts of a list whose pages expire while it is read."""
+"""Maximum number of attempts to read a list whose pages expire before the last page."""
 
 
 async def list_objects(source: Client, kind: Kind, selection: Selection = EVERYTHING) -> list[Raw]:
@@ -72,7 +72,7 @@ async def review(api: Client, kind: Kind, spec: Raw) -> dict[str, Any]:
 
 
 async def list_podgroup_members(source: Client, namespace: str) -> tuple[Raw, ...]:
-    """Return the pods of a namespace that name a PodGroup, reduced to the fields that matter.
+    """Return the pods of a namespace that name a PodGroup, reduced to their PodGroup fields.
 
     Each page is reduced as it is read, so that a large namespace takes little memory.
     """

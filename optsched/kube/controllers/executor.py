@@ -1,4 +1,4 @@
-"""Execute the effects of controllers: many concurrent writes, each safe to repeat."""
+"""Execute the effects of controllers as concurrent writes; each write is safe to repeat."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from optsched.kube.runtime.events import EventRecorder
 
 AT_ONCE: Final = 64
-"""Maximum number of concurrent requests; more would only slow each request down."""
+"""Maximum number of concurrent requests; a higher number would slow down each request."""
 
 _Write: TypeAlias = Create | Patch | PatchStatus | Delete
 _LEAVING: Final = "because it is being terminated"
@@ -53,14 +53,15 @@ log = logging.getLogger(__name__)
 
 
 class Stale(Exception):
-    """Raised if a decision used an outdated state or another process may lead: reconcile again."""
+    """Raised if a decision used an outdated state, or another process may lead."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorContext:
     """Dependencies of an executor.
 
-    may_write: whether this process leads. is_answered, ask_fabric: probes outside the API server.
+    `may_write` returns whether this process leads. `is_answered` and `ask_fabric` send requests to
+    endpoints other than the API server.
     """
 
     events: EventRecorder
@@ -80,9 +81,9 @@ class Executor:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def carry_out(self, effects: Effects) -> tuple[Again, ...]:
-        """Execute all effects, and return the delayed requeues among them.
+        """Execute all effects, and return the delayed requeues among the effects.
 
-        Raises the worst error, such as Stale or KubeError, after all effects were attempted.
+        Raises the most severe error, such as Stale or KubeError, after all effects were attempted.
         """
         agains = tuple(effect for effect in effects if isinstance(effect, Again))
         rest = [effect for effect in effects if not isinstance(effect, Again)]
@@ -154,14 +155,14 @@ class Executor:
             self._store.record_deleted(effect.ref, effect.uid)
 
     async def _read_stranger(self, ref: Ref) -> None:
-        """Read the object that has the name of a failed create, if no watch may cover it."""
+        """Read the object that has the name of a failed create, unless watches cover its kind."""
         if not self._store.is_narrow(ref.kind):
             return
         with suppress(NotFound):
             self._store.record_stranger(ref, await self._api.read_metadata(ref))
 
     def _handle_refusal(self, effect: _Write, error: KubeError) -> None:
-        """Handle a refused write; raises an error unless the write is no longer needed."""
+        """Handle a refused write; raises an error unless the write is no longer necessary."""
         if isinstance(effect, Delete) and isinstance(error, NotFound | Conflict):
             # The object was deleted, or another object has its name.
             self._store.record_deleted(effect.ref, effect.uid)
@@ -208,7 +209,7 @@ def _is_other_uid(effect: _Write, error: KubeError) -> bool:
 
 
 def _guarded(effect: Patch) -> dict[str, Any]:
-    """Return the body of a patch with its UID and resource version as preconditions."""
+    """Return the body of a patch with UID and resource version as preconditions."""
     guards = {"uid": effect.uid, "resourceVersion": effect.resource_version}
     held = {name: value for name, value in guards.items() if value}
     if not held:
@@ -217,6 +218,6 @@ def _guarded(effect: Patch) -> dict[str, Any]:
 
 
 def _severity(error: BaseException) -> int:
-    """Return an error's rank: stale decisions rank below refusals, these below other errors."""
+    """Return the severity of an error: Stale is lowest, then KubeError, then other errors."""
     kinds = (Stale, KubeError, Exception)
     return next((i for i, kind in enumerate(kinds) if isinstance(error, kind)), len(kinds))

@@ -1,4 +1,4 @@
-"""Probes outside the API server: a pod's port, and the fabric that NVIDIA UFM describes."""
+"""Probes of endpoints other than the API server: ports of pods, and NVIDIA UFM for fabrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 ANSWER_S: Final = 1.0
-"""Seconds a pod may take to answer, as for a kubelet's probe (core/v1, Probe.timeoutSeconds)."""
+"""Timeout of a pod's probe in seconds, as for a kubelet (core/v1, Probe.timeoutSeconds)."""
 
 _REFUSALS: Final = 400
 
@@ -75,27 +75,27 @@ class _Credentials:
 
     @property
     def basic(self) -> str:
-        """The value of an Authorization header (RFC 7617)."""
+        """The value of an HTTP Authorization header (RFC 7617)."""
         pair = f"{self.username}:{self.password}".encode()
         return f"Basic {b64encode(pair).decode()}"
 
 
 class _NoAnswer(Exception):
-    """Raised when UFM gives no usable answer; the message contains no credentials."""
+    """Raised when UFM gives no usable response; the message contains no credentials."""
 
 
 @dataclass(frozen=True, slots=True)
 class UfmClient:
-    """Reads fabrics from UFM; an error becomes part of the answer."""
+    """Reads fabrics from UFM; an error becomes part of the returned answer."""
 
     api: Client
     clock: Clock
 
     async def read_fabric(self, fabric: Fabric) -> FabricAnswer:
-        """Return the links of a fabric, or why they cannot be read."""
+        """Return the links of a fabric, or why the links cannot be read."""
         try:
             body = await _fetch(fabric, await self._credentials(fabric))
-            # A fabric of thousands of hosts takes a second to parse.
+            # The response for a fabric of thousands of hosts takes a second to parse.
             links = await asyncio.to_thread(read_links, body)
         except (_NoAnswer, UfmError, KubeError) as e:
             return FabricAnswer(self.clock.now_ms(), problem=f"{fabric.url}: {e}")
@@ -145,7 +145,7 @@ async def _fetch(fabric: Fabric, credentials: _Credentials) -> bytes:
 
 
 def _tls_context(fabric: Fabric, credentials: _Credentials) -> ssl.SSLContext | bool:
-    """Return a context that trusts the system's authorities and the Secret's; False for any."""
+    """Return a context that trusts system authorities and the Secret's; False without checks."""
     if not fabric.verifies:
         return False
     context = ssl.create_default_context()

@@ -1,8 +1,8 @@
 """Run controllers with watches, a work queue and the executor of their effects.
 
 A change from a watch or a write of this process queues keys. One worker at a time reconciles a key
-from the current state, and its effects are executed before the key is reconciled again. The process
-may end at any moment: the next leader reconciles every object once.
+from the current state, and the resulting effects are executed before the key is reconciled again.
+The process may end at any moment, because the next leader reconciles every object once.
 """
 
 from __future__ import annotations
@@ -49,31 +49,31 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 WORKERS: Final = 64
-"""Maximum number of concurrent reconciliations, which mostly wait for the server."""
+"""Maximum number of concurrent reconciliations, which mostly wait for the API server."""
 
 LOOK_S: Final = 0.2
 """Seconds between two checks of leadership."""
 
 NUMBERS_EVERY_S: Final = 2.0
-"""Minimum seconds between two writes of a status that may be deferred."""
+"""Minimum interval in seconds between two writes of a status that may be deferred."""
 
 TELL_AFTER: Final = 5
-"""Consecutive failures of a key after which they are logged a second time."""
+"""Number of consecutive failures of a key at which the failure is logged a second time."""
 
 _REMEMBERED: Final = 256
-"""Number of objects whose last status write is remembered; older writes are dropped above it."""
+"""Number of objects whose last status write is remembered, above which old ones are dropped."""
 
 Key: TypeAlias = "tuple[int, Ref]"
-"""The index of a controller, and an object that it reconciles."""
+"""The index of a controller, and an object that the controller reconciles."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerDependencies:
-    """The dependencies of a manager; the caller runs those that have a `run`.
+    """The dependencies of a manager; the caller runs each dependency that has a `run` method.
 
-    reads_again: whether every kind is listed again when this process becomes the leader.
+    `reads_again` tells whether every kind is listed again when this process becomes the leader.
     """
 
     api: Client
@@ -116,7 +116,7 @@ class Manager:
         self._leads = False
         self._written_s: dict[Ref, float] = {}
         self._late_s: dict[Ref, float] = {}
-        """When the status of an object was first deferred, for objects with a deferred status."""
+        """When the status of an object was first deferred in seconds, by object."""
         self._stopping = asyncio.Event()
         self._watch_log = WatchLog(dependencies.outage)
         self._absent: set[tuple[Kind, Scope]] = set()
@@ -133,11 +133,11 @@ class Manager:
         self._stopping.set()
 
     def trouble(self) -> str:
-        """See `Probes`; no trouble, because the event loop that answers also reconciles."""
+        """See `Probes`; always empty, as the event loop that answers probes also reconciles."""
         return ""
 
     def unready(self) -> str:
-        """See `Probes`; a standby is ready, too."""
+        """See `Probes`; a standby process is also ready."""
         missing = self.store.unsynced()
         return f"not listed yet: {', '.join(missing)}" if missing else ""
 
@@ -159,7 +159,7 @@ class Manager:
         return self._queue.is_idle
 
     def _groups(self) -> Mapping[PodGroupPhase, Mapping[str, int]]:
-        """Count PodGroups by phase and queue; empty if another process reports them."""
+        """Count PodGroups by phase and queue; empty if another process reports the counts."""
         is_known = self._leads and {QUEUE, POD_GROUP} <= set(self.store.kinds)
         return groups_by_phase(self.store) if is_known else {}
 
@@ -182,7 +182,8 @@ class Manager:
         while True:
             term = self._deps.leadership.term
             if term != known_term and self._leads:
-                # Even if this process leads again: writes between the terms were dropped.
+                # Queued work is cleared even if this process leads again, as writes between the
+                # terms were dropped.
                 self._leads = False
                 self._deps.metrics.leading.set(False)
                 # An outage of the server has been reported already.
@@ -236,8 +237,8 @@ class Manager:
         self._deps.metrics.watch_failures.labels(kind.plural).inc()
         is_reported = self._watch_log.record_failure((kind, scope), kind, error)
         if is_reported and isinstance(error, NotFound) and kind.plural in self.store.unsynced():
-            # A kind that is not installed counts as empty, and its list is retried. A kind that was
-            # listed before is missing only while a server starts.
+            # A kind that is not installed is treated as empty, and its list is retried. A kind that
+            # was listed before is missing only while a server starts.
             self._absent.add((kind, scope))
             self.store.apply(kind, Listed(()), scope)
 
@@ -246,7 +247,7 @@ class Manager:
             self._wake(kind, [obj for obj in (before, after) if obj is not None])
 
     def _wake(self, kind: Kind, objs: Sequence[Raw]) -> None:
-        """Queue the keys that a change affects; objs: the object's states before and after it."""
+        """Queue the keys that a change affects; `objs` are the states before and after it."""
         for number in self._interested[kind]:
             controller = self._controllers[number]
             facet = controller.facets.get(kind)
@@ -257,7 +258,7 @@ class Manager:
                     self._queue.add((number, ref))
 
     def _find_woken(self, controller: Controller, kind: Kind, obj: Raw) -> list[Ref]:
-        """Return the keys that an object wakes; an error of the controller is only logged."""
+        """Return the keys that an object wakes; an error of the controller is logged."""
         found = [ref_of(kind, obj)] if kind == controller.kind else []
         wakes = controller.wakes.get(kind)
         if wakes is None:
@@ -299,7 +300,7 @@ class Manager:
             self._report(key, e)
             return
         except Exception:
-            # An error with one object must not stop the reconciliation of others.
+            # An error with one object must not stop the reconciliation of other objects.
             log.exception("%s %s: failed", controller.name, ref)
             self._requeue(key, "error")
             return

@@ -35,10 +35,10 @@ class _Groups:
 class ControllerMetrics(ProcessMetrics):
     """The metrics of one controller process.
 
-    leading: 1 while this process leads.
-    writes: writes by verb and resource.
-    watch_failures: failed lists and watches by resource.
-    depth: the number of objects that wait.
+    leading: 1 while this process leads, else 0.
+    writes: number of writes by verb and resource.
+    watch_failures: number of failed lists and watches, by resource.
+    depth: number of objects that wait to be reconciled.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class ControllerMetrics(ProcessMetrics):
         self._groups.count = count
 
     def reconciled(self, controller: str, result: str, seconds: float | None = None) -> None:
-        """Record a reconciliation; result: `done`, `stale`, `refused` or `error`."""
+        """Record a reconciliation; `result` is `done`, `stale`, `refused` or `error`."""
         self._looks.labels(controller, result).inc()
         if seconds is not None:
             self._seconds.labels(controller).observe(seconds)

@@ -1,4 +1,4 @@
-"""The process of the controllers: its parts, its start and its stop."""
+"""The process of the controllers: its components, its start and its stop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 SHUTDOWN_S: Final = 2.0
-"""Seconds that the remaining events, and then the release of the lease, may take at shutdown."""
+"""Maximum time in seconds for each of the remaining events and the lease release at shutdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Settings:
     """Settings of a controller process.
 
     election: None if this process is the only replica.
-    listen: the addresses of health, and of metrics unless `metrics` is given.
+    listen: the addresses that serve health, and metrics unless `metrics` is given.
     metrics: the settings of metrics over TLS; None for plain HTTP at `listen`.
     """
 
@@ -77,13 +77,14 @@ async def run(settings: Settings) -> None:
 
 
 class ControllerProcess:
-    """The manager, its event recorder and its leader election."""
+    """The manager of a controller process, its event recorder and its leader election."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
         self.metrics = ControllerMetrics()
         clock, timing, outage = SystemClock(), Timing(), Outage()
         self._election = ProcessElection(client, settings.election, clock, timing, outage)
-        # The lambdas read the manager late, because the manager needs the recorder first.
+        # Lambdas access the manager only when called, because the manager is created after the
+        # recorder.
         self._events = EventRecorder(
             client,
             clock,

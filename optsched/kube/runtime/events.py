@@ -1,10 +1,11 @@
-"""Core/v1 Events: what users read under `kubectl describe`.
+"""Core/v1 Events, which `kubectl describe` shows to users.
 
-There is one event per object and reason. It is written when the reason first holds. While the
-reason still holds, count and time are updated after 1, then 5, then every 30 minutes. An event's
-name is derived from its object and reason, so that a restarted scheduler or another replica
-continues the same event. An event has the time of its note, however late it is written. Events use
-few concurrent requests, so that they do not delay binds. If too many wait, the oldest are dropped.
+There is one event for each object and reason. The event is written when the reason first holds.
+While the reason still holds, count and time of the event are updated after 1, then 5, then every 30
+minutes. The name of an event is derived from its object and reason, so that a restarted scheduler
+or another replica continues the same event. An event has the time of its note, however late the
+event is written. Events use few concurrent requests, so that they do not delay binds. If too many
+events wait, the oldest events are dropped.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ REPEATS_S: Final = (60.0, 300.0, 1800.0)
 MOST_WAITING: Final = 10_000
 REMEMBERED: Final = 50_000
 SWEPT_AT: Final = 1_000
-"""Number of remembered events at which the events of deleted objects are forgotten."""
+"""Number of remembered events at which events of deleted objects are first removed."""
 
 AT_ONCE: Final = 4
 _NAME: Final = 200
-"""Maximum length of the object's name in its event's name, which may have 253 characters."""
+"""Maximum length of the object's name within the name of an event of at most 253 characters."""
 
 _MESSAGE: Final = 1024
-"""Length limit of the API server for messages (`validateV1EventSeries`, NoteLengthLimit)."""
+"""Length limit of the API server for event messages (`validateV1EventSeries`, NoteLengthLimit)."""
 
 
 log = logging.getLogger(__name__)
@@ -55,12 +56,12 @@ Key: TypeAlias = tuple[Ref, str, str, str]
 class Note:
     """A report about an object, to be written as an event.
 
-    about, uid: the object.
+    about, uid: reference to the object, and UID of the object.
     reason: one word, which `kubectl get events` shows.
     code: distinguishes notes with the same reason; each code has its own event.
-    message: one sentence.
-    is_last: whether the note is about the object's end, so that it is written after its deletion.
-    at_ms: when it happened; 0 means the time of the call of `EventRecorder.note`.
+    message: one sentence for users.
+    is_last: whether the note reports the end of the object, and is written even after its deletion.
+    at_ms: time of the occurrence in ms; 0 means the time of the call of `EventRecorder.note`.
     """
 
     about: Ref
@@ -74,12 +75,12 @@ class Note:
 
     @property
     def key(self) -> Key:
-        """The event's identity: notes with the same key belong to the same event."""
+        """The identity of the event: notes with the same key belong to the same event."""
         return (self.about, self.uid, self.reason, self.code)
 
     @property
     def ref(self) -> Ref:
-        """The Event object of the note."""
+        """Reference to the Event object of the note."""
         name = self.about.name[:_NAME].rstrip("-.")
         told = "\n".join((self.about.kind.kind, self.uid, self.reason, self.code))
         digest = hashlib.sha256(told.encode()).hexdigest()[:16]
@@ -93,10 +94,10 @@ class _Written:
 
 
 class EventHistory:
-    """The time and count of each event's last write; without I/O and without a clock."""
+    """The time and count of each event's last write; it does no I/O and reads no clock."""
 
     def __init__(self, exists: Callable[[Ref, str], bool]) -> None:
-        """exists: whether an object with this UID still exists."""
+        """`exists` returns whether an object with this UID still exists."""
         self._exists = exists
         self._written: dict[Key, _Written] = {}
         self._sweeps_at = SWEPT_AT
@@ -105,7 +106,7 @@ class EventHistory:
         return len(self._written)
 
     def is_write_due(self, note: Note, now_s: float) -> bool:
-        """Return whether a note has to be written now."""
+        """Return whether a note has to be written at time `now_s`."""
         entry = self._written.get(note.key)
         if entry is None:
             return True
@@ -118,7 +119,7 @@ class EventHistory:
         return 0 if entry is None else entry.times
 
     def record_write(self, note: Note, now_s: float, times: int) -> None:
-        """Record that a note was written, and its count."""
+        """Record that a note was written at time `now_s`, `times` times in all."""
         self._written[note.key] = _Written(now_s, times)
         if len(self._written) >= self._sweeps_at:
             for key in [key for key in self._written if not self._exists(key[0], key[1])]:
@@ -148,9 +149,10 @@ class EventRecorder:
         may_write: Callable[[Note], bool] = lambda _: True,
         exists: Callable[[Ref, str], bool] = lambda _about, _uid: True,
     ) -> None:
-        """may_write: whether a note may still be written; checked before each request.
+        """`may_write` returns whether a note may still be written; it is called per request.
 
-        exists: whether an object with this UID exists; events of deleted objects are forgotten.
+        `exists` returns whether an object with this UID exists; events of deleted objects are
+        removed from the history.
         """
         self._api = api
         self._clock = clock
@@ -168,7 +170,7 @@ class EventRecorder:
 
     @property
     def num_dropped(self) -> int:
-        """The number of events dropped because too many waited."""
+        """The number of events that were dropped because too many events waited."""
         return self._outbox.num_dropped
 
     def note(self, note: Note) -> None:
@@ -179,7 +181,7 @@ class EventRecorder:
             self._outbox.enqueue(note.key, _Dated(note, first_ms, now_ms))
 
     def clear(self) -> None:
-        """Drop every waiting event."""
+        """Drop all events that wait to be written."""
         self._outbox.clear()
 
     async def run(self) -> None:
@@ -198,7 +200,7 @@ class EventRecorder:
         try:
             times = await (self._repeat(dated, times) if times else self._create(dated))
         except AlreadyExists:
-            # Another process has written this event, so its count continues.
+            # Another process has written the same event, so the count of that process continues.
             known = await self._api.read(note.ref)
             times = await self._repeat(dated, known.get("count") or 1)
         except NotFound:
@@ -227,7 +229,7 @@ def _cut(message: str) -> str:
 
 
 def build_event(note: Note, first: str, last: str) -> Raw:
-    """Return the Event of a note; first, last: times of occurrence in the API's format."""
+    """Return the Event of a note; `first`, `last` are times of occurrence in the API's format."""
     about, ref = note.about, note.ref
     involved: dict[str, Any] = {
         "apiVersion": about.kind.api_version,

@@ -1,12 +1,12 @@
-"""Leader election on a Lease, as client-go does it.
+"""Leader election on a Lease, as in client-go.
 
 A leader stops leading, by its own clock, `renew_s` after the start of its last successful renewal.
 Other candidates wait `duration_s` after they saw that renewal. So no candidate can lead before the
-old leader has stopped, even if clocks differ, processes hang or networks break.
+previous leader has stopped, even if clocks differ, processes hang or networks break.
 
 `kubernetes.aio.leaderelection` is not used: its renewals may hang longer than its deadline, and it
-never releases a lease. It also reads the wall clock, writes local times as UTC and fails on a
-refused connection.
+never releases a lease. `kubernetes.aio.leaderelection` also reads the wall clock, writes local
+times as UTC and fails on a refused connection.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 _NEVER: Final = -math.inf
 RELEASE_CONFLICTS: Final = 3
-"""Maximum number of conflicts in the release of a lease."""
+"""Maximum number of conflicts during the release of a lease."""
 
 log = logging.getLogger(__name__)
 
 
 class Leadership(Protocol):
-    """Whether this process is the leader, and in which term."""
+    """Whether this process is the leader, and in which term of leadership."""
 
     @property
     def is_leading(self) -> bool:
-        """Whether this process leads now; checked before every write to the cluster."""
+        """Whether this process leads; checked before every write to the cluster."""
 
     @property
     def term(self) -> int:
@@ -52,7 +52,7 @@ class Leadership(Protocol):
 
 
 class AlwaysLeading:
-    """The leadership of a process without an election."""
+    """The leadership of a process that takes part in no election."""
 
     is_leading = True
     term = 1
@@ -62,7 +62,8 @@ class AlwaysLeading:
 class LeaseTimes:
     """The duration of a lease, the deadline for its renewal, and the interval of renewals.
 
-    The defaults are Volcano's. Raises ValueError unless each is longer than the next.
+    The defaults are Volcano's. Raises ValueError unless duration, deadline and interval decrease in
+    this order.
     """
 
     duration_s: float = 15.0
@@ -87,7 +88,7 @@ class Election:
 
 
 class Elector:
-    """A candidate, which tries to become and stay the leader while `run` is active."""
+    """A candidate that tries to become and stay the leader while `run` is active."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class Elector:
         times: LeaseTimes,
         context: tuple[Clock, Timing],
     ) -> None:
-        """lock: the namespace and the name of the lease."""
+        """`lock` is the namespace and the name of the lease."""
         self._api = api
         self._ref = Ref(LEASE, *lock)
         self._identity = identity
@@ -111,20 +112,20 @@ class Elector:
 
     @property
     def is_leading(self) -> bool:
-        """Whether no other process can be leading now."""
+        """Whether no other process can be the leader."""
         return self._clock.monotonic() < self._leads_until
 
     @property
     def term(self) -> int:
         """How often this process has become the leader; 0 while it does not lead.
 
-        A late renewal starts another term: other processes may have led in between.
+        A late renewal starts another term, because other processes may have led in the meantime.
         """
         return self._num_terms if self.is_leading else 0
 
     @property
     def holder(self) -> str:
-        """The holder of the lease when it was last read."""
+        """The holder of the lease at the last read of the lease."""
         return str(_spec(self._lease).get("holderIdentity") or "")
 
     async def run(
@@ -133,10 +134,10 @@ class Elector:
         on_success: Callable[[], None] = lambda: None,
         on_lead: Callable[[], None] = lambda: None,
     ) -> None:
-        """Try to lead, and keep leading, until cancelled.
+        """Try to become and stay the leader, until cancelled.
 
-        on_failure: called on the first of several consecutive failures. on_success: called on the
-        first success after failures. on_lead: called when this process becomes the leader.
+        `on_failure` is called on the first of consecutive failures. `on_success` is called on the
+        first success after failures. `on_lead` is called when this process becomes the leader.
         """
         has_failed = False
         while True:
@@ -167,7 +168,7 @@ class Elector:
             self._lease = {}
             raise Unreachable(f"{self._ref}: no answer in time") from e
         except KubeError:
-            # The known state of the lease may be outdated, so the next attempt reads it.
+            # The known state of the lease may be outdated, so the next attempt reads the lease.
             self._lease = {}
             raise
         if leads and not self.is_leading:
@@ -175,13 +176,13 @@ class Elector:
         self._leads_until = began + self._times.renew_s if leads else _NEVER
 
     async def release(self) -> None:
-        """Stop leading, so that another process leads immediately; `run` must have ended."""
+        """Stop leading, so that another process can lead at once; `run` must have ended."""
         was_leading, self._leads_until = self.is_leading, _NEVER
         if not was_leading:
             return
         num_conflicts = 0
         while True:
-            # After a failed renewal the state of the lease is unknown.
+            # After a failed renewal the state of the lease is unknown, so the lease is read.
             self._lease = self._lease or await self._api.read(self._ref)
             if self.holder != self._identity:
                 return
@@ -197,7 +198,7 @@ class Elector:
                 return
 
     async def _acquire_or_renew(self) -> bool:
-        """Take or renew the lease if possible, and return whether this process holds it."""
+        """Take or renew the lease if possible, and return whether this process holds the lease."""
         if not (self.is_leading and self._lease):
             try:
                 self._lease = await self._api.read(self._ref)
@@ -219,7 +220,7 @@ class Elector:
         return self._clock.monotonic() - self._seen_at > lasts_s
 
     def _claim(self, spec: Mapping[str, Any]) -> Raw:
-        """Return the lease's spec with this process as holder, and count a change of holder."""
+        """Return a lease spec with this process as holder; a change of holder is counted."""
         now = format_micro_time(self._clock.now_ms())
         claim = {
             "holderIdentity": self._identity,
@@ -250,7 +251,7 @@ class Elector:
 class ProcessElection:
     """The leader election of one process; without an election, the process always leads.
 
-    leadership: the process's leadership.
+    leadership: whether this process leads, and in which term.
     is_contested: whether other processes may lead.
     """
 
@@ -262,7 +263,7 @@ class ProcessElection:
         timing: Timing,
         outage: Outage,
     ) -> None:
-        """election: None if this process is the only replica."""
+        """`election` is None if this process is the only replica."""
         self.is_contested = election is not None
         self._outage = outage
         self._elector: Elector | None = None
@@ -272,7 +273,7 @@ class ProcessElection:
         self.leadership: Leadership = self._elector or AlwaysLeading()
 
     async def run(self, on_lead: Callable[[], None] = lambda: None) -> None:
-        """Try to lead, and keep leading, until cancelled."""
+        """Try to become and stay the leader, until cancelled."""
 
         def report_failure(error: KubeError) -> None:
             level = logging.WARNING if self._outage.record_failure(LEASE, error) else logging.INFO
@@ -285,7 +286,7 @@ class ProcessElection:
             await self._elector.run(report_failure, report_success, on_lead)
 
     async def resign(self, most_s: float) -> None:
-        """Release the lease, within `most_s` seconds, so that another process leads immediately."""
+        """Release the lease within `most_s` seconds, so that another process can lead at once."""
         if self._elector is None:
             return
         try:

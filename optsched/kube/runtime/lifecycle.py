@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 def identity(environment: Mapping[str, str] = os.environ) -> str:
-    """Return a name for this process in leader election, unique among all processes.
+    """Return the name of this process in leader election, unique among all processes.
 
-    In a pod, POD_UID has to hold the pod's UID. The name then stays the same when a container
-    restarts, which renews its lease immediately. Only one process of a pod may be a candidate.
+    In a pod, POD_UID has to hold the pod's UID. A restarted container then has the same name and
+    renews its lease immediately. Only one process of a pod may be a candidate.
     """
     uid = environment.get("POD_UID", "")
     return f"{socket.gethostname()}_{uid or uuid.uuid4()}"
 
 
 def freeze_startup_objects() -> None:
-    """Exclude all current objects from garbage collection: modules live as long as the process.
+    """Exclude all existing objects from garbage collection: modules live as long as the process.
 
-    A full collection starts once new objects are a quarter of the tracked objects. Without the
-    modules, it starts sooner and takes less time.
+    CPython starts a full collection once new objects are a quarter of the tracked objects. Without
+    the modules, a full collection starts sooner and takes less time.
     """
     gc.collect()
     gc.freeze()
@@ -37,7 +37,7 @@ def freeze_startup_objects() -> None:
 
 
 async def wait_at_most(seconds: float, action: Coroutine[None, None, None]) -> None:
-    """Await an action, and cancel it after the given seconds."""
+    """Await an action, and cancel the action after the given seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await action

@@ -1,4 +1,4 @@
-"""Log one warning per outage, though an unavailable API server fails every watch and write."""
+"""Log one warning for each outage of an API server, although every watch and write fails."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ class Outage:
 
     @property
     def is_active(self) -> bool:
-        """Whether any operation fails because the server is unavailable."""
+        """Whether any operation fails because the API server is unavailable."""
         return bool(self._failing)
 
     def record_failure(self, about: Hashable, error: KubeError) -> bool:
-        """Record a failure and return whether to report it.
+        """Record a failed operation and return whether to report the failure.
 
-        An outage is reported only with its first failure; other errors always.
+        An outage is reported only with its first failure. Errors that are no outage are always
+        reported.
         """
         if not isinstance(error, Unreachable | ServerFault | TooMany):
             self.record_success(about)
@@ -41,37 +42,37 @@ class Outage:
         return is_new
 
     def record_success(self, about: Hashable) -> None:
-        """Record that the server answered an operation."""
+        """Record that the server responded to an operation."""
         self._failing.discard(about)
 
     def retain(self, is_tried: Callable[[Hashable], bool]) -> None:
-        """Forget the failures of operations that are no longer attempted."""
+        """Remove the failures of operations that are no longer attempted."""
         self._failing = set(filter(is_tried, self._failing))
 
 
 class WatchLog:
-    """The broken watches of a process, each identified by a `key`."""
+    """The broken watches of a process; each watch has a `key`."""
 
     def __init__(self, outage: Outage) -> None:
         self._outage = outage
         self._broken: set[Hashable] = set()
 
     def record_success(self, key: Hashable, kind: Kind) -> None:
-        """Record that a watch works, and log its recovery."""
+        """Record that a watch works, and log the recovery of a broken watch."""
         self._outage.record_success(key)
         if key in self._broken:
             self._broken.discard(key)
             log.info("%s: followed again", kind.plural)
 
     def record_failure(self, key: Hashable, kind: Kind, error: KubeError) -> bool:
-        """Log the first failure of a watch, and return whether it was logged.
+        """Log the first failure of a watch, and return whether the failure was logged.
 
         During an outage only the first failure of the whole process is logged.
         """
         if not self._outage.record_failure(key, error) or key in self._broken:
             return False
         self._broken.add(key)
-        # An expired resource version is no error: the kind is listed again.
+        # An expired resource version is no error, because the kind is then listed again.
         level = logging.INFO if isinstance(error, Gone) else logging.WARNING
         log.log(level, "%s: can not be followed: %s", _name(kind), error)
         return True

@@ -16,17 +16,17 @@ class SystemClock:
     """The only place where a running process reads the time."""
 
     def now_ms(self) -> int:
-        """Return epoch milliseconds."""
+        """Return the current time in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Return the seconds of a clock that never runs backwards."""
+        """Return the time in seconds of a clock that never runs backwards."""
         return time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """`sleep` waits for seconds; `chance` returns a random number from 0 to 1."""
+    """Sleep and randomness: `sleep` waits for seconds, `chance` returns a number from 0 to 1."""
 
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     chance: Callable[[], float] = random.random
@@ -36,21 +36,22 @@ class Timing:
 class BackoffSteps:
     """Delays that double with each failure.
 
-    first_s, most_s: the first and the longest delay.
+    `first_s` is the first delay and `most_s` the longest delay, both in seconds.
     """
 
     first_s: float
     most_s: float
 
     def delay_after(self, failures: int) -> float:
-        """Return the delay after a number of consecutive failures, at least one."""
+        """Return the delay in seconds after one or more consecutive failures."""
         return float(min(self.most_s, self.first_s * 2 ** min(failures - 1, 30)))
 
 
 class Backoff:
     """Delays that grow with each failure.
 
-    Jitter shortens each delay by up to half: clients that fail together do not retry together.
+    Jitter shortens each delay by up to half, so that clients that fail together do not retry
+    together.
     """
 
     def __init__(self, steps: BackoffSteps, chance: Callable[[], float]) -> None:
@@ -59,10 +60,10 @@ class Backoff:
         self.failures = 0
 
     def next_delay(self) -> float:
-        """Count a failure and return the delay before the next attempt."""
+        """Count a failure and return the delay in seconds before the next attempt."""
         self.failures += 1
         return self._steps.delay_after(self.failures) * (1 - self._chance() / 2)
 
     def reset(self) -> None:
-        """Start again with the first delay, after a success."""
+        """Return to the first delay, after a success."""
         self.failures = 0

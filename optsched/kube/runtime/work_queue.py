@@ -1,4 +1,4 @@
-"""A work queue as in client-go: it holds each key once, and no two workers handle the same key."""
+"""A work queue as in client-go: each key is queued once, and handled by one worker at a time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WorkQueue(Generic[K]):
         return not (self._waiting or self._under_way)
 
     def add(self, key: K) -> None:
-        """Queue a key, after its current handling if it is being handled."""
+        """Queue a key; a key that is being handled is queued again afterwards."""
         if key in self._under_way:
             self._again.add(key)
             return
@@ -46,7 +46,7 @@ class WorkQueue(Generic[K]):
         self._work.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Add a key after a delay, unless an earlier call already adds it sooner."""
+        """Add a key after a delay, unless an earlier call already adds the key sooner."""
         loop = asyncio.get_running_loop()
         known = self._later.get(key)
         if known is not None:
@@ -56,7 +56,7 @@ class WorkQueue(Generic[K]):
         self._later[key] = loop.call_later(seconds, self._add_delayed, key)
 
     async def next_key(self) -> K:
-        """Return the next key; the caller has to call `mark_done` or `retry_later` afterwards."""
+        """Return the next key; the caller must call `mark_done` or `retry_later` for the key."""
         while not self._waiting:
             self._work.clear()
             await self._work.wait()
@@ -71,7 +71,7 @@ class WorkQueue(Generic[K]):
         self._release(key)
 
     def retry_later(self, key: K) -> int:
-        """Queue a key again with backoff, and return its number of consecutive failures."""
+        """Queue a key again with backoff, and return the key's number of consecutive failures."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self._release(key)
         self.add_after(key, self._retries.delay_after(failures) * (1 - self._chance() / 2))

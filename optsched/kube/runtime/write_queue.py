@@ -1,7 +1,7 @@
 """A queue of writes that keeps only the newest value of each key, in order of the keys' arrival.
 
-A failed write is retried with its own backoff while others continue: an object that a webhook
-refuses delays no other object. Retries use at most half of the concurrent requests.
+A failed write is retried with its own backoff while other writes continue, so an object that a
+webhook refuses delays no other object. Retries use at most half of the concurrent requests.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ V = TypeVar("V")
 RETRIES: Final = BackoffSteps(first_s=0.5, most_s=15.0)
 
 AWAY_S: Final = 3.0
-"""The longest delay while the server is unreachable."""
+"""Maximum delay in seconds of a retry while the server is unreachable."""
 
 MOST_FAULTS: Final = 10
-"""Consecutive server faults (5xx) after which a write is dropped, about 80 s after the first.
+"""Number of consecutive server faults (5xx) after which a write is dropped, after about 80 s.
 
-Errors of an unreachable or busy server do not count: they are not the fault of the write.
+Errors of an unreachable or busy server do not count, because the write does not cause them.
 """
 
 
 class WriteQueue(Generic[K, V]):
-    """Writes values; a value that is replaced while it waits is never written.
+    """Writes values; a value that is replaced before its write starts is never written.
 
-    num_dropped: number of values dropped because too many waited, oldest first.
+    `num_dropped` counts the values that were dropped because too many waited, oldest first.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class WriteQueue(Generic[K, V]):
         return len(self._values) + len(self._paused)
 
     def enqueue(self, key: K, value: V) -> None:
-        """Queue a value for writing; it replaces a waiting value of the same key."""
+        """Queue a value for writing, in place of a waiting value of the same key."""
         if key in self._paused:
             self._paused[key] = value
             return
@@ -82,7 +82,7 @@ class WriteQueue(Generic[K, V]):
         self._work.set()
 
     def pending_value(self, key: K) -> V | None:
-        """Return the waiting value of a key; None if there is none."""
+        """Return the waiting value of a key; None if no value waits."""
         return self._values.get(key, self._paused.get(key))
 
     def discard(self, key: K) -> None:
@@ -135,11 +135,11 @@ class WriteQueue(Generic[K, V]):
                 continue
             pause_s = min(outage.next_delay(), AWAY_S)
             if outage.failures > 1:
-                # The server is unreachable: pause this worker, not each key.
+                # An unreachable server affects all keys, so the worker pauses.
                 await self._timing.sleep(pause_s)
 
     async def _next_key(self) -> K:
-        """Return the first key that may be written; never a key that is being written."""
+        """Return the first key that may be written and is not being written already."""
         most_retries = max(1, self._at_once // 2)
         while True:
             for key in self._values:
@@ -150,7 +150,7 @@ class WriteQueue(Generic[K, V]):
             await self._work.wait()
 
     async def _write_once(self, key: K, value: V, workers: asyncio.TaskGroup) -> KubeError | None:
-        """Write a value, schedule a retry if it fails, and return the error or None."""
+        """Write a value and schedule a retry if the write fails; returns the error or None."""
         try:
             await self._write(key, value)
         except (Unreachable, TooMany, ServerFault) as e:

@@ -2,7 +2,8 @@
 
 Either the server signs its own certificate, with an authority in a Secret that all replicas share,
 or another program, such as cert-manager, provides files. API servers read the trusted authority
-from the webhook configurations. If it is missing there, the server writes it again.
+from the webhook configurations. If the authority is missing in a configuration, the server writes
+the authority again.
 """
 
 from __future__ import annotations
@@ -46,19 +47,19 @@ _ALL: Final = (*_LEAF, *_AUTHORITY)
 
 
 class CertificateError(OSError):
-    """Raised when files hold no certificate with its key, or no authority; names the files."""
+    """Raised for files without a certificate and its key, or an authority; names the files."""
 
 
 class CredentialSource(Protocol):
     """A source of a server's credentials."""
 
     async def credentials(self) -> Credentials:
-        """Return the credentials to use from now on; called periodically."""
+        """Return the credentials to use from this call on; called periodically."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """Credentials in files that another program renews. authority: None if unknown."""
+    """Credentials in files that another program renews; `authority` is None if unknown."""
 
     certificate: Path
     key: Path
@@ -67,8 +68,8 @@ class CertificateFiles:
     async def credentials(self) -> Credentials:
         """See `CredentialSource`.
 
-        Raises CertificateError if a file cannot be read, or if the authority is no certificate:
-        API servers would not trust the server.
+        Raises CertificateError if a file cannot be read, or if the authority is not a certificate,
+        because API servers would not trust the server.
         """
         try:
             trusted = self.authority.read_bytes() if self.authority else b""
@@ -84,10 +85,11 @@ class CertificateFiles:
 class SecretCredentials:
     """Credentials in two Secrets, renewed by the first replica that finds a renewal due.
 
-    One Secret holds the certificate and its key, the other the authority and its key
-    (`authority_secret_ref`): a process that may read only the first cannot sign certificates.
+    One Secret holds the certificate and its key, the other Secret holds the authority and its key
+    (`authority_secret_ref`). A process that may read only the first Secret cannot sign
+    certificates.
 
-    names: DNS names and IP addresses of the server.
+    `names` holds the DNS names and IP addresses of the server.
     """
 
     api: Client
@@ -104,14 +106,15 @@ class SecretCredentials:
             )
             held = _credentials(leaf, authority)
             made, is_new = renew_credentials(held, self.names, from_epoch_ms(self.clock.now_ms()))
-            # A single Secret with all fields, from earlier versions, is split into two.
+            # A single Secret with all fields, from earlier versions, is split into two Secrets.
             if not is_new and authority is not None and _AUTHORITY_KEY not in _data(leaf):
                 return made
             try:
                 await self._write(authority_secret_ref(self.ref), authority, made, _AUTHORITY)
                 await self._write(self.ref, leaf, made, _LEAF)
             except (AlreadyExists, Conflict):
-                # Another replica was faster: use its certificate.
+                # Another replica has written first, so this replica uses the certificate of the
+                # other one.
                 continue
             if is_new:
                 log.info("%s: issued a certificate for %s", self.ref, ", ".join(self.names))
@@ -151,7 +154,7 @@ def _data(secret: Raw | None) -> dict[str, Any]:
 
 
 def _credentials(leaf: Raw | None, authority: Raw | None) -> Credentials | None:
-    """Return the credentials in the Secrets, with unreadable fields empty; None without Secrets."""
+    """Return the credentials in two Secrets; unreadable fields are empty, None without Secrets."""
     if leaf is None and authority is None:
         return None
     data = {**_data(leaf), **_data(authority)}
@@ -172,7 +175,7 @@ async def trust_authority(
 ) -> None:
     """Write a trusted authority into webhook configurations.
 
-    url: the server's address, which replaces the Service in the configurations; may be empty.
+    `url` is the server's address, which replaces the Service in the configurations unless empty.
     Raises KubeError, but skips a configuration that does not exist.
     """
     for ref in refs:
@@ -210,12 +213,12 @@ def _with_authority(hook: Raw, bundle: str, url: str) -> Raw:
 class ServedCertificate:
     """A server's TLS context and its credentials.
 
-    tls: the context; new connections use the latest credentials.
+    tls: the TLS context; new connections use the latest credentials.
     credentials: the credentials in use; None before `present` is called.
     """
 
     def __init__(self, server: str) -> None:
-        """server: the server's name in log messages."""
+        """`server` is the name of the server in log messages."""
         self.tls = server_context()
         self.credentials: Credentials | None = None
         self._server = server
@@ -223,7 +226,7 @@ class ServedCertificate:
     def present(self, credentials: Credentials) -> datetime:
         """Use credentials for new connections and return when the certificate expires.
 
-        Raises ValueError or OSError for invalid credentials; the previous ones stay in use.
+        Raises ValueError or OSError for invalid credentials; the previous credentials stay in use.
         """
         ends = load_credentials(self.tls, credentials)
         self.credentials = credentials
@@ -231,7 +234,7 @@ class ServedCertificate:
         return ends
 
     async def load_files(self, files: CertificateFiles) -> datetime | None:
-        """Use the certificate in files and return when it expires; None if it is in use already.
+        """Use a certificate in files; returns its expiry time, or None if it is already in use.
 
         Raises CertificateError if the files hold no certificate or cannot be read.
         """

@@ -1,7 +1,8 @@
 """Certificates that a server signs itself, with its own authority.
 
-Keys are EC P-256. An authority is valid for ten years, a server certificate for ninety days. Both
-are replaced well before they expire, and a replaced authority stays trusted until it expires.
+Keys are EC P-256. An authority is valid for ten years, a server certificate for ninety days.
+Authority and certificate are replaced well before they expire, and a replaced authority stays
+trusted until it expires.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ AUTHORITY_NAME: Final = "optsched-admission"
 class Credentials:
     """The certificate of a server and the authority that its clients should trust, all in PEM.
 
-    authority: the trusted certificates, starting with the signing certificate. authority_key:
-    empty if another program signs the certificate.
+    `authority` holds the trusted certificates, starting with the signing certificate.
+    `authority_key` is empty if another program signs the certificate.
     """
 
     certificate: bytes
@@ -48,8 +49,8 @@ def renew_credentials(
 ) -> tuple[Credentials, bool]:
     """Return credentials for a server, and whether they are new.
 
-    names: DNS names and IP addresses. The held credentials are kept if they are readable, their
-    keys match, they cover all names, and they do not expire soon.
+    `names` holds DNS names and IP addresses. The held credentials are kept if they are readable,
+    their keys match, they cover all names, and they do not expire soon.
     """
     authority = _authority(held, now) if held else None
     if held and authority and _is_good(held, authority, names, now):
@@ -57,7 +58,7 @@ def renew_credentials(
     if held and authority:
         trusted = held.authority
     else:
-        # An authority that is replaced is trusted until it expires.
+        # A replaced authority stays trusted until it expires.
         authority = Authority.create(AUTHORITY_NAME, now=now)
         trusted = b"".join(map(pem, (authority.certificate, *_still_trusted(held, now))))
     issued = authority.issue_server(names, now=now, life=SERVER_LIFE)
@@ -66,12 +67,12 @@ def renew_credentials(
 
 
 def expiry(certificate: bytes) -> datetime:
-    """Return when a certificate in PEM expires; raises ValueError if it is not a certificate."""
+    """Return when a PEM certificate expires; raises ValueError if the text is no certificate."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
 def is_authority(pem: bytes) -> bool:
-    """Return whether a PEM text holds certificates and all of them can be read."""
+    """Return whether a PEM text holds at least one certificate and all of them can be read."""
     try:
         return bool(x509.load_pem_x509_certificates(pem))
     except ValueError:
@@ -81,8 +82,8 @@ def is_authority(pem: bytes) -> bool:
 def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
     """Use credentials for new connections and return when the certificate expires.
 
-    Raises ValueError or OSError if the certificate and the key cannot be read or do not match;
-    the context then keeps its previous pair.
+    Raises ValueError or OSError if the certificate and the key cannot be read or do not match. The
+    context then keeps its previous certificate and key.
     """
     ends = expiry(credentials.certificate)
     with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +91,7 @@ def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
         for path, content in ((certificate, credentials.certificate), (key, credentials.key)):
             path.touch(mode=0o600)
             path.write_bytes(content)
-        # Loaded directly, a pair that does not match would replace only the certificate in use.
+        # Loaded directly, a key that does not match would replace only the certificate in use.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         tls.load_cert_chain(certificate, key)
     return ends
@@ -104,7 +105,7 @@ def server_context() -> ssl.SSLContext:
 
 
 def _authority(held: Credentials, now: datetime) -> Authority | None:
-    """Return the held signing authority; None if it is invalid or expires soon."""
+    """Return the held signing authority; None if the authority is invalid or expires soon."""
     try:
         authority = Authority.load(Credential(held.authority, held.authority_key))
     except (ValueError, TypeError):
@@ -125,7 +126,7 @@ def _still_trusted(held: Credentials | None, now: datetime) -> list[x509.Certifi
 
 
 def _is_good(held: Credentials, authority: Authority, names: Sequence[str], now: datetime) -> bool:
-    """Return whether a server can keep its credentials."""
+    """Return whether the held credentials of a server are still usable for these names."""
     try:
         certificate = x509.load_pem_x509_certificate(held.certificate)
         key = serialization.load_pem_private_key(held.key, password=None)
@@ -146,5 +147,5 @@ def _is_valid(certificate: x509.Certificate, now: datetime, ahead: timedelta) ->
 
 
 def from_epoch_ms(epoch_ms: int) -> datetime:
-    """Return an epoch time as a datetime in UTC."""
+    """Return a time in milliseconds since 1970 as a datetime in UTC."""
     return datetime.fromtimestamp(epoch_ms / 1000, UTC)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ProcessMetrics:
-    """Creates metrics in its own registry. meaning: the help text without its full stop."""
+    """Creates metrics in its own registry; `meaning` is a help text without its full stop."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -22,13 +22,13 @@ class ProcessMetrics:
         return Counter(name, f"{meaning}.", labels, registry=self.registry)
 
     def gauge(self, name: str, meaning: str) -> Gauge:
-        """Return a new gauge."""
+        """Return a new gauge in the registry of the process."""
         return Gauge(name, f"{meaning}.", registry=self.registry)
 
     def histogram(
         self, name: str, meaning: str, buckets: Sequence[float], *labels: str
     ) -> Histogram:
-        """Return a new histogram."""
+        """Return a new histogram in the registry of the process."""
         return Histogram(name, f"{meaning}.", labels, registry=self.registry, buckets=buckets)
 
     def exposition(self) -> bytes:

@@ -1,6 +1,6 @@
 """Authorization of metrics readers by TokenReview and SubjectAccessReview.
 
-The rights are those that controller-runtime requires (pkg/metrics/filters,
+The required rights are those of controller-runtime (pkg/metrics/filters,
 `WithAuthenticationAndAuthorization`): the verb `get` of the nonResourceURL `/metrics`.
 """
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 PATH: Final = "/metrics"
 ALLOWED_S: Final = 60.0
-"""How long a positive review is cached: controller-runtime's TTL for tokens."""
+"""Seconds for which a positive review is cached, as controller-runtime does for tokens."""
 
 REFUSED_S: Final = 10.0
 REVIEW_S: Final = 5.0
-"""How long the API server may take for both reviews of a token."""
+"""Seconds that the API server may take for both reviews of a token."""
 
 MOST_REVIEWS: Final = 4
-"""Maximum number of concurrent reviews; more are refused to protect the API server."""
+"""Maximum number of concurrent reviews; further requests are refused with 503."""
 
 MOST_KEPT: Final = 256
 _MOST_TOKEN: Final = 8192
@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to a metrics reader: an HTTP status, and a message for a refusal."""
+    """The response to a metrics reader: an HTTP status, and a message for a refusal."""
 
     status: HTTPStatus
     text: str = ""
 
     @property
     def is_allowed(self) -> bool:
-        """Whether the reader may read metrics."""
+        """Whether the client may read metrics."""
         return self.status is HTTPStatus.OK
 
 
@@ -62,7 +62,7 @@ _ALLOWED: Final = Verdict(HTTPStatus.OK)
 
 @dataclass(slots=True)
 class _Memo:
-    """Cached verdicts by the hash of their token; the oldest is dropped first."""
+    """Cached verdicts by the hash of their token; the oldest verdict is dropped first."""
 
     seconds: float
     kept: dict[bytes, tuple[float, Verdict]] = field(default_factory=dict)
@@ -81,8 +81,8 @@ class _Memo:
 class MetricsAccess:
     """Authorizes readers of metrics, and caches each verdict for a short time.
 
-    Refusals have a separate cache, so that unknown tokens do not displace allowed ones. The caches
-    hold only hashes of tokens.
+    Refusals have a separate cache, so that unknown tokens do not displace allowed tokens. The
+    caches hold only hashes of tokens.
     """
 
     def __init__(self, api: Client, clock: Clock) -> None:
@@ -94,7 +94,7 @@ class MetricsAccess:
         self._is_failing = False
 
     async def authorize(self, authorization: str) -> Verdict:
-        """Return the verdict on a request with this Authorization header."""
+        """Return the verdict on a metrics request with this Authorization header."""
         scheme, _, token = authorization.strip().partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token.isascii() or not token.isprintable():

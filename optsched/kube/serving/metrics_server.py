@@ -33,10 +33,10 @@ class Probes(Protocol):
     """Liveness and readiness of a process."""
 
     def trouble(self) -> str:
-        """Return why this process has to be restarted; empty if it works."""
+        """Return why this process has to be restarted; empty if the process works."""
 
     def unready(self) -> str:
-        """Return why this process is not ready; empty if it is."""
+        """Return why this process is not ready; empty if the process is ready."""
 
 
 @asynccontextmanager
@@ -45,8 +45,8 @@ async def serve(
 ) -> AsyncIterator[tuple[Address, ...]]:
     """Serve /healthz, /readyz and /metrics; yields the bound addresses.
 
-    exposition: returns the metrics; None if another address serves /metrics. Raises OSError if an
-    address cannot be bound.
+    `exposition` returns the metrics, or is None if another address serves /metrics. Raises OSError
+    if an address cannot be bound.
     """
     runner = web.AppRunner(_application(probes, exposition), access_log=None)
     await runner.setup()
@@ -76,7 +76,7 @@ def _application(probes: Probes, exposition: Callable[[], bytes] | None) -> web.
 def metrics_handler(
     exposition: Callable[[], bytes],
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Return a handler that answers with metrics in Prometheus' format."""
+    """Return an HTTP handler that responds with metrics in Prometheus' text format."""
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -93,7 +93,7 @@ LOOK_S: Final = 5.0
 
 KEEPALIVE_S: Final = 20.0
 ENDING_S: Final = 1.0
-"""How long open requests may take at shutdown."""
+"""Seconds that open requests may take at shutdown."""
 
 LIMITS: Final = ConnectionLimits(connections=32)
 
@@ -102,9 +102,9 @@ LIMITS: Final = ConnectionLimits(connections=32)
 class SecureMetrics:
     """Settings of metrics over TLS.
 
-    place: the address to listen on.
+    place: address on which metrics are served.
     files: the certificate and its key, reloaded when they change.
-    needs_rights: whether readers need a token whose user may get the nonResourceURL /metrics.
+    needs_rights: whether readers must send a token whose user may get the nonResourceURL /metrics.
     """
 
     place: Address
@@ -114,7 +114,7 @@ class SecureMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ServingAddresses:
-    """The addresses to serve on. metrics: None if the health address serves them."""
+    """Addresses to serve on; `metrics` is None if the health addresses also serve metrics."""
 
     health: tuple[Address, ...] = ()
     metrics: SecureMetrics | None = None
@@ -122,7 +122,7 @@ class ServingAddresses:
 
 @dataclass(frozen=True, slots=True)
 class BoundAddresses:
-    """The bound addresses. metrics: None if the health address serves them."""
+    """Bound addresses; `metrics` is None if the health addresses also serve metrics."""
 
     health: tuple[Address, ...]
     metrics: Address | None = None
@@ -144,8 +144,8 @@ async def serve_process(
 ) -> AsyncIterator[BoundAddresses]:
     """Serve health and metrics while the context is open.
 
-    api: the client that authorizes metrics readers if required. Raises OSError if an address can
-    not be bound or a certificate cannot be used.
+    `api` is the client that authorizes metrics readers if required. Raises OSError if an address
+    cannot be bound or a certificate cannot be used.
     """
     secure = listening.metrics
     async with AsyncExitStack() as stack:
@@ -206,7 +206,7 @@ def _guarded(
 async def _follow_files(
     certificate: ServedCertificate, files: CertificateFiles, timing: Timing
 ) -> None:
-    """Reload changed certificates; an invalid one is reported once, and the previous one stays."""
+    """Reload changed certificates; an invalid certificate is logged once and not used."""
     problem = ""
     while True:
         await timing.sleep(LOOK_S)

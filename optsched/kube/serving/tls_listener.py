@@ -23,7 +23,7 @@ _END_OF_HEADER: Final = b"\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address to listen on; an empty host means every interface."""
+    """An address to listen on; an empty host means all network interfaces."""
 
     host: str
     port: int
@@ -52,8 +52,9 @@ def is_host(text: str) -> bool:
 class ConnectionLimits:
     """Limits of a listener.
 
-    connections: maximum number of open connections. handshake_s: seconds for the TLS handshake.
-    header_s: seconds from the handshake to the end of the first request header.
+    `connections` is the maximum number of open connections. `handshake_s` is the timeout of the TLS
+    handshake in seconds. `header_s` is the maximum time in seconds from the handshake to the end of
+    the first request header.
     """
 
     connections: int = 256
@@ -71,7 +72,8 @@ async def listen(
     """Accept connections while the context is open; yields the bound address.
 
     A connection beyond the limit replaces the oldest connection that has sent no request yet. If
-    all have sent one, it is refused. Raises OSError if the address cannot be bound.
+    all connections have sent a request, the additional connection is refused. Raises OSError if the
+    address cannot be bound.
     """
     loop = asyncio.get_running_loop()
     table = _ConnectionTable(tls, make_protocol, limits)
@@ -83,7 +85,7 @@ async def listen(
 
 
 class _ConnectionTable:
-    """The open connections, and which of them have sent no request yet."""
+    """The open connections, and which of these have sent no request yet."""
 
     def __init__(
         self,
@@ -99,7 +101,7 @@ class _ConnectionTable:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def admit(self, connection: _Connection) -> bool:
-        """Add a new connection if the limit allows, and return whether it was added."""
+        """Add a connection if the limit allows, and return whether the connection was added."""
         if len(self.open) >= self.limits.connections:
             oldest = next(iter(self.silent), None)
             if oldest is None:
@@ -184,7 +186,7 @@ class _Connection(asyncio.Protocol):
     # --- steps -----------------------------------------------------------------------------------
 
     async def _secure(self, plain: asyncio.Transport) -> None:
-        """Run the handshake, then start the protocol of the server."""
+        """Run the TLS handshake, then start the protocol of the server."""
         table, loop = self._table, asyncio.get_running_loop()
         try:
             secured = await loop.start_tls(

@@ -12,8 +12,8 @@ _SECONDS: Final = tuple(0.00025 * 2**i for i in range(14))
 class WebhookMetrics(ProcessMetrics):
     """The metrics of one webhook process.
 
-    second_looks: denials for which objects were read again, by path.
-    watch_failures: failed lists and watches by resource.
+    second_looks: number of denials for which objects were read again, by path.
+    watch_failures: number of failed lists and watches, by resource.
     expiry: epoch seconds at which the certificate in use expires.
     """
 
@@ -54,6 +54,6 @@ class WebhookMetrics(ProcessMetrics):
         self._seconds.labels(path).observe(seconds)
 
     def config_read(self, problem: str) -> None:
-        """Record a changed content of the resource groups file; problem: empty if it is valid."""
+        """Record a changed resource groups file; `problem` is empty if its content is valid."""
         self._config_reads.labels("rejected" if problem else "read").inc()
         self._config_rejected.set(bool(problem))

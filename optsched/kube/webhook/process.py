@@ -1,4 +1,4 @@
-"""The process of the webhook: its parts, its start and its stop."""
+"""The process of the webhook: its components, its start and its stop."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ ENDING_S: Final = 5.0
 class Settings:
     """Settings of a webhook process.
 
-    place: the address for reviews.
-    listen: the addresses of health, and of metrics unless `metrics` is given.
+    place: the address that serves reviews.
+    listen: the addresses that serve health, and metrics unless `metrics` is given.
     metrics: the settings of metrics over TLS; None for plain HTTP at `listen`.
-    files: credentials that another program renews; None if the server signs its own.
+    files: credentials that another program renews; None if the server signs its own certificate.
     secret, names: the Secret of self-signed credentials, and their DNS names and IP addresses.
-    service_name: the Service of the webhook, after which its configurations are named.
-    url: the address for API servers, instead of that Service.
-    config: the resource groups file, reloaded when it changes, or None.
+    service_name: the Service of the webhook, which gives the webhook configurations their names.
+    url: the address of the webhook for API servers, in place of its Service.
+    config: the resource groups file, reloaded when it changes; None without such a file.
     grace_s: seconds to keep answering after a signal, while clients move to other replicas.
     """
 
@@ -99,7 +99,7 @@ async def run(settings: Settings) -> None:
 
 
 class WebhookProcess:
-    """The parts of a webhook process, and its probes."""
+    """The components of a webhook process, and its probes."""
 
     def __init__(self, settings: Settings, client: Client) -> None:
         self._settings = settings
@@ -189,7 +189,7 @@ class WebhookProcess:
                 await self._timing.sleep(RETRY_S)
 
     async def _follow_config(self) -> None:
-        """Poll the resource groups file, if there is one."""
+        """Poll the resource groups file, if the settings name one."""
         while self._config is not None:
             await self._timing.sleep(CONFIG_LOOK_S)
             self._config.poll()
@@ -201,7 +201,7 @@ class WebhookProcess:
             try:
                 await self._renew_trust()
             except (KubeError, OSError, ValueError) as e:
-                # The certificate in use is valid for weeks.
+                # The certificate in use is still valid for weeks, so the renewal is retried.
                 log.warning("certificate or webhook configurations not renewed: %s", e)
                 pause_s = RETRY_S
             await self._timing.sleep(pause_s if self._is_trusted else RETRY_S)
@@ -227,11 +227,12 @@ class WebhookProcess:
 class ResourceGroupsFile:
     """Settings with the resource groups of a file.
 
-    `on_verdict` is called for each changed content with its problem; empty if it is valid.
+    `on_verdict` is called with the problem of each changed content of the file, or with an empty
+    text if the content is valid.
     """
 
     def __init__(self, path: Path, settings: Rules, on_verdict: Callable[[str], None]) -> None:
-        """Read the file; raises OSError or ValueError if that fails."""
+        """Read the resource groups file; raises OSError or ValueError on failure."""
         self._path = path
         self._on_verdict = on_verdict
         self._seen = path.read_text("utf-8")
@@ -240,11 +241,11 @@ class ResourceGroupsFile:
 
     @property
     def settings(self) -> Rules:
-        """The settings in force."""
+        """The settings with the last valid resource groups."""
         return self._settings
 
     def poll(self) -> None:
-        """Reload the file if it changed; each problem is reported once."""
+        """Reload the resource groups file if it changed; each problem is reported once."""
         try:
             content = self._path.read_text("utf-8")
         except (OSError, ValueError) as e:

@@ -1,9 +1,9 @@
 """Admission reviews over HTTPS; every error fails closed.
 
-The status is 400 for a body that is no AdmissionReview, 408 for a body that does not arrive, 413
-for a body that is too large and 415 for a body that is not JSON. An internal error is a denial.
-Until all kinds are listed, the status is 503, which an API server treats as a denial: the failure
-policy of the webhooks is Fail.
+The HTTP status is 400 for a body that is not an AdmissionReview, 408 for a body that does not
+arrive, 413 for a body that is too large and 415 for a body that is not JSON. An internal error is a
+denial. Until all kinds are listed, the HTTP status is 503, which an API server treats as a denial
+because the failure policy of the webhooks is Fail.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ KEEPALIVE_S: Final = 120.0
 """Seconds that a connection may be idle: longer than the 90 s for which API servers keep it."""
 
 LINGERING_S: Final = 1.0
-"""Seconds for which the rest of a body is read after an early answer."""
+"""Seconds for which the rest of a body is read after an early response."""
 MAX_ROUNDS: Final = 4
-"""Maximum number of reviews of one request: an answer may lead to further questions."""
+"""Maximum number of reviews of one request, because answers may lead to further questions."""
 
 MAX_QUESTIONS: Final = 64
-"""Maximum number of questions of one review, without those about pod templates."""
+"""Maximum number of questions of one review, not counting questions about pod templates."""
 
 ANSWERS_S: Final = 0.8 * TIMEOUT_S
 """Seconds that the API server may take to answer all questions of one request.
@@ -85,16 +85,16 @@ _Lookup: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion
 
 
 SMALL: Final = 64 * 2**10
-"""Largest size of a small body in bytes; most jobs have a tenth of this size."""
+"""Maximum size of a small body in bytes; most jobs have a tenth of this size."""
 MOST_BYTES: Final = 24 * 2**20
-"""Maximum total bytes of large bodies that are read or reviewed concurrently."""
+"""Maximum total size in bytes of large bodies that are read or reviewed concurrently."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 class MemoryBudget:
-    """A total amount from which callers reserve parts, first come, first served."""
+    """A total amount from which callers reserve amounts, first come, first served."""
 
     def __init__(self, total: int) -> None:
         self._left = total
@@ -102,7 +102,7 @@ class MemoryBudget:
 
     @asynccontextmanager
     async def reserve(self, amount: int) -> AsyncIterator[None]:
-        """Reserve an amount while the context is open; waits until it is available."""
+        """Reserve an amount while the context is open, after waiting until it is available."""
         if self._waiters or amount > self._left:
             place = (amount, asyncio.get_running_loop().create_future())
             self._waiters.append(place)
@@ -159,9 +159,9 @@ class ReviewThreads:
 
 @dataclass(frozen=True, slots=True)
 class Reviewer:
-    """Reviews requests by the watched state, and denied requests again by the current state.
+    """Reviews requests against the watched state, and denied requests again after a fresh read.
 
-    settings: returns the current settings, as their file may change.
+    `settings` returns the current settings, because the file of the settings may change.
     """
 
     api: Client
@@ -177,7 +177,8 @@ class Reviewer:
     ) -> Response:
         """Return the final response, after the API server has answered the response's questions.
 
-        A denied review still validates its pod templates, so that users see all mistakes together.
+        The pod templates of a denied review are still validated, so that users see all mistakes
+        together.
         """
         known: dict[Question, Any] = {}
         for _ in range(MAX_ROUNDS):
@@ -221,7 +222,7 @@ class Reviewer:
                 return await list_podgroup_members(self.api, question.namespace)
 
     async def respond(self, service: Service, body: bytes) -> tuple[web.Response, str]:
-        """Return the HTTP response to a body, and its result for metrics."""
+        """Return the HTTP response to a body, and the result of the review for metrics."""
         if self.world.unsynced():
             return _plain(503, "not ready: the cluster has not been listed yet"), "unready"
         read = await self.lanes.run(len(body), self._read, service, body)
@@ -245,14 +246,14 @@ class Reviewer:
         return web.json_response(encode_response(request.uid, response)), result
 
     def _read(self, service: Service, body: bytes) -> tuple[Request, Response] | _Unread:
-        # An exception that leaves this thread would keep the body and its objects in memory.
+        # An exception that leaves the thread would keep the body and its objects in memory.
         try:
             request = read_body(body)
         except TooLarge as e:
             return _Unread(413, f"the review {e}")
         except MalformedReview as e:
             return _Unread(400, f"not an AdmissionReview: {e}")
-        # A template that was accepted before needs no dry run.
+        # A template that the server accepted before needs no dry run.
         request = replace(request, answers=self.templates.accepted)
         return request, self._review(service, request)
 
@@ -292,7 +293,7 @@ _BROKEN: Final = Response(("this object can not be reviewed: see the log of the 
 def application(
     services: Sequence[Service], reviewer: Reviewer, body_s: float = TIMEOUT_S
 ) -> web.Application:
-    """Return an application that serves the paths of services; body_s: timeout of a body."""
+    """Return an app that serves the paths of services; `body_s` is the timeout of a body."""
     app = web.Application(client_max_size=MAX_BODY)
     for service in services:
         app.router.add_post(service.path, _handler(service, reviewer, body_s))
@@ -309,8 +310,8 @@ async def serve_reviews(
 ) -> AsyncIterator[Address]:
     """Serve over TLS while the context is open; yields the bound address.
 
-    ending_s: seconds that open requests may take at shutdown. Raises OSError if the address can
-    not be bound.
+    `ending_s` is the time in seconds that open requests may take at shutdown. Raises OSError if the
+    address cannot be bound.
     """
     runner = web.AppRunner(
         app,
@@ -365,11 +366,11 @@ def _handler(
 
 
 def _unreadable(http: web.Request) -> str:
-    """Return why a body is refused by its headers; empty if it is not."""
+    """Return why the headers of a request make its body unacceptable; empty if they do not."""
     if http.content_type != _JSON:
         return f"{http.content_type} is not supported: send {_JSON}"
     encoding = http.headers.get("Content-Encoding", "identity").strip().lower()
-    # A few compressed kilobytes can expand to gigabytes.
+    # Compressed bodies are refused: a few compressed kilobytes can expand to gigabytes.
     return "" if encoding == "identity" else f"{encoding[:60]} is not supported: send plain {_JSON}"
 
 

@@ -1,4 +1,4 @@
-"""Validate pod templates by dry runs, and remember those that the API server accepted."""
+"""Validate pod templates by dry runs, and remember the templates that the server accepted."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from optsched.session.ports import Clock
 
 MAX_CACHED: Final = 4096
-"""Number of accepted templates to remember, by digest."""
+"""Maximum number of accepted templates to remember, by digest."""
 
 CACHED_S: Final = 600.0
-"""Seconds to remember an accepted template, as an upgraded API server may refuse it."""
+"""Seconds to remember an accepted template, because an upgraded API server may refuse it."""
 
 MAX_DRY_RUNS: Final = 32
-"""Concurrent dry runs of all reviews."""
+"""Maximum number of concurrent dry runs of all reviews."""
 
 MAX_DRY_RUNS_OF_REVIEW: Final = 8
-"""Concurrent dry runs of one review, so that a job of many templates does not block others."""
+"""Maximum number of concurrent dry runs of one review, so that large jobs block no others."""
 
 
 class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
-    """Verdicts on templates that the API server accepted; any thread may read them."""
+    """Verdicts on templates that the API server accepted; any thread may read the verdicts."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -46,7 +46,7 @@ class AcceptedTemplates(Mapping[Question, TemplateVerdict]):
         return verdict
 
     def __iter__(self) -> Iterator[Question]:
-        """Yield nothing: only the digests of templates are kept, not the questions."""
+        """Yield nothing, because only the digests of templates are kept, not the questions."""
         return iter(())
 
     def __len__(self) -> int:
@@ -64,9 +64,10 @@ class TemplateValidator:
     """Validates pod templates by dry runs on the API server.
 
     Each request is a dry run that creates a PodTemplate, so that no object is stored. Webhooks of
-    this project do not review PodTemplates, so no review waits for another.
+    this project do not review PodTemplates, so no review waits for another review.
 
-    namespace: where this process may create PodTemplates. Validation does not depend on it.
+    `namespace` is a namespace in which this process may create PodTemplates. The result of a
+    validation does not depend on the namespace.
     """
 
     def __init__(self, api: Client, namespace: str, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""The objects that admission reads, kept up to date by watches."""
+"""The objects that admission rules read, kept up to date by watches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class LiveWorld:
     """A `World` that is kept up to date while the coroutines of `watches` run.
 
-    Any thread may read it; each call sees a consistent state of one kind.
+    Any thread may read this world; each call sees a consistent state of one kind.
     """
 
     def __init__(self, clock: Clock, on_failure: Callable[[Kind], None]) -> None:
@@ -75,7 +75,7 @@ class LiveWorld:
     # --- watches ---------------------------------------------------------------------------------
 
     def unsynced(self) -> list[str]:
-        """Return the kinds that have not been listed yet."""
+        """Return the names of the kinds that have not been listed yet."""
         return self._store.unsynced()
 
     def watches(self, source: Client, timing: Timing) -> Iterator[Coroutine[None, None, None]]:
@@ -83,7 +83,7 @@ class LiveWorld:
         return (self._follow(kind, source, timing) for kind in KINDS)
 
     async def refresh_objects(self, api: Client, refs: Iterable[Ref]) -> bool:
-        """Read objects again from the API server, and return whether any has changed."""
+        """Read objects again from the API server, and return whether any object has changed."""
         found = [await self._read(api, ref) for ref in refs]
         return any(found)
 
@@ -112,7 +112,7 @@ class LiveWorld:
         self._on_failure(kind)
         is_reported = self._watch_log.record_failure(kind, kind, error)
         if is_reported and isinstance(error, NotFound) and kind.plural in self._store.unsynced():
-            # A kind that is not installed counts as empty, and its list is retried.
+            # A kind that is not installed is treated as empty, and its list is retried.
             self._store.apply(kind, Listed(()))
 
     def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
@@ -120,7 +120,7 @@ class LiveWorld:
             return
         old = self._queues.get(before["metadata"]["name"]) if before else None
         queue = parse_queue(after)[0] if after else None
-        # Reviews read in other threads: a queue that still exists must never be missing.
+        # Reviews in other threads read the queues: a queue that still exists must never be missing.
         if queue is not None:
             self._queues[queue.name] = queue
             self._children.setdefault(queue.parent, {})[queue.name] = queue
