@@ -1,4 +1,4 @@
-"""The Python API: build or read a cluster, decide, replay, compare and explain.
+"""The Python API: build or read a cluster, solve it, replay traces, and explain plans.
 
 Every name in `__all__` is also a name of `optsched`. The functions take and return plain values and
 never access a live cluster.
@@ -122,7 +122,7 @@ RENAMED: Final[Mapping[str, type]] = {
     "PlaceError": ExecutorError,
     "Played": SimulationResult,
 }
-"""Deprecated names of classes."""
+"""Classes by their deprecated names."""
 
 
 def __getattr__(name: str) -> type:
@@ -135,7 +135,7 @@ def __getattr__(name: str) -> type:
 
 
 def _renaming(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
-    """Return a decorator that also accepts the deprecated names of arguments."""
+    """Return a decorator whose function also accepts deprecated argument names, with a warning."""
 
     def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
         @functools.wraps(function)
@@ -189,7 +189,7 @@ def _check_number(name: str, value: object, below: float, accepted: str) -> None
 
 
 def _listed(name: str, values: object, kinds: tuple[type, ...], accepted: str) -> list[Any]:
-    """Return the values of an iterable after a check of their types; a string is not accepted."""
+    """Return the values of an iterable that is no string, after a check of their types."""
     is_iterable = isinstance(values, Iterable) and not isinstance(values, str | bytes)
     _check(is_iterable, name, values, f"a list: each is {accepted}")
     found: list[Any] = list(values)  # type: ignore[call-overload]
@@ -228,7 +228,7 @@ def node(
     Raises
     ------
     ArgumentError
-        The name is empty, or a quantity can not be read.
+        The name is empty, or a quantity cannot be read.
 
     """
     _check_name("name", name)
@@ -246,15 +246,15 @@ def queue(
     deserved: Mapping[str, object] | None = None,
     guarantee: Mapping[str, object] | None = None,
 ) -> Queue:
-    """Return a queue; its amounts are Kubernetes quantities.
+    """Return a queue whose amounts are given as Kubernetes quantities.
 
     Parameters
     ----------
     weight
         Weight of the queue in models that share resources by weight.
     capability, deserved, guarantee
-        Limit, deserved share and guaranteed amount. Without a capability there is no limit;
-        without a deserved share or a guarantee the amount is zero.
+        Limit, deserved share and guaranteed amount by resource name. Without `capability` the queue
+        has no limit. The default deserved share and guarantee are zero.
 
     Raises
     ------
@@ -324,14 +324,14 @@ def gang(
 def snapshot(
     nodes: Iterable[Node], gangs: Iterable[Gang], queues: Iterable[Queue] = (), taken_ms: int = 0
 ) -> Snapshot:
-    """Return the state of a cluster at one time; the queue `default` always exists.
+    """Return the state of a cluster at one time, which always has the queue `default`.
 
     Parameters
     ----------
     nodes, gangs, queues
         Results of `node`, `gang` and `queue`, in any order.
     taken_ms
-        Time of the snapshot in epoch milliseconds, up to which the waiting time of gangs counts.
+        Time of the snapshot in epoch milliseconds. The waiting times of gangs end at this time.
 
     Raises
     ------
@@ -360,7 +360,7 @@ def arrival(gang: Gang, at: str, duration: str | None = None) -> Arrival:
     ----------
     at, duration
         Arrival time after the start of the trace, and run time, such as `90s` or `2h30m`. Without
-        a duration the gang runs forever. Rules do not see the duration; they see only the gang's
+        a duration the gang runs forever. Rules cannot read the run time; they read only the gang's
         annotation `optsched.io/running-estimate`.
 
     Raises
@@ -383,8 +383,8 @@ def trace(
 ) -> LoadedTrace:
     """Return a trace of arrivals for `simulate` and `compare`.
 
-    Jobs that can not be replayed are skipped and listed in the attribute `problems`, as for trace
-    files; they raise no error.
+    Jobs that cannot be replayed raise no error. They are skipped and listed in the attribute
+    `problems` of the trace.
 
     Parameters
     ----------
@@ -420,16 +420,16 @@ def _amounts(name: str, quantities: Mapping[str, object]) -> Amounts:
 
 
 def read(path: str | Path) -> Snapshot:
-    """Return the snapshot in a manifest file, a folder of manifests, or the openb trace.
+    """Return the snapshot read from a manifest file, a folder of manifests or the openb trace.
 
-    The scheduler decides about the pods whose `schedulerName` is volcano or optsched. Objects that
-    can not be read are skipped; `optsched.formats.snapshots.instance_files.read_instance` lists
-    them.
+    Only pods whose `schedulerName` is volcano or optsched are to be scheduled. Objects that cannot
+    be read are skipped; `optsched.formats.snapshots.instance_files.read_instance` lists the skipped
+    objects.
 
     Raises
     ------
     InstanceError
-        The path holds nothing to schedule.
+        The path contains no objects to schedule.
     ArgumentError
         `path` is not a path.
 
@@ -465,7 +465,7 @@ def read_trace(
 
 
 def load_policy(model: str | Path) -> Policy:
-    """Return the policy of a model.
+    """Return the policy that a model defines.
 
     Parameters
     ----------
@@ -496,7 +496,7 @@ def solve(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
-    """Return the plan of one session for a cluster, as `optsched solve` does.
+    """Return the plan that one session makes for a cluster, as `optsched solve` does.
 
     Parameters
     ----------
@@ -505,11 +505,11 @@ def solve(
     model
         The name of a model, the path of a model file, or a policy.
     time_limit
-        Wall-clock seconds for the solver. None for the model's deterministic work limit, which
-        reads no clock: the same cluster then always has the same plan.
+        Wall-clock limit of the solver in seconds. None for the model's deterministic work limit,
+        with which the same cluster always has the same plan.
     gap
-        Relative gap |bound − value| / max(1, |value|) at which a level counts as solved, such as
-        0.01. None: each level is solved to optimality.
+        Relative gap |bound − value| / max(1, |value|) at which a level is accepted as solved, such
+        as 0.01. With None, each level is solved to optimality.
     seed
         Random seed of the solver.
     progress
@@ -518,12 +518,12 @@ def solve(
     Returns
     -------
     Plan
-        Verified actions, the certificate, and for each other gang the reason why it waits.
+        Verified actions, the certificate, and for each waiting gang the reason why it waits.
 
     Raises
     ------
     PolicyError
-        The model has errors; the message says where.
+        The model has errors; the error message locates the errors.
     ArgumentError
         An argument has the wrong type, or is out of range.
 
@@ -555,12 +555,12 @@ def solve_result(
     Parameters
     ----------
     cluster
-        A result of `read` or `snapshot`, or a path that `read` accepts. For a path, the result
-        names the files, as the result file of `optsched solve` does.
+        A result of `read` or `snapshot`, or a path that `read` accepts. For a path, the
+        `SolveResult` names the files that were read, as the result file of `optsched solve` does.
     model, time_limit, gap, seed, progress
-        As for `solve`.
+        The same as the parameters of `solve`.
     resume
-        An earlier result for the same cluster and model, whose search is resumed.
+        An earlier result for the same cluster and model, whose solve is resumed.
 
     Returns
     -------
@@ -571,11 +571,11 @@ def solve_result(
     Raises
     ------
     PolicyError
-        The model has errors, or its file is missing; the message says where.
+        The model has errors, or its file is missing; the error message locates the errors.
     ResumeError
         `resume` belongs to another cluster or model; the message names the field that differs.
     InstanceError, OSError
-        The path holds nothing to schedule, or a file can not be read.
+        The path contains no objects to schedule, or a file cannot be read.
     ArgumentError
         An argument has the wrong type, or is out of range.
 
@@ -606,7 +606,7 @@ def _instance(
 ) -> tuple[Snapshot, InstanceIdentity, tuple[str, ...]]:
     """Return a snapshot, its source, and the names of the schedulers whose pods were read.
 
-    There are no such names for a snapshot that the caller has built.
+    The tuple of scheduler names is empty for a snapshot that the caller has built.
     """
     if isinstance(cluster, Snapshot):
         return cluster, snapshot_identity(cluster), ()
@@ -614,7 +614,7 @@ def _instance(
 
 
 def explain(plan: Plan, gang: str) -> str:
-    """Return why a gang waits, as text; for a gang that starts, the nodes of its tasks.
+    """Return as text why a gang waits, or on which nodes its tasks start.
 
     Parameters
     ----------
@@ -668,7 +668,7 @@ def simulate(
     seed
         Random seed of the solver, if the model uses a solver.
     warm_up
-        Duration at the start of the trace whose events do not count in the metrics.
+        Duration at the start of the trace that the metrics exclude.
     period
         Time between two sessions; None for the period of the model.
     until
@@ -677,8 +677,9 @@ def simulate(
     Returns
     -------
     SimulationResult
-        `metrics` has the measurements: times in seconds, shares from 0 to 1. `jobs` has the
-        arrival, start and end of each gang, in milliseconds after the start of the trace.
+        `metrics` holds the metrics of the replay, with times in seconds and fractions from 0 to 1.
+        `jobs` holds the arrival, start and end of each gang, in milliseconds after the start of the
+        trace.
 
     Raises
     ------
@@ -718,19 +719,20 @@ def compare(
         Results of `trace`, or sources that `read_trace` accepts. A synthetic trace is generated
         again for each seed.
     models
-        Names, paths of model files or policies; each is compared with the first.
+        Names of models, paths of model files, or policies; each model is compared with the first.
     workers
-        Number of processes of a local Dask cluster; 0: replay in this process.
+        Number of worker processes of a local Dask cluster; 0 to replay in the calling process.
 
     Returns
     -------
     Comparison
-        `mean`, `difference` (paired, with a simultaneous interval), `verdict`, `as_json`, `as_csv`.
+        Results with `mean_of_model`, `difference` (paired, with a simultaneous interval),
+        `verdict`, `as_json` and `as_csv`.
 
     Raises
     ------
     InstanceError, SyntheticError, PolicyError, ExecutorError
-        A trace or a model can not be read, or Dask is not installed.
+        A trace or a model cannot be read, or Dask is not installed.
     ArgumentError
         A list of traces, models or seeds is empty or has a duplicate, or an item has the wrong
         type.

@@ -1,4 +1,4 @@
-"""The names from which custom plugins and actions are built; these names are stable.
+"""The stable API for custom plugins and actions.
 
 A custom plugin filters or scores nodes, orders queues and gangs, or votes on extension points. It
 is defined as `PLUGIN = Plugin(...)` in a Python file in the folder of `--plugins-dir`, or as an

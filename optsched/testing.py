@@ -1,12 +1,12 @@
-"""Contract tests that every rule should pass, for custom rules.
+"""Contract tests for custom rules.
 
     class TestMaintenance(RuleContract):
         rule = Maintenance()
         node_labels = ({"lab.example/repair": "yes"}, {"lab.example/power": "green"})
 
-pytest then runs the rule on small random clusters. The tests check that its extension points agree
-with each other, that both engines obey the rule, and that no method raises. They need pytest and
-hypothesis (`optsched[testing]`).
+pytest then runs the rule on small random clusters. The tests check that the extension points of the
+rule agree with each other, that both engines obey the rule, and that no method of the rule raises
+an exception. The tests need pytest and hypothesis (`optsched[testing]`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RuleContract:
     )
 
     def clusters(self) -> st.SearchStrategy[Snapshot]:
-        """Return small clusters; override it for a rule that reads other fields of a snapshot."""
+        """Return small random clusters; override this method for a rule that reads other fields."""
         return small_clusters(self.node_labels, self.task_labels, self.requests)
 
     # --- the declaration -------------------------------------------------------------------------
@@ -106,10 +106,10 @@ class RuleContract:
     @examples
     @given(st.data())
     def test_its_mask_says_what_its_verifier_says(self, data: DataObject) -> None:
-        """Check that mask and verifier agree for each task that a plan places alone on a node.
+        """Check that mask and verifier agree for each plan that places one task on one node.
 
-        The verifier refuses every node that the mask excludes. It accepts all other nodes, unless
-        the rule also limits nodes by `open` or `ties_nodes`.
+        The verifier refuses every node that the mask excludes. The verifier accepts all other
+        nodes, unless the rule also limits nodes by `open` or `ties_nodes`.
         """
         snapshot = data.draw(self.clusters())
         problem = compile_problem(snapshot)
@@ -147,7 +147,7 @@ class RuleContract:
     @examples
     @given(st.data())
     def test_the_same_cluster_gets_the_same_plan(self, data: DataObject) -> None:
-        """Check that two sessions on one cluster have equal actions and pending gangs."""
+        """Check that two sessions on one cluster return equal actions and equal pending gangs."""
         snapshot = data.draw(self.clusters())
         for solver in SolverKind:
             first, again = (self._decide(snapshot, solver).plan for _ in range(2))

@@ -1,4 +1,4 @@
-"""Accounting of the resources that queues and users held, in exact integers.
+"""Exact integer accounting of the resources that queues and users held.
 
 The unit is the GPU-microsecond: thousandths of a GPU times milliseconds. A GPU-hour is
 3 600 000 000 GPU-microseconds. A pod with a GPU share is charged the thousandths that it requests.
@@ -49,15 +49,15 @@ _NODE: Final = "node"
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Held amounts in GPU-microseconds and, where noted, CPU-microseconds."""
+    """Resource usage in GPU-microseconds and, where noted, in CPU-microseconds."""
 
-    jobs: int = 0  # gangs that have arrived
-    held: int = 0  # held by pods from binding until they leave their node
-    # Part of `held` before the gang had its minimum; Crater's bills begin at the minimum
+    jobs: int = 0  # number of gangs that have arrived
+    held: int = 0  # usage of pods from their binding until they leave their node
+    # Usage in `held` before the minimum of the gang ran; Crater bills a job only from then on
     idle: int = 0
-    # Part of `held`: work lost to evictions and moves, and usage of evicted pods while terminating
+    # Usage in `held`: work lost to evictions and moves, and evicted pods while they terminate
     evicted: int = 0
-    failed: int = 0  # part of `held`: work lost to node failures
+    failed: int = 0  # usage in `held`: work lost to node failures
     cpu_held: int = 0  # CPU-microseconds: thousandths of a CPU times milliseconds
 
     def __add__(self, other: Amounts) -> Amounts:
@@ -65,13 +65,13 @@ class Amounts:
 
     @property
     def useful(self) -> int:
-        """Held amounts that were neither idle nor lost."""
+        """Usage in `held` that was neither idle nor lost, in GPU-microseconds."""
         return self.held - self.idle - self.evicted - self.failed
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """The charge of one user in one queue; `user` is empty if no user is named."""
+    """The charge of one user in one queue; `user` is empty for gangs that name no user."""
 
     queue: str
     user: str
@@ -80,7 +80,7 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Chargeback:
-    """All charges, one per queue and user, in this order."""
+    """Charges per queue and user, sorted by queue, then by user."""
 
     charges: tuple[Charge, ...]
 
@@ -107,7 +107,7 @@ class Chargeback:
         return dict(sorted(found.items()))
 
     def as_json(self) -> dict[str, Any]:
-        """Return JSON: integers with units by queue and user, by queue, by user, and in total."""
+        """Return the charges as JSON: by queue and user, by queue, by user, and in total."""
         return {
             "unit": UNIT,
             "gpu_hour": HOUR_US,
@@ -121,7 +121,7 @@ class Chargeback:
 
     @property
     def lines(self) -> Iterator[list[str | int]]:
-        """Yield the cells of each charge as `HEADER` names them."""
+        """Yield one row per charge, with the columns of `HEADER`."""
         for each in self.charges:
             found = each.amounts
             hours = [hours_text(found.held), hours_text(found.evicted)]
@@ -149,7 +149,7 @@ HEADER: Final = ("queue", "user", "gpu_hours", "evicted_gpu_hours", *_COLUMNS.va
 
 
 def together(several: Iterable[Chargeback]) -> Chargeback:
-    """Return the sum of several charges."""
+    """Return the sum of several chargebacks, per queue and user."""
     found: dict[tuple[str, str], Amounts] = defaultdict(Amounts)
     for each in several:
         for charge in each.charges:
@@ -173,18 +173,18 @@ def of_json(found: Mapping[str, Any]) -> Chargeback:
 
 
 def hours_text(held_us: int, digits: int = 6) -> str:
-    """Return microseconds as hours, rounded half up in integers."""
+    """Return GPU-microseconds as text in GPU-hours with `digits` decimals, rounded half up."""
     scale = 10**digits
     whole, part = divmod((2 * held_us * scale + HOUR_US) // (2 * HOUR_US), scale)
     return f"{whole}.{part:0{digits}d}"
 
 
 def user_of(gang: Gang) -> str:
-    """Return the user who is charged for a gang; empty if no user is named.
+    """Return the user who is charged for a gang; an empty string if the gang names no user.
 
-    The user is taken from the gang's annotation `optsched.io/user`, which trace readers set from
-    the user column. Otherwise it is the first pod label `optsched.io/user`, and otherwise the first
-    pod label `crater.raids.io/task-user` of Crater.
+    The user is the value of the gang's annotation `optsched.io/user`, which trace readers set from
+    the user column. Without this annotation, the first pod label `optsched.io/user` names the user,
+    and without this label the first pod label `crater.raids.io/task-user` of Crater.
     """
     named = gang.annotations.get(USER)
     labels = (task.labels.get(name) for name in (USER, CRATER_USER) for task in gang.tasks)
@@ -211,7 +211,7 @@ class Usage:
     cpu_m: int
 
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
-        """Return the usage until `until_ms`; the part before `ran_ms` is idle (None: all)."""
+        """Return the usage until `until_ms`, idle before `ran_ms` (None: idle throughout)."""
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
         return Amounts(
@@ -219,7 +219,7 @@ class Usage:
         )
 
     def lost(self, from_ms: int, until_ms: int) -> int:
-        """Return the GPU usage between two instants, whose work is lost."""
+        """Return the GPU usage between two instants, in GPU-microseconds."""
         return self.milli * max(until_ms - max(self.since_ms, from_ms), 0)
 
 
@@ -238,7 +238,7 @@ class _Job:
 
 
 class Charging:
-    """Accumulates charges event by event, in one pass; finished gangs are dropped."""
+    """Accumulates charges event by event; it keeps no state of finished gangs."""
 
     def __init__(self, trace: Trace, warm_up_ms: int = 0) -> None:
         self._from_ms = warm_up_ms
@@ -288,7 +288,7 @@ class Charging:
                 pass
 
     def total(self, until_ms: int | None = None) -> Chargeback:
-        """Return all charges up to an instant, including running tasks; default: last event."""
+        """Return all charges, with those of running tasks, up to `until_ms` or the last event."""
         end_ms = self._now_ms if until_ms is None else until_ms
         found = dict(self._found)
         for job in self._jobs.values():
@@ -320,7 +320,7 @@ class Charging:
             self._staying.append((job.payer, seat, self._now_ms + job.grace_ms))
 
     def _lose(self, job: _Job, lost_ms: int, cause: str) -> None:
-        """Charge the work lost in the last `lost_ms` to every task that ran during this time."""
+        """Charge the GPU usage of all tasks in the last `lost_ms` milliseconds as lost work."""
         from_ms = self._now_ms - lost_ms
         lost = sum(seat.lost(from_ms, self._now_ms) for seat in job.seats.values())
         kind = Amounts(failed=lost) if cause == _NODE else Amounts(evicted=lost)
@@ -336,10 +336,10 @@ def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
     A pod holds its requests from its binding until the first snapshot in which it has left its
     node. For a pod bound before the first snapshot, charging begins with that snapshot.
 
-    A gang that had its minimum and waits below it in the next snapshot was evicted, or has failed
-    if a node of a lost pod was not ready. The work that its lost pods have done since they started
-    or last saved their work (`optsched.io/checkpointed-at`) is lost. More frequent snapshots make
-    the charges more accurate.
+    A gang whose minimum no longer runs in the next snapshot was evicted, or has failed if the node
+    of a lost pod is missing or not ready. The lost work of the gang is the usage of its lost pods
+    since their start or last checkpoint (`optsched.io/checkpointed-at`). More frequent snapshots
+    make the charges more accurate.
     """
     first_ms = snapshots[0].taken_ms if snapshots else 0
     watched: dict[str, _Watched] = {}
@@ -356,7 +356,7 @@ def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """A gang in recorded snapshots; `ran_ms`: since when its minimum runs, or None."""
+    """A gang in recorded snapshots; `ran_ms`: since when its minimum runs, None below it."""
 
     payer: tuple[str, str]
     first_ms: int
@@ -365,7 +365,7 @@ class _Watched:
     ran_ms: int | None = None
 
     def observe(self, gang: Gang | None, snapshot: Snapshot) -> None:
-        """Process the gang of the next snapshot; None if the snapshot does not have the gang."""
+        """Process the gang of the next snapshot; None for a gang that is not in this snapshot."""
         now_ms = snapshot.taken_ms
         tasks = gang.tasks if gang is not None else ()
         held = {t.key: t for t in tasks if t.status.holds_resources}

@@ -1,12 +1,14 @@
 """An emulated cluster in memory, and the gang experiment on it.
 
 The cluster consists of objects, a scheduler and emulated nodes. It has the same interface as a real
-cluster, so the same scenarios run on both. Time passes only on request.
+cluster, so the same scenarios run on both. The time of the cluster changes only in calls of
+`advance`.
 
 The experiment runs jobs that need all tasks together, with and without gang scheduling. Each job
 has 2 parameter servers of 1 CPU and 4 workers of 2 CPU, 10 CPU in all, and makes progress only
 while all six run. On 4 nodes of 4 CPU one job fits at a time. Slides of kube-batch and Volcano
-(2019) report 1, 2 and 5 jobs: without gangs, several jobs block each other forever.
+(2019) report the experiment for 1, 2 and 5 jobs: without gang scheduling, several jobs block each
+other forever.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ FAIL_ANNOTATION = "optsched.io/fail"
 
 
 class EmulatedCluster:
-    """Objects by kind and key, scheduled by sessions.
+    """A cluster of objects in memory, by kind and key, whose pods are scheduled by sessions.
 
     `now_ms`: time of the cluster. `last_plan`: plan of the last session; None before the first.
     """
@@ -80,7 +82,7 @@ class EmulatedCluster:
         meta["annotations"] = {**meta.get("annotations", {}), **annotations}
 
     def advance(self, milliseconds: int) -> None:
-        """Advance the time: end pods as annotated, then run a session."""
+        """Advance the time, end the pods whose annotations request it, and run a session."""
         self.now_ms += milliseconds
         for pod in self.objects("Pod"):
             annotations = pod["metadata"].get("annotations", {})
@@ -117,7 +119,7 @@ ROLE_LABEL = "volcano.sh/task-spec"
 SCHEDULER = "optsched"
 
 PATIENCE = 10
-"""Multiple of the quiet time after which jobs count as stuck although CPU is idle."""
+"""Multiple of `quiet_seconds` after which jobs are reported as stuck although CPU is idle."""
 
 
 class Stage(Protocol):
@@ -130,13 +132,13 @@ class Stage(Protocol):
         """Return the pods of the experiment."""
 
     def complete(self, names: Sequence[str]) -> None:
-        """Make pods succeed."""
+        """Make the named pods succeed."""
 
     def clear(self) -> None:
         """Delete all pods and PodGroups of the experiment, and wait until they are deleted."""
 
     def advance(self) -> float:
-        """Let a little time pass; return a monotonic time in seconds."""
+        """Advance the time of the cluster a little; return a monotonic time in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +157,17 @@ class JobState:
 
 @dataclass(frozen=True)
 class Progress:
-    """The experiment at one instant."""
+    """The state of the experiment at one instant."""
 
-    seconds: float  # since the jobs were created
-    jobs: Mapping[str, JobState]  # by name
+    seconds: float  # seconds since the jobs were created
+    jobs: Mapping[str, JobState]  # state of each job by name
     # Seconds at which jobs completed, by name
     finished_at: Mapping[str, float] = field(default_factory=dict)
     # Whether the jobs are deadlocked: no job runs all its tasks, and no state has changed for long
     is_stuck: bool = False
 
     def deadlock(self, num_cpus: int) -> str:
-        """Return a sentence about the deadlock: which job holds how many CPUs."""
+        """Return a sentence about the deadlock: how many jobs hold how many CPUs."""
         holding = [job for job in self.jobs.values() if job.running]
         held = sum(job.cpus for job in holding)
         return (
@@ -179,7 +181,7 @@ class Progress:
 
 
 def job_manifests(jobs: Sequence[str], min_member: int) -> list[dict[str, Any]]:
-    """Return a PodGroup per job, and pods in the interleaved order of parallel controllers."""
+    """Return a PodGroup per job, and the pods interleaved as parallel controllers create them."""
     pods = [
         _pod(job, role, index, cpus)
         for role, number, cpus in ROLES
@@ -197,13 +199,13 @@ def play(
     run_seconds: float,
     quiet_seconds: float,
 ) -> Iterator[Progress]:
-    """Run one round; yield the progress after every step.
+    """Run the experiment once and yield its progress after every step.
 
     `stage`: the cluster, which is cleared first. `num_jobs`: number of jobs created together.
     `min_member`: tasks of a job that start together; 6 makes the job a gang, 1 starts tasks
     independently. `num_cpus`: CPUs of all nodes. `run_seconds`: time that a job must run with all
-    its tasks. `quiet_seconds`: time without change after which jobs that hold all CPUs count as
-    stuck.
+    its tasks. `quiet_seconds`: time without change after which jobs that hold all CPUs are reported
+    as stuck.
     """
     jobs = [f"tf{i}" for i in range(num_jobs)]
     stage.clear()
@@ -225,7 +227,7 @@ def play(
             if state.is_complete:
                 finished.setdefault(job, now - start)
         works = any(state.running == TASKS for state in states.values())
-        # While a CPU is idle, the scheduler may only be slow, so wait longer for a deadlock.
+        # While a CPU is idle, the scheduler may only be slow: wait longer to report a deadlock.
         is_full = sum(state.cpus for state in states.values()) >= num_cpus
         patience_s = quiet_seconds if is_full else PATIENCE * quiet_seconds
         stuck = not works and now - changed >= patience_s

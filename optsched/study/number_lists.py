@@ -1,4 +1,4 @@
-"""Read instances that are lists of whole numbers; errors name the file and line of a number."""
+"""Read instance files of whole numbers; errors name the file and line of a number."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SHOWN: Final = 60
 
 
 class Numbers:
-    """The numbers of a text in order; the first error ends reading.
+    """Reads the whole numbers of a text one by one; the first error ends the reading.
 
-    Errors are not skipped, because an instance with a part left out is a different instance.
+    Errors are not skipped, because an instance without the erroneous data is a different instance.
     """
 
     def __init__(self, name: str, text: str) -> None:
@@ -32,20 +32,21 @@ class Numbers:
 
     @property
     def line(self) -> int:
-        """Line of the last number that was read."""
+        """Line number of the last number that was read."""
         return self._line
 
     def read_number(self, what: str, below: int | None = None, least: int = 0) -> int:
         """Return the next number, which must be at least `least` and below `below`.
 
-        `what`: meaning of the number, for messages. `below`: None for the limit of 64 bits. Raises
-        InstanceError: the text ends, or the next token is not a whole number in range.
+        `what`: meaning of the number, for error messages. `below`: exclusive upper limit; None for
+        the limit of 64 bits. Raises InstanceError: the text ends, or the next token is not a whole
+        number in range.
         """
         word = self._next_token(what)
         if not word.isdecimal() or not word.isascii():
             raise self.error(what, word, "is not a whole number of zero or more")
         end = MAX_BASE + 1 if below is None else below
-        # Digits are counted first: Python refuses to convert a number of thousands of digits.
+        # Count the digits first, because Python refuses to convert thousands of digits.
         if len(word.lstrip("0")) > len(str(end)) or int(word) >= end:
             raise self.error(what, word, f"is too large: write 0 to {end - 1}")
         if int(word) < least:
@@ -98,7 +99,7 @@ class Numbers:
 def text_of(file: Path) -> str:
     """Return the text of a file.
 
-    Raises InstanceError: the file can not be read, or is not UTF-8.
+    Raises InstanceError: the file cannot be read, or is not UTF-8.
     """
     try:
         return file.read_text("utf-8-sig")

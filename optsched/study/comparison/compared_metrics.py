@@ -4,10 +4,10 @@ A difference is significant only if both of two tests agree, so that metrics of 
 distribution can be judged:
 
 - The simultaneous interval excludes zero: Student's t with Bonferroni's correction.
-- The sign-flip test rejects. Under the null hypothesis the two models of a pair are exchangeable,
-  so the signs of all differences of a pair flip together. The statistic is the maximum of the
-  standardised sums over all metrics, which corrects for their number (Westfall and Young,
-  Resampling-Based Multiple Testing, 1993, §2.3).
+- The sign-flip test rejects the null hypothesis. Under this hypothesis the two models of a pair are
+  exchangeable, so the signs of all differences of a pair flip together. The statistic is the
+  maximum of the standardised sums over all metrics, which corrects for their number (Westfall and
+  Young, Resampling-Based Multiple Testing, 1993, §2.3).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ UNKNOWN: Final = "–"
 
 
 def verdict(figure: Figure, mean: float) -> str:
-    """Return `better` or `worse`; empty for metrics without a direction."""
+    """Return `better` or `worse` for a mean difference; empty for a metric without a direction."""
     if figure.is_better_low is None:
         return ""
     return "better" if (mean < 0) == figure.is_better_low else "worse"
 
 
 def value_text(figure: Figure, value: float | None) -> str:
-    """Return a value with its unit."""
+    """Return the value of a metric as text with its unit."""
     if value is None:
         return UNKNOWN
     if figure.unit == "s":
@@ -47,7 +47,7 @@ def value_text(figure: Figure, value: float | None) -> str:
 
 
 def signed_text(figure: Figure, value: float | None) -> str:
-    """Return a difference with its sign, unless it rounds to zero."""
+    """Return a difference as text with a sign, or without a sign if it rounds to zero."""
     if value is None:
         return UNKNOWN
     size = value_text(figure, abs(value))
@@ -77,7 +77,7 @@ class Figure:
     path: tuple[str, ...]  # path of keys in the metrics of a result
     unit: str = ""  # `s`, `part` (a fraction of one), `hours`, or empty for a plain number
     is_better_low: bool | None = True  # whether lower is better; None for no direction
-    # Whether the machine's clock measures the metric; such metrics are never judged
+    # Whether the metric is a wall-clock time; wall-clock times are never judged
     is_timed: bool = False
 
     @property
@@ -86,7 +86,7 @@ class Figure:
         return self.is_better_low is not None and not self.is_timed
 
     def value(self, metrics: Mapping[str, Any]) -> float | None:
-        """Return the metric of a replay; None if nothing was measured."""
+        """Return the value of this metric among the metrics of a replay; None if not measured."""
         found: Any = metrics
         for step in self.path:
             found = None if found is None else found[step]
@@ -128,7 +128,7 @@ SHOWN: Final = (
 
 
 FLIPS: Final = 4_000
-"""Number of random sign flips, if there are too many to enumerate."""
+"""Number of random sign flips when there are too many sign flips to enumerate."""
 CONFIDENCE: Final = 0.95
 _ALL_FLIPS_UP_TO: Final = 13
 _ROUNDING: Final = 1e-12
@@ -136,14 +136,15 @@ _ROUNDING: Final = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A mean of paired differences."""
+    """The mean of paired differences, with its interval and p-value."""
 
     mean: float
-    # low, high: ends of the simultaneous interval; None with fewer than `least_pairs`
+    # low, high: ends of the simultaneous interval; None with fewer pairs than `least_pairs`
     low: float | None
     high: float | None
     pairs: int  # number of pairs
     # p-value of the sign-flip test, corrected for all metrics and models; None with fewer pairs
+    # than `least_pairs`
     p_value: float | None
 
     @property
@@ -171,9 +172,9 @@ def paired_differences(
     """Return mean, interval and corrected p-value of each metric; None if no pair has a value.
 
     `differences`: one row per metric and one column per pair of replays. An entry is the value of a
-    model less that of the first model, or None if not measured. `num_models`: number of models
-    compared with the first; the family-wise error rate of all claims is at most 5 %. `seed`: seed
-    of random sign flips; the same seed gives the same p-values.
+    model minus the value of the first model, or None if not measured. `num_models`: number of
+    models compared with the first; the family-wise error rate of all claims is at most 5 %. `seed`:
+    seed of random sign flips; the same seed gives the same p-values.
     """
     if not differences:
         return []
@@ -208,7 +209,7 @@ def _difference(
     if pairs < least_pairs(num_models):
         return Difference(mean, None, None, pairs, None)
     quantile = float(stdtrit(pairs - 1, 1 - (1 - CONFIDENCE) / 2 / num_claims))
-    # Equal differences have no spread: ignore a spread that is only rounding.
+    # The spread of equal differences is zero: ignore rounding errors.
     spread = 0.0 if np.ptp(apart) <= _ROUNDING * np.abs(apart).max() else float(apart.std(ddof=1))
     half = quantile * spread / pairs**0.5
     return Difference(mean, mean - half, mean + half, pairs, p_value)
@@ -216,12 +217,12 @@ def _difference(
 
 @lru_cache(maxsize=4)
 def _flips(pairs: int, seed: int) -> NDArray[np.float64]:
-    """Return rows of signs, one column per pair."""
+    """Return sign flips: one row of signs ±1 per flip, one column per pair."""
     if pairs <= _ALL_FLIPS_UP_TO:
         # The first sign is fixed, because flipping all signs changes no absolute value.
         bits = np.arange(2 ** (pairs - 1))[:, None] >> np.arange(pairs)[None, :] & 1
         return (1.0 - 2.0 * bits[:, ::-1]).astype(np.float64)
     drawn = np.random.default_rng(seed).integers(2, size=(FLIPS, pairs))
-    # The observation counts as one of the flips, so no p-value is zero.
+    # The observed signs are one of the flips, so no p-value is zero.
     found: NDArray[np.float64] = np.vstack([np.ones(pairs), 1.0 - 2.0 * drawn])
     return found

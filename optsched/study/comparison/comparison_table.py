@@ -58,16 +58,16 @@ class Row:
 
     @property
     def identity_of_finished(self) -> object:
-        """The jobs that finished; only their number if the result lists no jobs."""
+        """Names of the finished jobs; only the number of jobs if the result lists no jobs."""
         return self.result["metrics"]["finished"] if self.jobs is None else self.finished
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The results of a grid, possibly incomplete."""
+    """The results of a grid of replays, of which some may be missing."""
 
-    models: Sequence[str]  # in the order of the grid; the others are compared with the first
-    rows: Sequence[Row]  # by model, trace and seed, in the order of the grid
+    models: Sequence[str]  # model names in grid order; each other model is compared with the first
+    rows: Sequence[Row]  # one result per model, trace and seed, in grid order
     failures: Mapping[str, str]  # error message by cell, for cells that could not be replayed
     is_complete: bool
 
@@ -96,7 +96,7 @@ class Comparison:
 
     @property
     def least_pairs(self) -> int:
-        """Minimum number of distinct traces for a claim."""
+        """Minimum number of distinct traces with which a model can be called better or worse."""
         return least_pairs(max(len(self.models) - 1, 1))
 
     @cached_property
@@ -128,7 +128,7 @@ class Comparison:
         }
 
     def unfinished(self, model: str) -> dict[tuple[str, int], tuple[str, ...]]:
-        """Return jobs that finished only under other models, by trace and seed."""
+        """Return the jobs that finished only under other models, by trace and seed."""
         return {
             row.replay: tuple(sorted(missing))
             for row in self.rows
@@ -148,13 +148,13 @@ class Comparison:
         return all(a.identity_of_finished == b.identity_of_finished for a, b in pairs)
 
     def mean_of_model(self, model: str, figure: Figure) -> float | None:
-        """Return the mean over a model's replays that have a value."""
+        """Return the mean of a metric over the replays of a model in which it was measured."""
         found = [self.value(row, figure) for row in self.rows if row.model == model]
         values = [v for v in found if v is not None]
         return sum(values) / len(values) if values else None
 
     def difference(self, model: str, figure: Figure) -> Difference | None:
-        """Return the paired difference to the first model; None without common traces.
+        """Return the paired difference of a metric to the first model; None without common traces.
 
         Replays of one trace with several seeds are averaged into one pair, because another seed of
         the solver is not an independent trace.
@@ -162,7 +162,7 @@ class Comparison:
         return self._differences[model][figure.name]
 
     def verdict(self, model: str, figure: Figure) -> str:
-        """Return whether a model is better or worse than the first; empty if unclear.
+        """Return `better` or `worse` than the first model; an empty string if not significant.
 
         If the two models finished different jobs, only the number of finished jobs is judged.
         """
@@ -205,7 +205,7 @@ class Comparison:
         return found
 
     def _pairs(self, model: str) -> list[list[tuple[Row, Row]]]:
-        """Return pairs of replays of the first and another model, grouped by trace."""
+        """Return the pairs of replays of the first model and another model, grouped by trace."""
         base = {row.replay: row for row in self.rows if row.model == self.models[0]}
         found: dict[object, list[tuple[Row, Row]]] = {}
         for row in self.rows:
@@ -261,7 +261,7 @@ class Comparison:
         }
 
     def charges(self, model: str) -> Chargeback:
-        """Return the charges of queues and users under a model, over all its cells."""
+        """Return the charges of queues and users under a model, summed over its cells."""
         of = (of_json(row.result["gpu_hours"]) for row in self.rows if row.model == model)
         return together(of)
 
@@ -273,7 +273,7 @@ class Comparison:
         return _as_csv(HEADER, lines)
 
     def as_csv(self) -> str:
-        """Return CSV with one line per cell and one column per metric; empty if not measured."""
+        """Return CSV with a line per cell and a column per metric; unmeasured metrics are empty."""
         columns = [f"{f.name} ({f.unit})" if f.unit else f.name for f in FIGURES]
         values = ((row, (self.value(row, figure) for figure in FIGURES)) for row in self.rows)
         lines = ((row, ["" if v is None else f"{v:.9g}" for v in each]) for row, each in values)

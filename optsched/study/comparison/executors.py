@@ -1,4 +1,4 @@
-"""Executors of a grid's cells: this process, worker processes or a Dask cluster.
+"""Executors that replay the cells of a grid: this process, worker processes or a Dask cluster.
 
 Dask sends pickled code between processes, so any client that reaches a Dask scheduler can run code
 on its workers. Local clusters of this module listen on the loopback interface only; a remote
@@ -33,12 +33,12 @@ WORKERS_S = 60
 
 
 class ExecutorError(Exception):
-    """An executor can not be used; the message gives reason and remedy."""
+    """An executor cannot be used; the error message gives the reason and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of a cell, or its error."""
+    """The result of a cell's replay, or the error message if the replay failed."""
 
     cell: Cell
     result: Mapping[str, Any] | None
@@ -46,10 +46,10 @@ class Done:
 
 
 class Place(Protocol):
-    """Runs cells in any order."""
+    """An executor that runs cells in any order."""
 
     def play(self, cells: Iterable[Cell]) -> Iterator[Done]:
-        """Yield every cell once, as it finishes."""
+        """Yield the result or error of each cell once, as soon as the cell finishes."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class OnDask:
 
 
 class VersionError(Exception):
-    """A worker runs another version of optsched, which could decide differently."""
+    """A worker runs another version of optsched, which could make other decisions."""
 
 
 def _played(cell: Cell, clock: Clock, wanted: str) -> dict[str, Any]:
@@ -117,13 +117,13 @@ class Tls:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all files are given."""
+        """Whether all three TLS files are given."""
         return None not in (self.ca, self.cert, self.key)
 
 
 @contextmanager
 def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
-    """Yield local workers of one thread each, on the loopback interface only.
+    """Yield an executor with local single-threaded workers, on the loopback interface only.
 
     Raises `ExecutorError` if Dask is not installed, or its processes do not start.
     """
@@ -149,7 +149,7 @@ def local_cluster(num_workers: int, clock: Clock) -> Iterator[OnDask]:
 
 @contextmanager
 def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
-    """Yield the cluster of a Dask scheduler.
+    """Yield an executor that runs cells on the cluster of a Dask scheduler.
 
     Raises `ExecutorError` if Dask is not installed, the address is invalid, the connection would
     cross the network without TLS, or no scheduler answers.
@@ -167,7 +167,7 @@ def remote_cluster(address: str, tls: Tls, clock: Clock) -> Iterator[OnDask]:
             tls_client_key=str(tls.key),
             require_encryption=True,
         )
-        # Invalid certificates and mismatched keys are refused before connecting.
+        # Report invalid certificates and mismatched keys before connecting.
         try:
             security.get_connection_args("client")
         except (OSError, ValueError) as e:
@@ -222,7 +222,7 @@ def _shake_hands(address: str, security: Security | None) -> None:
 
 
 def check_address(address: str, tls: Tls) -> None:
-    """Refuse invalid addresses, and remote ones without TLS."""
+    """Raise ExecutorError for an invalid address and for a remote address without TLS."""
     parts = urlsplit(address)
     try:
         is_whole = parts.scheme in ("tcp", "tls") and parts.hostname and parts.port

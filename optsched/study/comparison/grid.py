@@ -38,7 +38,7 @@ UNDECIDED: Final = ("Undecided", "arrived after the last session")
 
 
 def columns_of(jobs: Iterable[JobTimes]) -> dict[str, list[object]]:
-    """Return the times of jobs as JSON, one list per field."""
+    """Return the times of jobs as JSON, with one list per field of `JobTimes`."""
     every = list(jobs)
     return {name: [getattr(job, name) for job in every] for name in _COLUMNS}
 
@@ -69,15 +69,15 @@ class UnfinishedReason:
     """Gangs that did not finish for the same reason."""
 
     code: str  # a reason code of `plan.pending`, or `Running`
-    num_gangs: int  # over all replays
-    # example, message: the gang that waited longest, and the message of its reason
+    num_gangs: int  # number of these gangs over all replays
+    # example, message: name of the gang that waited longest, and the message of its reason
     example: str
-    waited_ms: int  # waiting time of the example
+    waited_ms: int  # waiting time of the gang `example`
     message: str
 
 
 def reasons_of(timeline: Timeline, counted: Iterable[str]) -> list[dict[str, Any]]:
-    """Return as JSON why gangs did not finish, for the gangs named in `counted`."""
+    """Return as JSON why the gangs named in `counted` did not finish."""
     names, found = frozenset(counted), []
     for job in timeline.jobs:
         if job.key in names and job.done_ms is None:
@@ -97,7 +97,7 @@ def reasons_of(timeline: Timeline, counted: Iterable[str]) -> list[dict[str, Any
 
 
 def merge_reasons(results: Iterable[Mapping[str, Any]]) -> list[UnfinishedReason]:
-    """Return the reasons over several results, the most frequent first."""
+    """Return the reasons of several results, merged by code, the most frequent reason first."""
     return _merge(
         UnfinishedReason(
             each["reason"], each["gangs"], each["example"], each["waited_ms"], each["message"]
@@ -108,7 +108,7 @@ def merge_reasons(results: Iterable[Mapping[str, Any]]) -> list[UnfinishedReason
 
 
 def _merge(reasons: Iterable[UnfinishedReason]) -> list[UnfinishedReason]:
-    """Return one reason per code; its example is the gang that waited longest."""
+    """Return one reason per code, with the gang that waited longest as its example."""
     by_code: dict[str, list[UnfinishedReason]] = {}
     for one in reasons:
         by_code.setdefault(one.code, []).append(one)
@@ -127,12 +127,12 @@ _PARTS: Final = {"metrics", "gpu_hours", "jobs"}
 
 @dataclass(frozen=True, slots=True)
 class ResultFolder:
-    """A folder with one result file per cell, named by its key; without a folder, no storage."""
+    """Stores one result file per cell, named by the cell's key; nothing if `folder` is None."""
 
     folder: Path | None
 
     def load_result(self, cell: Cell) -> Mapping[str, Any] | None:
-        """Return the complete result of a cell, or None."""
+        """Return the stored result of a cell; None if the result is missing or incomplete."""
         if self.folder is None:
             return None
         try:
@@ -143,7 +143,7 @@ class ResultFolder:
         return found if whole else None
 
     def store_result(self, cell: Cell, result: Mapping[str, Any]) -> None:
-        """Store a result atomically; on OSError the previous file stays."""
+        """Store the result of a cell by an atomic write; on OSError the previous file is kept."""
         if self.folder is None:
             return
         path = self._path(self.folder, cell)
@@ -188,7 +188,7 @@ class Cell:
         return f"{self.model} on {self.trace}, seed {self.seed}"
 
     def played(self, clock: Clock) -> dict[str, Any]:
-        """Replay the cell; return its metrics and series as JSON."""
+        """Replay the cell and return its metrics and time series as JSON."""
         given, policy, options, warm_up_ms = self.given, self.policy, self.options, self.warm_up_ms
         with solver_of(policy) as solver:
             played = play(given, policy, options, warm_up_ms=warm_up_ms, solver=solver, clock=clock)
@@ -207,7 +207,7 @@ def cells_of(
     options: Options,
     warm_up_ms: int = 0,
 ) -> list[Cell]:
-    """Return cells by model, trace and seed, in this order; `given` is from `read_traces`."""
+    """Return the cells of a grid by model, trace and seed; `given` is a result of `read_traces`."""
     return [
         Cell(model, trace, seed, found, policy, replace(options, seed=seed), warm_up_ms)
         for model, policy in policies.items()
@@ -216,7 +216,7 @@ def cells_of(
 
 
 def seeded(source: str, seed: int) -> str:
-    """Return the source of a synthetic trace with a seed, unless it already names a seed."""
+    """Return a source, with `seed` added if it is a synthetic trace that names no seed."""
     if not source.startswith(SYNTHETIC) or "seed=" in source:
         return source
     comma = "" if source == SYNTHETIC else ","
@@ -228,7 +228,7 @@ def read_traces(
 ) -> dict[tuple[str, int], LoadedTrace]:
     """Return traces by source and seed; a trace that does not depend on seeds is read once.
 
-    Raises `InstanceError` or `SyntheticError` if a trace can not be read.
+    Raises `InstanceError` or `SyntheticError` if a trace cannot be read.
     """
     by_name: dict[str, LoadedTrace] = {}
     found = {}

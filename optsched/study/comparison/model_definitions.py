@@ -49,7 +49,7 @@ def definition(policy: Policy) -> dict[str, Any]:
 
 
 def flat(model: Mapping[str, Any]) -> dict[str, str]:
-    """Return a definition as flat key-value pairs, in order."""
+    """Return the JSON of a model as flat key-value pairs, in the order of the definition."""
     found = {"actions": ", ".join(model["actions"])}
     for number, tier in enumerate(model["tiers"], 1):
         for plugin in tier:

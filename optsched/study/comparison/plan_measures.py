@@ -26,25 +26,26 @@ if TYPE_CHECKING:
 class PlanMeasures:
     """Measures of a plan; None for a measure that is not defined."""
 
-    # gangs, pods: gangs with at least one bound pod, and bound pods
+    # gangs, pods: number of gangs with at least one bound pod, and number of bound pods
     gangs: int
     pods: int
-    nominated: int  # nominated pods
-    waiting: int  # gangs that wait entirely or in part
-    # victims, moved: pods evicted for other gangs, and pods that restart on another node
+    nominated: int  # number of nominated pods
+    waiting: int  # number of gangs of which all or some pods wait
+    # victims, moved: number of pods evicted for other gangs, and of pods that restart on another
+    # node
     victims: int
     moved: int
-    nodes: int  # nodes with at least one pod after the plan
+    nodes: int  # number of nodes with at least one pod after the plan
     # Allocated fraction of all GPUs after the plan; of CPU in clusters without GPUs
     allocation: float | None
-    # FGD's F after the plan as a fraction of the idle GPUs: the part that a typical pod of the
-    # instance could not use (ATC 2023, §3). None without idle GPUs.
+    # FGD's F after the plan, divided by the idle GPU capacity: the fraction that a typical pod of
+    # the instance could not use (ATC 2023, §3). None without idle GPUs.
     fragmentation: float | None
-    # (Σx)²/(n·Σx²) of the weighted dominant shares of queues with allocations or requests
-    # (Jain et al. 1984; shares: Ghodsi et al., NSDI 2011).
+    # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares of queues with allocations or
+    # requests (Jain et al. 1984; shares: Ghodsi et al., NSDI 2011).
     jain: float | None
-    # largest_share, least_share: the largest and the least of these shares before weighting, as
-    # fractions of one
+    # largest_share, least_share: the largest and the smallest dominant share of a queue before
+    # weighting, as fractions of one
     largest_share: float | None
     least_share: float | None
     # topology_tier, cross_leaf_pairs: for gangs with bound pods, the mean of the lowest HyperNode
@@ -56,7 +57,7 @@ class PlanMeasures:
 
 
 def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:
-    """Return the measures of a plan for its snapshot."""
+    """Return the measures of a plan that was made for a snapshot."""
     bound = [a for a in plan.actions if isinstance(a, Allocate)]
     evicted = [a for a in plan.actions if isinstance(a, Evict)]
     after = _After(snapshot, plan)
@@ -131,7 +132,7 @@ class _After:
         }
 
     def allocation(self) -> float | None:
-        """Return `allocation` of `PlanMeasures`."""
+        """Return the allocated fraction of all GPUs, or of all CPU in clusters without GPUs."""
         books = self._gpu_books()
         gpus = sum(gpus_of(self._nodes[name]) for name in books)
         if gpus:
@@ -145,7 +146,7 @@ class _After:
         return used / total if total else None
 
     def fragmentation(self) -> float | None:
-        """Return `fragmentation` of `PlanMeasures`."""
+        """Return the fraction of idle GPU capacity that typical pods cannot use, or None."""
         arrivals = tuple(Arrival(0, gang, None) for gang in self._snapshot.gangs if gang.tasks)
         books = self._gpu_books()
         idle = sum(sum(book.free) for book in books.values())

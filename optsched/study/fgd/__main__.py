@@ -36,9 +36,9 @@ class Arguments:
 
 
 def lines(given_arguments: Arguments) -> Iterator[str]:
-    """Yield the head and one row per pod list, each row as soon as it is computed.
+    """Yield the table header and one row per pod list, each row as soon as it is computed.
 
-    Raises InstanceError: as `read_workload`.
+    Raises InstanceError: see `read_workload`.
     """
     width = max(len(path.stem) for path in given_arguments.lists)
     yield _row(_HEAD, width)

@@ -1,9 +1,10 @@
 """Go's `math/rand` generator, which shuffles the pods of the published experiment.
 
-It is an additive lagged Fibonacci generator: x[i] = x[i − 607] + x[i − 273] modulo 2^64. Its
-initial state is a fixed table, mixed with numbers of a multiplicative generator that starts at the
-seed. The first 607 numbers of one seed therefore determine the table, and with the table the
-numbers of every other seed. `go_seed_42.txt` holds these 607 numbers; a test compares them with Go.
+`math/rand` is an additive lagged Fibonacci generator: x[i] = x[i − 607] + x[i − 273] modulo 2^64.
+The initial state of the generator is a fixed table, mixed with numbers of a multiplicative
+generator that starts at the seed. The first 607 numbers of one seed therefore determine the table,
+and with the table the numbers of every other seed. `go_seed_42.txt` holds these 607 numbers; a test
+compares them with Go.
 """
 
 from __future__ import annotations
@@ -102,6 +103,6 @@ def _table() -> tuple[int, ...]:
     text = files("optsched.study.fgd").joinpath(f"go_seed_{_RECORDED_SEED}.txt").read_text("utf-8")
     first = [int(line) for line in text.split()]
     state = deque(first, maxlen=_LONG)
-    for _ in range(_LONG):  # back in time: x[i − 607] = x[i] − x[i − 273]
+    for _ in range(_LONG):  # run the generator backwards: x[i − 607] = x[i] − x[i − 273]
         state.appendleft((state[-1] - state[_LONG - 1 - _SHORT]) % _WORD)
     return tuple(a ^ b for a, b in zip(state, _seeded(_RECORDED_SEED), strict=True))

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Placed:
     """The placement of one pod."""
 
-    pod: int  # its index in the order of arrival
+    pod: int  # index of the pod in the order of arrival
     node: int  # index of the node
-    # The GPUs of the node that the pod takes whole, or the one on which it has its GPU share
+    # Indices of the whole GPUs of the pod, or of the one GPU on which the pod has its GPU share
     devices: tuple[int, ...]
 
 
@@ -29,8 +29,8 @@ def wrong_with_plan(
 ) -> list[str]:
     """Return a message for each rule that a plan violates; empty if the plan is feasible.
 
-    `workload`: nodes, and the requests of classes. `classes`: (T,) class of each pod. `plan`: the
-    placed pods; all others are unplaced.
+    `workload`: the nodes, and the requests of the pod classes. `classes`: (T,) class of each pod.
+    `plan`: the placed pods; all others are unplaced.
     """
     unknown = [*_check_duplicates(classes, plan), *_nowhere(workload, plan)]
     return unknown or [
@@ -48,7 +48,7 @@ def milli_of_plan(workload: Workload, classes: Sequence[int], plan: Sequence[Pla
 def find_unplaced_that_fit(
     workload: Workload, classes: Sequence[int], plan: Sequence[Placed]
 ) -> list[str]:
-    """Return a message per class with an unplaced pod that fits, naming the first such pod."""
+    """Return a message per class with an unplaced pod that fits a node, with the first such pod."""
     requests, machines = workload.requests, workload.machines
     cpu_m, memory_mib, free = (
         machines.cpu_m.copy(),

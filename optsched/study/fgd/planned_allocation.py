@@ -2,16 +2,18 @@
 
 Pods known in advance may move. Pods that arrive in batches do not move once placed.
 
-Like FGD, the policy for batches knows the share of each class among all pods, but also the shares
-of rare classes. Before any pod arrives, it plans the best placement of pods that request slightly
-more than all GPUs (`optsched.study.gpu_packing`). Each planned pod becomes a slot on its node.
+The policy for batches knows the fraction of each class among all pods. FGD knows these fractions
+too, except for rare classes. Before any pod arrives, the policy for batches plans the best
+placement of pods that request slightly more than all GPUs (`optsched.study.gpu_packing`). Each
+planned pod becomes a slot on its node.
 
-A pod of a batch takes a slot of its class. A pod without such a slot takes a larger slot, then
-capacity outside the slots, chosen by FGD's score. Last, it takes any capacity, and the slots that
-overlap it are dropped. A pod that fits some node is never rejected.
+A pod of a batch takes a slot of its class. A pod that finds no slot of its class takes a larger
+slot, or otherwise capacity outside the slots, on the node with the best FGD score. As a last
+resort, the pod takes any idle capacity, and the slots that overlap this capacity are dropped. A pod
+that fits some node is never rejected.
 
 Where CPU runs out before GPUs, pods without slots break up so many slots that FGD alone does
-better. A rehearsal with pods drawn by class share therefore decides whether to use the slots.
+better. A rehearsal with randomly drawn pods therefore decides whether to use the slots.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ if TYPE_CHECKING:
 
 
 def arrived_pods(workload: Workload, run: Arrivals, percent: int = 100) -> I64:
-    """Return the classes (T,) of the pods that arrive until they request `percent` of all GPUs."""
+    """Return the classes (T,) of the pods that arrive up to a demand of `percent` of all GPUs."""
     demand = workload.requests.worth[run.classes].cumsum()
     return run.classes[demand * 100 <= percent * workload.total_milli]
 
 
 def pool_of(workload: Workload, classes: I64) -> Pool:
-    """Return pods of classes (T,) and the nodes of a workload; pods without GPUs must be placed."""
+    """Return a pool of pods of classes (T,) and nodes; pods without GPUs must be placed."""
     requests, machines = workload.requests, workload.machines
     nodes = Nodes(
         machines.cpu_m, machines.memory_mib, (machines.free > 0).sum(axis=1), machines.model
@@ -141,7 +143,7 @@ def _idle(shares: I64, taken: Collection[int]) -> list[int]:
 def _allocate_node(
     pool: Pool, pods: I64, shares: I64, idle: list[int]
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the class and the GPUs of every pod on one node, given its pods (K,) by class."""
+    """Yield class and GPUs of every pod on a node, given the number of pods (K,) per class."""
     part = [
         np.repeat(np.arange(len(shares)), shares[:, z]).tolist() for z in range(shares.shape[1])
     ]
@@ -160,7 +162,8 @@ _NO_ROOM: Final = -1
 class IdleResources:
     """Idle resources of N nodes; the scores of a node are cached until the node changes.
 
-    Overcommitted amounts are negative. Among nodes of equal score, the lowest rank (N,) wins.
+    Overcommitted amounts are negative. Among nodes of equal score, the policy selects the node of
+    the lowest `rank` (N,).
     """
 
     def __init__(self, workload: Workload, policy: Policy, rank: I64) -> None:
@@ -192,12 +195,12 @@ class IdleResources:
         )
 
     def lacks(self, node: int) -> tuple[set[int], bool]:
-        """Return the overcommitted devices, and whether CPU or memory is overcommitted."""
+        """Return the overcommitted devices of a node, and whether CPU or memory is."""
         devices = np.flatnonzero(self._free[node] < 0).tolist()
         return set(devices), bool(self._cpu_m[node] < 0 or self._memory_mib[node] < 0)
 
     def best(self, kind: int) -> tuple[int, tuple[int, ...]] | None:
-        """Return the node and the devices that the policy selects for a pod of a class."""
+        """Return the node and devices selected for a pod of a class; None if no node fits."""
         if self._stale:
             nodes = np.array(sorted(self._stale))
             states = self._states(nodes)
@@ -226,7 +229,7 @@ PLAN_SECONDS: Final = 60.0
 
 _REHEARSAL_SEED: Final = 0
 _DRAWN: Final = 1.2
-"""Pods drawn for a rehearsal, as a multiple of the pods that request all GPUs on average."""
+"""Pods drawn for a rehearsal, as a multiple of the average number of pods that request all GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,27 +242,27 @@ class Slot:
 
 
 def expected_pods(workload: Workload, percent: float = EXPECTED) -> I64:
-    """Return the classes (T,) of pods, by class share, that request `percent` of all GPUs."""
+    """Return the classes (T,) of an average pod mix that requests `percent` of all GPUs."""
     part = _class_shares(workload)
     number = np.rint(part * _number(workload, percent))
     return np.repeat(np.arange(len(part)), number.astype(np.int64))
 
 
 def _class_shares(workload: Workload) -> F64:
-    """Return the share (K,) of each class among all pods."""
+    """Return the fraction (K,) of each class among all pods."""
     number = np.bincount(workload.pod_class, minlength=len(workload.requests.cpu_m))
     part: F64 = number / number.sum()
     return part
 
 
 def _number(workload: Workload, percent: float) -> float:
-    """Return the number of pods that request `percent` of all GPUs on average."""
+    """Return the average number of pods that together request `percent` of all GPUs."""
     mean = float(_class_shares(workload) @ workload.requests.worth)
     return percent / 100 * workload.total_milli / mean
 
 
 def planned_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slot]:
-    """Return slots for the expected pods; empty if the integer program runs out of time."""
+    """Return slots for the expected pods; empty if the integer program reaches its time limit."""
     classes = expected_pods(workload)
     pool = pool_of(workload, classes)
     layout = rounded(pool, seconds)
@@ -301,14 +304,14 @@ def placed_in_batches(
 
 
 class _Cluster:
-    """The idle resources in all, the idle resources outside the slots, and the free slots."""
+    """The total idle resources, the idle resources outside the slots, and the free slots."""
 
     def __init__(self, workload: Workload, slots: Sequence[Slot], rank: I64) -> None:
         self._requests = workload.requests
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
-        # The classes whose slots a class may take, smallest first: as many GPUs, no less CPU and
-        # no less of each GPU. Memory is checked when a slot is taken.
+        # The classes whose slots a class may take, in order of size. They request as many GPUs, and
+        # at least as much CPU and of each GPU. Memory is checked when a slot is taken.
         requests = workload.requests
         cpu_m, milli, number = requests.cpu_m, requests.milli, requests.number
         less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)
@@ -326,10 +329,11 @@ class _Cluster:
             self._spare.allocate(slot.kind, slot.node, slot.devices)
 
     def arrive(self, batch: dict[int, int]) -> Iterator[Placed]:
-        """Place a batch of pods, given with their classes; yield the placement of each placed pod.
+        """Place a batch of pods, given as class by pod; yield the placement of each placed pod.
 
-        Pods with a slot of their class come first, then pods with several GPUs, then the others in
-        order of arrival. Placing the others by type would drain only CPU or only GPUs of nodes.
+        Pods with a slot of their class come first, then pods with several GPUs, then the other pods
+        in order of arrival. An order by pod type would exhaust only the CPU or only the GPUs of
+        nodes.
         """
         others = []
         for pod, kind in batch.items():
@@ -367,8 +371,8 @@ class _Cluster:
         for room in (self._left, self._spare):
             room.allocate(kind, node, devices)
         while any(self._spare.lacks(node)):
-            # Drop a slot on an overcommitted device: the smallest, or if CPU or memory is
-            # overcommitted the one with the most CPU.
+            # Drop the smallest slot on an overcommitted device, or the slot with the most CPU if
+            # CPU or memory is overcommitted.
             lacking, by_cpu = self._spare.lacks(node)
             size = -self._requests.cpu_m if by_cpu else self._requests.worth
             there = [s for s in self._on[node] if not lacking or lacking & set(s.devices)]

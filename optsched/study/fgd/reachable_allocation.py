@@ -1,4 +1,4 @@
-"""The reachable allocation on a pod list, compared with FGD and the upper bound."""
+"""The reachable GPU allocation of a pod list, compared with FGD and the upper bound."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BATCHES: Final = (1, 10, 100, 1000)
 
 
 class WrongPlan(AssertionError):
-    """A plan violates a rule, so its allocation does not count."""
+    """A plan violates a rule, so the allocation of the plan is not reported."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,10 +46,10 @@ class Scene:
 
     workload: Workload
     classes: I64  # (T,) class of each pod
-    pool: Pool  # the same pods with the nodes
+    pool: Pool  # pods of `classes`, with the nodes
     fgd: Layout  # FGD's placement
     placed: list[Placed]  # FGD's placement, pod by pod
-    rank: I64  # (N,) among nodes of equal score FGD takes the lowest rank
+    rank: I64  # (N,) rank of each node; FGD breaks ties by the lowest rank
 
     def percent(self, milli: float) -> float:
         """Return thousandths of a GPU as a percentage of all GPUs."""
@@ -95,14 +95,14 @@ def scene(workload: Workload, seed: int) -> Scene:
 class Offline:
     """Percentages of GPUs allocated when all pods may move."""
 
-    reached: float  # by the search
-    fgd: float  # by FGD, for comparison
+    reached: float  # allocated by the search
+    fgd: float  # allocated by FGD, for comparison
     bound: float  # upper bound of any placement
-    rounds: int  # neighbourhoods searched
+    rounds: int  # number of neighbourhoods searched
 
 
 def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) -> Offline:
-    """Return the checked allocation after all pods are placed again within `seconds`.
+    """Return the checked allocation of a search of `seconds` that may move all pods.
 
     Raises WrongPlan: see `Scene.checked`.
     """
@@ -116,7 +116,7 @@ def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) 
 
 
 def online(here: Scene, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
-    """Return the checked percentage of GPUs allocated by batch size, when no pod moves.
+    """Return for each batch size the checked percentage of allocated GPUs, when no pod moves.
 
     Raises WrongPlan: see `Scene.checked_as_they_come`.
     """
@@ -133,9 +133,9 @@ def with_moves(
 ) -> tuple[float, int]:
     """Return the checked percentage of GPUs allocated when few pods move, and how many moved.
 
-    `here`: the placement by FGD. `percent`: how many of its pods may change their node or GPUs, or
-    be unplaced. `clock`, `seconds`, `seed`: as `offline`. Raises WrongPlan: see `Scene.checked`;
-    also if more pods move than may.
+    `here`: the placement by FGD. `percent`: percentage of the placed pods that may change their
+    node or GPUs, or be unplaced. `clock`, `seconds`, `seed`: as for `offline`. Raises WrongPlan:
+    see `Scene.checked`, and if more than `percent` of the pods move.
     """
     most = int(len(here.placed) * percent / 100)
     pods = [(at.node, int(here.classes[at.pod]), at.devices) for at in here.placed]

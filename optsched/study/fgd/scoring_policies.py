@@ -1,9 +1,9 @@
-"""The five deterministic policies of the paper as named scores, rounded as in its simulator.
+"""The five deterministic policies of the FGD paper as node scores, rounded as in its simulator.
 
-They are scores, not optsched models. Each truncates its score to an integer from 0 to 100 and
-breaks the many ties at random, so the curves depend on the rounding. The closest optsched plugins
-are `optsched.plugins.devices.fragmentation` for FGD, without rounding, and `binpack` for BestFit.
-The formulas are those of `pkg/simulator/plugin/*_score.go` in the simulator.
+The policies are scores, not optsched models. Each policy truncates its score to an integer from 0
+to 100 and breaks the many ties at random, so the curves depend on the rounding. The closest
+optsched plugins are `optsched.plugins.devices.fragmentation` for FGD, without rounding, and
+`binpack` for BestFit. The formulas are those of `pkg/simulator/plugin/*_score.go` in the simulator.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class States:
-    """S node states."""
+    """The states of S nodes."""
 
-    # cpu_m, memory_mib: (S,) idle amounts
+    # cpu_m, memory_mib: (S,) idle CPU in milli-CPU and idle memory in MiB
     cpu_m: I64
     memory_mib: I64
     free: I64  # (S, D) idle thousandths of each GPU
-    num_gpu: I64  # (S,) GPUs of the node
-    model: I64  # (S,) index of the GPU model
+    num_gpu: I64  # (S,) number of GPUs of each node
+    model: I64  # (S,) index of the GPU model of each node
     # (S,) types of the GPU pods on the node, as bits: bit 0 for GPU shares, bit n for n whole GPUs
     sorts: I64
 
@@ -46,7 +46,7 @@ class States:
         return found
 
     def select(self, rows: I64) -> States:
-        """Return the states (len(rows),) at these rows."""
+        """Return the node states with the indices `rows`."""
         parts = (self.cpu_m, self.memory_mib, self.free, self.num_gpu, self.model, self.sorts)
         return States(*(part[rows] for part in parts))
 
@@ -69,7 +69,7 @@ def sort_of(requests: Requests) -> I64:
 
 
 def tightest(free: I64, milli: I64) -> I64:
-    """Return the GPU (S,) with the least idle capacity that fits milli (S,); first on ties."""
+    """Return the fullest GPU (S,) with at least `milli` (S,) idle; on ties the first GPU."""
     fits = np.where(free >= milli[:, None], free, WHOLE + 1)
     found: I64 = fits.argmin(axis=1)
     return found
@@ -98,14 +98,14 @@ _AT_ONCE = 2048
 class Fragments:
     """The typical pods of the fragmentation measure F: M classes with GPUs, C without."""
 
-    # share, cpu_m, number: (M,) share of all pods, CPU and GPUs of the classes with GPUs
+    # share, cpu_m, number: (M,) fraction of all pods, CPU and GPUs of the classes with GPUs
     share: F64
     cpu_m: I64
     number: I64
-    size: I64  # (M,) index into milli
+    size: I64  # (M,) index of the request of each class in `milli`
     milli: I64  # (Z,) the distinct requests per GPU, in thousandths
     reach: Bool  # (M, Y) GPU models on which the pods may run
-    # idle_share, idle_cpu_m: (C,) share of all pods and CPU of the classes without GPUs
+    # idle_share, idle_cpu_m: (C,) fraction of all pods, and CPU of the classes without GPUs
     idle_share: F64
     idle_cpu_m: I64
 
@@ -166,13 +166,13 @@ _MOST: Final = 100
 
 
 class Policy(Protocol):
-    """The node scores of a pod, and the GPU on which a GPU share goes."""
+    """A policy that scores nodes and selects the GPU for a pod with a GPU share."""
 
     def scores(self, states: States) -> I64:
         """Return scores (S, K) from 0 to 100; arbitrary where a pod does not fit."""
 
     def devices(self, states: States, classes: I64) -> I64:
-        """Return the GPU (S,) for one pod of classes (S,), which request a GPU share that fits."""
+        """Return the GPU (S,) for one pod of classes (S,), whose GPU share fits the state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,8 +202,8 @@ class GpuClustering(_Tightest):
     def scores(self, states: States) -> I64:
         """Return ⌊25·(8000 − G)/8000⌋ plus a term for the pod types on the node.
 
-        The term is 75 for this type alone, 50 for this and other types, 25 without GPU pods, and 0
-        for other types alone. Classes without GPUs score 0.
+        The term is 75 if all GPU pods on the node have the type of the class, 50 if some have the
+        type, 0 if none has the type, and 25 without GPU pods. Classes without GPUs score 0.
         """
         sort, there = sort_of(self.requests), states.sorts[:, None]
         among = np.where(there == sort, 75, 50)
@@ -217,9 +217,10 @@ class GpuPacking(_Tightest):
     """Prefer shared GPUs, then idle GPUs of used nodes, then empty nodes."""
 
     def scores(self, states: States) -> I64:
-        """Return scores that fall with the GPUs to open, or with the spare capacity of used GPUs.
+        """Return scores that decrease with the number of idle GPUs that the pod takes.
 
-        A used GPU with R idle thousandths has a spare capacity of ⌊100·R/1000⌋.
+        If the pod takes used GPUs only, scores decrease with their spare capacity, which is
+        ⌊100·R/1000⌋ for a GPU with R idle thousandths.
         """
         num_idle = (states.free == WHOLE).sum(axis=1)
         empty = np.maximum(_MOST // 3 - num_idle, num_idle)[:, None]
@@ -288,7 +289,7 @@ class Fgd:
         return found[:, self._kind_of]
 
     def _worked_out(self, states: States) -> npt.NDArray[np.int8]:
-        """Return scores (S, J) by kind; a kind is a class without its memory request."""
+        """Return scores (S, J) for the J classes that differ in more than their memory request."""
         at, kinds = np.nonzero(fits_one_more(states, self._kinds))
         shared = self._kinds.is_share[kinds]
         one, kind = at[~shared], kinds[~shared]
@@ -326,7 +327,7 @@ class Fgd:
 def _candidate_gpus(
     states: States, requests: Requests, at: I64, classes: I64
 ) -> tuple[I64, I64, I64]:
-    """Return (state, class, GPU) for each GPU that fits a GPU share, one per idle amount."""
+    """Return (state, class, GPU) for each GPU that fits a GPU share, one GPU per idle amount."""
     free = states.free
     same = free[:, :, None] == free[:, None, :]
     is_first = same.argmax(axis=2) == np.arange(free.shape[1])

@@ -60,12 +60,12 @@ _NO_ROOM: Final = -1
 class History:
     """GPU demand and allocation of each run after each arrival, in thousandths of a GPU."""
 
-    # arrived, allocated: (B, T) by run and arrival; after the last arrival of a run, its last
-    # value is repeated
+    # arrived, allocated: (B, T) demand and allocation by run and arrival; entries after the last
+    # arrival of a run repeat the last value
     arrived: I64
     allocated: I64
-    length: I64  # (B,) arrivals of each run
-    node_of: I64  # (B, T) node of each pod, -1 for none
+    length: I64  # (B,) number of arrivals of each run
+    node_of: I64  # (B, T) node of each pod, -1 for an unplaced pod
     # (B, T) GPU on which a pod has its GPU share; -1 for pods that take the first idle GPUs whole
     device_of: I64
 
@@ -128,7 +128,7 @@ class _Cluster:
         return np.where(fits, self._policy.scores(states), _NO_ROOM).astype(np.int8)
 
     def arrive(self, classes: I64) -> tuple[I64, I64]:
-        """Place one pod of classes (B,) per run; return its node and GPU (B,), -1 for none."""
+        """Place one pod per run, of classes (B,); return nodes and GPUs (B,), -1 for unplaced."""
         points = self._points[self._runs, classes]
         node = points.argmax(axis=1)
         run = np.flatnonzero((points[self._runs, node] != _NO_ROOM) & (classes != NO_POD))

@@ -1,4 +1,4 @@
-"""The trace as arrays: classes of pods with equal requests, nodes, and the order of arrival."""
+"""The trace as arrays: pod classes by request, nodes, and the order of arrival."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import F64, I64
 
 TUNE: Final = 1.3
-"""GPU demand to which the arrivals are adjusted, as a multiple of all GPUs."""
+"""GPU demand of all arrivals, as a multiple of all GPUs."""
 
 POPULAR: Final = 95
 """Minimum percentage of all pods that the typical classes cover."""
 
 NO_POD: Final = -1
-"""Class that fills the row of a run after its last arrival."""
+"""Class that pads the row of a run after the last arrival of the run."""
 
 _MIB: Final = 2**20
 _DRAWN_ELSEWHERE: Final = 10
@@ -41,11 +41,11 @@ _DRAWN_ELSEWHERE: Final = 10
 class Machines:
     """N nodes in the order of their names."""
 
-    # cpu_m, memory_mib: (N,) capacity
+    # cpu_m, memory_mib: (N,) capacity in milli-CPU and MiB
     cpu_m: I64
     memory_mib: I64
-    free: I64  # (N, D) thousandths free of each GPU; 0 where a node has fewer than D GPUs
-    model: I64  # (N,) index of the GPU model, below Y
+    free: I64  # (N, D) idle thousandths of each GPU; 0 where a node has fewer than D GPUs
+    model: I64  # (N,) index of the node's GPU model among Y models
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,9 +55,9 @@ class Workload:
     requests: Requests
     machines: Machines
     pod_class: I64  # (P,) class of each pod, in the order of their names
-    # (M,) most frequent classes, most frequent first; each pair differs in CPU, GPUs or models
+    # (M,) most frequent classes in descending frequency; any two differ in CPU, GPUs or GPU models
     typical: I64
-    share: F64  # (M,) shares of the typical classes, scaled to sum to 1
+    share: F64  # (M,) fractions of all pods in the typical classes, scaled to sum to 1
 
     @property
     def total_milli(self) -> int:
@@ -68,9 +68,9 @@ class Workload:
 def read_workload(
     pods: Path, nodes: Path | None = None
 ) -> tuple[Workload, tuple[ObjectProblem, ...]]:
-    """Read a pod list and a node list, by default the one in the folder of the pod list.
+    """Read a pod list and a node list, by default the node list in the folder of the pod list.
 
-    Raises InstanceError: as `read_openb`; also if no pod requests GPUs or no node has GPUs.
+    Raises InstanceError: see `read_openb`, and if no pod requests GPUs or no node has GPUs.
     """
     machines, rows, problems = read_openb_rows(pods, nodes)
     if not any(row.num_gpu * row.gpu_milli for row in rows):
@@ -89,7 +89,7 @@ def read_workload(
     reach = [[not these or model in these for model in models] for these in allowed]
     frequent = _typical(kinds)
     numbers = np.array([number for _, number in frequent], np.float64)
-    part = numbers / len(rows)  # divided twice, as in the simulator, to get its rounding
+    part = numbers / len(rows)  # divide twice, to round as the simulator does
     return Workload(
         requests=Requests(cpu_m, memory, number, milli, np.array(reach, np.bool_)),
         machines=_machines(machines, models),
@@ -109,9 +109,9 @@ _Kind = tuple[int, int, int, str, int]  # CPU, thousandths of a GPU, GPUs, model
 
 
 def _typical(kinds: Iterable[_Kind]) -> list[tuple[tuple[int, int, int, str], int]]:
-    """Return the most frequent kinds without memory, with counts, that cover `POPULAR` percent.
+    """Return the most frequent pod classes, without memory, that cover `POPULAR` percent of pods.
 
-    Kinds are in falling order of their count; among equal counts, larger kinds come first.
+    Each class is returned with its count, in descending order of counts, then of requests.
     """
     number_of = Counter(kind[:4] for kind in kinds)
     wanted, found = POPULAR * number_of.total() / 100, 0
@@ -137,7 +137,7 @@ class Arrivals:
     """The arrivals and node ranks of one seed."""
 
     classes: I64  # (T,) classes of pods in order of arrival
-    rank: I64  # (N,) among nodes of equal score the lowest rank is taken
+    rank: I64  # (N,) rank of each node; ties of scores are broken by the lowest rank
 
 
 def arrivals(workload: Workload, seed: int) -> Arrivals:
@@ -158,7 +158,7 @@ def arrivals(workload: Workload, seed: int) -> Arrivals:
 
 
 def _tuned(workload: Workload, classes: list[int], random: GoRandom) -> list[int]:
-    """Return classes with pods drawn or removed at random until demand reaches `TUNE`.
+    """Return the classes after drawing or removing random pods until demand reaches `TUNE`.
 
     Drawing stops at the first pod whose request of one GPU exceeds the missing demand. So drawing
     continues after demand has reached the target exactly, until a pod with GPUs is drawn.

@@ -39,7 +39,8 @@ class GpuCluster:
     """A cluster of randomly filled nodes and waiting gangs of several sizes.
 
     Every node has 96 CPU, 768 GiB and 8 GPU. Tasks request 1, 2, 4 or 8 GPU, and 80 GiB and c CPU
-    per GPU. c is drawn from the first `num_ratios` of 4, 6, 8, 10, 12, or is 10 for one ratio.
+    per GPU. The ratio c is drawn from the first `num_ratios` of 4, 6, 8, 10, 12, or is 10 if
+    `num_ratios` is 1.
     """
 
     num_nodes: int = 200
@@ -175,7 +176,7 @@ _GIB_PER_CPU = (2, 4, 6, 8)
 _CPU_PER_GPU = (2, 4, 6, 8, 12)
 _SIZES = (1, 2, 3, 4, 8, 16)
 _RUNNING_PART = 0.6
-"""Fraction of the running pods that belong to gangs in queues; the other pods have no gang."""
+"""Fraction of the running pods that belong to gangs; the other running pods have no gang."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,8 @@ class MixedCluster:
     """A nearly full cluster of four node classes, and many different waiting gangs.
 
     About half of the GPU nodes are tainted. All pods with GPUs and some other pods tolerate the
-    taint. Queues form a tree of two levels. Requests are drawn from `num_shapes` task classes.
+    taint. The queues are parent queues with child queues. Requests are drawn from `num_shapes` task
+    classes.
     """
 
     num_nodes: int = 100
@@ -191,7 +193,7 @@ class MixedCluster:
     num_shapes: int = 60
     num_departments: int = 3
     num_teams: int = 3
-    fill: float = 0.9  # mean fraction of a node's dominant resource that running pods hold
+    fill: float = 0.9  # mean fraction of the dominant resource of a node that running pods hold
     seed: int = 0
 
     def snapshot(self) -> Snapshot:
@@ -231,7 +233,7 @@ class MixedCluster:
         teams: Sequence[str],
         rng: np.random.Generator,
     ) -> tuple[list[Node], list[Gang]]:
-        """Return nodes with running pods, and the gangs of those pods."""
+        """Return the nodes with running pods added, and the gangs of the running pods."""
         members: dict[str, list[Task]] = {}
         filled = []
         for node in nodes:

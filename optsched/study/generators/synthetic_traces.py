@@ -28,21 +28,21 @@ _LONG_PART: Final = 0.2
 
 @dataclass(frozen=True)
 class GavelTrace:
-    """Gangs with one GPU per task on equal nodes, with the marginals of Gavel's generator.
+    """Gangs with one GPU per task on equal nodes, with the distributions of Gavel's generator.
 
-    A gang has 1, 2, 4 or 8 tasks with probability 0.7, 0.1, 0.15 and 0.05. It runs 10^u minutes; u
-    is uniform in [1.5, 3] for 80 % of the gangs and in [3, 4] for the others
+    A gang has 1, 2, 4 or 8 tasks with probability 0.7, 0.1, 0.15 and 0.05. A gang runs 10^u
+    minutes, where u is uniform in [1.5, 3] for 80 % of the gangs and in [3, 4] for the other gangs
     (stanford-futuredata/gavel, `scheduler/utils.py`; Narayanan et al., OSDI 2020). Gangs arrive as
-    a Poisson process. A node has 8 GPU, 96 CPU and 768 GiB; a task requests 1 GPU, 8 CPU and
-    80 GiB.
+    a Poisson process. A node has 8 GPU, 96 CPU and 768 GiB; a task requests 1 GPU, 8 CPU and 80
+    GiB.
     """
 
     num_jobs: int = 1_000
     num_nodes: int = 100
-    load: float = 0.9  # arriving GPU time as a fraction of the cluster's capacity
+    load: float = 0.9  # GPU time of the arriving gangs, as a fraction of the GPU capacity
     num_queues: int = 4
     num_priorities: int = 1
-    estimated: float = 0.0  # fraction of the gangs with a user's runtime estimate, which is exact
+    estimated: float = 0.0  # fraction of the gangs with a runtime estimate, which is exact
     seed: int = 0
 
     @property
@@ -80,7 +80,7 @@ class GavelTrace:
 
 
 class SyntheticError(Exception):
-    """A text that does not describe a synthetic trace; the message says what is accepted."""
+    """A text does not describe a synthetic trace; the error message gives the accepted values."""
 
 
 _PARTS: Final[Mapping[str, tuple[str, type[int] | type[float]]]] = {

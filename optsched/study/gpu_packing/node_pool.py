@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Nodes:
-    """N nodes."""
+    """Capacities of N nodes."""
 
-    # cpu_m, memory_mib, num_gpu: (N,) capacity
+    # cpu_m, memory_mib, num_gpu: (N,) capacity in milli-CPU, MiB and GPUs
     cpu_m: I64
     memory_mib: I64
     num_gpu: I64
-    model: I64  # (N,) index of the GPU model, below Y
+    model: I64  # (N,) index of the node's GPU model among Y models
 
     def select(self, rows: I64) -> Nodes:
-        """Return the nodes (len(rows),) at these rows."""
+        """Return the nodes with the indices `rows`."""
         return Nodes(*(a[rows] for a in (self.cpu_m, self.memory_mib, self.num_gpu, self.model)))
 
 
@@ -33,8 +33,8 @@ class Nodes:
 class Requests:
     """The requests of pods of K classes."""
 
-    # cpu_m, memory_mib, number, milli: (K,) CPU, memory, GPUs, and thousandths of each of these
-    # GPUs; a GPU share is requested of one GPU only
+    # cpu_m, memory_mib, number, milli: (K,) milli-CPU, MiB of memory, number of GPUs, and
+    # thousandths of each requested GPU; a GPU share is a fraction of one GPU
     cpu_m: I64
     memory_mib: I64
     number: I64
@@ -57,8 +57,8 @@ class Requests:
 class Pool(Requests):
     """Pods by class, and the nodes on which they may be placed."""
 
-    supply: I64  # (K,) number of pods
-    must: Bool  # (K,) classes whose pods must all be placed
+    supply: I64  # (K,) number of pods of each class
+    must: Bool  # (K,) whether all pods of the class must be placed
     nodes: Nodes
 
     @property
@@ -68,7 +68,7 @@ class Pool(Requests):
 
     @property
     def size_of(self) -> I64:
-        """Index (K,) into `sizes` of the requested GPU share; -1 for classes without one."""
+        """Index (K,) in `sizes` of the GPU share of each class; -1 for no GPU share."""
         found: I64 = np.where(self.is_share, self.sizes.searchsorted(self.milli), -1)
         return found
 
@@ -80,7 +80,7 @@ class Pool(Requests):
 
     @property
     def max_pods_per_node(self) -> I64:
-        """Upper bound (K, N) on pods of a class per node, from supply and each resource alone."""
+        """Upper bound (K, N) on the pods of each class on each node, from each resource alone."""
         nodes, worth = self.nodes, self.worth
         found = np.where(self.reach[:, nodes.model], self.supply[:, None], 0)
         rooms = (
@@ -99,12 +99,12 @@ class Pool(Requests):
         return WHOLE * int(self.nodes.num_gpu.sum())
 
     def restrict(self, nodes: I64, supply: I64) -> Pool:
-        """Return the pool with some of its nodes and with other numbers of pods (K,)."""
+        """Return the pool with a selection of its nodes and with `supply` (K,) pods per class."""
         return replace(self, nodes=self.nodes.select(nodes), supply=supply)
 
 
 def node_kinds(nodes: Nodes) -> tuple[I64, I64]:
-    """Return the node class (N,) of each node, and the first node of each class."""
+    """Return the node class (N,) of each node, and the index of the first node of each class."""
     return row_groups([nodes.cpu_m, nodes.memory_mib, nodes.num_gpu, nodes.model])
 
 
@@ -112,8 +112,9 @@ def node_kinds(nodes: Nodes) -> tuple[I64, I64]:
 class Layout:
     """How many pods of each class run on each node, and on which devices they have GPU shares."""
 
-    pods: I64  # (N, K) pods of each class on each node
-    # (N, D, Z) GPU shares of each size on each device; whole GPUs are taken from devices without
+    pods: I64  # (N, K) number of pods of each class on each node
+    # (N, D, Z) number of GPU shares of each size on each device; whole GPUs take devices without
+    # GPU shares
     shares: I64
 
     def allocated(self, pool: Pool) -> int:

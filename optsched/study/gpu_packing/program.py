@@ -3,8 +3,9 @@
 Variables: x[k, c] pods of class k on nodes of class c; y[p, c] devices of node class c shared by
 pattern p. A pattern is a maximal multiset of GPU shares on one device. Rows: devices, GPU shares of
 each size covered by patterns, CPU, memory, supply, and valid inequalities for z = 2, 3, 4:
-Σ_k ⌊z·size_k / (room + 1)⌋·x[k, c] ≤ n_c·(z − 1), where room is the capacity of a node. They hold
-for each node because Σ_k z·size_k·x / (room + 1) < z and the left side is an integer.
+Σ_k ⌊z·size_k / (room + 1)⌋·x[k, c] ≤ n_c·(z − 1), where room is the capacity of a node. The
+inequalities hold for each node because Σ_k z·size_k·x / (room + 1) < z and the left side is an
+integer.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class Bound:
 
     milli: float  # upper bound on the allocated GPU capacity, in thousandths of a GPU
     pods: F64  # (K, C) fractional number of pods of each class on each node class
-    price: F64  # (K,) dual price of one more pod of a class, in thousandths of a GPU
-    kind_of: I64  # (N,) class of each node
+    price: F64  # (K,) dual price of a pod of each class, in thousandths of a GPU
+    kind_of: I64  # (N,) node class of each node
 
 
 def allocation_bound(pool: Pool) -> Bound | None:
-    """Return the bound of the linear program; None if not all mandatory pods fit even fractionally.
+    """Return the bound of the linear program; None if the program is infeasible.
 
     Raises TooManyPatterns: see `share_patterns`.
     """
@@ -56,7 +57,7 @@ _CUTS: Final = (2, 3, 4)
 _INFEASIBLE: Final = 2
 
 _MOST_SHARED: Final = 1000
-"""Pattern columns of the highest reduced profit that the integer program keeps."""
+"""Number of pattern columns with the highest reduced profits in the integer program."""
 
 _NEAR: Final = 2e-4
 """Relative MIP gap at which the integer program stops."""
@@ -83,7 +84,7 @@ def share_patterns(sizes: Sequence[int]) -> I64:
     stack: list[tuple[tuple[int, ...], int]] = [((), WHOLE)]
     while stack:
         counts, room = stack.pop()
-        z = len(sizes) - len(counts) - 1  # from the largest to the smallest
+        z = len(sizes) - len(counts) - 1  # from the largest size to the smallest
         if z < 0:
             continue
         if z == 0:
@@ -98,7 +99,7 @@ def share_patterns(sizes: Sequence[int]) -> I64:
 
 
 def program_of(pool: Pool) -> tuple[Program, I64]:
-    """Return the program of a pool, and the class of each node (N,).
+    """Return the linear program of a pool, and the node class (N,) of each node.
 
     Raises TooManyPatterns: see `share_patterns`.
     """
@@ -108,7 +109,7 @@ def program_of(pool: Pool) -> tuple[Program, I64]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Solved:
-    """Values of columns, dual prices of rows, and reduced profits of columns (worth less price)."""
+    """Column values, dual prices of rows, and reduced profits (worth minus price) of columns."""
 
     values: F64
     price: F64
@@ -116,7 +117,7 @@ class Solved:
 
 
 class Program:
-    """Columns x[k, c] for pods that fit the node class, then columns y[p, c]."""
+    """The linear program: columns x[k, c] where pods of k fit nodes of c, then columns y[p, c]."""
 
     def __init__(self, pool: Pool, kinds: Nodes, times: I64) -> None:
         self._pool, self._kinds, self._times = pool, kinds, times
@@ -142,7 +143,7 @@ class Program:
         return csr_array((value.astype(np.float64), (row, column)), shape=shape)
 
     def _blocks(self) -> tuple[csr_array, F64]:
-        """Return coefficients and upper limits of all rows except the supply."""
+        """Return coefficients and upper limits of all rows except the supply rows."""
         pool, kinds = self._pool, self._kinds
         whole = (pool.whole_gpus[self._k], self._c, self._x)
         shared = (np.ones(len(self._y), np.int64), self._at, self._y)
@@ -202,13 +203,13 @@ class Program:
         return Solved(solved.x, price, self.worth - self.left.T @ price)
 
     def milli(self, solved: Solved) -> float:
-        """Return the dual bound, raised by the positive reduced profits that rounding leaves."""
+        """Return the dual bound plus the positive reduced profits that are due to rounding."""
         numbers = (self._kinds.num_gpu * self._times)[self._at]
         upper = np.concatenate([self._pool.supply[self._k], numbers])
         return float(self.limits @ solved.price + np.maximum(solved.reduced, 0) @ upper)
 
     def pods(self, values: F64) -> F64:
-        """Return the pods (K, C) of each class on each node class in a solution."""
+        """Return the number of pods (K, C) of each class on each node class in a solution."""
         found = np.zeros((len(self._pool.supply), len(self._times)))
         found[self._k, self._c] = values[: len(self._x)]
         return found
@@ -226,7 +227,7 @@ class Program:
         none = csr_array((len(self.limits), over))
         exact = csr_array(hstack([self.left[:, kept], none]))
         priced = csr_array(hstack([full[:, kept], csr_array(-eye_array(over))]))
-        # Classes that must be placed have their whole supply as lower limit.
+        # The lower limit of a class that must be placed is the supply of the class.
         lower = np.full(len(self.limits) + over, -np.inf)
         must = len(self.limits) - len(self._pool.supply) + np.flatnonzero(self._pool.must)
         lower[must] = self.limits[must]
@@ -247,8 +248,8 @@ class Program:
     def _fullness(self) -> tuple[csr_array, F64, F64]:
         """Return rows of CPU and memory use by node class, their free allowance, and unit prices.
 
-        Without prices, the program fills node classes to the last CPU, and the pods can then not be
-        divided evenly over the nodes.
+        Without prices, the program allocates all CPU of node classes, and the pods of a class then
+        cannot be distributed over single nodes.
         """
         pool, kinds = self._pool, self._kinds
         gpus = WHOLE * kinds.num_gpu * self._times
@@ -261,6 +262,6 @@ class Program:
         return csr_array(vstack(rows)), np.concatenate(free), np.concatenate(price)
 
     def devices(self, values: F64) -> list[I64]:
-        """Return for each node class the pattern of every shared device, (Y, Z)."""
+        """Return for each node class the patterns (Y, Z) of all shared devices in a solution."""
         times = values[self._y].astype(np.int64).reshape(len(self._times), len(self._patterns))
         return [np.repeat(self._patterns, row, axis=0) for row in times]

@@ -1,4 +1,4 @@
-"""CP-SAT model that fills a few nodes again with their own pods and waiting pods.
+"""CP-SAT model that repacks a few nodes with their own pods and waiting pods.
 
 Integer variables count pods by class and node, and GPU shares of each size by device. Shared
 devices of a node come first, which breaks symmetry, unless devices are distinguished.
@@ -30,7 +30,7 @@ class Present:
     kind: int
     devices: tuple[int, ...]
     number: int
-    staying: int  # how many of the `number` pods stay
+    staying: int  # how many of these pods stay on their devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Moves:
 def repack_moving(
     pool: Pool, start: Layout, worth: I64, moves: Moves, effort: float, seed: int
 ) -> tuple[Layout, list[int]]:
-    """Return the layout of the highest worth less the price of moves, and how many pods stay.
+    """Return the layout of the highest worth minus the price of moves, and how many pods stay.
 
     `pool`, `start`, `worth`, `effort`, `seed`: as `repack`, but devices are not interchangeable.
     `moves`: the running pods. The second result is the number of staying pods per `Present`.
@@ -80,12 +80,12 @@ class _Stay:
             if part >= 0:
                 by_part.setdefault((p.node, p.devices[0], part), []).append(var)
             else:
-                # A GPU that a staying pod holds whole is not shared.
+                # A whole GPU of a staying pod cannot be shared.
                 for device in p.devices:
                     shared = self._refill.shared.get((p.node, device))
                     if shared is not None:
                         self._model.add(var + shared <= 1)
-        # A class has no variable if all its pods have moved out of these nodes: then none stays.
+        # A class without a variable has no pod left on these nodes, so no pod of the class stays.
         for key, those in by_kind.items():
             self._model.add(sum(those) <= refill.pods.get(key, 0))
         for part_key, those in by_part.items():
@@ -94,13 +94,13 @@ class _Stay:
         self._model.add(cp_model.LinearExpr.sum(self.variables) >= number - most)
 
     def hint(self) -> None:
-        """Hint that the pods that stay so far stay again."""
+        """Hint to the solver that the pods that have stayed so far stay again."""
         for p, var in zip(self._present, self.variables, strict=True):
             self._model.add_hint(var, p.staying)
 
 
 def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> Layout:
-    """Return the layout of a small pool with the highest worth found, never below that of `start`.
+    """Return the best layout found for a small pool, whose worth is at least that of `start`.
 
     `pool`: the nodes, and the pods that may be placed on them. `start`: a layout, returned if no
     better one is found. `worth`: (K,) value of one pod of each class. `effort`: deterministic
@@ -117,7 +117,7 @@ def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> L
 
 
 def solved(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolver | None:
-    """Return the solver after it has found a solution; None if it finds none."""
+    """Return the solver after a solve of the model; None if the solver finds no solution."""
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = effort
     solver.parameters.num_workers = 1
@@ -128,10 +128,10 @@ def solved(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolv
 
 
 class Refill:
-    """The model of a few nodes.
+    """The CP-SAT model that repacks a few nodes.
 
-    `pods`: pods by node and class. `parts`: GPU shares by node, device and size. `shared`: whether
-    a device of a node is shared.
+    Variables: `pods` counts pods by node and class, `parts` counts GPU shares by node, device and
+    size, and `shared` is whether a device of a node is shared.
     """
 
     def __init__(self, pool: Pool, *, ordered: bool) -> None:
@@ -210,7 +210,7 @@ class Refill:
             self.model.add_hint(var, int(load[n, order[n, d]] > 0))
 
     def read(self, solver: cp_model.CpSolver, like: Layout) -> Layout:
-        """Return the solver's solution as a layout with the shape of `like`."""
+        """Return the solution of the solver as a layout with the array shapes of `like`."""
         pods, shares = np.zeros_like(like.pods), np.zeros_like(like.shares)
         for (n, k), var in self.pods.items():
             pods[n, k] = solver.value(var)

@@ -1,9 +1,9 @@
-"""Round the linear program: integers by node class first, then pods are assigned to nodes.
+"""Round the linear program to integers by node class, then assign pods to nodes.
 
 An integer program over the columns of nearly optimal cost decides how many pods of each class go to
-each node class, and how devices there are shared. Pods and shared devices are then assigned to the
-nodes of the class, largest first. Each goes to the node with the most spare CPU and memory beyond
-the expected demand of the node's idle devices.
+each node class, and how the devices of each node class are shared. Pods and shared devices are then
+assigned to the nodes of the class, largest first. Each pod or shared device goes to the node with
+the most spare CPU and memory beyond the expected demand of the node's idle devices.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class _Shares:
     """The integer solution of the program."""
 
-    pods: I64  # (K, C) pods of each class on each node class
-    devices: list[I64]  # by node class: GPU shares of each size on each shared device, (Y, Z)
-    kind_of: I64  # (N,) class of each node
+    pods: I64  # (K, C) number of pods of each class on each node class
+    devices: list[I64]  # (Y, Z) GPU shares by shared device and size, for each node class
+    kind_of: I64  # (N,) node class of each node
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -38,12 +38,12 @@ class _Item:
 
     classes: tuple[int, ...]
     devices: int
-    size: I64  # total CPU and memory
+    size: I64  # (2,) total CPU in milli-CPU and memory in MiB
     is_shared: bool
 
 
 def rounded(pool: Pool, seconds: float) -> Layout | None:
-    """Return a layout near the bound; None if no integer solution is found in time."""
+    """Return a layout near the upper bound; None if no integer solution is found in `seconds`."""
     program, kind_of = program_of(pool)
     solved = program.solve()
     values = None if solved is None else program.solve_integer(solved, seconds)
@@ -97,7 +97,7 @@ def _items(pool: Pool, shares: _Shares, kind: int) -> Iterator[_Item]:
 
 
 class _Allocation:
-    """The nodes that are being filled, and their idle resources."""
+    """Nodes to which items are assigned, and the idle resources of these nodes."""
 
     def __init__(self, pool: Pool, layout: Layout, nodes: I64) -> None:
         self._pool, self._layout, self._nodes = pool, layout, nodes

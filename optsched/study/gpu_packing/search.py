@@ -1,4 +1,4 @@
-"""An integer program over node classes, then large neighbourhood search until time is up.
+"""An integer program over node classes, then large neighbourhood search until the time limit.
 
 A neighbourhood is a few nodes, which are emptied and filled again with their own pods and waiting
 pods. Nodes with more idle GPUs are drawn more often. No step makes the result worse. The method is
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How a search spends its time."""
+    """Settings of a search: size and time limit of its neighbourhoods."""
 
-    nodes: int = 6  # nodes of a neighbourhood
+    nodes: int = 6  # number of nodes of a neighbourhood
     seconds: float = 0.5  # deterministic seconds of CP-SAT for one neighbourhood
-    # Added to the idle GPU capacity by which nodes are drawn, in thousandths of a GPU
+    # Thousandths of a GPU, added to the idle GPU capacity as the weight with which a node is drawn
     floor: int = 50
 
 
@@ -42,7 +42,7 @@ At = tuple[int, int, tuple[int, ...]]
 """Placement of a pod: node, class, devices."""
 
 _PRICE: Final = 100
-"""GPU capacity that a move must gain at least, in thousandths of a GPU."""
+"""Minimum GPU capacity that a move has to gain, in thousandths of a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,11 @@ def improved(
     seconds: float,
     seed: int = 0,
 ) -> tuple[Layout, Counter[At]]:
-    """Return a layout with more GPUs allocated by moving few pods and starting waiting pods.
+    """Return a layout that allocates more GPUs by moving few pods and starting waiting pods.
 
-    `pool`: pods and nodes. `start`: the layout of the running pods. `running`: the same pod by pod,
-    and how many pods may move. `clock`, `seconds`, `seed`: as `allocate`. Also returns how many
-    pods of each earlier placement stay.
+    `pool`: pods and nodes. `start`: the layout of the running pods. `running`: the running pods one
+    by one, and how many pods may move. `clock`, `seconds`, `seed`: as for `allocate`. The second
+    result is the number of staying pods by placement.
     """
     end = clock() + seconds
     search = _MoveSearch(pool, start, running, np.random.default_rng(seed))
@@ -77,7 +77,7 @@ def improved(
 def _draw_nodes(
     pool: Pool, layout: Layout, effort: Effort, random: np.random.Generator
 ) -> tuple[I64, Layout, Pool]:
-    """Draw nodes by their idle GPUs; return them, their layout, and the pool that may fill them."""
+    """Draw nodes by idle GPUs; return the nodes, their layout, and the pool of placeable pods."""
     weight = layout.free(pool) + effort.floor
     number = min(effort.nodes, len(weight))
     chosen = random.choice(len(weight), number, replace=False, p=weight / weight.sum())
@@ -100,7 +100,7 @@ class _MoveSearch:
 
     @property
     def staying(self) -> Counter[At]:
-        """Number of pods that keep each of the earlier placements."""
+        """Number of pods that stay at each of the earlier placements."""
         every = [p for those in self._on.values() for p in those]
         return Counter({(p.node, p.kind, p.devices): p.staying for p in every})
 
@@ -139,9 +139,9 @@ class Found:
     """A layout, the upper bound and the effort spent."""
 
     layout: Layout
-    # Upper bound of all layouts; None if the pods that must be placed do not fit
+    # Upper bound on all layouts; None if the pods that must be placed do not fit
     bound: Bound | None
-    rounds: int  # neighbourhoods searched
+    rounds: int  # number of neighbourhoods searched
 
 
 def allocate(
@@ -154,12 +154,12 @@ def allocate(
 ) -> Found:
     """Return the best layout found, which allocates as much GPU capacity as possible.
 
-    A pod that must be placed counts more than all other pods together.
+    A pod that must be placed is worth more than all other pods together.
 
     `pool`: pods and nodes. `clock`: seconds, such as `time.monotonic`, or `time.process_time` on a
     shared machine. `seconds`: time limit; the current step may exceed it. `seed`: seed of the
-    neighbourhoods. `start`: a layout to begin with, if it is better than that of the integer
-    program. `effort`: see `Effort`. Raises TooManyPatterns: see
+    neighbourhoods. `start`: a layout to begin with, if `start` is better than the layout of the
+    integer program. `effort`: settings of the search. Raises TooManyPatterns: see
     `optsched.study.gpu_packing.program.share_patterns`.
     """
     end = clock() + seconds
@@ -196,7 +196,7 @@ class _Search:
         self._worth = worth_of(pool)
 
     def has_reached(self, most: int) -> bool:
-        """Return whether `most` is allocated and no mandatory pod waits, or no pod waits at all."""
+        """Return whether no pod waits, or `most` is allocated and no mandatory pod waits."""
         waiting = self.layout.waiting(self._pool)
         if not waiting.any():
             return True

@@ -1,8 +1,8 @@
 """Families of instances with gangs: on equal nodes, on partly used nodes, and with unequal tasks.
 
-`Chance` draws the same numbers in every version of Python and NumPy. Only `random.Random.random` is
-guaranteed to give the same sequence for a seed in all versions (library reference of `random`,
-"Notes on Reproducibility"), so all draws are derived from it.
+`Chance` draws the same numbers in every version of Python and NumPy. Only `random.Random.random`
+guarantees the same sequence for a seed in all versions of Python (library reference of `random`,
+"Notes on Reproducibility"), so `Chance` derives all draws from `random.Random.random`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Value = TypeVar("Value")
 
 
 class Chance:
-    """A random generator that is reproducible from a seed in all versions."""
+    """A random generator whose numbers are reproducible from a seed in all versions of Python."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)  # noqa: S311  for instances, not for secrets
@@ -51,7 +51,7 @@ class Chance:
         return low + self.int_below(high - low + 1)
 
     def pick(self, values: Sequence[Value], parts: Sequence[int] = ()) -> Value:
-        """Return one of the values, drawn with the weights `parts`, or uniformly without them."""
+        """Return a random value, drawn with the weights `parts`, or uniformly without weights."""
         weights = parts or [1] * len(values)
         at = self.int_below(sum(weights))
         for value, weight in zip(values, weights, strict=True):
@@ -61,16 +61,16 @@ class Chance:
         raise ValueError("there is nothing to pick from")
 
     def happens(self, percent: int) -> bool:
-        """Return True with a probability of `percent` in a hundred."""
+        """Return True with a probability of `percent` percent."""
         return self.int_below(100) < percent
 
 
 ASKED: Final = "asked"
-"""Name of the gang that can not start."""
+"""Name of the gang that cannot start."""
 
 
 class _Case(NamedTuple):
-    """A gang that can not start: its requests, and the expected reason."""
+    """A gang that cannot start: its requests, and the expected reason."""
 
     order: Order
     roles: Callable[[int], list[Role]]
@@ -79,12 +79,12 @@ class _Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Impossible:
-    """A cluster of racks with one gang that can not start, and other gangs that can."""
+    """A cluster of racks with one gang that cannot start, and other gangs that can start."""
 
     # The blocker: `node`, `cluster`, `ceiling`, `fragments`, `rack`, `label`, `apart` or `pairs`;
     # see `instances/README.md`
     case: str
-    nodes: int  # nodes of 8 GPUs, four in a rack
+    nodes: int  # number of nodes of 8 GPUs, with four nodes per rack
 
     def __post_init__(self) -> None:
         if self.case not in CASES:
@@ -92,7 +92,7 @@ class Impossible:
 
     @property
     def pending(self) -> dict[str, str]:
-        """Expected reason code by the key of the gang."""
+        """Expected reason code of the gang that cannot start, by gang key."""
         return {f"jobs/{ASKED}": CASES[self.case].code.value}
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
@@ -155,15 +155,15 @@ MIB = 16_384
 
 @dataclass(frozen=True)
 class SharedGpus:
-    """Gangs whose pods request one GPU share each; the demand exceeds the capacity.
+    """Gangs whose pods request one GPU share each, with a total demand above the capacity.
 
-    A share must fit on one GPU: two GPUs with a quarter idle each do not fit half a GPU.
+    A GPU share must fit on one GPU: two GPUs with a quarter idle each do not fit half a GPU.
     """
 
-    # nodes, cards: number of nodes, and GPUs of 16 GiB on each, shared by up to ten pods
+    # nodes, cards: number of nodes, and of GPUs of 16 GiB per node, each shared by up to ten pods
     nodes: int
     cards: int
-    percent: int = 120  # demand of GPU memory in percent of the capacity
+    percent: int = 120  # demand for GPU memory in percent of the capacity
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""

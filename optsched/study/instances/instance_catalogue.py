@@ -1,7 +1,7 @@
 """The catalogue of instances: their parameters, their best known plans, and the shipped instances.
 
-The catalogue is the file `instances/catalogue.yaml`. docs/instances.md explains it; `SCHEMA`
-defines it for programs.
+The catalogue is the file `instances/catalogue.yaml`. docs/instances.md explains the catalogue, and
+`SCHEMA` is its schema.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ END: Final = "<!-- end of table -->"
 
 
 def with_table(page: str, entries: Iterable[Entry]) -> str:
-    """Return the page with the table of the entries between the marks `BEGIN` and `END`.
+    """Return the page with the table of the entries between the markers `BEGIN` and `END`.
 
-    Raises ValueError: the page does not have both marks.
+    Raises ValueError: the page does not have both markers.
     """
     head, begin, rest = page.partition(BEGIN)
     _, end, tail = rest.partition(END)
@@ -142,7 +142,7 @@ def gap_of(level: LevelResult) -> float | None:
 
 
 def wrong_with_level(level: LevelResult) -> Iterator[str]:
-    """Yield a message for each inconsistency of a level, and for a gap too large to be shipped."""
+    """Yield a message for each inconsistency of a level, and for a gap above `LARGEST_GAP`."""
     value, bound = level.value, level.bound
     if bound is None:
         yield f"{level.name}: there is no bound"
@@ -160,7 +160,7 @@ def wrong_with_level(level: LevelResult) -> Iterator[str]:
 
 
 def catalogue_text(entries: Iterable[Entry]) -> str:
-    """Return the text of a catalogue, the same for the same entries; a level is one line."""
+    """Return the text of a catalogue, with one line per level; equal entries give equal text."""
     lines = [
         "# Instances with the best known plan of each; see docs/instances.md.",
         "# Written by `make instances` and `make instances-update`. Apache-2.0.",
@@ -202,7 +202,7 @@ def _entry_lines(entry: Entry) -> Iterator[str]:
 def read_catalogue(path: Path) -> tuple[Entry, ...]:
     """Return the entries of a catalogue.
 
-    Raises InstanceError: the file can not be read or is invalid. The message names file, line and
+    Raises InstanceError: the file cannot be read or is invalid. The message names file, line and
     field of every error.
     """
     source, document = read_document(path, KIND)
@@ -254,7 +254,7 @@ def _entry(fields: Fields, errors: list[FieldError]) -> Entry:
 
 
 PACKING: Final = "vector-packing"
-"""Name used in place of a model for vector bin packing instances."""
+"""Name used instead of a model name for vector bin packing instances."""
 
 _WEIGHTS, _VOLCANO, _FRAGMENTS = "max-throughput", "volcano-default", "min-fragmentation"
 _CARDS = "gpus-shared/model.yaml"
@@ -266,7 +266,7 @@ MOST_BYTES: Final = 60_000
 
 @dataclass(frozen=True)
 class Shipped:
-    """An instance and the models with which it is solved."""
+    """A shipped instance and the models with which the instance is solved."""
 
     recipe: Recipe
     models: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""The families of instances by name, and the text of an instance from family, seed and parameters.
+"""Families of instances by name, and the text of an instance from family, seed and parameters.
 
-Networks are racks below spines; some gangs require a common HyperNode, others prefer it. Queues are
-a tree of departments and teams, with deserved, capability and guarantee. Packing instances are
-vector bin packing in `.vbp` files, with items that request unequal amounts of several resources.
+Networks are racks below spines. Some gangs require a common HyperNode, other gangs prefer a common
+HyperNode. Queues are parent queues with child queues, with deserved, capability and guarantee.
+Packing instances are vector bin packing in `.vbp` files, with items of several resources.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ RACK, SPINE = 1, 2
 class RacksAndSpines:
     """HyperNodes of two tiers; some nodes are partly used.
 
-    Some gangs of several pods must be in one rack, some must be in one spine, some prefer one rack,
-    and the others have no network constraint.
+    Among the gangs of several pods, some require one rack, some require one spine, some prefer one
+    rack, and the other gangs have no network constraint.
     """
 
     # spines, racks, nodes: number of spines, racks per spine, and nodes of 8 GPUs per rack
@@ -62,7 +62,7 @@ class RacksAndSpines:
     racks: int
     nodes: int
     percent: int = 110  # GPU demand in percent of the idle GPUs
-    soft: int = 40  # percentage of the gangs of several pods that prefer one rack
+    soft: int = 40  # percentage of gangs that prefer one rack, among gangs of several pods
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""
@@ -105,7 +105,7 @@ class FullCluster:
     With one queue, waiting gangs have a higher priority than running gangs. With more queues, the
     first queue waits for its deserved capacity while the others hold the whole cluster. A running
     gang has 1, 2 or 4 tasks on one node. Half of the running gangs have all tasks as their minimum,
-    so that they are evicted as a whole; the others have a minimum of one task.
+    so that such gangs are evicted entirely. The other running gangs have a minimum of one task.
     """
 
     nodes: int  # number of nodes of 8 GPUs
@@ -156,15 +156,15 @@ def _contents(chance: Chance) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class TreeOfQueues:
-    """Departments share the GPUs of a cluster, and the teams of a department share its GPUs.
+    """Parent queues share the GPUs of a cluster, and child queues the GPUs of their parent queue.
 
-    The deserved GPUs of departments add up to the cluster. The capability of a department is 1.5
-    times its deserved GPUs, and its guarantee a quarter of them. The same holds for the teams of a
-    department. Demand differs between queues, and is below the deserved GPUs in some queues.
+    The deserved GPUs of the parent queues sum to all GPUs of the cluster. The capability of a queue
+    is 1.5 times its deserved GPUs, and its guarantee is a quarter of its deserved GPUs. Demand
+    differs between queues, and is below the deserved GPUs in some queues.
     """
 
     nodes: int  # number of nodes of 8 GPUs
-    # departments, teams: number of departments, and of teams per department
+    # departments, teams: number of parent queues, and of child queues per parent queue
     departments: int
     teams: int
     percent: int = 150  # GPU demand in percent of all GPUs
@@ -185,7 +185,7 @@ class TreeOfQueues:
 
 
 def _split_evenly(whole: int, number: int) -> list[int]:
-    """Return integer parts that sum to `whole` and differ by at most one, larger ones first."""
+    """Return `number` integers in descending order that sum to `whole` and differ by at most 1."""
     return [whole // number + (i < whole % number) for i in range(number)]
 
 
@@ -213,14 +213,14 @@ def _gangs(chance: Chance, gpus: int, teams: list[tuple[str, int]]) -> Iterator[
 class VectorItems:
     """Items of random sizes, to be packed in bins of capacity 100 in each dimension."""
 
-    # items, kinds: number of items, and of kinds of items
+    # items, kinds: number of items, and of item types
     items: int
     kinds: int
     dimensions: int = 2  # number of resources
-    largest: int = 60  # largest size; the smallest is 5
+    largest: int = 60  # largest size of an item; the smallest size is 5
 
     def text(self, chance: Chance) -> str:
-        """Return the file, with the sizes and the number of items of each kind."""
+        """Return the text of the `.vbp` file, with sizes and number of items of each type."""
         numbers = [1] * self.kinds
         for _ in range(self.items - self.kinds):
             numbers[chance.int_below(self.kinds)] += 1
@@ -233,9 +233,9 @@ class VectorItems:
 
 @dataclass(frozen=True)
 class CutBins:
-    """Bins of capacity 1 000 in each dimension, cut at random into items that fill them exactly.
+    """Items cut at random from bins of capacity 1 000 in each dimension, without waste.
 
-    The optimum is the number of these bins, since all of them are full.
+    The optimum is the number of these bins, because the items fill them exactly.
     """
 
     # bins, pieces: number of bins, and of items per bin
@@ -244,7 +244,7 @@ class CutBins:
     dimensions: int = 2  # number of resources
 
     def text(self, chance: Chance) -> str:
-        """Return the file of the instance."""
+        """Return the text of the `.vbp` file."""
         least = 1000 // (3 * self.pieces)
         spare, items = 1000 - least * self.pieces, list[tuple[int, ...]]()
         for _ in range(self.bins):
@@ -258,7 +258,7 @@ class CutBins:
 
 
 def _text(dimensions: int, capacity: int, rows: Sequence[tuple[int, ...]]) -> str:
-    """Return a `.vbp` file with bins of the same capacity in each dimension."""
+    """Return the text of a `.vbp` file, with bins of the same capacity in each dimension."""
     lines = ((dimensions,), (capacity,) * dimensions, (len(rows),), *rows)
     return "".join(f"{' '.join(map(str, line))}\n" for line in lines)
 
@@ -280,7 +280,7 @@ FAMILIES: Final[Mapping[str, type[Any]]] = {
 
 
 class RecipeError(Exception):
-    """A recipe is invalid; the message says what is accepted."""
+    """A recipe is invalid; the error message gives the accepted values."""
 
 
 @dataclass(frozen=True)
@@ -290,12 +290,12 @@ class Recipe:
     family: str
     name: str  # file name without the ending, below the family's folder
     seed: int
-    # Parameters of the family by name; missing ones have their defaults
+    # Parameters of the family by name; missing parameters have their defaults
     parameters: Mapping[str, int | str]
 
     @property
     def is_packing(self) -> bool:
-        """Whether the instance is vector bin packing, and not a cluster."""
+        """Whether the instance is a vector bin packing instance, and not a cluster."""
         return hasattr(self._kind, "text")
 
     @property
@@ -310,7 +310,7 @@ class Recipe:
         return FAMILIES[self.family]
 
     def build_family(self) -> Any:  # noqa: ANN401  any of the families
-        """Return the family with these parameters.
+        """Return the family object with the parameters of the recipe.
 
         Raises RecipeError: the family or a parameter does not exist, or a value has a wrong type.
         """
@@ -331,9 +331,9 @@ class Recipe:
         return dict(getattr(self.build_family(), "pending", {}))
 
     def text(self) -> str:
-        """Return the file of the instance, the same bytes for the same recipe.
+        """Return the text of the instance file, the same bytes for the same recipe.
 
-        Raises RecipeError: as `build_family`.
+        Raises RecipeError: see `build_family`.
         """
         family, chance = self.build_family(), Chance(self.seed)
         if self.is_packing:

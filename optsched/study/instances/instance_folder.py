@@ -1,7 +1,7 @@
-"""The folder of instances: regenerate its files, and verify its best known plans.
+"""The folder of instances: regenerate the instance files, and verify the best known plans.
 
-This module does not solve instances. The value of a plan is computed from the plan alone, and rules
-check it at their `verify` extension points, which share no code with the engines.
+This module does not solve instances. The value of a plan is computed from the plan alone. Rules
+check the plan at their `verify` extension points, which share no code with the engines.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def check_gpu_shares(snapshot: Snapshot, actions: Sequence[Action]) -> Iterator[str]:
     """Yield a message for each violation of GPU sharing by a plan.
 
-    The check is for pods that request GPU memory and cores (vGPU), not MIG profiles.
+    The check covers pods that request GPU memory and cores (vGPU), not MIG profiles.
     """
     tasks = {task.key: task for gang in snapshot.gangs for task in gang.tasks}
     held: defaultdict[tuple[str, str], list[GpuShare]] = defaultdict(list)
@@ -75,7 +75,7 @@ def _check_gpu(name: str, gpu: SharedGpu | None, uses: Sequence[GpuShare]) -> It
 
 
 def snapshot_of(recipe: Recipe) -> Snapshot:
-    """Return the snapshot of a recipe's cluster, read from its text as from any file."""
+    """Return the snapshot of a recipe's cluster, read from the text of the instance file."""
     (document,) = read_yaml(recipe.text())
     if not isinstance(document, Document):
         raise ValueError(f"{recipe.path}: {document.message}")
@@ -97,7 +97,7 @@ def model_of(name: str, folder: Path) -> Policy:
 
 
 def entry_of(shipped: Shipped, known: Entry | None) -> Entry:
-    """Return the catalogue entry of an instance; it keeps known plans if its file is unchanged."""
+    """Return the catalogue entry of an instance, with the known plans if its file is unchanged."""
     made = shipped.recipe.text()
     entry = Entry(
         shipped.recipe,
@@ -112,7 +112,7 @@ def entry_of(shipped: Shipped, known: Entry | None) -> Entry:
 
 
 def entries_of(shipped: Iterable[Shipped], known: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Return the catalogue of the shipped instances, with the known plans of `known`."""
+    """Return the catalogue entries of the shipped instances, with the known plans in `known`."""
     before = {entry.title: entry for entry in known}
     found = ((s, f"{s.recipe.family}/{s.recipe.name}") for s in shipped)
     return tuple(entry_of(each, before.get(title)) for each, title in found)
@@ -122,7 +122,7 @@ def entries_of(shipped: Iterable[Shipped], known: Iterable[Entry]) -> tuple[Entr
 
 
 def plan_text(plan: Plan) -> str:
-    """Return the file of a plan without the reasons for waiting, which can be recomputed."""
+    """Return the text of a plan file, without reasons for waiting, which can be recomputed."""
     document = replace(plan_document(plan), pending={}, pending_pods={})
     return f"{json.dumps(encode_plan(document), separators=(',', ':'), sort_keys=True)}\n"
 
@@ -134,7 +134,7 @@ def bins_text(bins: Sequence[Bin]) -> str:
 
 
 def bins_level(number: int, bound: int) -> LevelResult:
-    """Return the number of bins and its bound as a level."""
+    """Return the number of bins and the bound on it as a level result."""
     status = LevelStatus.OPTIMAL if number == bound else LevelStatus.FEASIBLE
     return LevelResult("bins", "bins", Sense.MIN, number, bound, status)
 
@@ -151,10 +151,10 @@ class Proof:
 
 
 def verify_entry(entry: Entry, folder: Path) -> Iterator[str]:
-    """Yield a message for each error of an instance.
+    """Yield a message for each error of a catalogue entry.
 
-    The file is generated again, and each best known plan is read, verified and compared with its
-    levels.
+    The instance file is generated again. Each best known plan is read, verified and compared with
+    the levels in the catalogue.
     """
     text = entry.recipe.text()
     if checksum(text) != entry.sha256 or len(text.encode()) != entry.size:
@@ -188,12 +188,12 @@ def _verify_best(entry: Entry, best: Best, folder: Path) -> Iterator[str]:
 
 
 def _without_empty_loans(values: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return values by level without levels of loans at 0, which a plan may list or omit."""
+    """Return the level values without zero values of loan levels, which a plan may list or omit."""
     return [(name, value) for name, value in values if value or not name.startswith(LENT)]
 
 
 def prove_plan(entry: Entry, model: str, source: str, folder: Path) -> Proof:
-    """Return the level values of a plan from its text, and its violations."""
+    """Return the level values and the violations of a plan, given the text of its file."""
     document, errors = read_plan(source)
     if document is None:
         return Proof((), tuple(map(str, errors)))
@@ -221,7 +221,7 @@ def _wrong_with(entry: Entry, judged: Judgement) -> Iterator[str]:
 
 
 def prove_bins(entry: Entry, _: str, source: str, __: Path) -> Proof:
-    """Return the number of bins of a packing from its text, and its violations."""
+    """Return the number of bins and the violations of a packing, given the text of its file."""
     try:
         listed: Any = json.loads(source)
         bins = [tuple((int(kind), int(number)) for kind, number in each) for each in listed]

@@ -1,4 +1,4 @@
-"""Short manifests of the objects that instances use, and their text."""
+"""Short manifests of the objects of instances, and the YAML text of the manifests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def amounts(cpu: int, gib: int, gpus: int = 0, gpu: str = GPU) -> Amounts:
 
 
 def node(name: str, offered: Amounts, labels: Mapping[str, str] | None = None) -> Manifest:
-    """Return a node with these allocatable resources."""
+    """Return a Node with the allocatable resources `offered`."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -37,20 +37,20 @@ def node(name: str, offered: Amounts, labels: Mapping[str, str] | None = None) -
 
 
 def queue(name: str, **spec: object) -> Manifest:
-    """Return a queue with these fields of its spec; fields that are None are omitted."""
+    """Return a Queue with the given fields of its spec; fields that are None are omitted."""
     kept = {field: value for field, value in spec.items() if value is not None}
     return {"apiVersion": _VOLCANO, "kind": "Queue", "metadata": {"name": name}, "spec": kept}
 
 
 def priority_class(name: str, value: int) -> Manifest:
-    """Return a PriorityClass."""
+    """Return a PriorityClass with a name and a value."""
     meta = {"name": name}
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     return {**kind, "metadata": meta, "value": value}
 
 
 def hypernode(name: str, tier: int, tier_name: str, members: Iterable[str]) -> Manifest:
-    """Return a HyperNode; members are nodes at tier 1 and HyperNodes at higher tiers."""
+    """Return a HyperNode, whose members are nodes at tier 1 and HyperNodes at higher tiers."""
     kind = "Node" if tier == 1 else "HyperNode"
     listed = [{"type": kind, "selector": {"exactMatch": {"name": each}}} for each in members]
     return {
@@ -62,12 +62,12 @@ def hypernode(name: str, tier: int, tier_name: str, members: Iterable[str]) -> M
 
 
 class Role(NamedTuple):
-    """Equal pods of a gang."""
+    """A number of equal pods of a gang."""
 
     number: int
     request: Amounts
     name: str = ""
-    nodes: tuple[str, ...] = ()  # node of each running pod; empty if the pods wait
+    nodes: tuple[str, ...] = ()  # node of each pod if the pods run; empty if the pods wait
     more: Mapping[str, Any] = {}  # fields of the pods' specs
     labels: Mapping[str, str] = {}
 
@@ -82,7 +82,7 @@ class Order(NamedTuple):
 
 
 def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:
-    """Yield a PodGroup and its pods."""
+    """Yield the manifests of a PodGroup and of its pods."""
     roles = tuple(roles)
     least = order.least if order.least is not None else sum(role.number for role in roles)
     named = {role.name: role.number for role in roles if role.name}
@@ -105,7 +105,7 @@ def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:
 
 
 def gangs_for(amount: int, draw: Callable[[], tuple[int, Role, Order]]) -> Iterator[Manifest]:
-    """Yield gangs until their demand reaches `amount`; `draw` returns the demand of a new gang."""
+    """Yield gangs until their demand reaches `amount`; `draw` returns demand and spec of a gang."""
     number = 0
     while amount > 0:
         requested, role, order = draw()
@@ -134,7 +134,7 @@ def _pod(name: str, group: str, role: Role, at: str, priority_class: str) -> Man
 
 
 def stranger(name: str, request: Amounts, at: str) -> Manifest:
-    """Return a running pod of another scheduler."""
+    """Return the manifest of a running pod of another scheduler."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -149,7 +149,7 @@ def stranger(name: str, request: Amounts, at: str) -> Manifest:
 
 
 def text_of(objects: Iterable[Manifest], remark: str) -> str:
-    """Return a YAML List with one object per line below a comment; equal objects, equal bytes."""
+    """Return the objects as a YAML List of one object per line, below a comment with `remark`."""
     lines = [
         *(f"# {line}" for line in remark.splitlines()),
         "apiVersion: v1",

@@ -44,13 +44,13 @@ class Solving:
     """The solver and its limits."""
 
     worker: WorkerProcess
-    seconds: float  # wall time; without a clock, deterministic seconds per level
-    clock: Clock | None  # None to read no clock: one worker and reproducible solutions
-    folder: Path  # folder of all instances, which also has models of instances
+    seconds: float  # wall-clock limit; without a clock, deterministic seconds per level
+    clock: Clock | None  # None for reproducible solutions with one worker and no wall-clock limit
+    folder: Path  # folder of all instances and of their models
 
     @property
     def limits(self) -> Limits:
-        """Limits of one search."""
+        """Limits of one solve request."""
         if self.clock is None:
             return Limits(None, self.seconds, num_workers=1, num_engines=ENGINES)
         return Limits(int(self.seconds * 1000), self.seconds, num_engines=ENGINES)
@@ -58,7 +58,7 @@ class Solving:
 
 @dataclass(frozen=True)
 class Found:
-    """A new solution: its levels, the engine, and the file of its plan."""
+    """A new solution: its level results, the engine, and the text of the plan file."""
 
     levels: tuple[LevelResult, ...]
     engine: str
@@ -66,7 +66,7 @@ class Found:
 
 
 def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
-    """Return a solution of an instance with a model."""
+    """Return the solution of an instance under a model."""
     if model == PACKING:
         work = PackingWork(packing_of(recipe), solving.seconds)
         *_, last = packings(solving.worker, work)
@@ -85,7 +85,7 @@ def solve_recipe(recipe: Recipe, model: str, solving: Solving) -> Found:
 
 
 def compare(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> int:
-    """Return 1 if the new levels are lexicographically better, -1 if worse, 0 if equal."""
+    """Return 1 if the new level values are lexicographically better, -1 if worse, 0 if equal."""
     for old, fresh in zip(known, new, strict=False):
         if old.value != fresh.value:
             return 1 if (fresh.value > old.value) is (old.sense is Sense.MAX) else -1
@@ -93,7 +93,7 @@ def compare(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> int:
 
 
 def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
-    """Yield remarks on a new solution; none if it is as good as the best known plan."""
+    """Yield remarks on a new solution; no remark if it is as good as the best known plan."""
     for level in found.levels:
         yield from wrong_with_level(level)
     known = next((b for b in entry.best if b.model == model), None)
@@ -109,7 +109,7 @@ def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
     if order == 0 and _tighter(known.levels, found.levels) != known.levels:
         yield "a bound is better than the best known bound: keep it with `make instances-update`"
     for old, fresh in zip(known.levels, found.levels, strict=False):
-        # The bound of levels over victims is proved gang by gang, given the earlier decisions.
+        # The bound of a level over victims is proved gang by gang, given the earlier decisions.
         bound = None if old.name in OVER_VICTIMS else old.bound
         if bound is not None and (
             fresh.value > bound if fresh.sense is Sense.MAX else fresh.value < bound
@@ -122,7 +122,7 @@ def judged(entry: Entry, model: str, found: Found) -> Iterator[str]:
 def merge_best(
     known: Best | None, model: str, name: str, found: Found, how: Mapping[str, str]
 ) -> Best:
-    """Return the better of the known and the new solution, with the best bounds of both."""
+    """Return the better of the known and the new solution; equal solutions keep the best bounds."""
     order = 1 if known is None else compare(known.levels, found.levels)
     if known is not None and order < 0:
         return known
@@ -134,7 +134,7 @@ def merge_best(
 
 
 def _tighter(known: Sequence[LevelResult], new: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
-    """Return levels of equal values, each with the tighter of the two bounds."""
+    """Return for levels of equal values the level results with the tighter bounds."""
 
     def gap(level: LevelResult) -> float:
         found = gap_of(level)

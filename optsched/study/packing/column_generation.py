@@ -1,7 +1,7 @@
-"""Column generation: bins are the columns of a linear program, added by reduced cost.
+"""Column generation: the columns of a linear program are bins, added by reduced cost.
 
-Prices are smoothed towards the best prices so far (Wentges 1997), which saves rounds. A bound is
-proved from integer prices and the best bin at these prices.
+Dual prices are smoothed towards the best prices so far (Wentges 1997), which saves rounds. A bound
+is proved from integer prices and from the bin of the highest worth at these prices.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _FEW_AGAIN: Final = 150
 
 
 class Columns:
-    """The linear program of an instance, which grows by priced bins.
+    """The linear program of an instance, to which pricing adds bins as columns.
 
-    `items`: the items to pack. `pool`: every possible bin; None if they are too many. `random`:
-    generator of the greedy scores. `seconds`: returns the remaining seconds.
+    `items`: the items to pack. `pool`: every possible bin; None if there are too many bins.
+    `random`: random generator of the greedy scores. `seconds`: function that returns the remaining
+    seconds.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Columns:
     # --- a bound ---------------------------------------------------------------------------------
 
     def bounds(self) -> Iterator[int]:
-        """Generate columns until the bound can not improve; yield every bound found."""
+        """Generate columns until the bound cannot improve; yield every bound found."""
         while self._seconds() > 0:
             solved = self.master.solve(self._seconds())
             if solved is None:
@@ -77,7 +78,7 @@ class Columns:
                 return
 
     def _priced(self, prices: F64) -> tuple[int, int]:
-        """Add bins worth more than one bin; return how many are new, and a bound."""
+        """Add bins worth more than 1 at the item prices; return how many are new, and a bound."""
         whole = np.floor(prices * _UNIT).astype(np.int64)
         if self._pool is not None:
             found = self._pool.best_bins(whole, _UNIT, _MANY)
@@ -89,7 +90,7 @@ class Columns:
         return sum([self.master.add(counts) for counts in found.bins]), -(-total // found.most)
 
     def _add_greedy(self, items: Items, prices: F64) -> int:
-        """Add greedy bins worth more than one bin at the prices; return how many are new."""
+        """Add greedy bins worth more than 1 at the item prices; return how many bins are new."""
         weight = self._random.dirichlet(np.ones(len(items.capacity)), _WAYS)
         weight[::2] = weight[::2] * 0.5 + 0.5 / len(items.capacity)
         size = weight @ items.relative.T
@@ -103,7 +104,7 @@ class Columns:
     # --- the rest --------------------------------------------------------------------------------
 
     def solved_for(self, left: I64) -> tuple[F64, F64, float] | None:
-        """Return column uses, prices and value for remaining items (K,); None if out of time."""
+        """Return column uses, prices and value for remaining items (K,); None at the time limit."""
         items = Items(self._items.sizes, left, self._items.capacity)
         self.master.set_demand(left)
         for _ in range(_ROUNDS):
@@ -122,10 +123,10 @@ class Columns:
         return uses, prices, float(prices @ left)
 
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
-        """Return the columns with integer use, or else the most used ones, cut to the demand.
+        """Return the most used columns, those with a use of 1 or more first, cut to the demand.
 
-        `uses`: use of each column. `left`: (K,) remaining items. `noise`: weight of chance, 0 to 1.
-        `part`: fraction of the bins still needed that may be returned.
+        `uses`: use of each column. `left`: (K,) remaining items. `noise`: weight of random noise, 0
+        to 1. `part`: fraction of all uses up to which columns with a fractional use are returned.
         """
         at = np.flatnonzero(uses > CLEAR)
         table = np.minimum(np.array([self.master.columns[c] for c in at]), left)
@@ -150,9 +151,10 @@ class Columns:
     # --- for the choice of integers --------------------------------------------------------------
 
     def promising(self, left: I64, prices: F64, gap: float, most: int) -> list[I64]:
-        """Return bins of remaining items (K,) that occur in packings within `gap` of the bound.
+        """Return the bins of items in `left` (K,) that can occur in packings near the bound.
 
-        Bins of the highest worth come first. Without a pool, all columns are returned.
+        Near means at most `gap` bins above the bound. Bins of the highest worth come first. If the
+        instance has no pool, the method returns all columns of the linear program.
         """
         if self._pool is None:
             return self.master.columns
@@ -160,10 +162,10 @@ class Columns:
 
     @property
     def prices(self) -> F64:
-        """Prices (K,) that proved the best bound."""
+        """Item prices (K,) that proved the best lower bound."""
         return self._prices
 
     @property
     def value(self) -> float:
-        """Best bound before rounding up."""
+        """Best lower bound on the number of bins, before rounding up."""
         return self._value

@@ -1,7 +1,7 @@
 """Cover all items by as few columns as possible: the master linear program and its integer program.
 
-Rows are kinds of items, columns are bins. A solution may cover an item too often; the surplus items
-are then left out of their bins.
+Rows are item types, columns are bins. If a solution covers an item type too often, the surplus
+items are removed from their bins.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 class Need:
     """The demand that columns must cover."""
 
-    number: I64  # (K,) items of each kind that must be covered
-    exactly: Bool  # (K,) kinds that must not be covered more often
+    number: I64  # (K,) number of items of each type that must be covered
+    exactly: Bool  # (K,) item types that must be covered exactly `number` times
 
 
 class CoverMaster:
-    """Minimize the sum of fractional columns that cover each kind; each solve is warm-started."""
+    """The master linear program: minimize the fractional columns that cover all items."""
 
     def __init__(self, number: I64) -> None:
         self._solver = pywraplp.Solver.CreateSolver("GLOP")
@@ -41,7 +41,7 @@ class CoverMaster:
         self.columns: list[I64] = []
 
     def add(self, column: I64) -> bool:
-        """Add a bin (K,) as a column; return False if it is known already or empty."""
+        """Add a bin (K,) as a column; return False if the bin is empty or already a column."""
         key = column.tobytes()
         if key in self._known or not column.any():
             return False
@@ -55,12 +55,12 @@ class CoverMaster:
         return True
 
     def set_demand(self, number: I64) -> None:
-        """Replace the number of items of each kind (K,) that must be covered."""
+        """Replace the number (K,) of items of each type that must be covered."""
         for row, n in zip(self._rows, number.tolist(), strict=True):
             row.SetLb(float(n))
 
     def solve(self, seconds: float) -> tuple[F64, F64] | None:
-        """Return the uses of columns and the dual prices (K,) of items; None if out of time."""
+        """Return the uses of columns and the dual prices (K,) of items; None at the time limit."""
         self._solver.SetTimeLimit(max(int(1000 * seconds), 1))
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
             return None
@@ -71,12 +71,12 @@ class CoverMaster:
 def fewest_columns(
     columns: Sequence[I64], need: Need, between: tuple[int, int], work: float, seconds: float
 ) -> list[I64] | None:
-    """Return the fewest columns that cover all items, repeated by use; None if no cover is found.
+    """Return the fewest columns that cover the demand, repeated by use; None if no cover is found.
 
     `columns`: bins (K,) to choose from. `need`: the demand. `between`: minimum and maximum number
-    of columns, the minimum being a proved bound. `work`: limit of CP-SAT's deterministic time,
-    which is about seconds of a core and independent of the machine's load. `seconds`: limit of
-    wall-clock time with two workers.
+    of columns, where the minimum is a proved lower bound. `work`: limit of CP-SAT's deterministic
+    time, which is about seconds of a core and independent of the machine's load. `seconds`: limit
+    of wall-clock time with two workers.
     """
     table, number = np.array(columns, np.int64), need.number
     model = cp_model.CpModel()

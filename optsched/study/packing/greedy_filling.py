@@ -1,8 +1,8 @@
 """Bins filled sequentially by greedy scores; many scores are evaluated in parallel.
 
-The next item has the largest dot product with the remaining capacity, or the least distance to it.
-Dimensions are weighted by their demand (Panigrahy, Talwar, Uyeda and Wieder, "Heuristics for vector
-bin packing", 2011).
+The next item has the largest dot product with the remaining capacity, or the least distance to the
+remaining capacity. Dimensions are weighted by their demand (Panigrahy, Talwar, Uyeda and Wieder,
+"Heuristics for vector bin packing", 2011).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from optsched.study.packing.packing_problem import Items
 
 Copies: TypeAlias = "tuple[I64, int]"
-"""Counts of a bin, and how many bins have them."""
+"""Number of items per type in a bin, and number of bins with this content."""
 
 _NOISE: Final = 0.1
 _STEPS: Final = 64
@@ -25,16 +25,17 @@ _STEPS: Final = 64
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scores:
-    """V scores by which the next item is chosen."""
+    """V scores by which the next item of a bin is chosen."""
 
-    weight: F64  # (V, D) weights of dimensions
-    # (V,) 0 for the dot product with the remaining capacity, 1 for the distance to it
+    weight: F64  # (V, D) weights of the dimensions
+    # (V,) 0 to score by the dot product with the remaining capacity, 1 by the distance to that
+    # capacity
     nearness: F64
-    worth: F64  # (V, K) value of items added to the score
+    worth: F64  # (V, K) value added to the score of each item type
 
 
 def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scores:
-    """Return `number` scores: the published ones first, then randomly perturbed ones."""
+    """Return `number` scores: the published scores first, then randomly perturbed scores."""
     part = items.total / np.maximum(items.capacity, 1) / max(int(items.number.sum()), 1)
     weights = np.stack([np.ones_like(part), part, part**2, np.exp(part)])
     weights /= weights.sum(axis=1, keepdims=True)
@@ -49,7 +50,7 @@ def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scor
 
 
 def packings(items: Items, scores: Scores) -> list[list[Copies]]:
-    """Return one packing per score: bins as counts (K,), each with its number of copies.
+    """Return one packing per score: bins as item counts (K,), each with its number of copies.
 
     A bin is repeated while enough items remain, because the same steps would fill it again.
     """
@@ -80,7 +81,7 @@ def packings(items: Items, scores: Scores) -> list[list[Copies]]:
 
 
 def fillings(items: Items, scores: Scores) -> I64:
-    """Return one filled bin per score, as counts (V, K)."""
+    """Return one filled bin per score, as item counts (V, K)."""
     ways = np.arange(len(scores.weight))
     left = np.tile(items.number, (len(ways), 1))
     room = np.tile(items.capacity, (len(ways), 1))
@@ -97,9 +98,9 @@ def fillings(items: Items, scores: Scores) -> I64:
 
 
 def _several(items: Items, left: I64, room: I64, kind: I64) -> I64:
-    """Return how many items (V,) of the chosen kinds are added in one step: 1 if few would fit.
+    """Return how many items (V,) of the chosen types are added in one step: 1 if few would fit.
 
-    If hundreds fit, scores change little from item to item, so a step adds several.
+    If hundreds of items fit, scores change little from item to item, so a step adds several items.
     """
     sizes = items.sizes[kind]
     fitting = np.where(sizes > 0, room // np.maximum(sizes, 1), left[:, None]).min(axis=1)
@@ -113,7 +114,7 @@ def _fits(items: Items, left: I64, room: I64) -> Bool:
 
 
 def _best(items: Items, relative: F64, scores: Scores, ways: I64, room: I64, fits: Bool) -> I64:
-    """Return the kind (V,) with the largest score, -1 where no item fits."""
+    """Return the item type (V,) with the largest score, -1 where no item fits."""
     weight, rest = scores.weight[ways], room / np.maximum(items.capacity, 1)
     dot = (weight * rest) @ relative.T
     length = weight @ (relative**2).T

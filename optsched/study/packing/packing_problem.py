@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Items:
-    """K kinds of items in D dimensions."""
+    """Items of K types in D dimensions."""
 
-    sizes: I64  # (K, D)
-    number: I64  # (K,) number of items
+    sizes: I64  # (K, D) size of an item of each type
+    number: I64  # (K,) number of items of each type
     capacity: I64  # (D,) capacity of a bin
 
     @classmethod
     def from_problem(cls, problem: VectorPacking) -> Self:
-        """Return the kinds of items of an instance, in its order."""
+        """Return the item types of an instance, in the order of the instance."""
         return cls(
             np.array([kind.sizes for kind in problem.kinds], np.int64),
             np.array([kind.number for kind in problem.kinds], np.int64),
@@ -33,22 +33,22 @@ class Items:
 
     @property
     def relative(self) -> F64:
-        """Sizes (K, D) as fractions of the capacity."""
+        """Sizes (K, D) of the item types as fractions of the bin capacity."""
         found: F64 = self.sizes / np.maximum(self.capacity, 1)
         return found
 
     @property
     def is_rigid(self) -> Bool:
-        """Kinds (K,) of negative size, which free capacity: a bin without them may overflow."""
+        """Item types (K,) with a negative size, which add capacity to their bin."""
         return np.asarray((self.sizes < 0).any(axis=1), np.bool_)
 
     def fit(self, bins: I64) -> Bool:
-        """Return which of the bins (B, K) respect the capacity, (B,)."""
+        """Return whether each of the bins (B, K) respects the capacity, (B,)."""
         return np.asarray((bins @ self.sizes <= self.capacity).all(axis=1), np.bool_)
 
     @property
     def most_in_a_bin(self) -> I64:
-        """Upper bound (K,) on the items of each kind in one bin."""
+        """Upper bound (K,) on the number of items of each type in one bin."""
         if (self.sizes < 0).any():
             return self.number
         alone = self.capacity // np.maximum(self.sizes, 1)
@@ -64,17 +64,17 @@ class Items:
 
 
 def as_bin(counts: I64) -> Bin:
-    """Return counts (K,) as a `Bin`."""
+    """Return item counts (K,) as a `Bin`."""
     return tuple((k, int(counts[k])) for k in np.flatnonzero(counts).tolist())
 
 
 Bin: TypeAlias = "tuple[tuple[int, int], ...]"
-"""Pairs (kind of item, number of items); each kind at most once, each number at least 1."""
+"""Pairs (item type, number of items); each type at most once, each number at least 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemKind:
-    """Equal items: their sizes by dimension, and their number.
+    """A type of equal items: their size in each dimension, and their number.
 
     An item of negative size frees capacity for other items in the same bin.
     """
@@ -89,7 +89,7 @@ class VectorPacking:
 
     name: str
     capacity: tuple[int, ...]  # capacity of each bin, by dimension
-    kinds: tuple[ItemKind, ...]  # no two with the same sizes
+    kinds: tuple[ItemKind, ...]  # item types; no two types have the same sizes
 
     @property
     def num_items(self) -> int:
@@ -98,14 +98,14 @@ class VectorPacking:
 
 
 def volume_bound(problem: VectorPacking) -> int:
-    """Return a lower bound on the bins: total size over capacity in the worst dimension, or 1."""
+    """Return a lower bound on the bins: total size over bin capacity, in the worst dimension."""
     totals = (sum(k.sizes[d] * k.number for k in problem.kinds) for d in _dimensions(problem))
     needed = (-(-total // c) for total, c in zip(totals, problem.capacity, strict=True) if c)
     return max(1, *needed)
 
 
 def wrong_with_bins(problem: VectorPacking, bins: Sequence[Bin]) -> list[str]:
-    """Return a message for each reason why bins are not a packing of an instance."""
+    """Return a message for each violation that makes `bins` no packing of an instance."""
     wrong: list[str] = []
     packed: Counter[int] = Counter()
     for inside, copies in Counter(bins).items():

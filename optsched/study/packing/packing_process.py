@@ -1,4 +1,4 @@
-"""Packing in a worker process, so that a solver that hangs or dies does not stop the command."""
+"""Packing in a worker process, so that a hanging or crashed solver does not stop the command."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ NOT_READY: Final = "the solver process did not start"
 
 @dataclass(frozen=True, slots=True)
 class PackingWork:
-    """An instance that is sent to a worker process."""
+    """A packing instance and limits that are sent to a worker process."""
 
     problem: VectorPacking
-    seconds: float  # time limit by `clock`, which must be a function of the standard library
+    seconds: float  # time limit, measured by `clock`, which must be a standard library function
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
 
@@ -38,7 +38,7 @@ class PackingWork:
 
 
 def packings(worker: WorkerProcess, work: PackingWork) -> Iterator[PackingResult]:
-    """Yield ever better packings, each verified here; the last one says why the search ended.
+    """Yield packings as they improve, each verified; the last packing states why the search ended.
 
     Raises ValueError: an item does not fit into an empty bin.
     """

@@ -1,13 +1,14 @@
-"""Patterns of items in a bin: priced as a knapsack, or enumerated where they are few.
+"""Patterns of items in a bin: priced as a knapsack problem, or enumerated if they are few.
 
-Pricing finds the bins of the highest worth at given item prices, with a proof. With multipliers λ
-of the capacities, no bin is worth more than λ·capacity + Σ max(0, price − λ·size). Items are
-decided sequentially by falling |price − λ·size|. A decision against the sign of this difference
-lowers the bound by its absolute value, so few states stay above the least worth of interest.
+Pricing finds the bins of the highest worth at given item prices, with a proved upper bound. With
+multipliers λ of the capacities, no bin is worth more than λ·capacity + Σ max(0, price − λ·size).
+Items are decided sequentially by descending |price − λ·size|. A decision against the sign of this
+difference lowers the upper bound by the absolute difference, so few states stay above the
+threshold.
 
 The enumeration lists every bin that can be filled. Items are sorted by the most selective
 dimension, largest first. A bin is filled item by item in this order, so the items that still fit
-are a contiguous range. Each bin is found once.
+are a contiguous range. The enumeration finds each bin once.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _SAFE: Final = 1e-7
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Priced:
-    """The result of pricing."""
+    """The result of pricing bins."""
 
     bins: I64  # (B, K) bins worth more than the threshold, best first
     most: int  # upper bound on the worth of a bin
-    # Whether the search was complete: then `most` is the worth of the best bin, or the threshold if
-    # no bin exceeds it
+    # Whether the search was complete; `most` is then the worth of the best bin, or the threshold if
+    # no bin exceeds the threshold
     is_exact: bool
 
 
@@ -52,7 +53,7 @@ def best_bins(
 
     `items`: the available items. `prices`: (K,) non-negative integers. `above`: threshold on the
     worth of returned bins. `most_bins`: maximum number of bins returned. `is_late`: polled during
-    the search; True ends it without a proof.
+    the search; True ends the search without a proof.
     """
     is_useful = (prices > 0) | (items.sizes < 0).any(axis=1)
     kind = np.repeat(np.arange(len(prices)), np.where(is_useful, items.most_in_a_bin, 0))
@@ -88,7 +89,7 @@ def _multipliers(sizes: I64, price: F64, capacity: I64) -> F64:
 
 
 class _Tree:
-    """A breadth-first search of the choices of items whose bound stays above the limit."""
+    """A breadth-first search of the item choices whose upper bound reaches the limit."""
 
     def __init__(self, sizes: I64, reduced: F64, capacity: I64, wanted: float) -> None:
         self._sizes, self._reduced, self._capacity = sizes, reduced, capacity
@@ -136,10 +137,10 @@ _AT_ONCE: Final = 1_000_000
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pool:
-    """P bins of up to W items."""
+    """A pool of P bins of up to W items."""
 
-    inside: Kinds  # (P, W) kinds of the items of each bin, padded with `num_kinds`
-    num_kinds: int  # K
+    inside: Kinds  # (P, W) types of the items of each bin, padded with `num_kinds`
+    num_kinds: int  # number of item types, K
 
     def worth(self, prices: Prices) -> Prices:
         """Return the worth (P,) of bins at item prices (K,)."""
@@ -150,20 +151,20 @@ class Pool:
         return total
 
     def counts(self, bins: I64) -> I64:
-        """Return how many items of each kind the given bins (B,) hold, (B, K)."""
+        """Return the number of items of each type in the given bins (B,), (B, K)."""
         table = np.zeros((len(bins), self.num_kinds + 1), np.int64)
         rows = np.repeat(np.arange(len(bins)), self.inside.shape[1])
         np.add.at(table, (rows, self.inside[bins].ravel()), 1)
         return table[:, :-1]
 
     def best_bins(self, prices: I64, above: int, most_bins: int) -> Priced:
-        """Return the result of the function `best_bins`, with the best bin of each item first."""
+        """Return bins as the function `best_bins`, but the best bin of each item type first."""
         worth = self.worth(prices)
         good = np.flatnonzero(worth > above)
         top = int(worth.max(initial=above))
         if not len(good):
             return Priced(np.zeros((0, self.num_kinds), np.int64), top, True)
-        # For each kind of item the best bin that holds it.
+        # For each item type, take the best bin that holds the type.
         order = good[np.argsort(-worth[good], kind="stable")]
         chosen = [
             np.unique(self.inside[order, w], return_index=True) for w in range(self.inside.shape[1])
@@ -175,11 +176,11 @@ class Pool:
 
     @property
     def num_bins(self) -> int:
-        """Number of bins, P."""
+        """Number of bins in the pool, P."""
         return len(self.inside)
 
     def all_counts(self) -> list[I64]:
-        """Return the counts (K,) of every bin."""
+        """Return the number of items of each type (K,) in every bin."""
         return list(self.counts(np.arange(self.num_bins)))
 
     def cheapest(self, left: I64, prices: F64, above: float, most: int) -> list[I64]:
@@ -193,7 +194,7 @@ class Pool:
 
 
 def every_bin(items: Items, is_late: Callable[[], bool]) -> Pool | None:
-    """Return all non-empty bins; None if they are too many or time is out."""
+    """Return all non-empty bins; None if there are too many bins or `is_late` returns True."""
     return _Growth(items, is_late, None).grow(len(items.capacity) + int(items.number.sum()))
 
 
@@ -202,7 +203,7 @@ def full_bins(
 ) -> Pool | None:
     """Return all bins of up to `most_items` items that leave at most `waste` (D,) unused.
 
-    Returns None if there is no such bin, there are too many, or time is out.
+    Returns None if there is no such bin, if there are too many bins, or if `is_late` returns True.
     """
     return _Growth(items, is_late, waste).grow(most_items)
 
@@ -226,7 +227,7 @@ class _Growth:
         self._most = _MOST_NUMBERS // max(4, len(items.capacity))
 
     def grow(self, most_items: int) -> Pool | None:
-        """Return the bins of up to `most_items` items; None if none, too many, or out of time."""
+        """Return the bins of up to `most_items` items; None if no or too many bins, or late."""
         if len(self._kind) > _MOST_KINDS:
             return None
         last, room = np.full(1, -1), self._capacity[None, :]
@@ -254,7 +255,7 @@ class _Growth:
         return Pool(np.concatenate(padded), self._kinds)
 
     def _grown(self, last: I64, room: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
-        """Return (parent, item, room) of bins with one more item; None if too many or no time."""
+        """Return (parent, item, room) of bins with one more item; None for too many or no time."""
         parts, found = list[tuple[np.ndarray, ...]](), 0
         least = self._waste if is_last else None
         for parent, item in self._candidates(last, room, least):

@@ -1,4 +1,4 @@
-"""Solve vector bin packing: greedy bins, column generation, then integers, with a proved bound."""
+"""Solve vector bin packing by greedy filling, column generation and integer programs."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class PackingResult:
     """A packing, a lower bound, and the steps that found them."""
 
     bins: tuple[Bin, ...]  # checked by `wrong_with_bins`
-    bound: int  # no packing has fewer bins
-    stopped: str  # why the search ended; empty while it runs
-    # found_by, bound_by: the steps that found the bins and proved the bound
+    bound: int  # proved lower bound on the number of bins
+    stopped: str  # why the search ended; empty while the search runs
+    # found_by, bound_by: the step that found the bins, and the step that proved the bound
     found_by: str = ""
     bound_by: str = ""
 
@@ -82,15 +82,15 @@ def solve_packing(
 
 
 def quick_packing(problem: VectorPacking) -> PackingResult:
-    """Return the greedy packing, without further search.
+    """Return the best greedy packing, without column generation or integer programs.
 
-    Raises ValueError: as `solve_packing`.
+    Raises ValueError: see `solve_packing`.
     """
     return solve_packing(problem, lambda: 0.0, seconds=0.0)
 
 
 class _Search:
-    """The search on one instance: its best packing and bound so far."""
+    """The search on one instance, with the best packing and the best bound so far."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class _Search:
         return PackingResult(bins, self.bound, stopped, self._found_by, self._bound_by)
 
     def run(self) -> str:
-        """Search until the bound is met or time is out; return which of the two happened."""
+        """Search until the bound is met or the time limit; return why the search ended."""
         for counts in packings(self._items, usual_scores(self._items, _WAYS, self._random)):
             self._offer(counts, GREEDY)
         for step in (self._fill_up, self._grow, self._dive_on):
@@ -141,7 +141,7 @@ class _Search:
         return max(self._end - self._clock(), 0.01)
 
     def _offer(self, bins: Iterable[Copies], how: str) -> None:
-        """Accept bins that cover all items if they are fewer, after removing surplus items."""
+        """Accept a packing if it covers all items with fewer bins, after removing surplus items."""
         left = self._items.number.copy()
         trimmed: list[Copies] = []
         for counts, copies in bins:
@@ -164,7 +164,7 @@ class _Search:
     # --- bins without waste ----------------------------------------------------------------------
 
     def _fill_up(self) -> None:
-        """Pack by full bins alone, if the volume bound allows hardly any waste."""
+        """Pack with nearly full bins only, if the volume bound allows hardly any waste."""
         waste = self.bound * self._items.capacity - self._items.total
         if (waste > _NEXT_TO_NOTHING * self._items.capacity).any() or (waste < 0).any():
             return
@@ -182,7 +182,7 @@ class _Search:
     # --- columns ---------------------------------------------------------------------------------
 
     def _grow(self) -> None:
-        """Generate columns until the bound can not improve or is met."""
+        """Generate columns until the lower bound cannot improve or is met."""
         pool = every_bin(self._items, self._is_late)
         self._columns = Columns(self._items, pool, self._random, lambda: self._end - self._clock())
         for counts, _ in self.best:
@@ -197,7 +197,7 @@ class _Search:
     # --- integers --------------------------------------------------------------------------------
 
     def _dive_on(self) -> None:
-        """Alternate dives and integer programs over columns until time is out."""
+        """Alternate dives and integer programs over columns until the time limit."""
         noise = 0.0
         while not self._is_optimal() and not self._is_late():
             for _ in range(_DIVES):
@@ -226,7 +226,7 @@ class _Search:
                 return
 
     def _dive(self, noise: float) -> None:
-        """Fix the most used columns and price the remaining items again, until all are packed."""
+        """Fix the most used columns and solve for the other items, until all items are packed."""
         left = self._items.number.copy()
         fixed: list[I64] = []
         while left.any() and not self._is_late():

@@ -87,7 +87,7 @@ class VbpInstance:
 def read_vbp(file: Path) -> VectorPacking:
     """Return the instance of a file; items with the same sizes become one kind.
 
-    Raises InstanceError: the file can not be read, or an item fits into no bin. The message names
+    Raises InstanceError: the file cannot be read, or an item fits into no bin. The message names
     file, line, the invalid text and what is accepted.
     """
     return parse_vbp(text_of(file), file.stem, str(file))

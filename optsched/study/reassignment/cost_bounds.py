@@ -78,7 +78,7 @@ def better_prices(
         takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
         short = _sums(machine_of, instance.demand, instance.num_machines) - instance.spare
         full = _sums(machine_of, takes, instance.num_machines) - instance.room
-        # A price at its limit can not move further in this direction.
+        # A price at its limit cannot move further in this direction.
         short[
             ((demand <= 0) & (short < 0)) | ((demand >= instance.weight[:, None]) & (short > 0))
         ] = 0

@@ -68,7 +68,7 @@ class Neighbourhoods:
     1. Random machines, with all their processes.
     2. An overloaded machine and machines with spare capacity, with all their processes.
     3. A costly machine with its largest processes, other machines, and the processes that moved to
-       these. The latter may return home: with transient resources, large processes can not move
+       these. The latter may return home: with transient resources, large processes cannot move
        while small ones occupy the little idle capacity elsewhere.
 
     `machine_of`: (P,) the best assignment, initially a feasible one. `is_best`: whether one

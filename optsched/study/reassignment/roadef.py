@@ -67,7 +67,7 @@ def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignme
     """Return an instance with its initial assignment.
 
     `model`: a file `model_*.txt`. `assignment`: None for `assignment_*.txt` in the same folder.
-    Raises InstanceError: the assignment is infeasible, or a file can not be read; the message then
+    Raises InstanceError: the assignment is infeasible, or a file cannot be read; the message then
     names file, line, the invalid text and what is accepted.
     """
     initial = assignment or initial_file(model)

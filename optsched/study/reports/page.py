@@ -137,7 +137,7 @@ def as_data(value: object) -> Markup:
 def write_page(page: Page, target: Path) -> None:
     """Write the page atomically: on an error the file keeps its old content.
 
-    Raises OSError, with the name of the target, if the file can not be written.
+    Raises OSError, with the name of the target, if the file cannot be written.
     """
     write_atomically(target, render(page))
 

@@ -111,7 +111,7 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Lo
 def read_pictures(folder: Path) -> list[Instance]:
     """Return the recorded snapshots of a cluster in the order of name and time.
 
-    Raises InstanceError: there is no snapshot, one can not be read, or they are out of order.
+    Raises InstanceError: there is no snapshot, one cannot be read, or they are out of order.
     """
     read = [read_instance(picture) for picture in sorted(folder.glob(PICTURES))]
     if not read:

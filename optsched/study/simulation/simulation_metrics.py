@@ -167,7 +167,7 @@ class Fragmentation:
         self._reach: dict[str, tuple[bool, ...]] = {}
 
     def fragment_milli(self, node: Node, cpu_m: int, free: Sequence[int]) -> float:
-        """Return the idle thousandths of GPUs on a node that typical tasks can not use."""
+        """Return the idle thousandths of GPUs on a node that typical tasks cannot use."""
         if node.name not in self._reach:
             self._reach[node.name] = tuple(_reaches(kind, node) for kind, _ in self._kinds)
         key = (self._reach[node.name], cpu_m, tuple(sorted(free)))
@@ -489,7 +489,7 @@ class _Nodes:
         return gpus_of(self._node[name]) * WHOLE if self.num_gpus else amount_of(allocatable, CPU)
 
     def _update_fragmentation(self, name: str) -> None:
-        """Recompute the idle GPU capacity of a node that typical tasks can not use."""
+        """Recompute the idle GPU capacity of a node that typical tasks cannot use."""
         if not self._free[name]:
             return
         now = 0.0
