@@ -1,6 +1,6 @@
-"""How a plugin is declared: its name, its arguments, and the rules that it builds.
+"""How a plugin is declared: by its name, its arguments, and the function that builds its rules.
 
-One plugin may build several rules. `predicates` builds one rule for each kube-scheduler filter;
+One plugin may build several rules. `predicates` builds one rule for each kube-scheduler filter.
 `proportion` and `capacity` also build the rules on the capability and guarantee of queues.
 """
 
@@ -39,17 +39,17 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a plugin; a name that ends in `*` stands for all names with that prefix.
+    """One argument of a plugin. A name that ends in `*` covers all names with that prefix.
 
     Attributes
     ----------
     least
-        The smallest number that is accepted; None if there is no lower bound.
+        The smallest accepted number; None if the argument has no lower bound.
     fields
-        Arguments inside a mapping or inside each entry of a list. Dotted names address them:
-        `sra.enable` in a mapping, `strategies.0.name` in a list.
+        The arguments inside a mapping or inside each entry of a list. Their dotted names are
+        `sra.enable` in a mapping and `strategies.0.name` in a list.
     choices
-        The accepted values of a choice.
+        The accepted values of an argument of the kind `CHOICE`.
 
     """
 
@@ -62,7 +62,7 @@ class Argument:
     choices: tuple[str, ...] = ()
 
     def accepts(self, name: str) -> bool:
-        """Return whether the declaration covers an argument of this name."""
+        """Return whether this declaration covers the argument `name`."""
         if self.name.endswith("*"):
             return name.startswith(self.name[:-1]) and len(name) >= len(self.name)
         return name == self.name
@@ -75,9 +75,11 @@ class LevelKind:
     Attributes
     ----------
     rank
-        Its position in models that do not list levels; smaller ranks are more important.
+        The position of the level in models that do not list levels; smaller ranks are more
+        important.
     rules
-        Names of the rules that define it. Their levels follow the order of the policy.
+        Names of the rules that define the level. The levels of several rules follow the order of
+        the policy.
 
     """
 
@@ -96,19 +98,19 @@ class Plugin:
     name
         The name in configurations: lower-case words with hyphens between them.
     meaning
-        Its purpose in a few words; `optsched` shows it next to the name.
+        The purpose of the plugin in a few words; `optsched` shows it next to the name.
     arguments
         The arguments that a configuration may set. Any other argument is an error, reported with
-        its line.
+        its line in the file.
     build
-        The function that makes the rules from checked arguments. These include the switches
+        The function that makes the rules from checked arguments. The arguments include the switches
         `enableHierarchy` and `enableReclaimable`.
     origin
         The file or package that defines the plugin; empty for built-in plugins.
     aliases
-        Other names that configurations may use.
+        Alternative names of the plugin that configurations may use.
     levels
-        The levels that a model may list if the plugin is on, in addition to the node score.
+        The levels that a model may list if the plugin is enabled, in addition to the node score.
 
     """
 
@@ -142,17 +144,17 @@ def mapping_argument(name: str, meaning: str, *fields: Argument) -> Argument:
 
 
 def choice_argument(name: str, default: str, meaning: str, choices: tuple[str, ...]) -> Argument:
-    """Return the declaration of an argument that is one of some words."""
+    """Return the declaration of an argument that accepts one of the listed choices."""
     return Argument(name, Kind.CHOICE, default, meaning, choices=choices)
 
 
 def read_whole(arguments: Mapping[str, Value], name: str, default: int) -> int:
-    """Return an integer argument."""
+    """Return the integer value of an argument, or the default if the argument is not set."""
     return int(arguments.get(name, default))
 
 
 def read_duration_ms(arguments: Mapping[str, Value], name: str) -> int | None:
-    """Return a duration in milliseconds; None if it is not set."""
+    """Return a duration in milliseconds; None if the argument is not set."""
     return parse_duration_ms(str(arguments[name])) if name in arguments else None
 
 
@@ -163,7 +165,7 @@ def read_names(arguments: Mapping[str, Value], name: str) -> list[str]:
 
 
 def read_resource_weights(arguments: Mapping[str, Value], prefix: str) -> dict[str, int]:
-    """Return the weights of CPU, memory and the listed further resources; the default is 1."""
+    """Return the weights of CPU, memory and the resources in `<prefix>.resources`, by default 1."""
     weights = {
         CPU: read_whole(arguments, f"{prefix}.cpu", 1),
         MEMORY: read_whole(arguments, f"{prefix}.memory", 1),

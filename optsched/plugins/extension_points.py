@@ -43,11 +43,11 @@ class Violation:
     Attributes
     ----------
     where
-        The object, as "kind name".
+        The kind and the name of the object that breaks the rule, as "kind name".
     detail
-        What is wrong, with the numbers.
+        A description of the violation, with the amounts.
     gang
-        Key of the gang whose decisions break the rule, if known.
+        Key of the gang whose decisions break the rule; empty if unknown.
 
     """
 
@@ -61,7 +61,10 @@ class Violation:
 
 
 class Room(NamedTuple):
-    """How many tasks of a class a gang requests together, and (N,) how many fit each node."""
+    """The number of tasks that a gang requests of a class, and how many of them each node fits.
+
+    `counts` is (N,) the number of tasks that fit each node.
+    """
 
     task_class: int
     number: int
@@ -74,9 +77,9 @@ class Blocker(NamedTuple):
     Attributes
     ----------
     tasks
-        Indices in `problem.running`.
+        (m,) indices in `problem.running`.
     domain_of
-        (N,) domain of each node, -1 for a node outside all domains.
+        (N,) topology domain of each node; -1 for a node outside all domains.
 
     """
 
@@ -90,11 +93,11 @@ class EvictionGroups(NamedTuple):
     Attributes
     ----------
     tasks, group_of
-        (V',) indices in `problem.running`, and the group of each task.
+        (V',) indices in `problem.running`, and (V',) the group of each of these tasks.
     node
-        (K,) the node of each group.
+        (K,) the node on which the tasks of each group run.
     leave
-        (K,) the variable that counts the evicted tasks of each group.
+        (K,) the variable for the number of evicted tasks in each group.
     number
         (K,) the number of tasks in each group.
 
@@ -107,7 +110,7 @@ class EvictionGroups(NamedTuple):
     number: I64
 
     def groups(self, tasks: I64) -> I64:
-        """Return the groups that contain any of some running tasks."""
+        """Return the groups that contain at least one of the running tasks `tasks`."""
         found: I64 = np.unique(self.group_of[np.isin(self.tasks, tasks)])
         return found
 
@@ -124,24 +127,23 @@ NO_EVICTIONS = EvictionGroups(_NONE, _NONE, _NONE, _NONE, _NONE)
 
 @dataclass(frozen=True, slots=True)
 class NodeModel:
-    """The model with one variable per task class and node, to which rules add rows.
+    """The model with one variable per task class and node, to which rules add constraints.
 
     Attributes
     ----------
     problem
         The problem, in which running tasks that may be evicted still hold their resources.
     gang_alone
-        The problem without the tasks that may be evicted. Equals `problem` if the model chooses
+        The problem without the tasks that may be evicted. It equals `problem` if the model chooses
         no victims.
     model
-        Variables and rows so far.
+        The variables and rows that have been added so far.
     supplied
-        (C, N) variable for the number of tasks of a class on a node; -1 where the class is
-        excluded.
+        (C, N) variable for the number of tasks of a class on a node; -1 for excluded pairs.
     evictions
-        The running tasks that the model may evict; the rows hold once the victims have left.
+        The running tasks that the model may evict. All rows describe the state after the evictions.
     form
-        The aggregated model of the session; None if the model chooses victims for one gang.
+        The aggregated model of the session; None in a model that chooses victims for one gang.
 
     """
 
@@ -154,14 +156,14 @@ class NodeModel:
 
     @classmethod
     def of(cls, form: Formulation, supplied: I64) -> NodeModel:
-        """Return the node-by-node part of an aggregated model, without evictions."""
+        """Return the model of `form` with the node variables `supplied` and no evictions."""
         return cls(form.problem, form.problem, form.model, supplied, form=form)
 
     def split_gangs(self, gangs: Bool) -> GangNodes:
-        """Return variables for the tasks of some gangs (G,) on each node.
+        """Return variables for the tasks of the selected gangs on each node.
 
-        The rule must name these gangs in `distinguish_gangs` and their classes in `ties_nodes`.
-        Raises `ValueError` without `form`.
+        `gangs` is (G,), True for selected gangs. The rule must select these gangs in
+        `distinguish_gangs` and their classes in `ties_nodes`. Raises `ValueError` without `form`.
         """
         if self.form is None:
             raise ValueError("only the model of a session can split gangs by node")
@@ -176,44 +178,44 @@ class Level(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in models and certificates."""
+        """The name of the level in models and certificates."""
 
     @property
     def unit(self) -> str:
-        """The unit of its value."""
+        """The unit of the level's value."""
 
     @property
     def sense(self) -> Sense:
-        """The direction: maximise or minimise."""
+        """The direction of optimisation: maximise or minimise."""
 
     def value(self, outcome: Outcome) -> int:
-        """Return the value that a plan reaches, recomputed from its decisions alone."""
+        """Return the value of the level for a plan, recomputed from the plan's decisions alone."""
 
     def ideal(self, problem: Problem) -> int:
-        """Return a bound that no plan can beat, computed without solving."""
+        """Return a bound that no plan can exceed, computed without a solver."""
 
 
 class GangLevel(Level, Protocol):
-    """A level over gangs and their tasks, regardless of nodes."""
+    """A level that depends on gangs and their tasks, but not on nodes."""
 
     def encode(self, form: Formulation) -> Expression:
-        """Return the level as a linear expression of the aggregated model; add rows if needed."""
+        """Return the level as an expression of the aggregated model, to which it may add rows."""
 
 
 class NodeLevel(Level, Protocol):
     """A level that sums a value over the nodes on which tasks are placed."""
 
     def node_values(self, problem: Problem) -> I64:
-        """Return (C, N) the value that one task of a class adds on a node."""
+        """Return (C, N) the value that one task of a class adds to the level on a node."""
 
 
 class DomainLevel(Level, Protocol):
-    """A level over the network domains in which gangs and their sub-groups are placed."""
+    """A level over the network domains in which gangs and their subgroups are placed."""
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """Return the level as a linear expression of the node model; add variables if needed.
+        """Return the level as an expression of the node model, to which it may add variables.
 
-        `supplied` is (C, N) as in `NodeModel`. `Rule.constrain_nodes` has been called before.
+        `supplied` is (C, N) as in `NodeModel`. `Rule.constrain_nodes` has run before this method.
         """
 
 
@@ -225,7 +227,7 @@ AnyLevel: TypeAlias = "GangLevel | NodeLevel | DomainLevel"
 
 
 def is_node_level(level: AnyLevel) -> TypeIs[NodeLevel]:
-    """Return whether a level sums a value over nodes.
+    """Return whether a level sums a value over the nodes of placed tasks.
 
     The attribute check is far cheaper than `isinstance` of a protocol.
     """
@@ -233,53 +235,54 @@ def is_node_level(level: AnyLevel) -> TypeIs[NodeLevel]:
 
 
 def is_domain_level(level: AnyLevel) -> TypeIs[DomainLevel]:
-    """Return whether a level is over network domains."""
+    """Return whether a level depends on network domains."""
     return hasattr(level, "encode_places")
 
 
 class KeyReach(IntEnum):
-    """The queues whose placements change the key of a queue."""
+    """Which queues' placements change the order key of a queue."""
 
     OWN = 0
     """Only placements of the queue itself change its key."""
     GROWING = 1
-    """Placements of other queues change the key as well, but never lower it."""
+    """Placements of other queues also change the key of a queue, but never lower it."""
     ANY = 2
-    """Placements of other queues may raise or lower the key."""
+    """Placements of other queues may raise or lower the key of a queue."""
 
 
 class Order:
-    """Extension point: the order of queues and gangs. Smaller keys come first.
+    """Extension point: the order of queues and gangs, smaller keys first.
 
-    Keys are compared plugin by plugin in the policy's order, as Volcano's `JobOrderFn` and
-    `QueueOrderFn` are.
+    Keys are compared plugin by plugin in the order of the policy, like Volcano's `JobOrderFn` and
+    `QueueOrderFn`.
     """
 
     queue_key_reach: ClassVar[KeyReach] = KeyReach.OWN
     orders_by_class: ClassVar[bool] = False
-    """Whether `gang_key` is equal for all gangs of a class that hold nothing.
+    """Whether `gang_key` is equal for all gangs of a gang class that hold no resources.
 
-    Keys that depend on age, name or estimates are not equal. See `solver.greedy.gang_classes`.
+    Keys that depend on age, name or estimates differ within a class. See
+    `solver.greedy.gang_classes`.
     """
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
-        """Return the key that orders queues."""
+        """Return the key by which queues are sorted."""
         raise NotImplementedError
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
-        """Return the key that orders the gangs of a queue."""
+        """Return the key by which the gangs of a queue are sorted."""
         raise NotImplementedError
 
 
 class Quota:
-    """Extension point: how much more may be allocated to queues and gangs."""
+    """Extension point: limits on the allocation to queues and gangs."""
 
     def max_tasks(self, queue: int, task_class: int) -> int:
         """Return how many tasks of a class may still be allocated to a queue."""
         raise NotImplementedError
 
     def holds(self, gang: int) -> bool:
-        """Return whether the rule holds with the placed tasks of a gang."""
+        """Return whether the placed tasks of a gang satisfy the rule."""
         raise NotImplementedError
 
     def enqueue_vote(self, gang: int) -> int:
@@ -295,22 +298,25 @@ class Preemption:
     """Extension point: the victims that a gang may evict."""
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return which of some running tasks a gang may preempt, in order; None abstains."""
+        """Return the subset of `victims` that a gang may preempt, in order; None to abstain."""
         raise NotImplementedError
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return which tasks a gang of another queue may reclaim, in order; None abstains."""
+        """Return the subset of `victims` that a gang of another queue may reclaim, in order.
+
+        None to abstain.
+        """
         raise NotImplementedError
 
 
 class NodeState:
-    """Extension point: the rule's own state of nodes as tasks are placed and evicted.
+    """Extension point: state that a rule keeps about nodes as tasks are placed and evicted.
 
     Attributes
     ----------
     fits_later
-        Whether `fits` itself handles `later`. A custom plugin whose `fits` does not is opened a
-        second time, on the problem without terminating pods.
+        Whether `fits` evaluates its argument `later`. If False, a custom plugin is opened a second
+        time, on the problem without terminating pods.
     reads_labels
         Whether placement depends on pod labels that are not part of task classes.
 
@@ -320,26 +326,26 @@ class NodeState:
     reads_labels: ClassVar[bool] = False
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        """Return (N,) the nodes that one more task of a gang fits; None if all nodes do.
+        """Return (N,) whether each node fits one more task of a gang; None if all nodes do.
 
         Parameters
         ----------
         gang
-            The gang; -1 for the nodes that the task fits whatever its gang.
+            Index of the gang; -1 for the nodes that the task fits regardless of its gang.
         later
-            Whether to assume that terminating pods and the victims of this session have left.
+            Whether to assume that terminating pods and the victims of this session are gone.
 
         """
         raise NotImplementedError
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record counts (m,) of tasks placed on nodes (m,); negative counts undo placements."""
+        """Record that `counts` (m,) tasks are placed on `nodes` (m,); negative counts undo it."""
         raise NotImplementedError
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """Record the eviction of a running task (1) or its rollback (-1).
+        """Record the eviction of a running task (`sign` 1) or its rollback (`sign` -1).
 
-        victim: its index in `problem.running`.
+        `victim` is an index in `problem.running`.
         """
         raise NotImplementedError
 
@@ -357,7 +363,7 @@ _OLD_MASKS = ("live_mask", "later_mask", "open_nodes")
 
 
 class Greedy(Order, Quota, Preemption, NodeState):
-    """Base class of a plugin in the greedy pipeline, opened for one problem.
+    """Base class of a rule's plugin in the greedy pipeline, opened for one problem.
 
     The pipeline calls only the methods that a subclass defines. The protocols of
     `solver.greedy.plugins` declare further optional methods.
@@ -372,7 +378,7 @@ class Greedy(Order, Quota, Preemption, NodeState):
 
 
 def _combine_masks(self: Any, gang: int, task_class: int, *, later: bool) -> Bool | None:  # noqa: ANN401
-    """Implement `NodeState.fits` with the old `live_mask`, `later_mask` or `open_nodes`."""
+    """Implement `NodeState.fits` by the deprecated methods in `_OLD_MASKS` that exist."""
     live_mask = getattr(self, "live_mask", None)
     find_nodes = getattr(self, "later_mask", live_mask) if later else live_mask
     nodes: Bool | None = find_nodes(task_class) if find_nodes else None
@@ -384,7 +390,7 @@ def _combine_masks(self: Any, gang: int, task_class: int, *, later: bool) -> Boo
 
 
 def _adapt_encode_nodes(old: Callable[..., None]) -> Callable[..., None]:
-    """Return a `constrain_nodes` that calls an old `encode_nodes(form, supplied)`."""
+    """Return a `constrain_nodes` that calls a deprecated `encode_nodes(form, supplied)`."""
 
     def constrain_nodes(self: Rule, nodes: NodeModel) -> None:
         if nodes.form is not None:
@@ -405,11 +411,11 @@ class Filter:
     Attributes
     ----------
     mask_lasts
-        Whether the mask changes only when cluster objects change; False if time or load change it.
+        Whether the mask depends on cluster objects alone; False if time or load can change it.
     mask_sees_pods
-        Whether the mask depends on the pods on nodes.
+        Whether the mask depends on the pods that nodes hold.
     pods_may_help
-        Whether other pods on a node may be the reason that a pod is allowed there.
+        Whether a pod may be allowed on a node because of other pods there.
 
     """
 
@@ -419,11 +425,17 @@ class Filter:
     pods_may_help: ClassVar[bool] = False
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """Return (N,) nodes open to a class whatever else is placed; None for all nodes."""
+        """Return (N,) whether a class may use each node, regardless of placements of the session.
+
+        None if the class may use all nodes.
+        """
         return None
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """Return why nodes are excluded, as text after their number: "did not match …"."""
+        """Return why nodes are excluded, as a text that follows a number of nodes.
+
+        Example: "did not match …".
+        """
         return f"did not pass {self.name}"
 
 
@@ -431,14 +443,14 @@ class Score:
     """Extension point: scores of nodes; larger is better."""
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """Return (N,) node scores that ignore other placements; None if all are equal."""
+        """Return (N,) node scores, regardless of other placements; None if all are equal."""
         return None
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
         """Return a function that scores nodes for one more task of a class; None without scores.
 
         The function takes the used and the allocatable amounts of m nodes, (m, R) each, and returns
-        (m,) scores. Scores of nodes that the task does not fit have no effect.
+        (m,) scores. The scores of nodes that the task does not fit have no effect.
         """
         return None
 
@@ -449,9 +461,9 @@ class Constraint:
     Attributes
     ----------
     eviction_can_break
-        Whether an eviction can break the rule for other tasks.
+        Whether an eviction can make other tasks violate the rule.
     ties_by_relations
-        Whether `problem.relations` contains every dependence of its classes on other tasks.
+        Whether `problem.relations` contains all dependences of task classes on other tasks.
 
     """
 
@@ -462,23 +474,23 @@ class Constraint:
         """Add rows to the aggregated model."""
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether masks and capacity do not suffice: other tasks of a node matter as well.
+        """Return whether the placement of a class also depends on the other tasks of a node.
 
-        Only `constrain_nodes` can model such a class exactly.
+        Such a class needs `constrain_nodes`: masks and capacity do not model the class exactly.
         """
         return False
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """Add rows over single nodes, and over gangs on nodes (`NodeModel.split_gangs`).
+        """Add rows over single nodes, and rows over gangs on nodes (`NodeModel.split_gangs`).
 
-        Rules that do not depend on victims add nothing to a model without `form`.
+        A rule that does not depend on victims adds no row to a model without `form`.
         """
 
     def distinguish_gangs(self, problem: Problem) -> Bool | I64 | None:
-        """Return (G,) which gangs the rule keeps apart; None if gang classes need no split.
+        """Return (G,) which gangs the rule distinguishes; None if no gang class has to be split.
 
-        Booleans: True for gangs that the rows or levels of the rule must treat individually.
-        Integers: gangs with different numbers are never in one gang class.
+        Booleans: True for gangs that rows or levels of the rule treat individually. Integers: gangs
+        with different integers are never in the same gang class.
         """
         return None
 
@@ -492,20 +504,20 @@ class Objective:
 
 
 class Verify:
-    """Extension point: the check of finished plans, from domain objects alone."""
+    """Extension point: the check of complete plans, from cluster objects alone."""
 
     def verify(self, world: World) -> Iterable[Violation]:
-        """Yield every place where the plan in `world` breaks the rule."""
+        """Yield every violation of the rule by the placements of the plan in `world`."""
         return ()
 
     def verify_evictions(self, world: World) -> Iterable[Violation]:
-        """Yield every eviction of the plan in `world` that the rule forbids."""
+        """Yield every violation of the rule by an eviction of the plan in `world`."""
         return ()
 
     def spares(self, problem: Problem) -> Bool | None:
-        """Return (V,) running tasks that no gang may evict; None if there are none.
+        """Return (V,) whether each running task must not be evicted; None if all may be evicted.
 
-        The axis V is that of `problem.running`.
+        The axis V has the order of `problem.running`.
         """
         return None
 
@@ -514,18 +526,18 @@ class Explain:
     """Extension point: the reasons why gangs wait."""
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return why the rule keeps a gang waiting; None if it does not."""
+        """Return why the rule keeps a gang waiting; None if the rule does not block the gang."""
         return None
 
 
 class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
-    """A hard rule, an order or a score; methods that a subclass does not override have no effect.
+    """A hard rule, an order or a score. Methods that a subclass does not override have no effect.
 
     Attributes
     ----------
     hard_face
-        The switch that turns the hard part on (`verify`, rows, masks and quotas); None if the hard
-        part is always on.
+        The switch that enables the hard part of the rule (`verify`, rows, masks and quotas). None
+        if the hard part is always enabled.
 
     """
 
@@ -536,7 +548,7 @@ class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
         adopt_old_names(cls, _RENAMED)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """Return the rule's plugin in the greedy pipeline; None if this problem needs none.
+        """Return the rule's plugin in the greedy pipeline; None if the problem needs no plugin.
 
         The pipeline updates the ledger; the rule only reads it.
         """
@@ -550,15 +562,15 @@ Renamed: TypeAlias = "Mapping[str, tuple[str, Callable[[Any], Any] | None]]"
 
 
 def adopt_old_names(kind: type, renamed: Renamed) -> None:
-    """Alias the deprecated method names of a class to the current ones, with a warning.
+    """Map the deprecated method names of a class to the current names, with a warning.
 
     Parameters
     ----------
     kind
         The class that has just been defined.
     renamed
-        By old name: the current name, and a function that adapts the old method to the current
-        arguments; None if the arguments are the same.
+        By deprecated name, the current name and a function that adapts the old method to the
+        current arguments. The function is None if the arguments are the same.
 
     """
     for old, (new, adapt) in renamed.items():

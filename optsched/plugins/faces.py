@@ -1,4 +1,4 @@
-"""The switches by which a policy turns the extension points of a plugin on and off."""
+"""The switches by which a policy enables and disables the extension points of a plugin."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Face(Enum):
-    """A switch of a plugin; the values are Volcano's YAML keys."""
+    """A switch of a plugin; each value is a key in Volcano's YAML configuration."""
 
     JOB_ORDER = "enableJobOrder"
     QUEUE_ORDER = "enableQueueOrder"
@@ -37,4 +37,4 @@ class Face(Enum):
 
 OFF_BY_DEFAULT = frozenset({Face.HIERARCHY, Face.CLUSTER_ORDER})
 DEFAULT_FACES = frozenset(Face) - OFF_BY_DEFAULT
-"""The switches that are on by default, as in Volcano's `SCH/plugins/defaults.go`."""
+"""The switches that are enabled by default, as in Volcano's `SCH/plugins/defaults.go`."""

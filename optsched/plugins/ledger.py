@@ -1,6 +1,6 @@
-"""The running totals of what the greedy pipeline has placed, shared by all rules.
+"""Running totals of the placements and evictions of the greedy pipeline, shared by all rules.
 
-The totals are plain lists. A session reads a few numbers of one queue or gang many thousand times,
+The totals are plain lists. A session reads a few values of one queue or gang many thousand times,
 and for such reads a list is faster than an array.
 """
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """Running totals of a session.
+    """Running totals of the greedy pipeline in one session.
 
     Attributes
     ----------
     request
-        (C, R) request of one task of each class.
+        (C, R) request of one task of each task class.
     queue_of
         (G,) queue of each gang.
     queue_used
@@ -30,15 +30,15 @@ class Ledger:
     subtree_used
         (Q, R) resources that the gangs of each queue and of all its descendants hold.
     gang_placed
-        (G,) number of tasks placed in this session.
+        (G,) number of tasks of each gang that have been placed in this session.
     gang_evicted
-        (G,) number of running tasks evicted in this session.
+        (G,) number of running tasks of each gang that have been evicted in this session.
     gang_waiting
-        (G,) number of placed tasks that wait until terminating pods release their capacity.
+        (G,) number of placed tasks of each gang that wait for capacity of terminating pods.
     gang_log, queue_log
-        Gangs that gained or lost tasks, and their queues, in the order of the changes.
+        Indices of gangs that gained or lost tasks, and of their queues, in the order of changes.
     touched
-        Gangs with tasks that have been placed or evicted in this session.
+        Indices of gangs with tasks that have been placed or evicted in this session.
     idle_total
         (R,) idle capacity of all nodes; negative while tasks are placed on capacity that
         terminating pods still hold.
@@ -71,11 +71,11 @@ class Ledger:
         self._gang_used: dict[int, list[int]] = {}
 
     def holds_nothing(self, gang: int) -> bool:
-        """Return whether a gang surely holds nothing, neither before the session nor since."""
+        """Return whether a gang surely holds no resources, from this or earlier sessions."""
         return gang not in self._gang_used and not self._rows[gang].allocated
 
     def gang_used(self, gang: int) -> list[int]:
-        """Return (R,) the resources that a gang holds, those from before the session included."""
+        """Return (R,) the resources that a gang holds, from this and earlier sessions."""
         if gang not in self._gang_used:
             held = self._rows[gang].allocated
             nothing = [0] * len(self._resources)
@@ -83,7 +83,7 @@ class Ledger:
         return self._gang_used[gang]
 
     def evict(self, gang: int, request: Sequence[int], sign: int) -> None:
-        """Record the eviction of a running task of a gang (sign 1) or its rollback (sign -1)."""
+        """Record the eviction of a gang's running task (`sign` 1) or its rollback (`sign` -1)."""
         self.gang_evicted[gang] += sign
         self._note_touch(gang)
         of_gang = self.gang_used(gang)
@@ -95,12 +95,12 @@ class Ledger:
 
     @property
     def coming_total(self) -> list[int]:
-        """(R,) future idle capacity of all nodes: once terminating pods and victims have left."""
+        """(R,) future idle capacity of all nodes, after terminating pods and victims are gone."""
         both = zip(self.idle_total, self.leaving_total, self._promised_total, strict=True)
         return [idle + leaving - promised for idle, leaving, promised in both]
 
     def record_nomination(self, amounts: Sequence[int]) -> None:
-        """Record the amounts of a placement that take capacity still being released, not idle."""
+        """Record the amounts of a placement on capacity that terminating pods still hold."""
         for r, amount in enumerate(amounts):
             self.idle_total[r] += amount
             self._promised_total[r] += amount
@@ -126,7 +126,7 @@ class Ledger:
         (self.touched.add if is_touched else self.touched.discard)(gang)
 
     def _add_to_queue(self, queue: int, amounts: Sequence[tuple[int, int]]) -> None:
-        """Add (resource, amount) to what a queue holds, and to the subtrees of its ancestors."""
+        """Add (resource, amount) pairs to the use of a queue and to its ancestors' subtrees."""
         self.queue_log.append(queue)
         own = self.queue_used[queue]
         for r, amount in amounts:
@@ -140,6 +140,6 @@ class Ledger:
 
 
 def _requests(problem: Problem) -> list[list[int]]:
-    """Return the (C, R) request of one task of each class; callers share it and only read it."""
+    """Return (C, R) requests of one task of each class, a list that callers share and only read."""
     found: list[list[int]] = problem.classes.request.tolist()
     return found

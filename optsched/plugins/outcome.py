@@ -1,4 +1,4 @@
-"""A problem with one solution, and what nodes and queues hold after it, as arrays."""
+"""A problem with one solution, and the resources of nodes and queues after it, as arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Derived = TypeVar("Derived")
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What levels and explanations read of decisions; each value is computed on first use."""
+    """The decisions of a plan as arrays, each of which is computed on first use."""
 
     problem: Problem
     decisions: Decisions
@@ -28,18 +28,18 @@ class Outcome:
 
     @cached_property
     def placed(self) -> Bool:
-        """(T,) tasks that are placed."""
+        """(T,) True for each task that is placed."""
         return self.decisions.node_of >= 0
 
     @cached_property
     def node_of_coming(self) -> I64:
-        """(T,) node on which each task is placed or to which it is nominated; else negative."""
+        """(T,) node to which each task is placed or nominated; negative if there is none."""
         seat: I64 = np.where(self.placed, self.decisions.node_of, self.decisions.nominated)
         return seat
 
     @cached_property
     def seated(self) -> Bool:
-        """(T,) tasks that are placed or nominated."""
+        """(T,) True for each task that is placed or nominated."""
         return self.node_of_coming >= 0
 
     @cached_property
@@ -50,7 +50,7 @@ class Outcome:
 
     @cached_property
     def on_node(self) -> I64:
-        """(N, R) requests of newly placed tasks on each node."""
+        """(N, R) requests of the newly placed tasks on each node."""
         problem = self.problem
         taken = np.zeros_like(problem.used)
         tasks = np.flatnonzero(self.placed)
@@ -72,7 +72,10 @@ class Outcome:
 
     @cached_property
     def future_idle(self) -> I64:
-        """(N, R) idle once all terminating tasks have left and nominated tasks have started."""
+        """(N, R) idle capacity after terminating tasks are gone and nominated tasks have started.
+
+        The capacity of an overcommitted node may be negative.
+        """
         problem = self.problem
         promised = np.zeros_like(problem.used)
         tasks = np.flatnonzero(self.decisions.nominated >= 0)
@@ -83,7 +86,7 @@ class Outcome:
 
     @cached_property
     def future_total(self) -> I64:
-        """(R,) future idle capacity of all nodes; a node below zero counts as 0."""
+        """(R,) future idle capacity of all nodes, where a node with a negative amount adds 0."""
         total: I64 = np.maximum(self.future_idle, 0).sum(axis=0)
         return total
 
@@ -99,24 +102,24 @@ class Outcome:
 
     @cached_property
     def queue_allocated(self) -> I64:
-        """(Q, R) resources that each queue's own gangs hold afterwards."""
+        """(Q, R) resources that each queue's own gangs hold after the decisions."""
         held: I64 = self.problem.queues.allocated + self.queue_gain
         return held
 
     @cached_property
     def subtree_allocated(self) -> I64:
-        """(Q, R) resources that each queue and all its descendants hold afterwards."""
+        """(Q, R) resources that each queue and its descendants hold after the decisions."""
         return self.problem.queues.summed_up(self.queue_allocated)
 
     def derived(self, compute: Callable[[Outcome], Derived]) -> Derived:
-        """Return the result of a pure function of this outcome; it is computed once."""
+        """Return the result of a pure function of this outcome, computed only once."""
         if compute not in self._derived:
             self._derived[compute] = compute(self)
         return cast("Derived", self._derived[compute])
 
     @cached_property
     def next_requests(self) -> dict[int, I64]:
-        """The next request of each gang (R,); the module `next_request` fills it on demand."""
+        """By gang, (R,) its next request; the function `next_requests` adds entries on demand."""
         return {}
 
     @cached_property

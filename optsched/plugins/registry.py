@@ -1,6 +1,6 @@
-"""The built-in plugins by name, found in the modules that declare them.
+"""The built-in plugins by name, collected from the modules that declare them.
 
-Every `Plugin` that a module of these packages assigns to a name is a built-in plugin.
+Every `Plugin` object at the top level of a module in these packages is a built-in plugin.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _find_plugins() -> dict[str, Plugin]:
 PLUGINS: dict[str, Plugin] = _find_plugins()
 
 ALIASES = {alias: plugin.name for plugin in PLUGINS.values() for alias in plugin.aliases}
-"""Other spellings that Volcano's documentation uses (users.md, G27)."""
+"""Alternative plugin names that Volcano's documentation uses (users.md, G27)."""
 
 JOB_PLUGINS = ("svc", "ssh", "env", "tensorflow", "pytorch", "mpi", "ray", "hcclrank")
 """Plugins of the job controller, which users may list as scheduler plugins by mistake."""

@@ -1,4 +1,4 @@
-"""The rules that a policy switches on, in its order, with the switches that it leaves on."""
+"""The rules that a policy enables, in the policy's order, with their enabled switches."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ _ALWAYS: tuple[Rule, ...] = (
 
 @runtime_checkable
 class GangExclusion(Protocol):
-    """A rule that excludes gangs regardless of evictions."""
+    """A rule that can exclude gangs, regardless of evictions."""
 
     def excludes(self, problem: Problem) -> Bool | None:
-        """Return (G,) the gangs that get nothing in any plan; None if there are none."""
+        """Return (G,) the gangs that get no node in any plan; None if no gang is excluded."""
 
 
 @runtime_checkable
 class Blocking(Protocol):
-    """A rule whose masks exclude nodes because of the pods that run on them."""
+    """A rule whose masks exclude nodes because of the pods that run there."""
 
     hard_face: ClassVar[Face | None]
 
@@ -68,32 +68,33 @@ class Blocking(Protocol):
 
 @runtime_checkable
 class VictimRelevance(Protocol):
-    """A rule that knows whose eviction may help a task class."""
+    """A rule that can identify the running tasks whose eviction may help a task class."""
 
     eviction_can_break: ClassVar[bool]
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """Return (V,) numbers that are equal for tasks between which the rule does not distinguish.
+        """Return (V,) numbers, equal for running tasks that the rule does not distinguish.
 
-        -1 for tasks whose eviction does not help the class; None if no task's does.
+        The number is -1 for tasks whose eviction does not help the class. Returns None if no
+        eviction helps the class.
         """
 
 
 @runtime_checkable
 class Entitling(Protocol):
-    """A rule that defines what queues deserve."""
+    """A rule that defines the deserved shares of queues."""
 
     returns_by_use: ClassVar[bool]
-    """Whether a pod may be reclaimed for any deserved resource that it uses.
+    """Whether a pod may be reclaimed for any deserved resource that the pod uses.
 
-    If false, only for resources that the reclaiming gang requests.
+    If False, a pod may be reclaimed only for resources that the reclaiming gang requests.
     """
 
     def deserved(self, problem: Problem) -> I64 | None:
-        """Return (Q, R) the deserved shares, 0 for none; None if the rule defines no shares."""
+        """Return (Q, R) the deserved shares, 0 for no share; None if the rule defines no shares."""
 
     def deserved_by_name(self, world: World) -> Mapping[str, Mapping[str, int]] | None:
-        """Return the deserved shares from domain objects, by queue and resource (verifier)."""
+        """Return the deserved shares by queue and resource, from cluster objects (verifier)."""
 
 
 @runtime_checkable
@@ -101,26 +102,29 @@ class EnqueueExplanation(Protocol):
     """A rule that explains why it rejects a gang at enqueueing."""
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return why a gang may not be enqueued (its pods not be created); None if it may."""
+        """Return why a gang may not be enqueued; None if the rule permits it.
+
+        The pods of a gang that is not enqueued are not created.
+        """
 
 
 @runtime_checkable
 class CapacityExplanation(Protocol):
-    """A rule that can keep gangs waiting although their tasks fit nodes."""
+    """A rule that can keep gangs waiting although nodes fit their tasks."""
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """Return why a gang waits although its tasks fit nodes; None if the rule allows it."""
+        """Return why a gang waits although nodes fit its tasks; None if the rule permits it."""
 
 
 _STARVING = frozenset({"gang", "priority", "tdm"})
-"""Rules that vote on the gangs for which pods may be evicted (Volcano `JobStarving`)."""
+"""Rules that vote on whether pods may be evicted for a gang (Volcano `JobStarving`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveRule:
-    """A rule of a policy, with its plugin, its tier and the switches that are on.
+    """A rule of a policy, with its plugin, its tier and its enabled switches.
 
-    `origin` is the file or package of a custom plugin; empty for built-in plugins.
+    `origin` is the file or package of a custom plugin, or empty for a built-in plugin.
     """
 
     rule: Rule
@@ -131,21 +135,21 @@ class ActiveRule:
 
     @property
     def binds(self) -> bool:
-        """Whether the hard part of the rule is on."""
+        """Whether the hard part of the rule is enabled."""
         return self.rule.hard_face is None or self.rule.hard_face in self.faces
 
 
 @dataclass(frozen=True)
 class RuleSet:
-    """The rules of a policy in call order; those that hold in every policy come first."""
+    """The rules of a policy in call order, after the rules that hold in every policy."""
 
     active: tuple[ActiveRule, ...]
     guards: tuple[Rule, ...] = ()
-    """Rules on evictions that hold in addition to those of plugins."""
+    """Rules that restrict evictions in addition to the rules of plugins."""
 
     @classmethod
     def of(cls, *rules: Rule) -> RuleSet:
-        """Return some rules with the default switches, in one tier."""
+        """Return a rule set of some rules with the default switches, in one tier."""
         return cls(tuple(ActiveRule(r, r.name, 0) for r in rules))
 
     @cached_property
@@ -160,36 +164,36 @@ class RuleSet:
 
     @cached_property
     def hard(self) -> tuple[Rule, ...]:
-        """The rules that plans must satisfy, each one once."""
+        """The rules that plans must satisfy, without duplicates."""
         found = {a.rule.name: a.rule for a in self.active if a.binds}
         return (*_ALWAYS, *found.values())
 
     @cached_property
     def unmodelled(self) -> tuple[str, ...]:
-        """Names of custom rules that only verify plans: no model or pipeline enforces them."""
+        """Names of custom rules that verify plans but are enforced by no model or pipeline."""
         custom = [a.rule for a in self.active if a.origin]
         inner = [rule.inner if isinstance(rule, IsolatedRule) else rule for rule in custom]
         return tuple(rule.name for rule in inner if _only_verifies(type(rule)))
 
     @cached_property
     def masking(self) -> tuple[Rule, ...]:
-        """Hard rules that exclude nodes."""
+        """The hard rules that can exclude nodes, with the rules of `predicates` last."""
         return (*(r for r in self.hard if r.hard_face is None), *self.predicates)
 
     @cached_property
     def predicates(self) -> tuple[Rule, ...]:
-        """Hard rules on the nodes that a task may use, whatever its gang."""
+        """Hard rules on the nodes that a task may use, regardless of its gang."""
         return tuple(r for r in self.hard if r.hard_face is Face.PREDICATE)
 
     @cached_property
     def guarding(self) -> tuple[Rule, ...]:
-        """Rules that may forbid evictions, each one once."""
+        """The rules that may forbid evictions, without duplicates."""
         evicting = {Face.PREEMPTABLE, Face.RECLAIMABLE, Face.VICTIM}
         switched = [a for a in self.active if evicting & a.faces]
         return (*_ALWAYS, *self.guards, *{a.rule.name: a.rule for a in switched}.values())
 
     def spared(self, problem: Problem) -> Bool:
-        """Return (V,) the running tasks that may not be evicted for any gang."""
+        """Return (V,) True for each running task that may not be evicted for any gang."""
         spared = np.zeros(len(running_tasks(problem)), np.bool_)
         for rule in self.guarding:
             mine = rule.spares(problem)
@@ -198,7 +202,7 @@ class RuleSet:
         return spared
 
     def waivable(self, problem: Problem) -> Bool:
-        """Return (V,) the running tasks that only their own annotations protect from eviction."""
+        """Return (V,) True for each running task that only its own annotations protect."""
         waivable = unwilling(problem)
         if not waivable.any():
             return waivable
@@ -209,9 +213,9 @@ class RuleSet:
         return waivable
 
     def entitling(self, problem: Problem) -> tuple[I64 | None, bool]:
-        """Return (Q, R) the deserved shares in base units, None if no rule defines them.
+        """Return (Q, R) the deserved shares in base units; None if no rule defines them.
 
-        The second value is `returns_by_use` of the rule that defines them.
+        The second returned value is `returns_by_use` of the rule that defines the shares.
         """
         known = ((rule.deserved(problem), rule.returns_by_use) for rule in self.entitling_rules)
         nothing: tuple[I64 | None, bool] = (None, False)
@@ -219,7 +223,7 @@ class RuleSet:
 
     @cached_property
     def entitling_rules(self) -> tuple[Entitling, ...]:
-        """The rules that may define what queues deserve."""
+        """The rules that may define deserved shares of queues."""
         return tuple(a.rule for a in self.active if isinstance(a.rule, Entitling))
 
     @cached_property
@@ -229,12 +233,12 @@ class RuleSet:
 
     @cached_property
     def judging_victims(self) -> tuple[VictimRelevance, ...]:
-        """Hard rules that know which victims may help a task class."""
+        """Hard rules that can identify the victims whose eviction may help a task class."""
         return tuple(rule for rule in self.hard if isinstance(rule, VictimRelevance))
 
     @cached_property
     def explaining_capacity(self) -> tuple[CapacityExplanation, ...]:
-        """Hard rules that can keep gangs waiting although their tasks fit nodes."""
+        """Hard rules that can keep gangs waiting although nodes fit their tasks."""
         return tuple(rule for rule in self.hard if isinstance(rule, CapacityExplanation))
 
     @cached_property
@@ -243,7 +247,7 @@ class RuleSet:
         return tuple(a.rule for a in self.active if isinstance(a.rule, EnqueueExplanation))
 
     def find_excluded_gangs(self, problem: Problem) -> Bool:
-        """Return (G,) the gangs that some hard rule excludes regardless of evictions."""
+        """Return (G,) True for each gang that some hard rule excludes regardless of evictions."""
         excluded = np.zeros(problem.num_gangs, np.bool_)
         for rule in self.hard:
             if isinstance(rule, GangExclusion):
@@ -253,11 +257,11 @@ class RuleSet:
         return excluded
 
     def guarded_by(self, *rules: Rule) -> RuleSet:
-        """Return the rule set with some rules on evictions as its `guards`."""
+        """Return the rule set with `rules` as its `guards`."""
         return RuleSet(self.active, rules)
 
     def contained(self, faults: Faults) -> RuleSet:
-        """Return the rule set with custom rules wrapped, so that their errors are only recorded."""
+        """Return the rule set with custom rules wrapped, so that `faults` records their errors."""
         if not any(a.origin for a in self.active):
             return self
         kept = (
@@ -267,7 +271,7 @@ class RuleSet:
         return RuleSet(tuple(kept), self.guards)
 
     def connected(self, outside: Outside) -> RuleSet:
-        """Return the rule set of one session, with the services that extenders may call."""
+        """Return the rule set of one session, in which extenders call services by `outside`."""
         kept = (
             replace(a, rule=a.rule.connect(outside)) if isinstance(a.rule, Extender) else a
             for a in self.active
@@ -276,13 +280,13 @@ class RuleSet:
 
     @cached_property
     def topology(self) -> NetworkTopology | None:
-        """The rule on network topology, if it is on."""
+        """The rule on network topology; None if it is not enabled."""
         return next((r for r in self.hard if isinstance(r, NetworkTopology)), None)
 
     def distinguish_gangs(self, problem: Problem) -> tuple[Bool | None, list[I64]]:
-        """Return (G,) the gangs that are classes of their own, and (G,) numbers that split classes.
+        """Return (G,) the gangs that are classes of their own, and (G,) arrays that split classes.
 
-        The numbers are those of `Rule.distinguish_gangs`, one array per rule.
+        The arrays are the integers of `Rule.distinguish_gangs`, one array per rule.
         """
         rules = {r.name: r for r in (*_ALWAYS, *(a.rule for a in self.active))}.values()
         found = [f for r in rules if (f := r.distinguish_gangs(problem)) is not None]
@@ -292,17 +296,17 @@ class RuleSet:
 
     @cached_property
     def scoring(self) -> tuple[Rule, ...]:
-        """Rules whose node scores are switched on."""
+        """The rules whose node scores are enabled."""
         return tuple(a.rule for a in self.active if Face.NODE_ORDER in a.faces)
 
     @cached_property
     def ranking(self) -> tuple[Rule, ...]:
-        """Rules that may score nodes: the rules of `scoring` and those of every policy."""
+        """The rules that may score nodes: the rules of every policy, then those of `scoring`."""
         return (*_ALWAYS, *self.scoring)
 
     @cached_property
     def filters(self) -> tuple[Rule, ...]:
-        """The rules of `masking` that override `mask`; the other rules exclude no nodes."""
+        """The rules of `masking` that override `mask`, as all other rules exclude no node."""
         return _overriding(self.masking, "mask")
 
     @cached_property
@@ -317,28 +321,28 @@ class RuleSet:
 
     @cached_property
     def tying(self) -> tuple[Rule, ...]:
-        """Hard rules that may tie classes to other tasks on nodes."""
+        """Hard rules that may make a class's placement depend on other tasks of a node."""
         return _overriding(self.hard, "ties_nodes")
 
     @cached_property
     def explaining(self) -> tuple[Rule, ...]:
-        """Hard rules that can explain why a gang waits, whatever nodes its tasks fit."""
+        """Hard rules that can explain why a gang waits, even if no node fits its tasks."""
         return _overriding(self.hard, "explain")
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """Return whether some hard rule ties a class to other tasks on nodes."""
+        """Return whether a hard rule makes a class's placement depend on other tasks of a node."""
         return any(rule.ties_nodes(problem, task_class) for rule in self.tying)
 
     def find_rule(self, name: str) -> ActiveRule | None:
-        """Return the rule of a name; None if the policy does not switch it on."""
+        """Return the rule of this name; None if the policy does not enable it."""
         return next((a for a in self.active if a.rule.name == name), None)
 
     @cached_property
     def preempts_for_growth(self) -> bool:
-        """Whether preempt also serves gangs that have their minimum (Volcano `JobStarving`).
+        """Whether the action preempt also serves gangs that have their minimum.
 
-        The first tier with a vote decides. In that tier, `gang` votes only for gangs below their
-        minimum.
+        The first tier with a vote decides (Volcano `JobStarving`). In that tier, `gang` votes only
+        for gangs below their minimum.
         """
         voting = [a for a in self.active if a.rule.name in _STARVING]
         tiers = [a.tier for a in voting if Face.JOB_STARVING in a.faces]
@@ -348,20 +352,20 @@ class RuleSet:
         )
 
     def enables(self, name: str, face: Face) -> bool:
-        """Return whether a rule is on and one of its extension points is switched on."""
+        """Return whether a rule is enabled and the switch `face` of its plugin is enabled."""
         found = self.find_rule(name)
         return found is not None and face in found.faces
 
 
 def gives_scores(rule: Rule) -> bool:
-    """Return whether a rule scores nodes."""
+    """Return whether a rule overrides a method that scores nodes."""
     return bool(_overriding([rule], "scorer", "class_score"))
 
 
 def _overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
-    """Return the rules that override some of the methods.
+    """Return the rules that override at least one of the methods.
 
-    Sessions call these methods once per class, so they skip the rules that do not override them.
+    Sessions call these methods once per class, so they skip rules that do not override them.
     """
     return tuple(
         rule

@@ -1,9 +1,10 @@
 """The pods that each gang may evict in sessions with a solver.
 
 Mathematics: models/formulation/entitled.md. A gang preempts pods of lower priority in its own
-queue. Its queue reclaims its deserved share from queues that hold more than theirs. Within a
-guarantee, the annotations of victims do not hold (victims.md). A gang of victims keeps its minimum
-or is evicted as a whole. Volcano's plugin votes by tier apply only without a solver.
+queue. A queue reclaims its deserved share from queues that hold more than their deserved share.
+Annotations do not protect victims against a reclaim within a guarantee (victims.md). A gang that
+loses pods keeps its minimum or is evicted entirely. Volcano's plugin votes by tier apply only in
+sessions without a solver.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Floors:
     Attributes
     ----------
     waivable
-        (V,) tasks that only their annotations protect; none if no queue has a guarantee.
+        (V,) running tasks that only their annotations protect; all False if no queue has a
+        guarantee.
 
     """
 
@@ -58,18 +60,18 @@ class Floors:
         Parameters
         ----------
         queue
-            The queue of the gang.
+            Index of the queue to which the gang belongs.
         request
             (E, R) requests of the tasks for which the gang waits.
         least
-            (R,) the least amounts that the gang can use.
+            (R,) the smallest amount of each resource that the gang can use.
         held
             (Q, R) resources that each queue and its descendants hold.
 
         Returns
         -------
         Bool
-            (V,) True for the unprotected tasks.
+            (V,) True for each running task whose annotations do not protect it.
 
         """
         if not self.waivable.any():
@@ -80,7 +82,7 @@ class Floors:
     def covered(self, queue: int, request: I64, least: I64, held: I64) -> Bool:
         """Return the tasks of other queues that a gang may reclaim within a guarantee.
 
-        The parameters and the shape are those of `waived`; annotations of tasks do not matter.
+        The parameters and the returned shape are those of `waived`. Annotations are ignored.
         """
         found = np.zeros_like(self.waivable)
         asked, queues, running = (request > 0).all(axis=0), self._queues, self._running
@@ -95,7 +97,7 @@ class Floors:
 
     @cached_property
     def owed(self) -> Bool:
-        """(Q,) queues that hold less of some resource than their guarantee."""
+        """(Q,) True for each queue that holds less of some resource than its guarantee."""
         queues = self._queues
         lacks = np.asarray(queues.summed_up(queues.allocated) < queues.guarantee)
         owed: Bool = np.logical_or.reduce(lacks, axis=1)
@@ -108,7 +110,7 @@ GANG_PREEMPT, GANG_RECLAIM = "gangpreempt", "gangreclaim"
 
 
 class Entitled(Rule):
-    """Preempt by priority within a queue, reclaim by deserved shares, and break no gang.
+    """Preempt by priority within a queue, reclaim by deserved shares, and keep gang minimums.
 
     Parameters
     ----------
@@ -148,7 +150,10 @@ class Entitled(Rule):
             yield Violation(self.name, f"task {victims[0]}", detail, by)
 
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
-        """Yield victims that neither their preemptor nor any reclaim needs, with the preemptor."""
+        """Yield the needless victims of each preemptor that no reclaim requires either.
+
+        Each item is a list of victim keys with the key of the preemptor.
+        """
         for victims, by in find_needless(world, self._rules, (PREEMPT, RECLAIM)):
             if not self._is_required_by_claim(world, victims):
                 yield victims, by
@@ -156,17 +161,17 @@ class Entitled(Rule):
     def _is_required_by_claim(self, world: World, victims: Sequence[str]) -> bool:
         """Return whether some reclaim of the plan would become a violation if some victims stayed.
 
-        A queue that reclaims must end within its deserved share, whichever of its gangs reclaims.
-        So victims that leave this queue may be necessary for the reclaim.
+        A queue that reclaims must end within its deserved share, whichever gang reclaims for it. So
+        an eviction of the queue's own pods may be necessary for the reclaim.
         """
         stay = set(victims)
         actions = [a for a in world.actions if not (isinstance(a, Evict) and a.task in stay)]
         return any(True for _ in self._verify_shares(World(world.snapshot, actions)))
 
     def _verify_gangs(self, world: World) -> Iterator[Violation]:
-        """Check that each gang of victims keeps its minimum, or nothing on ready nodes.
+        """Check that each gang with victims keeps its minimum or has no pod left on ready nodes.
 
-        Pods on nodes that are not ready are never victims, as no gang can use what they hold.
+        Pods on nodes that are not ready are never victims, as no gang can use their resources.
         """
         ready = {node.name for node in world.snapshot.nodes if node.ready}
         evicted = {e.task for e in world.evictions}
@@ -200,7 +205,7 @@ class Entitled(Rule):
             yield Violation(self.name, f"gang {key}", detail, key)
 
     def _verify_shares(self, world: World) -> Iterator[Violation]:
-        """Check reclaiming queues after all evictions, lending queues at each reclaim."""
+        """Check reclaiming queues after all evictions, and lending queues after each reclaim."""
         reclaims = _group_reclaims(world)
         if not reclaims:
             return
@@ -215,7 +220,7 @@ class Entitled(Rule):
             borrower = world.snapshot.gang_by_key[preemptor].queue
             shares.replay(reclaim.last)
             gang = world.snapshot.gang_by_key[preemptor]
-            # A reclaim within a guarantee may take the lender below its deserved share.
+            # A reclaim within a guarantee may reduce the lending queue below its deserved share.
             returned = [task for task in reclaim.tasks if not claims.covers(gang, task)]
             for where, detail in (
                 *shares.overclaims(borrower, lender, requested),
@@ -229,7 +234,10 @@ class Entitled(Rule):
                 yield Violation(self.name, f"task {where}", found, preemptor)
 
     def _deserved(self, world: World) -> tuple[Mapping[str, Mapping[str, int]] | None, bool]:
-        """Return the deserved shares by queue and resource, and `returns_by_use` of their rule."""
+        """Return the deserved shares by queue and resource, and `returns_by_use` of the rule.
+
+        The shares are None if no rule of the policy defines deserved shares.
+        """
         for rule in self._rules.entitling_rules:
             due = rule.deserved_by_name(world)
             if due is not None:
@@ -238,7 +246,7 @@ class Entitled(Rule):
 
 
 def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
-    """Return the reclaims by preemptor and lending queue, without evictions that break a rule."""
+    """Return the reclaims by preemptor and lending queue, without evictions that are forbidden."""
     found: dict[tuple[str, str], _Reclaim] = {}
     for at, eviction in enumerate(world.evictions):
         task = world.task_by_key.get(eviction.task)
@@ -256,16 +264,17 @@ def _group_reclaims(world: World) -> dict[tuple[str, str], _Reclaim]:
 
 @dataclass(slots=True)
 class _Reclaim:
-    """Victims of one queue for one gang, and the index of the last one among all evictions."""
+    """Victims of one queue for one gang, with the index of the last victim among all evictions."""
 
     tasks: list[Task]
     last: int
 
 
 class _Shares:
-    """What queues and their descendants hold and deserve as the evictions are replayed.
+    """The resources that queues hold and deserve at each step of a replay of the evictions.
 
-    Evictions are replayed in the order of the plan. All placements count from the start.
+    Evictions are replayed in the order of the plan. The placements of the plan are included from
+    the first step. A queue also holds the resources of its descendants.
     """
 
     def __init__(self, world: World, due: Mapping[str, Mapping[str, int]], *, by_use: bool) -> None:
@@ -306,7 +315,7 @@ class _Shares:
     def _allocated_after(
         self, queue: Queue, evicted: Mapping[str, Mapping[str, int]]
     ) -> dict[str, int]:
-        """Return what a queue and its descendants hold after evictions there."""
+        """Return the resources that a queue and its descendants hold after some evictions."""
         held = dict(self._allocated_before(queue))
         add_into(held, {r: -amount for r, amount in evicted[queue.name].items()})
         return held
@@ -328,7 +337,7 @@ class _Shares:
     def overclaims(
         self, name: str, lender: str, requested: Sequence[str]
     ) -> Iterator[tuple[str, str]]:
-        """Yield queues of the reclaiming side that would exceed their deserved share."""
+        """Yield reclaiming queues and their ancestors that would exceed their deserved share."""
         chain = self._path_below_common_ancestor(name, lender)
         if not any(self._named(queue, requested) for queue in chain):
             yield name, "its deserved share contains none of the requested resources"
@@ -345,7 +354,8 @@ class _Shares:
     ) -> Iterator[tuple[str, str]]:
         """Yield queues that were not above their deserved share before their last victim.
 
-        `_kinds` says which resources count. Victims that use none of these may always be reclaimed.
+        `_kinds` selects the resources to compare. A victim that uses none of these resources may
+        always be reclaimed.
         """
         for queue in self._path_below_common_ancestor(name, borrower):
             held = self._allocated_after(queue, self._evicted)
@@ -364,10 +374,11 @@ class _Shares:
     def _kinds(
         self, queue: Queue, requested: Sequence[str], tasks: Sequence[Task]
     ) -> dict[frozenset[str], list[dict[str, int]]]:
-        """Return the use of victims, grouped by the resources that count for them.
+        """Return the resource use of victims, grouped by the resources to compare.
 
-        The queue must exceed its deserved share in one of these resources. They are the requested
-        ones, or those that the victim uses and the queue deserves if victims count by use.
+        The queue must exceed its deserved share in one of the resources of a group. If `_by_use`,
+        these are the resources that the victim uses and the queue deserves. Otherwise they are the
+        requested resources that the queue deserves.
         """
         due = self._due.get(queue.name, {})
         kinds: dict[frozenset[str], list[dict[str, int]]] = {}
@@ -382,14 +393,14 @@ class _Shares:
     def unrelated(
         self, requested: Sequence[str], tasks: Sequence[Task]
     ) -> Iterator[tuple[str, str]]:
-        """Yield victims that use none of the requested resources, if victims count by use."""
+        """Yield victims that use none of the requested resources, if the rule `returns_by_use`."""
         needed = {r for r in requested if r != PODS}
         for task in tasks if self._by_use else ():
             if not needed & {r for r, n in task_usage(task).items() if n}:
                 yield task.key, "uses none of the requested resources"
 
     def sunk(self, name: str, borrower: str, tasks: Sequence[Task]) -> Iterator[tuple[str, str]]:
-        """Yield queues that would hold less than their guarantee."""
+        """Yield lending queues that would hold less than their guarantee."""
         touched = summed(task_usage(t) for t in tasks)
         for queue in self._path_below_common_ancestor(name, borrower):
             held = self._allocated_after(queue, self._evicted)
@@ -401,7 +412,7 @@ class _Shares:
 
 
 def _unentitled(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> str:
-    """Return why a preemptor may not evict a task; empty if it may."""
+    """Return why a preemptor may not evict a task; an empty text if the eviction is allowed."""
     if gang.key == preemptor.key:
         return _unexchangeable(world, eviction, gang)
     if eviction.action == PREEMPT:

@@ -1,4 +1,4 @@
-"""Moves of running pods: proposed by plugins, or made to free capacity for gangs.
+"""Moves of running pods, which plugins propose or which free capacity for gangs.
 
 Mathematics: models/formulation/moves.md and models/formulation/consolidation.md.
 """
@@ -28,21 +28,21 @@ SHUFFLE = "shuffle"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Relief:
-    """Nodes with excess load, and nodes that can take that load, in K measured amounts.
+    """Excess loads of nodes and the load that other nodes can take, in K measured amounts.
 
     Attributes
     ----------
     excess
-        (N, K) use above a target; zero or negative for none.
+        (N, K) use of each node above its target; zero or negative for nodes within the target.
     space
-        (N, K) amounts that a node may still take.
+        (N, K) amounts that each node can still take.
     is_open
-        (N,) nodes to which tasks may be moved.
+        (N,) True for nodes to which tasks may be moved.
     uses
         (V, K) the assumed use of each running task.
     fits
-        Whether each task needs a single node that fits it; otherwise the space of all nodes is
-        summed.
+        Whether a task is moved only if the space of one single node fits the task. If False, the
+        spaces of all nodes are added.
 
     """
 
@@ -60,18 +60,18 @@ class Moves:
     Attributes
     ----------
     tasks
-        (m,) running tasks, see `problem.running`, in order of eviction.
+        (m,) indices in `problem.running` of the tasks to move, in order of eviction.
     reasons
-        The reason for an eviction, by node.
+        By node index, the reason for evictions from that node.
     period_ms
-        The shortest time between two evictions.
+        The shortest time between two evictions by this plugin, in milliseconds.
     most
-        By gang, the most tasks that may be evicted together; gangs that are not listed have no
-        limit.
+        By gang index, the largest number of tasks that may be evicted together. Gangs that are not
+        listed have no limit.
     whole
-        Gangs that may be evicted as a whole if they cannot spare single tasks.
+        Indices of gangs that may be evicted entirely if they cannot spare single tasks.
     relief
-        The excess load; the moves end when none is left. None to move all tasks.
+        The excess load of nodes, at whose end the moves stop. None to move all tasks.
 
     """
 
@@ -88,7 +88,7 @@ class Mover(Protocol):
     """A rule that moves running tasks off their nodes in the action `shuffle`."""
 
     def find_moves(self, problem: Problem) -> Moves | None:
-        """Return the running tasks to move off their nodes; None if there are none."""
+        """Return the running tasks to move off their nodes; None if no task has to be moved."""
 
 
 def has_period_passed(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:
@@ -109,7 +109,7 @@ def moved_by(world: World, plugin: str) -> list[Evict]:
 
 
 def left_broken(gang: Gang, evicted: Collection[str]) -> str:
-    """Return what a gang lacks after some evictions; empty if it is complete or has no pod left."""
+    """Return how some evictions break a gang; empty if the gang is complete or has no pod left."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
     left = [t for t in held if t.key not in evicted]
     if len(left) == len(held) or not any(t.status.holds_resources for t in left):
@@ -123,7 +123,7 @@ CONSOLIDATE = "consolidation"
 
 
 class Consolidation(Rule):
-    """Move only restartable pods, each to a known node, for gangs of at least their priority."""
+    """Move only restartable pods, each to a known node, for gangs of at least equal priority."""
 
     name = "consolidation"
 
@@ -143,7 +143,7 @@ class Consolidation(Rule):
 
 
 def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> str:
-    """Return why a task may not be moved; empty if it may."""
+    """Return why a task may not be moved; an empty text if the move is allowed."""
     if gang.key == preemptor.key:
         return "it belongs to that gang itself"
     if not eviction.to:
@@ -159,7 +159,7 @@ def _immovable(world: World, eviction: Evict, gang: Gang, preemptor: Gang) -> st
 
 
 def find_losses(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Yield what a gang lacks if it keeps only the tasks `left` of the tasks `held`."""
+    """Yield the requirements that a gang violates if only the tasks `left` of `held` remain."""
     if len(left) < gang.min_member or lacks_role(gang, left):
         yield f"{len(left)} tasks would be left, minMember is {gang.min_member}"
     yield from _find_broken_groups(gang, held, left)
@@ -172,7 +172,7 @@ def lacks_role(gang: Gang, left: Sequence[Task]) -> bool:
 
 
 def _find_broken_groups(gang: Gang, held: Sequence[Task], left: Sequence[Task]) -> Iterator[str]:
-    """Yield sub-groups that fall below their size, and policies that lack complete sub-groups."""
+    """Yield subgroups that fall below their size, and policies with too few complete subgroups."""
     before = Counter(sub_group_of(gang.sub_groups, t.labels) for t in held)
     after = Counter(sub_group_of(gang.sub_groups, t.labels) for t in left)
     standing = Counter(

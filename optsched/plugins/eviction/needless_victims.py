@@ -33,10 +33,11 @@ def find_needless(
 ) -> Iterator[tuple[list[str], str]]:
     """Yield the victims of some actions that their preemptor does not need, with the preemptor.
 
-    The victims on a node of the preemptor are needed if, for some resource, they release less than
-    its tasks there request plus one victim per task. A victim on another node is needed if its gang
-    could not keep it and also loses a task on a node of the preemptor. A victim is also needed if
-    the preemptor would break a rule other than `fits` without the eviction.
+    The victims on a node of the preemptor are needed if they release, for some resource, less than
+    the preemptor's tasks request there plus the largest victim once per task. A victim on another
+    node is needed if its gang could not keep that victim and also loses a task on a node of the
+    preemptor. A victim is also needed if the preemptor would break a rule other than `fits` without
+    the eviction.
     """
     coming = _placements_by_gang(world)
     victims_of = _find_victims(world, by)
@@ -50,7 +51,7 @@ def find_needless(
 
 
 def _find_victims(world: World, by: Collection[str]) -> dict[str, list[Task]]:
-    """Return the victims of each preemptor, except tasks of the preemptor itself."""
+    """Return the victims of each preemptor, without tasks that belong to the preemptor."""
     found: dict[str, list[Task]] = {}
     for eviction in world.evictions:
         task = world.task_by_key.get(eviction.task)
@@ -63,7 +64,7 @@ def _find_victims(world: World, by: Collection[str]) -> dict[str, list[Task]]:
 
 
 def _placements_by_gang(world: World) -> dict[str, dict[str, list[Task]]]:
-    """Return the placed and nominated tasks by gang and node."""
+    """Return the placed and nominated tasks by gang key and node name."""
     found: dict[str, dict[str, list[Task]]] = {}
     for placement in (*world.placements, *world.promises):
         of_gang = found.setdefault(placement.gang.key, {})
@@ -76,7 +77,7 @@ def _find_spare_elsewhere(
     coming: Mapping[str, Mapping[str, Sequence[Task]]],
     victims_of: Mapping[str, Sequence[Task]],
 ) -> set[str]:
-    """Return the victims away from their preemptor's nodes that their gangs could keep together."""
+    """Return keys of victims off their preemptor's nodes that their gangs could keep together."""
     evicted = {eviction.task for eviction in world.evictions}
     away: dict[str, list[Task]] = {}
     for preemptor, victims in victims_of.items():
@@ -96,7 +97,9 @@ def _find_doubtful(
     victims: Sequence[Task],
     elsewhere: Collection[str],
 ) -> list[str]:
-    """Return possibly needless victims: some on other nodes, the largest of a node with too many.
+    """Return the keys of victims that are possibly needless, on any node.
+
+    On a node of the preemptor, only the largest victim is returned, if the node has too many.
 
     `elsewhere` are the victims of `_find_spare_elsewhere`.
     """
@@ -122,7 +125,7 @@ def _find_doubtful(
 
 
 def _find_spare(world: World, victims: Sequence[Task]) -> set[str]:
-    """Return the victims whose gang would be complete if only that victim stayed."""
+    """Return the keys of victims whose gang would be complete if only that victim stayed."""
     evicted = {eviction.task for eviction in world.evictions}
     found: set[str] = set()
     for key in {task.gang for task in victims}:
@@ -136,7 +139,7 @@ def _find_spare(world: World, victims: Sequence[Task]) -> set[str]:
 
 
 def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]) -> bool:
-    """Return whether a gang lacks nothing if some of its evicted tasks stay."""
+    """Return whether a gang would meet all its minimums if the tasks `kept` were not evicted."""
     held = [t for t in gang.tasks if t.status.counts_as_ready]
     left = [t for t in held if t.key not in evicted]
     return next(find_losses(gang, held, [*left, *kept]), None) is None
@@ -145,8 +148,8 @@ def _is_complete_with(gang: Gang, evicted: Collection[str], kept: Sequence[Task]
 def _needs_victims(node: Node, coming: Sequence[Task], leaving: Sequence[Task]) -> bool:
     """Return whether the tasks `coming` to a node need all victims of the node.
 
-    They do if, for some resource, the victims release less than the tasks request plus the largest
-    victim once per task. On an overcommitted node, the excess is added to the request.
+    All victims are needed if they release, for some resource, less than the tasks request plus the
+    largest victim once per task. On an overcommitted node, the excess is added to the request.
     """
     requested = summed(map(task_usage, coming))
     given = [task_usage(task) for task in leaving]
@@ -178,7 +181,7 @@ def _is_required_by_rule(
 
 
 def _without_lending(rules: RuleSet) -> RuleSet:
-    """Return the rules without lending, as borrowed capacity does not count for the preemptor."""
+    """Return the rules without lending: the preemptor must not depend on borrowed capacity."""
     active = (
         replace(a, rule=replace(a.rule, lends=False)) if isinstance(a.rule, Proportion) else a
         for a in rules.active
@@ -187,7 +190,7 @@ def _without_lending(rules: RuleSet) -> RuleSet:
 
 
 def _find_names(world: World, gang: Gang, nodes: Collection[str]) -> dict[str, set[str]]:
-    """Return the names of a gang, its tasks, its queues and its nodes, by kind."""
+    """Return the names of a gang, its tasks, its queue with ancestors and some nodes, by kind."""
     queue = world.snapshot.queue_by_name.get(gang.queue)
     line = [] if queue is None else world.ancestors(queue)
     return {

@@ -1,7 +1,7 @@
 """Moves of pods from overutilised to underutilised nodes.
 
 Mathematics: models/formulation/rescheduling.md. Volcano: `pkg/scheduler/plugins/rescheduling`, the
-strategy `lowNodeUtilization`; it ignores `nodeFit` and `thresholdPriorityClassName`.
+strategy `lowNodeUtilization`, which ignores `nodeFit` and `thresholdPriorityClassName`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ class LowNodeUtilization:
     Attributes
     ----------
     low_ppm, high_ppm
-        Use of CPU, memory and pods in millionths. Pods move to nodes at or below all `low_ppm`.
-        They move off nodes above any `high_ppm` until the use is at or below all of them.
+        Thresholds for the use of CPU, memory and pods, in millionths. Pods move to nodes whose use
+        is at or below all `low_ppm`. Pods move off nodes whose use exceeds any `high_ppm`, until
+        the use is at or below all `high_ppm`.
     below_class
-        Pods of this priority class and above are not moved.
+        Name of a PriorityClass. Pods of this priority and above are not moved.
     fits
-        Whether a pod is evicted only if some node fits it.
+        Whether a pod is evicted only if the space of an underutilised node fits the pod.
 
     """
 
@@ -72,9 +73,9 @@ class Rescheduling(Rule):
     weight
         Weight of the score that ranks nodes above their target last, so that pods do not return.
     period_ms
-        Shortest time between two evictions.
+        Shortest time between two evictions, in milliseconds.
     fresh_ms
-        Maximum age of a load measurement.
+        Maximum age of a load measurement, in milliseconds.
 
     """
 
@@ -88,7 +89,7 @@ class Rescheduling(Rule):
     # --- nodes -----------------------------------------------------------------------------------
 
     def measured_use(self, node: Node, now_ms: int) -> Mapping[str, int] | None:
-        """Return the use of a node in millionths; None without a recent measurement."""
+        """Return the use of a node in millionths; None if no recent measurement exists."""
         load, offered = node.load, node.offers
         if load is None or not node.ready or now_ms - load.measured_ms > self.fresh_ms:
             return None
@@ -96,7 +97,7 @@ class Rescheduling(Rule):
         return {CPU: load.cpu_ppm, MEMORY: load.memory_ppm, PODS: pods}
 
     def excess(self, node: Node, now_ms: int) -> str:
-        """Describe the use above the target; empty if there is none or it is not measured."""
+        """Describe the use of a node above its target; empty without excess or measurement."""
         used = {} if self._is_underused(node, now_ms) else self.measured_use(node, now_ms) or {}
         above = [r for r in used if used[r] > self.strategy.high_ppm[r]]
         return " and ".join(
@@ -127,7 +128,7 @@ class Rescheduling(Rule):
         )
 
     def _order(self, problem: Problem, reasons: Mapping[int, str]) -> list[int]:
-        """Return the tasks of the busiest nodes first, in order of rising priority on each node."""
+        """Return the tasks on overutilised nodes, the busiest node first, by rising priority."""
         snapshot, running = problem.snapshot, running_tasks(problem)
         limit = snapshot.priority_classes.get(self.strategy.below_class)
         if limit is None:
@@ -172,7 +173,7 @@ class Rescheduling(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: nodes above their target come last; equal for all classes."""
+        """See `Rule`. Nodes above their target have the lowest score, equal for all classes."""
         scores = problem.derived(self._scores)
         return scores if scores.any() else None
 
@@ -195,7 +196,7 @@ def _eviction_order(task: Task) -> tuple[int, bool, int, str]:
 
 
 def _requested_amounts(problem: Problem) -> I64:
-    """Return (V, K) the requests of running tasks, as their actual use is unknown."""
+    """Return (V, K) requests of running tasks, a substitute for their use, which is unknown."""
     running = running_tasks(problem)
     found = np.zeros((len(running), len(AMOUNTS)), np.int64)
     for k, name in enumerate(AMOUNTS):

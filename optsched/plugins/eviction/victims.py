@@ -1,4 +1,4 @@
-"""Pods that are never evicted: system pods, protected pods, pods under spent disruption budgets.
+"""Pods that are never evicted: system pods, protected pods, and pods with a spent PDB.
 
 Mathematics: models/formulation/conformance.md and models/formulation/victims.md. Volcano deletes
 victims regardless of disruption budgets. This module respects budgets, as the eviction API does.
@@ -61,7 +61,7 @@ class Conformance(Rule):
 
 
 class _Sparing(Greedy):
-    """Protects system pods, and serves their gangs before others."""
+    """Protects system pods from eviction and puts gangs with system pods first."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -82,7 +82,7 @@ class _Sparing(Greedy):
 
 
 def _system_gangs(problem: Problem) -> list[bool]:
-    """Return (G,) whether each gang has system pods; cached, as every solver reads it."""
+    """Return (G,) whether each gang has system pods, cached because every solver reads it."""
     return derived_of(problem.snapshot.gangs, is_system_gang)
 
 
@@ -92,7 +92,7 @@ def is_system(task: Task) -> bool:
 
 
 def is_system_gang(gang: Gang) -> bool:
-    """Return whether a gang is in `kube-system`, or it or a task of it has a system priority."""
+    """Return whether a gang is in `kube-system` or has, itself or in a task, a system priority."""
     if gang.namespace == SYSTEM_NAMESPACE or gang.priority >= SYSTEM_PRIORITY:
         return True
     return any(task.priority >= SYSTEM_PRIORITY for task in gang.tasks)
@@ -101,7 +101,7 @@ def is_system_gang(gang: Gang) -> bool:
 def system_first(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with every system gang raised to a system priority.
 
-    Returns the same object if no gang has to be raised.
+    Returns the same object if every system gang already has a system priority.
     """
     system = derived_of(snapshot.gangs, is_system_gang)
     if not any(system):
@@ -150,12 +150,12 @@ class Victims(Rule):
                 yield Violation(self.name, f"budget {budget.key}", detail)
 
     def spares(self, problem: Problem) -> Bool:
-        """See `Verify`: tasks that are not preemptable, in cooldown, or under a spent budget."""
+        """See `Verify`. No gang may evict tasks that `unwilling` or `protected` returns."""
         return unwilling(problem) | protected(problem)
 
 
 def unwilling(problem: Problem) -> Bool:
-    """Return (V,) the running tasks that are not preemptable or in cooldown."""
+    """Return (V,) the running tasks that are not preemptable or are in cooldown."""
     now_ms = problem.snapshot.taken_ms
     found = [bool(_refusal(t, now_ms)) for t in running_tasks(problem).tasks]
     return np.array(found, np.bool_)
@@ -170,9 +170,9 @@ def protected(problem: Problem) -> Bool:
 
 
 def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
-    """Return the keys of gangs that lose all pods on ready nodes by evictions, in order.
+    """Return the keys of gangs that lose all pods on ready nodes, in the order of the snapshot.
 
-    `victims` are keys of evicted tasks that are not moved to another node.
+    `victims` are the keys of evicted tasks, without tasks that are moved to another node.
     """
     ready = {node.name for node in snapshot.nodes if node.ready}
     found = []
@@ -184,7 +184,7 @@ def ended_gangs(snapshot: Snapshot, victims: Collection[str]) -> list[str]:
 
 
 class Cooldown(Rule):
-    """The plugin `cdp`: votes for all tasks that are not in cooldown.
+    """The plugin `cdp`, which votes for all tasks that are not in cooldown.
 
     `Victims` protects tasks in cooldown even without this plugin.
     """
@@ -197,7 +197,7 @@ class Cooldown(Rule):
 
 
 class Budgets(Rule):
-    """The plugin `pdb`: votes for as many tasks as disruption budgets allow.
+    """The plugin `pdb`, which votes for as many tasks as disruption budgets allow.
 
     `Victims` enforces budgets even without this plugin.
     """
@@ -210,7 +210,7 @@ class Budgets(Rule):
 
 
 class _Naming(Greedy):
-    """Votes for the same tasks in every action."""
+    """A greedy plugin that votes for the same tasks in every eviction action."""
 
     def __init__(self, problem: Problem) -> None:
         self._snapshot = problem.snapshot
@@ -232,7 +232,7 @@ class _Naming(Greedy):
 
 class _Cooldown(_Naming):
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Vote for all: tasks in cooldown are candidates only for reclaim within a guarantee."""
+        """Return all victims: tasks in cooldown are candidates only within a guarantee."""
         return victims
 
     def named(self, tasks: Sequence[Task]) -> list[bool]:
@@ -263,14 +263,14 @@ def _unmovable(world: World, eviction: Evict) -> str:
 
 
 def covers(budget: Budget, task: Task) -> bool:
-    """Return whether a budget covers a task."""
+    """Return whether a disruption budget covers a task."""
     if budget.selector is None or budget.namespace != task.namespace:
         return False
     return budget.selector.matches(task.labels)
 
 
 def _refusal(task: Task, now_ms: int) -> str:
-    """Return why a running task may not be evicted; empty if it may."""
+    """Return why a running task may not be evicted; an empty text if eviction is allowed."""
     if not task.preemptable:
         return "evicted, but is not preemptable"
     if _is_cooling(task, now_ms):
@@ -283,9 +283,9 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
 
 
 class Claims:
-    """Annotations that protect victims, and the gangs against which they do not hold.
+    """The gangs against which the annotations of victims give no protection.
 
-    They do not hold against gangs that reclaim within the guarantee of their queue.
+    Annotations do not protect victims against gangs that reclaim within a guarantee of their queue.
     """
 
     def __init__(self, world: World) -> None:
@@ -299,7 +299,7 @@ class Claims:
                 self._gangs.setdefault(gang.queue, set()).add(gang.key)
 
     def refusal(self, eviction: Evict) -> str:
-        """Return why a victim may not be evicted; empty if it may."""
+        """Return why a victim may not be evicted; an empty text if the eviction is allowed."""
         world, task = self._world, self._world.task_by_key[eviction.task]
         refusal = "" if eviction.action == SHUFFLE else _refusal(task, self._now_ms)
         gang = world.snapshot.gang_by_key.get(eviction.preemptor)
@@ -318,7 +318,7 @@ class Claims:
         return any(self._is_covered(queue, gang, task) for queue in chain)
 
     def _is_covered(self, queue: Queue, gang: Gang, task: Task) -> bool:
-        """Return whether a gang stays within a queue's guarantee of resources the victim uses."""
+        """Return whether a gang stays within a queue's guarantee for resources of the victim."""
         asked, taken = _least_request(gang), task_usage(task)
         floor = {r: amount for r, amount in queue.guarantee if amount > 0 and asked.get(r, 0) > 0}
         if not any(taken.get(r, 0) > 0 for r in floor):
@@ -332,7 +332,7 @@ class Claims:
 
 
 def _least_request(gang: Gang) -> Mapping[str, int]:
-    """Return a lower bound on what a gang still needs of resources that all its tasks request."""
+    """Return a lower bound on the pending demand of a gang, for resources all its tasks request."""
     waiting = [task_usage(t) for t in gang.tasks if t.status is TaskStatus.PENDING]
     ready = sum(task.status.counts_as_ready for task in gang.tasks)
     number = max(gang.min_member - ready, 1)
@@ -341,7 +341,7 @@ def _least_request(gang: Gang) -> Mapping[str, int]:
 
 
 def _problem(world: World, eviction: Evict) -> str:
-    """Return why an eviction is not allowed; empty if it is."""
+    """Return why an eviction is not allowed; an empty text if the eviction is allowed."""
     task = world.task_by_key.get(eviction.task)
     if task is None:
         return "evicted, but belongs to no gang"
@@ -353,7 +353,7 @@ def _problem(world: World, eviction: Evict) -> str:
 
 
 def _find_missing_cause(world: World, eviction: Evict) -> str:
-    """Return why nothing justifies an eviction; empty if something does."""
+    """Return why an eviction is not justified; an empty text if the eviction is justified."""
     if eviction.action == SHUFFLE:
         return _unmovable(world, eviction)
     preemptor = world.snapshot.gang_by_key.get(eviction.preemptor)

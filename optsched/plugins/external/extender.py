@@ -1,8 +1,8 @@
-"""External services: the plugin `extender`, its calls, and records that replay them.
+"""The plugin `extender`: calls of an external service, and records that replay the replies.
 
 Mathematics: models/formulation/extender.md. The rule sends its calls to a port (`Outside`). In a
-live session, the port calls the service and records the replies. A session on a snapshot with such
-a record replays it and makes no calls.
+live session, the port calls the service and records the replies. A session on a snapshot with a
+record of calls replays these calls and sends none.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NOBODY = "no answer has been recorded, and offline sessions make no calls"
 
 
 class Verb(StrEnum):
-    """The kinds of calls; the values are the names of Volcano's arguments without `Verb`."""
+    """The kinds of calls; the values are names of Volcano arguments without the suffix `Verb`."""
 
     PREDICATE = "predicate"
     PRIORITIZE = "prioritize"
@@ -69,15 +69,15 @@ class Question:
     Attributes
     ----------
     verb
-        The kind of call. The other attributes are set only if the verb needs them.
+        The kind of call. An attribute below is set only if this kind of call uses it.
     task
-        A pending task, which represents all tasks of its shape or preempts the victims.
+        A pending task. It represents all tasks of its shape, or it is the preemptor of the victims.
     nodes
         Candidate nodes for the task.
     victims
-        Running tasks that might be evicted.
+        Running tasks that the service may allow to be evicted.
     gang, queue
-        The gang or queue that the call is about.
+        The gang or the queue for which the call is made.
     placed
         Number of tasks of the gang that have been placed so far.
 
@@ -114,7 +114,7 @@ class Reply:
     fields
         The content of the reply, checked by the code that calls the service.
     failure
-        Why the call failed; empty if the service replied.
+        Why the call failed; empty if the service has replied.
 
     """
 
@@ -123,7 +123,7 @@ class Reply:
 
     @property
     def failure_reason(self) -> str:
-        """Why the call failed, in all or for some node; empty if it did not."""
+        """Why the call failed, for all nodes or for some node; empty if the call succeeded."""
         failed = self.fields.get("failed")
         some = failed.values() if isinstance(failed, dict) else ()
         return self.failure or str(next(iter(some), ""))
@@ -136,7 +136,7 @@ class Reply:
 
     @classmethod
     def read(cls, text: str) -> Reply:
-        """Return the reply that a text of a record contains; ValueError if it contains none."""
+        """Return the reply that a text of a record contains; ValueError if it is not an object."""
         try:
             found = json.loads(text)
         except RecursionError as e:
@@ -162,7 +162,7 @@ class Silent:
 
 
 class Recording:
-    """Replays the replies of a record in order; the last reply to a call repeats."""
+    """A port that replays the replies of a record in order; the last reply to a call repeats."""
 
     def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
         self._replies: dict[str, list[Reply]] = {}
@@ -178,7 +178,7 @@ class Recording:
 
 
 class Recorder:
-    """Calls a service and records its replies."""
+    """A port that calls a service and records the replies."""
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
@@ -192,12 +192,12 @@ class Recorder:
 
     @property
     def entries(self) -> tuple[tuple[str, str], ...]:
-        """Calls and replies in the form of a snapshot."""
+        """The recorded calls and replies, as the texts that a snapshot stores."""
         return tuple((question.text, reply.text) for question, reply in self._entries)
 
     @property
     def failures(self) -> Sequence[tuple[str, str]]:
-        """(verb, reason) of the failed calls."""
+        """(verb, reason) of each failed call."""
         return [(q.verb.value, why) for q, r in self._entries if (why := r.failure_reason)]
 
 
@@ -206,7 +206,7 @@ PERMIT, ABSTAIN, REJECT = 1, 0, -1
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The address of a service, and the timeout of one call."""
+    """The address of an external service, and the timeout of one call in milliseconds."""
 
     url: str = ""
     timeout_ms: int = 1000
@@ -214,7 +214,7 @@ class Service:
 
 @dataclass
 class _Answers:
-    """The replies of the service in one session, cached by subject."""
+    """The replies of the service in one session, cached by task shape, queue or gang."""
 
     refusals: dict[TaskShape, Mapping[str, str]] = field(default_factory=dict)
     scores: dict[TaskShape, Mapping[str, float]] = field(default_factory=dict)
@@ -228,20 +228,21 @@ class _Answers:
 
 @dataclass(frozen=True, eq=False)
 class Extender(Rule):
-    """The filters, scores and votes of an external service.
+    """The rule of an external service, which filters, scores and votes.
 
     Attributes
     ----------
     service
         The address and timeout of the service.
     paths
-        (verb, path) of the configured calls.
+        (verb, path) of each configured call.
     ignorable
-        Whether failed calls are ignored; otherwise the affected gangs wait.
+        Whether failed calls are ignored. If False, the gangs of failed calls wait.
     managed
-        Resources. No call is made for tasks that request none of them. Empty means all tasks.
+        Resources that the service manages. No call is made for tasks that request none of these
+        resources. If empty, calls are made for all tasks.
     outside
-        The port for calls.
+        The port that sends the calls.
 
     """
 
@@ -261,7 +262,7 @@ class Extender(Rule):
         return replace(self, outside=outside)
 
     def is_configured(self, verb: Verb) -> bool:
-        """Return whether the policy configures a path for a verb."""
+        """Return whether the policy configures a path for a kind of call."""
         return any(verb is known for known, _ in self.paths)
 
     def manages(self, request: Amounts) -> bool:
@@ -277,7 +278,7 @@ class Extender(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
-        """Return the reasons why the service excludes nodes for the task's shape, by node."""
+        """Return by node name why the service excludes a node for tasks of this shape."""
         if not self.is_configured(Verb.PREDICATE) or not self.manages(task.shape.request):
             return {}
         known = self._answers.refusals
@@ -294,7 +295,7 @@ class Extender(Rule):
         return {**failed, **_texts(reply.fields, "refused")}
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: uses the reply for the shape of each task."""
+        """See `Rule`. The service's reply for a task shape applies to each task of that shape."""
         for task, _, node in world.placements:
             why = self.refusals(task, world.snapshot.nodes).get(node.name)
             if why is not None:
@@ -309,7 +310,7 @@ class Extender(Rule):
         return np.array([n.name not in refused for n in problem.snapshot.nodes], np.bool_)
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: the most frequent reason."""
+        """See `Rule`. The text contains the most frequent reason of the service."""
         task = _first_task_of(problem, task_class)
         reasons = (
             [] if task is None else sorted(self.refusals(task, problem.snapshot.nodes).values())
@@ -320,7 +321,7 @@ class Extender(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: nodes that the reply does not contain score 0."""
+        """See `Rule`. Nodes that the service's reply does not contain have score 0."""
         task = _first_task_of(problem, task_class)
         if (
             task is None
@@ -378,7 +379,7 @@ class Extender(Rule):
         return known[found.name]
 
     def reports_gang_ready(self, gang: Gang, placed: int) -> bool:
-        """Return whether a gang may start with a number of tasks placed."""
+        """Return whether the service lets a gang start with `placed` tasks."""
         if not self.is_configured(Verb.JOB_READY) or not self.manages_gang(gang):
             return True
         known = self._answers.ready
@@ -404,7 +405,7 @@ class Extender(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: the service replied that the gang is not ready, whenever it was called."""
+        """See `Rule`. The reason applies if the service replied to every call: not ready."""
         key = outcome.problem.snapshot.gangs[gang].key
         reasons = [ready for (known, _), ready in self._answers.ready.items() if known == key]
         if not reasons or any(reasons):
@@ -430,7 +431,7 @@ _VOTING = (
 
 
 def _first_task_of(problem: Problem, task_class: int) -> Task | None:
-    """Return the first task by name with the shape of a class."""
+    """Return the first task by name that has the shape of a task class."""
     shape = problem.classes.shapes[task_class]
     return problem.derived(_first_by_shape).get(shape)
 

@@ -1,4 +1,4 @@
-"""Votes on enqueueing: `overcommit` and `resourcequota`, and the use that enqueued gangs expect.
+"""Votes on enqueueing by `overcommit` and `resourcequota`, and the expected use of enqueued gangs.
 
 Mathematics: models/formulation/overcommit.md and models/formulation/resourcequota.md.
 """
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 
 def least_resources(problem: Problem) -> I64:
-    """Return (G, R) the `minResources` of every gang; 0 for resources that are not in it."""
+    """Return (G, R) the `minResources` of each gang; 0 for resources that a gang does not list."""
     return problem.derived(_least_resources)
 
 
 def expected_by_queue(problem: Problem) -> I64:
     """Return (Q, R) the expected use of each queue's Inqueue gangs, minus elastic amounts.
 
-    Elastic amounts are what gangs hold beyond their `minResources`; Volcano counts them as idle
-    (`JobInfo.GetElasticResources`). A bare pod has none, because Volcano creates a PodGroup with
-    the pod's request.
+    An elastic amount is the resources that a gang holds beyond its `minResources`. Volcano adds it
+    to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic amount, because
+    Volcano creates a PodGroup with the pod's request.
     """
     return problem.derived(_expected_by_queue)
 
 
 def enqueued_gangs(problem: Problem) -> list[int]:
-    """Return the enqueued gangs without running tasks."""
+    """Return the indices of the enqueued gangs that have no running tasks."""
     gangs = problem.snapshot.gangs
     idle = np.flatnonzero(problem.num_ready == 0).tolist()
     return [g for g in idle if gangs[g].phase is GangPhase.INQUEUE]
@@ -77,7 +77,7 @@ def _expected_by_queue(problem: Problem) -> I64:
 
 @dataclass(frozen=True)
 class Overcommit(Rule):
-    """Enqueue a gang while the `minResources` of all enqueued gangs fit factor · total − used."""
+    """Enqueue gangs as long as the sum of their `minResources` is at most factor · total − used."""
 
     name = "overcommit"
 
@@ -119,11 +119,11 @@ _LIMITS: Final = "limits."
 _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 Expected: TypeAlias = dict[str, dict[str, int]]
-"""Amounts by quota (or namespace) and resource."""
+"""Expected use of quotas, by quota key and resource, or by namespace and resource."""
 
 
 class ResourceQuota(Rule):
-    """Enqueue a gang if its use, the current use and the expected use fit every quota."""
+    """Enqueue a gang if its demand, the current use and the expected use fit every quota."""
 
     name = "resourcequota"
 
@@ -132,7 +132,7 @@ class ResourceQuota(Rule):
         return _Votes(problem)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: names the quota, the resource and the three parts of the sum."""
+        """See `Rule`. The reason contains the quota, the resource and each summand."""
         snapshot = outcome.problem.snapshot
         expected = _expected(snapshot)
         for g in np.flatnonzero(outcome.decisions.enqueued).tolist():
@@ -152,7 +152,7 @@ class ResourceQuota(Rule):
 
 
 def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str, int]]:
-    """Yield (quota, resource, amount) of what the missing pods of a gang will use of quotas."""
+    """Yield (quota, resource, amount) for each quota that a gang's missing pods will use."""
     for quota in snapshot.quotas:
         if quota.namespace == gang.namespace:
             for name, _ in quota.hard:
@@ -163,7 +163,7 @@ def _quota_requests(snapshot: Snapshot, gang: Gang) -> Iterator[tuple[Quota, str
 def _brings(gang: Gang, name: str) -> int:
     """Return the least amount of a quota resource that the missing pods of a gang will use.
 
-    The quota already counts existing pods. Each missing pod counts with an equal part of
+    The use of the quota already includes existing pods. Each missing pod adds an equal fraction of
     `minResources`.
     """
     alive = sum(task.status not in _OVER for task in gang.tasks)
@@ -179,8 +179,9 @@ def _brings(gang: Gang, name: str) -> int:
 def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
     """Return the amount of a quota resource; `cpu` and `requests.cpu` mean the same resource.
 
-    The larger of both counts: `requests.cpu` is larger if some pods have only limits, which the API
-    server makes their requests. Without any request, limits count for the same reason.
+    If `least` contains both names, the larger amount is returned. `requests.cpu` is larger if some
+    pods have only limits, which the API server copies to their requests. If `least` contains no
+    request, the limit is returned for the same reason.
     """
     if name.startswith(_LIMITS):
         return least.get(name, 0)
@@ -190,16 +191,16 @@ def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
 
 
 def _quota_usage(problem: Problem, quota: Quota, name: str) -> int:
-    """Return the use of a quota: by its status, or by the known pods if that is more.
+    """Return the larger of a quota's use in its status and the use by the known pods.
 
-    Pods and quotas arrive through different watches, so the status may lag behind.
+    Pods and quotas arrive by different watches, so the status of a quota may lag behind.
     """
     known = problem.derived(_usage_by_namespace).get(quota.namespace, {})
     return max(dict(quota.used).get(name, 0), known.get(name.removeprefix(_REQUESTS), 0))
 
 
 def _usage_by_namespace(problem: Problem) -> Expected:
-    """Return the number, CPU and memory of the pods of gangs, by namespace with a quota."""
+    """Return the number, CPU and memory of gangs' pods in each namespace that has a quota."""
     found: Expected = {quota.namespace: {} for quota in problem.snapshot.quotas}
     for gang in problem.snapshot.gangs if found else ():
         if gang.namespace not in found:
@@ -216,7 +217,7 @@ def _usage_by_namespace(problem: Problem) -> Expected:
 
 
 def _expected(snapshot: Snapshot) -> Expected:
-    """Return what the missing pods of gangs enqueued before this session will use of quotas."""
+    """Return the quota use of missing pods, over gangs that were enqueued before this session."""
     expected: Expected = {}
     if snapshot.quotas:
         for gang in snapshot.gangs:

@@ -1,4 +1,4 @@
-"""Gangs and their sub-groups start together or not at all.
+"""Gangs and their subgroups start with all required tasks or not at all.
 
 Mathematics: models/formulation/gang.md and models/formulation/sub_groups.md.
 """
@@ -72,7 +72,10 @@ class Gang(Rule):
     def _verify_free(
         self, starting: Sequence[GangObject], placed: Sequence[Task], free: Mapping[str, int]
     ) -> Iterator[Violation]:
-        """Check that idle amounts cover minResources of each starting gang, and all placements."""
+        """Check that idle resources cover the minResources of starting gangs and all placements.
+
+        Each of `starting` is checked alone. The sum of all placements and excesses is checked too.
+        """
         taken = summed(task_usage(t) for t in placed)
         for gang in starting:
             requested = summed(task_usage(t) for t in _waiting(gang))
@@ -93,8 +96,8 @@ class Gang(Rule):
     def encode(self, form: Formulation) -> None:
         """Add x[f] ≤ count[f]·y[h] and Σ_f x[f] ≥ need[h]·y[h], in total and by role.
 
-        Gangs that place all tasks or none need no such rows: their x is count·y by construction.
-        Further rows keep the placements and minResources within idle amounts.
+        Gangs that place all tasks or none need no such rows, because their x is count·y by
+        construction. Further rows keep the placements and minResources within idle amounts.
         """
         gangs, model = form.gangs, form.model
         starts = form.start[gangs.gang_class_of]
@@ -127,7 +130,7 @@ class Gang(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: minResources that exceed the idle amounts."""
+        """See `Rule`. The reason is that minResources exceed the idle amounts of the cluster."""
         problem = outcome.problem
         least = problem.shapes.least[problem.shape_of[gang]]
         free = outcome.idle_total
@@ -148,7 +151,7 @@ def _starts(gang: GangObject) -> bool:
 
 
 def _waiting(gang: GangObject) -> list[Task]:
-    """Return the pending tasks that can be placed, without those of incomplete sub-groups."""
+    """Return the pending tasks that can be placed, without tasks of incomplete subgroups."""
     waits = [t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None]
     ready = [t for t in gang.tasks if t.status.counts_as_ready]
     short = find_subgroups(gang, ready, waits).short
@@ -156,7 +159,7 @@ def _waiting(gang: GangObject) -> list[Task]:
 
 
 def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
-    """Return the idle amounts of ready nodes, ignoring residents with some statuses."""
+    """Return the idle amounts of ready nodes, without residents in the statuses `excluded`."""
     free: dict[str, int] = {}
     for node in world.snapshot.nodes:
         if node.ready:
@@ -168,7 +171,7 @@ def _free(world: World, *excluded: TaskStatus) -> dict[str, int]:
 
 
 def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: int) -> None:
-    """Add Σ x over entries − need·y ≥ 0."""
+    """Add the row Σ x[f] − need·y ≥ 0 over the entries f of a gang class."""
     if need:
         variables = np.append(form.placed_variable[entries], start)
         factors = np.append(form.placed_factor[entries], -need)
@@ -176,7 +179,10 @@ def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: in
 
 
 def excess_resources(problem: Problem) -> I64:
-    """Return (S, R) the excess of minResources over the requests of a gang's pending tasks."""
+    """Return (S, R) how far minResources exceed the requests of a gang's pending tasks.
+
+    The axis S is that of gang shapes.
+    """
     shapes = problem.shapes
     requested = np.zeros_like(shapes.least)
     use = problem.classes.request[shapes.class_of] * shapes.count[:, None]
@@ -209,8 +215,8 @@ def _encode_min_resources(form: Formulation) -> None:
 class _Order(Greedy):
     """Order broken gangs first, then gangs that have not started (Volcano `gang.go`, JobOrder).
 
-    A broken gang has some running tasks, but fewer than its minimum. They hold devices in vain
-    until the other tasks are placed.
+    A broken gang has some running tasks, but fewer than its minimum. These tasks hold devices
+    without use until the other tasks are placed.
     """
 
     orders_by_class = True
@@ -222,7 +228,7 @@ class _Order(Greedy):
         self._ready: list[int] = problem.num_ready.tolist()
         self._problem = problem
         self._spare: I64 = problem.num_ready - problem.min_member
-        self._has_spare: Bool = self._spare > 0  # as of `_log_read`
+        self._has_spare: Bool = self._spare > 0  # at position `_log_read` of the gang log
         self._log_read = 0
 
     def is_starving(self, gang: int) -> bool:
@@ -235,7 +241,7 @@ class _Order(Greedy):
         return self._surplus(victims)
 
     def preempt_reach(self, gang: int) -> Bool:
-        """See `VictimReach`: tasks of gangs that have more than their minimum."""
+        """See `VictimReach`. The reach is the tasks of gangs with more than their minimum."""
         ledger = self._ledger
         for other in set(ledger.gang_log[self._log_read :]):
             gained = ledger.gang_placed[other] - ledger.gang_evicted[other]
@@ -249,14 +255,14 @@ class _Order(Greedy):
         return self.preempt_reach(gang)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `GangPreemption`: all victims, as the action itself evicts whole gangs."""
+        """See `GangPreemption`. All victims are returned: the action itself evicts entire gangs."""
         return victims
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
         return victims
 
     def _surplus(self, victims: I64) -> I64:
-        """Return victims beyond the minimum of their gangs."""
+        """Return the victims that exceed the minimum of their gangs."""
         gang_of = running_tasks(self._problem).gang_of
         spare: dict[int, int] = {}
         chosen = []
@@ -279,7 +285,7 @@ class _Order(Greedy):
 
 
 class _OrderWithMinResources(_Order):
-    """The same order for problems with minResources, which it enforces."""
+    """Order gangs like `_Order` and also enforce minResources."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         super().__init__(problem, ledger)
@@ -312,7 +318,7 @@ class _OrderWithMinResources(_Order):
         return is_free and self._suffices(ledger.idle_total, nothing)
 
     def _suffices(self, idle: list[int], least: list[int]) -> bool:
-        """Return whether idle amounts, minus the excess kept for started gangs, cover an amount."""
+        """Return whether idle amounts, less the excess kept for started gangs, cover `least`."""
         return all(a <= b - k for a, b, k in zip(least, idle, self._kept, strict=True))
 
 
@@ -320,9 +326,9 @@ PLUGIN = Plugin("gang", "gangs start together or not at all", (), lambda _: (Gan
 
 
 class SubGroups(Rule):
-    """A gang starts with complete sub-groups and at least their minimum number, or not at all.
+    """A gang starts with enough complete subgroups or not at all.
 
-    The greedy pipeline places sub-groups as a whole, see `solver.greedy.topology`.
+    The greedy pipeline places each subgroup entirely or not at all, see `solver.greedy.topology`.
     """
 
     name = "sub-groups"
@@ -340,13 +346,13 @@ class SubGroups(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. `solver.greedy.topology` decides which sub-groups are placed."""
+        """See `Rule`. `solver.greedy.topology` decides which subgroups are placed."""
         return _Live(problem) if any(_open_parts(s) for s in problem.shapes.shapes) else None
 
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """See `Rule`: gangs with a choice of which sub-groups start."""
+        """See `Rule`. Gangs are distinguished if the model chooses which subgroups start."""
         apart = [bool(_open_parts(s)) and not s.is_rigid for s in problem.shapes.shapes]
         if not any(apart):
             return None
@@ -356,7 +362,7 @@ class SubGroups(Rule):
     def encode(self, form: Formulation) -> None:
         """Add x[f] ≤ count[f]·s[p] and Σ_{f ∈ p} x[f] ≥ need[p]·s[p]; Σ_p s[p] ≥ groups·y.
 
-        s[p] ∈ {0, 1} is whether sub-group p starts. Gangs that place all tasks or none need no row.
+        s[p] ∈ {0, 1} is whether subgroup p starts. Gangs that place all tasks or none need no row.
         """
         for h, number in enumerate(form.gangs.shape_of.tolist()):
             shape = form.problem.shapes.shapes[number]
@@ -365,7 +371,7 @@ class SubGroups(Rule):
 
 
 class _Live(Greedy):
-    """Checks that started sub-groups have all tasks that they need, and that enough start."""
+    """Checks that started subgroups have their minimum of tasks and that enough of them start."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -409,7 +415,7 @@ def _broken(rule: str, gang: GangObject, placed: Sequence[Task]) -> Iterator[Vio
 
 
 def _open_parts(shape: GangShape) -> list[int]:
-    """Return the indices of the sub-groups that still need tasks to be complete."""
+    """Return the indices of the subgroups that are still below their minimum of tasks."""
     return [p for p, part in enumerate(shape.parts) if part.need]
 
 

@@ -1,4 +1,4 @@
-"""The next request of a gang: the tasks that it needs next, together."""
+"""The tasks that a gang has to place together next, and the sum of their requests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
-    """Return (class, role, number) of the tasks that a gang needs next, together.
+    """Return (class, role, number) of the tasks that a gang has to place together next.
 
-    These are its minimum in task order, or one task once the minimum is placed.
+    Before any placement, these are the gang's minimum in task order; afterwards, one task.
     """
     problem = outcome.problem
     number = int(problem.shape_of[gang])
@@ -38,7 +38,7 @@ def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
 
 
 def _placed_by_entry(outcome: Outcome, gang: int) -> list[int]:
-    """Return the number of placed tasks of each entry of a gang."""
+    """Return the number of placed tasks for each entry of a gang's shape."""
     problem = outcome.problem
     entries = problem.shapes.shapes[problem.shape_of[gang]].entries
     if not outcome.num_placed[gang]:
@@ -51,7 +51,7 @@ def _placed_by_entry(outcome: Outcome, gang: int) -> list[int]:
 
 
 def first_task(problem: Problem, gang: int, entry: int) -> int:
-    """Return the index of the first task of an entry of a gang; its other tasks follow."""
+    """Return the index of the first task of an entry of a gang, whose other tasks follow it."""
     number = problem.shapes.start[problem.shape_of[gang]] + entry
     return int(problem.task_start[gang] + problem.shapes.offset[number])
 

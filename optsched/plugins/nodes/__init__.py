@@ -1,1 +1,1 @@
-"""Rules on the nodes of a task: capacity, taints, labels, ports, node groups, load and hours."""
+"""Rules on nodes: capacity, taints, labels, ports, node groups, measured load and hours."""

@@ -1,4 +1,4 @@
-"""Node capacity: the tasks on a node never request more than it offers, of any resource.
+"""Node capacity: the tasks on a node never request more of a resource than is allocatable.
 
 Mathematics: models/formulation/fits.md. The rule is always on. A task requests one unit of the
 resource `pods`.
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class Fits(Rule):
-    """Requests fit the node in every resource."""
+    """The requests on each node are at most its allocatable amount of each resource."""
 
     name = "fits"
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. A node that is already overcommitted may get no more of the resource."""
+        """See `Rule`. A node that is overcommitted in a resource may get no more of it."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             gain = summed(task_usage(t) for t in placed)
@@ -51,7 +51,7 @@ class Fits(Rule):
         yield from self._verify_nominations(world)
 
     def _verify_nominations(self, world: World) -> Iterator[Violation]:
-        """Check that nominated tasks fit once all terminating pods have left."""
+        """Check that nominated tasks fit after all terminating pods are gone."""
         for name, promised in world.nominated_tasks.items():
             node = world.snapshot.node_by_name[name]
             stays = [t for t in node.residents if t.status is not TaskStatus.RELEASING]
@@ -83,7 +83,7 @@ class Fits(Rule):
 
 
 class Offers:
-    """Allocatable and idle amounts of any resource by node, computed once per resource."""
+    """Allocatable and idle amounts of any resource on each node, computed once per resource."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -91,7 +91,7 @@ class Offers:
         self._idle: dict[str, I64] = {}
 
     def offered(self, resource: str) -> I64:
-        """Return (N,) the allocatable amounts of a resource; 0 on nodes that are not ready."""
+        """Return (N,) allocatable amounts of a resource; 0 on nodes that are not ready."""
         if resource not in self._offered:
             problem, r = self._problem, self._problem.index(resource)
             nodes = problem.snapshot.nodes
@@ -101,7 +101,7 @@ class Offers:
         return self._offered[resource]
 
     def idle(self, resource: str) -> I64:
-        """Return (N,) the idle amounts of a resource, at least 0."""
+        """Return (N,) idle amounts of a resource on each node, at least 0."""
         if resource not in self._idle:
             problem, r = self._problem, self._problem.index(resource)
             if r >= 0:
@@ -113,7 +113,7 @@ class Offers:
         return self._idle[resource]
 
     def requests_of(self, resource: str) -> I64:
-        """Return (C,) the request of one task of each class."""
+        """Return (C,) requests of a resource by one task of each class."""
         r, request = self._problem.index(resource), self._problem.classes.request
         return request[:, r] if r >= 0 else np.zeros(len(request), np.int64)
 

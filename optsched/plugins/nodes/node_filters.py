@@ -1,4 +1,4 @@
-"""Filters of nodes by their own properties: node affinity, taints and host ports.
+"""Node filters by node affinity, taints and host ports.
 
 Mathematics: models/formulation/node_affinity.md, models/formulation/taints.md and
 models/formulation/host_ports.md.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class NodeAffinity(Rule):
-    """A task runs only on nodes that its `nodeSelector` and required node affinity select."""
+    """A task runs only on nodes that match its `nodeSelector` and required node affinity."""
 
     name = "node-affinity"
     hard_face = Face.PREDICATE
@@ -60,7 +60,7 @@ class NodeAffinity(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: the node selector and affinity of the class."""
+        """See `Rule`. The text contains the node selector and affinity of the class."""
         return f"did not match {_describe_selector(problem.classes.shapes[task_class])}"
 
 
@@ -73,7 +73,7 @@ def _describe_selector(shape: TaskShape) -> str:
 
 
 class Taints(Rule):
-    """A task is not placed on nodes with a NoSchedule or NoExecute taint it does not tolerate."""
+    """A task is placed only on nodes whose NoSchedule and NoExecute taints it tolerates."""
 
     name = "taints"
     hard_face = Face.PREDICATE
@@ -96,7 +96,7 @@ class Taints(Rule):
         return None if all(open_to) else np.array(open_to, np.bool_)[codes]
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: the taints that the class does not tolerate."""
+        """See `Rule`. The text lists the taints that the class does not tolerate."""
         _, taints = problem.columns.taints()
         shape = problem.classes.shapes[task_class]
         marks = sorted({str(t) for marked in taints for t in refusing(shape, marked)})
@@ -104,7 +104,7 @@ class Taints(Rule):
 
 
 def refusing(shape: TaskShape, taints: Sequence[Taint]) -> list[Taint]:
-    """Return the taints that exclude tasks of a shape."""
+    """Return the taints that exclude tasks of a shape from a node."""
     if not taints:
         return []
     return [
@@ -116,7 +116,7 @@ def refusing(shape: TaskShape, taints: Sequence[Taint]) -> list[Taint]:
 
 
 class HostPorts(Rule):
-    """No two tasks of a node bind colliding host ports."""
+    """No two tasks on a node bind colliding host ports."""
 
     name = "host-ports"
     hard_face = Face.PREDICATE
@@ -137,7 +137,7 @@ class HostPorts(Rule):
                         yield Violation(self.name, f"task {task.key}", detail)
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes where pods hold none of the ports."""
+        """See `Rule`. The mask excludes nodes on which a pod holds one of the class's ports."""
         ports = problem.relations.ports_of(problem.classes.shapes[task_class])
         if not ports:
             return None
@@ -145,7 +145,7 @@ class HostPorts(Rule):
         return ~taken
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """See `Blocking`: the running tasks that hold a colliding port."""
+        """See `Blocking`. The blockers are the running tasks that hold a colliding port."""
         mine = problem.classes.shapes[task_class].host_ports
         running = running_tasks(problem).tasks if mine else ()
         rivals = [v for v, task in enumerate(running) if _collide(mine, task.shape.host_ports)]
@@ -188,7 +188,7 @@ def _colliding(problem: Problem) -> list[set[int]]:
 
 
 class _Ports(Greedy):
-    """Host ports that tasks bind in this session."""
+    """The number of tasks that bind each host port on each node in this session."""
 
     def __init__(self, problem: Problem) -> None:
         ports = problem.relations.ports

@@ -1,7 +1,7 @@
-"""Queues bound to groups of nodes, with limits on what a queue may hold of a group.
+"""Node groups of queues, with limits on the resources that a queue may hold in a group.
 
 Mathematics: models/formulation/nodegroup.md. Volcano: `pkg/scheduler/plugins/nodegroup`. A group is
-the value of the node label `volcano.sh/nodegroup-name`; `NodeGroups` holds the settings of a queue.
+the value of the node label `volcano.sh/nodegroup-name`. `NodeGroups` holds the settings of a queue.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ GROUP = "volcano.sh/nodegroup-name"
 REQUIRED, PREFERRED, LAST_RESORT = 100.0, 50.0, -1.0
 
 _Spot = tuple[str, str]
-"""A queue and a group."""
+"""The name of a queue and the name of a node group."""
 
 
 @dataclass(frozen=True)
 class NodeGroup(Rule):
-    """Tasks go only to nodes of the groups that their queue names, within its limits there.
+    """Tasks go only to nodes of groups that their queue lists, within the queue's limits there.
 
     Attributes
     ----------
     strict
-        Whether tasks of a queue that names no group are excluded from nodes without a group, too.
+        Whether tasks of a queue without listed groups are also excluded from nodes without a group.
     in_order
-        Whether preferred groups that are listed later score lower.
+        Whether a preferred group scores lower the later it is listed.
     inherits
-        Whether a queue that names no group uses the groups of its nearest ancestor that does.
+        Whether a queue without listed groups uses the groups of its nearest ancestor with groups.
 
     """
 
@@ -64,7 +64,7 @@ class NodeGroup(Rule):
     inherits: bool = False
 
     def groups(self, snapshot: Snapshot, queue: str) -> NodeGroups:
-        """Return the group settings of a queue; empty for an unknown queue."""
+        """Return the node group settings of a queue; empty settings for an unknown queue."""
         by_name = snapshot.queue_by_name
         seen: set[str] = set()
         while queue in by_name and queue not in seen:
@@ -76,9 +76,9 @@ class NodeGroup(Rule):
         return NO_GROUPS
 
     def admits(self, groups: NodeGroups, group: str | None) -> bool:
-        """Return whether a queue with some settings may use nodes of a group.
+        """Return whether a queue with the settings `groups` may use nodes of a group.
 
-        The group is None for nodes without a group.
+        `group` is None for nodes without a group.
         """
         if not groups.names_any:
             return group is None and not self.strict
@@ -88,7 +88,7 @@ class NodeGroup(Rule):
         return named and group not in groups.excluded
 
     def worth(self, groups: NodeGroups, group: str | None) -> float:
-        """Return the score of a node of a group."""
+        """Return the score that a queue with the settings `groups` gives to nodes of a group."""
         if group in groups.last_resort:
             return LAST_RESORT
         score = REQUIRED if group in groups.required else 0.0
@@ -143,7 +143,7 @@ class NodeGroup(Rule):
         return None if open_to.all() else open_to[codes]
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: the queue that may not use the nodes."""
+        """See `Rule`. The text contains the queue that may not use the nodes."""
         name = problem.classes.queues[task_class]
         whose = f"queue {name}" if name else "its queue, which names no group,"
         return f"did not belong to node groups that {whose} may use"
@@ -159,11 +159,11 @@ class NodeGroup(Rule):
     # --- limits ----------------------------------------------------------------------------------
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: a limit holds for the sum over the nodes of a group."""
+        """See `Rule`. The limit of a queue applies to a sum over the nodes of a group."""
         return bool(_limited(problem).get(problem.classes.queues[task_class]))
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `VictimRelevance`: tasks of the same queue on nodes of a group with a limit."""
+        """See `VictimRelevance`. Relevant are tasks of the queue in a group with a limit."""
         spots = _limited(problem).get(problem.classes.queues[task_class])
         if not spots:
             return None
@@ -183,13 +183,13 @@ class NodeGroup(Rule):
                 _encode_spot((problem, model), spot, np.where(there, supplied, -1), nodes.evictions)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: None if no queue has limits."""
+        """See `Rule`. Returns None if no queue has a limit on a group."""
         return _Limits(problem) if _limited(problem) else None
 
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: limits that can not be parsed."""
+        """See `Rule`. The reason is that a limit of the queue cannot be parsed."""
         snapshot = outcome.problem.snapshot
         queue = snapshot.queue_by_name[snapshot.gangs[gang].queue]
         if not queue.node_groups.problem:
@@ -199,7 +199,7 @@ class NodeGroup(Rule):
 
 
 def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
-    """Return what bound and running tasks use by queue and group, for queues with limits."""
+    """Return the use of bound and running tasks by queue and group, for queues with limits."""
     limited = {q.name for q in snapshot.queues if q.node_groups.limits}
     held: dict[_Spot, dict[str, int]] = {}
     gangs = snapshot.gang_by_key if limited else {}
@@ -214,7 +214,18 @@ def _held_by_spot(snapshot: Snapshot) -> dict[_Spot, dict[str, int]]:
 
 @dataclass(frozen=True, eq=False)
 class _LimitedSpot:
-    """A queue's limit on one group: (R,) the limit, (R,) what it holds, (N,) nodes of the group."""
+    """A queue's limit on one node group.
+
+    Attributes
+    ----------
+    limit
+        (R,) the most that the queue may hold in the group.
+    held
+        (R,) resources that the queue holds in the group.
+    nodes
+        (N,) True for the nodes of the group.
+
+    """
 
     queue: str
     limit: I64
@@ -223,7 +234,7 @@ class _LimitedSpot:
 
 
 def _limited(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
-    """Return the limits by queue; queues without limits are missing."""
+    """Return the limits of each queue on node groups; queues without limits are not listed."""
     return problem.derived(_find_limited)
 
 
@@ -254,7 +265,7 @@ def _find_limited(problem: Problem) -> Mapping[str, Sequence[_LimitedSpot]]:
 def _encode_spot(
     where: tuple[Problem, LinearModel], spot: _LimitedSpot, supplied: I64, evictions: EvictionGroups
 ) -> None:
-    """Add the rows of one limit; `supplied` contains only variables that count against it."""
+    """Add the rows of one limit, where `supplied` has only variables that use up the limit."""
     problem, model = where
     request, first = problem.classes.request, evictions.by_group()
     gone = np.flatnonzero(_inside(problem, spot)[first]).tolist() if len(first) else []
@@ -273,7 +284,7 @@ def _encode_spot(
 
 
 def _inside(problem: Problem, spot: _LimitedSpot) -> Bool:
-    """Return (V,) the running tasks that count against a limit."""
+    """Return (V,) True for the running tasks whose resources are part of `spot.held`."""
     running = running_tasks(problem)
     queue = problem.queues.names.index(spot.queue)
     found: Bool = np.logical_and(running.queue_of == queue, spot.nodes[running.node_of])
@@ -281,7 +292,7 @@ def _inside(problem: Problem, spot: _LimitedSpot) -> Bool:
 
 
 class _Limits(Greedy):
-    """What queues hold on groups as tasks are placed and evicted."""
+    """The resources that queues hold in node groups as tasks are placed and evicted."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -304,7 +315,7 @@ class _Limits(Greedy):
             held += int(counts[spot.nodes[nodes]].sum()) * request
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """See `NodeState`: victims no longer count against limits."""
+        """See `NodeState`. The resources of victims are subtracted from the queue's use."""
         for name, spots in self._spots.items():
             for spot, held in zip(spots, self._held[name], strict=True):
                 if _inside(self._problem, spot)[victim]:

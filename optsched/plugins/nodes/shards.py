@@ -1,4 +1,4 @@
-"""The nodes of this scheduler's own shard: the only nodes it uses, or the nodes it prefers.
+"""Sharding: the scheduler uses only the nodes of its own shard, or prefers these nodes.
 
 Mathematics: models/formulation/shards.md. Volcano: the modes of `--scheduler-sharding-mode` in
 `pkg/scheduler/actions` (nodes of other shards rank after nodes of the own shard, whatever their
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 FAR_ABOVE = 1e9
-"""A score above the sum of all others, small enough that their fractions keep their precision."""
+"""A score above the sum of all other scores, yet small enough to keep their fractional digits."""
 
 
 class Shards(Rule):
-    """Hard mode: place on and evict from own nodes only. Soft mode: prefer own nodes."""
+    """Hard mode places and evicts only on nodes of the own shard; soft mode prefers these nodes."""
 
     name = "shards"
 
@@ -57,16 +57,16 @@ class Shards(Rule):
         return own_nodes(problem) if _mode(problem) is ShardMode.HARD else None
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: the own shard."""
+        """See `Rule`. The text contains the name of the own shard."""
         return f"did not belong to shard {problem.snapshot.sharding.name}"
 
     def spares(self, problem: Problem) -> Bool | None:
-        """See `Rule`: the tasks on nodes of other shards."""
+        """See `Rule`. Tasks on nodes of other shards must not be evicted."""
         own = self.mask(problem, -1)
         return None if own is None else ~own[running_tasks(problem).node_of]
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: nodes of the own shard score higher than all other scores together."""
+        """See `Rule`. A node of the own shard scores more than all other scores together."""
         own = preferred_nodes(problem)
         return None if own is None else np.where(own, FAR_ABOVE, 0.0)
 
@@ -78,7 +78,7 @@ class Shards(Rule):
 
 @dataclass(frozen=True)
 class OutsideShard:
-    """The number of tasks that are placed on nodes of other shards."""
+    """The level that minimises the number of tasks on nodes of other shards."""
 
     name: str = "outside the shard"
     unit: str = "tasks"
@@ -101,7 +101,7 @@ class OutsideShard:
 
 
 def preferred_nodes(problem: Problem) -> Bool | None:
-    """Return (N,) the nodes of the own shard in soft mode; None if no nodes are preferred."""
+    """Return (N,) the nodes of the own shard in soft mode; None in other modes."""
     return own_nodes(problem) if _mode(problem) is ShardMode.SOFT else None
 
 

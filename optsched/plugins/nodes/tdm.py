@@ -1,4 +1,4 @@
-"""Time-division multiplexing: nodes of a zone take revocable pods during certain hours.
+"""Time-division multiplexing: nodes of a revocable zone take revocable pods in certain hours.
 
 Mathematics: models/formulation/tdm.md. Volcano: `pkg/scheduler/plugins/tdm`.
 """
@@ -50,9 +50,9 @@ class Tdm(Rule):
     Attributes
     ----------
     zones
-        Hours by zone, in UTC; other zones are never open.
+        By zone, the hours in which it is open, in UTC. A zone that is not listed is never open.
     period_ms
-        Shortest time between two evictions from nodes whose zone is closed.
+        Shortest time between two evictions from nodes with a closed zone, in milliseconds.
 
     """
 
@@ -64,7 +64,7 @@ class Tdm(Rule):
     period_ms: int = 60_000
 
     def is_open(self, zone: str, now_ms: int) -> bool:
-        """Return whether a zone is open at a time."""
+        """Return whether the zone `zone` is open at the time `now_ms`."""
         return zone in self.zones and now_ms in self.zones[zone]
 
     def verify(self, world: World) -> Iterator[Violation]:
@@ -89,26 +89,26 @@ class Tdm(Rule):
         return None if allowed.all() else allowed
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: a closed zone, or a task that is not revocable."""
+        """See `Rule`. The reason is a closed zone or a task that is not revocable."""
         if borrows(problem.classes.shapes[task_class]):
             return "did not lend at this hour"
         return "took only tasks that may be evicted"
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: revocable tasks prefer nodes of open zones."""
+        """See `Rule`. Nodes of open zones have a positive score for revocable tasks."""
         if not borrows(problem.classes.shapes[task_class]):
             return None
         lent = self._lent(problem)
         return np.where(lent.open_now, TOP, 0.0) if lent.open_now.any() else None
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: the order of gangs, and votes on victims without a solver."""
+        """See `Rule`. The plugin orders gangs and, without a solver, votes on victims."""
         return _Order(problem, ledger, self._lent(problem).any_zone)
 
     # --- shuffle ---------------------------------------------------------------------------------
 
     def find_moves(self, problem: Problem) -> Moves | None:
-        """See `Mover`: the tasks on nodes whose zone is closed."""
+        """See `Mover`. The moved tasks are those on nodes whose zone is closed."""
         lent, running = self._lent(problem), running_tasks(problem)
         closed = lent.any_zone & ~lent.open_now
         leaving = np.flatnonzero(closed[running.node_of])
@@ -158,7 +158,7 @@ class Tdm(Rule):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Lent:
-    """(N,) nodes that belong to a zone, and (N,) nodes of open zones."""
+    """(N,) whether each node belongs to a zone, and (N,) whether its zone is open."""
 
     any_zone: Bool
     open_now: Bool
@@ -173,9 +173,9 @@ def _eviction_order(task: Task) -> tuple[int, int, str]:
 
 
 class Allowance(NamedTuple):
-    """How many more tasks of a gang may be evicted together: its disruption budget (`jdb-…`).
+    """The number of tasks of a gang that its disruption budget (`jdb-…`) allows to evict together.
 
-    Without a budget, one task may be evicted at a time, or the whole gang if it can spare none.
+    Without a budget, one task may be evicted at a time, or the entire gang if it can spare no task.
     """
 
     most: int
@@ -183,7 +183,7 @@ class Allowance(NamedTuple):
 
     @classmethod
     def from_gang(cls, gang: Gang) -> Allowance:
-        """Return the budget in the annotations of a gang; an invalid one allows nothing."""
+        """Return the budget in the annotations of a gang; an invalid budget allows no eviction."""
         stand = sum(t.status.is_standing for t in gang.tasks)
         over = sum(t.status in _OVER for t in gang.tasks)
         missing = len(gang.tasks) - over - stand
@@ -194,12 +194,12 @@ class Allowance(NamedTuple):
         return cls(1, False)
 
     def allows_whole_gang(self, gang: Gang) -> bool:
-        """Return whether the gang may be evicted as a whole."""
+        """Return whether all tasks of the gang may be evicted together."""
         return not self.is_given or self.most >= sum(t.status.is_standing for t in gang.tasks)
 
 
 def _parse_amount(text: str, whole: int, nothing: int) -> int:
-    """Return a number, or a percentage of a whole rounded up."""
+    """Return the number in a text, or its percentage of `whole`, rounded up."""
     match = _PART.fullmatch(text.strip())
     if match is None:
         return nothing
@@ -213,7 +213,7 @@ def borrows(shape: TaskShape) -> bool:
 
 
 class _Order(Greedy):
-    """Preemptable gangs come last, and others may preempt them on nodes outside zones."""
+    """Order preemptable gangs last and let other gangs preempt tasks on nodes outside zones."""
 
     def __init__(self, problem: Problem, ledger: Ledger, any_zone: Bool) -> None:
         self._problem = problem
@@ -227,11 +227,11 @@ class _Order(Greedy):
         return (float(self._later[gang]),)
 
     def is_starving(self, gang: int) -> bool:
-        """Return whether a gang that is not preemptable has waiting tasks."""
+        """Return whether a gang has pending tasks and is not preemptable."""
         return not self._later[gang] and self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return victims on nodes outside zones, as the budgets of their gangs allow."""
+        """Return the victims on nodes outside zones, within the budgets of their gangs."""
         if self._later[gang] or borrows(self._problem.classes.shapes[task_class]):
             return victims[:0]
         running = running_tasks(self._problem)

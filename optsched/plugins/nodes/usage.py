@@ -1,7 +1,7 @@
-"""Measured load of nodes: nodes under heavy load take no pods, the least loaded are preferred.
+"""Measured load of nodes: overloaded nodes take no pods, and the least loaded are preferred.
 
 Mathematics: models/formulation/usage.md. Volcano: `pkg/scheduler/plugins/usage`. The use of tasks
-that are too recent to be measured is estimated.
+that started after the last measurement is estimated.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ TOP = 100.0
 MILLION = 1_000_000
 MEASURED = (CPU, MEMORY)
 FRESH_MS = 5 * 60 * 1000
-"""Older measurements are ignored (`MetricsActiveTime`)."""
+"""Maximum age of load measurements in milliseconds (Volcano's `MetricsActiveTime`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The assumed use of a task before it has been measured.
+    """The assumed use of a task that started too recently to be measured.
 
     Attributes
     ----------
     of_request, of_burst
-        Fractions of its request and of its burst (the part of its limit above the request) that
-        it is assumed to use.
+        The assumed use, as a fraction of the request and as a fraction of the burst. The burst is
+        the limit minus the request.
     risky_from
-        The load of a node, as a fraction, from which estimates are raised.
+        The load of a node, as a fraction, at and above which estimates are raised.
     risk_factor
         The factor by which estimates are raised.
     idle_cpu_m, idle_memory
-        The assumed use of a task that requests nothing.
+        The assumed CPU use in milli-CPU and memory use in bytes of a task that requests nothing.
 
     """
 
@@ -73,18 +73,18 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Usage(Rule):
-    """Nodes above a load limit take no more pods; of the others, the least loaded are preferred.
+    """Nodes above a load limit take no more pods, and nodes with lower load have higher scores.
 
     Attributes
     ----------
     weight
-        Weight of the whole score.
+        Weight of the load score among all node scores.
     cpu_weight, memory_weight
         Weights of the CPU load and the memory load in the score.
     cpu_limit_ppm, memory_limit_ppm
-        The highest loads at which a node takes pods, in millionths.
+        The highest CPU load and memory load at which a node takes pods, in millionths.
     blind_ms
-        Time from the start of a task until its use has been measured.
+        Time from the start of a task until its use has been measured, in milliseconds.
 
     """
 
@@ -103,7 +103,7 @@ class Usage(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def excess(self, node: Node, now_ms: int) -> str | None:
-        """Describe the excess load of a node; None if it takes tasks."""
+        """Describe the load of a node that exceeds a limit; None if the node takes tasks."""
         load = fresh(node, now_ms)
         if load is None:
             return None
@@ -122,7 +122,7 @@ class Usage(Rule):
                 yield Violation(self.name, f"task {task.key}", f"node {node.name}: {excess}")
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: the mask is the same for all classes."""
+        """See `Rule`. The mask is equal for all classes."""
         allowed = problem.derived(self._allowed)
         return None if allowed.all() else allowed
 
@@ -137,13 +137,13 @@ class Usage(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: scores by the load before the session, equal for all classes."""
+        """See `Rule`. The score depends on the load before the session and on no class."""
         if not self._counts(problem):
             return None
         return problem.derived(self._scores)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: None if no load has been measured."""
+        """See `Rule`. Returns None if no load has been measured."""
         return _Usage(self, problem) if self._counts(problem) else None
 
     def _counts(self, problem: Problem) -> bool:
@@ -154,7 +154,7 @@ class Usage(Rule):
         return problem.derived(self.shadow).scores()
 
     def shadow(self, problem: Problem) -> _Shadow:
-        """Return the measured load plus estimates for tasks that have just started."""
+        """Return the measured loads plus the estimated use of tasks that have just started."""
         loads = problem.derived(_read_loads)
         shadow = _Shadow(self, loads, np.zeros_like(loads.size))
         now_ms = problem.snapshot.taken_ms
@@ -165,9 +165,9 @@ class Usage(Rule):
         return shadow
 
     def _is_unseen(self, task: Task, now_ms: int) -> bool:
-        """Return whether a resident is not in the measured load: it started too recently.
+        """Return whether a resident started too recently to be included in the measured load.
 
-        A running task of unknown start time counts as recent.
+        A running task with an unknown start time is assumed to be recent.
         """
         if task.status is TaskStatus.BOUND:
             return True
@@ -176,13 +176,13 @@ class Usage(Rule):
 
 
 def fresh(node: Node, now_ms: int) -> Load | None:
-    """Return the load of a node; None without a recent measurement."""
+    """Return the load of a node; None if no recent measurement exists."""
     load = node.load
     return None if load is None or now_ms - load.measured_ms > FRESH_MS else load
 
 
 def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
-    """Return requests and bursts of CPU and memory, and the number of other requested resources."""
+    """Return requests and bursts of CPU and memory, and how many other resources are requested."""
     request, burst = dict(shape.request), dict(shape.burst)
     others = sum(1 for name, amount in request.items() if amount and name not in (*MEASURED, PODS))
     return (*(float(part.get(r, 0)) for part in (request, burst) for r in MEASURED), float(others))
@@ -190,9 +190,9 @@ def _requested_amounts(shape: TaskShape) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Loads:
-    """(N, 2) measured load as a fraction of `size`, (N, 2) allocatable CPU and memory.
+    """(N, 2) measured load as a fraction of `size`, and (N, 2) allocatable CPU and memory.
 
-    `is_fresh` is (N,) whether a node has a recent measurement.
+    `is_fresh` is (N,) whether each node has a recent measurement.
     """
 
     measured: F64
@@ -214,7 +214,7 @@ def _read_loads(problem: Problem) -> _Loads:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Shadow:
-    """The measured load, plus (N, 2) estimated CPU and memory of tasks that are not in it."""
+    """The measured load plus (N, 2) estimated CPU and memory use of tasks not yet measured."""
 
     rule: Usage
     loads: _Loads
@@ -224,7 +224,10 @@ class _Shadow:
         return _Shadow(self.rule, self.loads, self.extra.copy())
 
     def add(self, node: int, requested: F64) -> F64:
-        """Count one more task with (5,) `_requested_amounts`; return the amounts added."""
+        """Add the estimated use of one more task to a node and return the added amounts.
+
+        `requested` is (5,), see `_requested_amounts`.
+        """
         added = self._of_task(requested) * self._raised(node)
         if requested.any():
             added = np.minimum(added, requested[:2] + requested[2:4])
@@ -243,7 +246,7 @@ class _Shadow:
         return estimate.risk_factor if load >= estimate.risky_from else 1.0
 
     def _composite(self, nodes: I64) -> F64:
-        """Return (m, 2) the fractions of m nodes in use, measured plus estimated."""
+        """Return (m, 2) used fractions of CPU and memory on m nodes, measured plus estimated."""
         size = self.loads.size[nodes]
         known = size > 0
         extra = self.extra[nodes] / np.where(known, size, 1)
@@ -256,18 +259,18 @@ class _Shadow:
         return found
 
     def scores(self) -> F64:
-        """Return (N,) the scores of all nodes; 0 without a recent measurement."""
+        """Return (N,) the scores of all nodes; 0 for nodes without a recent measurement."""
         return self.score(np.arange(len(self.extra)))
 
     def score(self, nodes: I64) -> F64:
-        """Return (m,) the scores of m nodes; 0 without a recent measurement."""
+        """Return (m,) the scores of m nodes; 0 for nodes without a recent measurement."""
         free = self._weighed(1 - self._composite(nodes))
         found: F64 = np.where(self.loads.is_fresh[nodes], free * TOP * self.rule.weight, 0.0)
         return found
 
 
 class _Usage(Greedy):
-    """The change of `Usage.class_score` as tasks are placed."""
+    """Updates `Usage.class_score` as tasks are placed."""
 
     def __init__(self, rule: Usage, problem: Problem) -> None:
         self._shadow = problem.derived(rule.shadow).copied()

@@ -1,1 +1,1 @@
-"""Levels of the objective: their names, their form in a problem, and the weights of gangs."""
+"""Levels of the objective: their names, their instances in a problem, and the gang weights."""

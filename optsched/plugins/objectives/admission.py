@@ -1,8 +1,8 @@
-"""Levels that count started gangs and placed tasks, weighted by the dominant resource.
+"""Levels that add up started gangs and placed tasks, weighted by the dominant resource.
 
 Mathematics: models/formulation/admission.md. The dominant share of a request is
-max_r request[r] / total[r] (Ghodsi et al., NSDI 2011). Where one resource dominates for every
-gang, amounts of that resource are used instead of shares: they are exact and easy to read.
+max_r request[r] / total[r] (Ghodsi et al., NSDI 2011). If one resource dominates for every gang,
+weights are amounts of that resource instead of shares: amounts are exact and easy to read.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ PPB = 1_000_000_000
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """How much one task of each class counts.
+    """The weight of one task of each class in the admission levels.
 
     Attributes
     ----------
     unit
-        A resource in base units, or parts per billion of the cluster.
+        The unit of the weights: the base unit of a resource, or parts per billion of the cluster.
     of_class
-        (C,) weights, at least 1 so that best-effort tasks count too.
+        (C,) weight of one task of each class, at least 1 also for best-effort tasks.
 
     """
 
@@ -51,7 +51,7 @@ class Weights:
 def dominant_weights(problem: Problem) -> Weights:
     """Return the weights of the task classes of a problem, in the coarsest exact unit.
 
-    The unit depends on the pending tasks of all gangs, even of gangs that can not start. Plans with
+    The unit depends on the pending tasks of all gangs, even of gangs that cannot start. Plans with
     different victims have problems with different classes, but their values must be comparable.
     """
     counted = [i for i, r in enumerate(problem.resources) if r != PODS]
@@ -64,7 +64,7 @@ def dominant_weights(problem: Problem) -> Weights:
     share = _shares(every, total)
     leads = np.flatnonzero((share >= share.max(axis=1)[:, None]).all(axis=0)).tolist()
     if leads:
-        # Choose by name, as the index of a resource depends on earlier sessions.
+        # Choose by name, because the index of a resource depends on earlier sessions.
         column = max(leads, key=lambda i: _prominence(problem.resources[counted[i]]))
         resource = problem.resources[counted[column]]
         return Weights(_unit_name(resource), np.maximum(request[:, column], 1))
@@ -74,7 +74,7 @@ def dominant_weights(problem: Problem) -> Weights:
 
 
 def _shares(request: I64, total: I64) -> F64:
-    """Return (K, R) the shares of the cluster that requests use; infinite if no node offers any."""
+    """Return (K, R) requests as shares of the cluster; infinite if no node has the resource."""
     share: F64 = np.where(
         total > 0, request / np.maximum(total, 1), np.where(request > 0, np.inf, 0.0)
     )
@@ -82,7 +82,7 @@ def _shares(request: I64, total: I64) -> F64:
 
 
 def _prominence(resource: str) -> tuple[bool, str]:
-    """Return a sort key of resources: devices characterise a task better than memory and CPU."""
+    """Return a sort key of resources, by which devices precede memory and CPU."""
     return resource not in (CPU, MEMORY), resource
 
 
@@ -95,7 +95,7 @@ ADMISSION = "admission, "
 
 
 def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
-    """Return levels that count the gangs that start, one level per tier."""
+    """Return levels that add up the weights of the gangs that start, one level per tier."""
     gangs = problem.open_gangs
     weights = problem.derived(dominant_weights)
     by_shape = _start_weights(problem, weights)
@@ -108,10 +108,10 @@ def admission_levels(problem: Problem, tiers: Tiers) -> Sequence[Started]:
 
 
 def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
-    """Return levels that count placed tasks, one level per tier with elastic gangs.
+    """Return levels that add up the weights of placed tasks, one level per tier with elastic gangs.
 
     In elastic gangs, the number of tasks does not follow from the start of the gang. A gang that is
-    evicted as a whole in this session does not count if it starts again.
+    evicted entirely in this session adds nothing if it starts again.
     """
     gangs = problem.open_gangs
     shapes = problem.shapes.shapes
@@ -128,14 +128,14 @@ def task_levels(problem: Problem, tiers: Tiers) -> Sequence[Placed]:
 
 
 def _is_restart(shape: GangShape) -> bool:
-    """Return whether a gang ran before this session evicted it, and has to start again."""
+    """Return whether this session evicted a gang entirely, so that the gang has to start again."""
     return shape.least_before == 0 and not shape.is_started
 
 
 def _start_weights(problem: Problem, weights: Weights) -> I64:
     """Return (S,) the weight of starting a gang of each shape; 0 for gangs that already run.
 
-    A gang that is evicted as a whole in this session has weight 0, too.
+    The weight is also 0 for a gang that is evicted entirely in this session.
     """
     shapes = problem.shapes
     whole = np.zeros(len(shapes.shapes), np.int64)
@@ -148,9 +148,9 @@ def _start_weights(problem: Problem, weights: Weights) -> I64:
 
 @dataclass(frozen=True, eq=False)
 class Started:
-    """The level of the gangs of one tier that start, counted by weight.
+    """The level that adds up the weights of the gangs of one tier that start.
 
-    `weight` and `tier_of` are (G,).
+    `weight` and `tier_of` are (G,), the weight and the tier of each gang.
     """
 
     name: str
@@ -170,7 +170,7 @@ class Started:
         return int(self._by_gang(outcome.problem)[outcome.num_seated > 0].sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: the value if all gangs of the tier start."""
+        """See `Level`. The ideal is the value if all gangs of the tier start."""
         return int(self._by_gang(problem).sum())
 
     def encode(self, form: Formulation) -> Expression:
@@ -183,9 +183,9 @@ class Started:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """The level of the tasks of one tier that are placed, counted by weight.
+    """The level that adds up the weights of the placed tasks of one tier.
 
-    `weight` is (C,). `tier_of` is (G,), -1 for gangs that do not count.
+    `weight` is (C,). `tier_of` is (G,) the tier of each gang, -1 for gangs outside all tiers.
     """
 
     name: str
@@ -205,7 +205,7 @@ class Placed:
         return int(self._by_task(outcome.problem)[outcome.seated].sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: the value if all tasks of the tier are placed."""
+        """See `Level`. The ideal is the value if all tasks of the tier are placed."""
         return int(self._by_task(problem).sum())
 
     def encode(self, form: Formulation) -> Expression:

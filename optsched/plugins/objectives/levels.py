@@ -1,4 +1,4 @@
-"""The levels that a model may list by name, and the levels that they become in one problem."""
+"""The levels that a model may list by name, and their instances in one problem."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _ENGINE_KINDS = (
 _KINDS = {kind for plugin in PLUGINS.values() for kind in plugin.levels}
 
 LEVELS = {k.name: k for k in sorted((*_KINDS, *_ENGINE_KINDS), key=lambda k: (k.rank, k.name))}
-"""Levels by name, in the order that applies if a policy does not list levels."""
+"""Levels by name, in the order that applies if a model does not list levels."""
 
 
 def _find_levels(
     kind: LevelKind, problem: Problem, rules: RuleSet, tiers: Tiers
 ) -> Sequence[AnyLevel]:
-    """Return the levels that a listed level becomes in one problem."""
+    """Return the levels of one problem that a listed name stands for."""
     if kind.name == "admission":
         return admission_levels(problem, tiers)
     if kind.name == "tasks":
@@ -51,7 +51,7 @@ def _find_levels(
         return [NodeScore(rules)] if rules.scoring and len(problem.tasks) else []
     named = [a.rule for a in rules.active if a.rule.name in kind.rules]
     if kind == FAIR_SHARE:
-        # Deserved shares of queues rank before fairness over time, which ranks before `drf`.
+        # Deserved shares of queues precede fairness over time, which precedes `drf`.
         over_time = next((a.rule for a in rules.active if a.rule.name == OverTime.name), None)
         if over_time is not None:
             ends = [i for i, rule in enumerate(named, 1) if rule.name != "drf"]
@@ -60,12 +60,12 @@ def _find_levels(
 
 
 MOST_PAIRS = 200_000
-"""Pairs of class and node that are scored together; larger tables do not fit CPU caches."""
+"""How many (class, node) pairs are scored together; larger tables do not fit CPU caches."""
 
 
 @dataclass(frozen=True, eq=False)
 class NodeScore:
-    """The sum of the scores of the chosen nodes, by node loads when the session opens."""
+    """The sum of the scores of the chosen nodes, at the loads of the session's start."""
 
     rules: RuleSet
     name: str = "node score"
@@ -73,7 +73,7 @@ class NodeScore:
     sense: Sense = Sense.MAX
 
     def node_values(self, problem: Problem) -> I64:
-        """See `NodeLevel`: scores rounded down to whole points."""
+        """See `NodeLevel`. Scores are rounded down to integers."""
         values = np.empty((len(problem.classes.shapes), problem.num_nodes), np.int64)
         for classes in self._chunks(problem):
             values[classes] = self._block(problem, classes)
@@ -82,7 +82,7 @@ class NodeScore:
     def value(self, outcome: Outcome) -> int:
         """See `Level`."""
         problem, seated = outcome.problem, outcome.seated
-        # Tasks use few nodes, so the table of all classes and nodes would be wasteful.
+        # A table of all classes and nodes would be wasteful, because tasks use few nodes.
         pairs = problem.task_class[seated] * problem.num_nodes + outcome.node_of_coming[seated]
         pairs, number = np.unique(pairs, return_counts=True)
         task_class, nodes = np.divmod(pairs, max(problem.num_nodes, 1))
@@ -92,7 +92,7 @@ class NodeScore:
         return int((np.floor(values).astype(np.int64) * number).sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: the value with every task on its best node."""
+        """See `Level`. The ideal is the value if every task is on its best node."""
         return problem.derived(self._best)
 
     def _best(self, problem: Problem) -> int:
@@ -118,17 +118,17 @@ class NodeScore:
         return all(rule.class_score(problem, task_class) is None for rule in own)
 
     def _chunks(self, problem: Problem) -> Iterator[I64]:
-        """Yield all classes in chunks, so that score tables stay small."""
+        """Yield the indices of all classes in chunks, so that score tables stay small."""
         size = max(MOST_PAIRS // max(problem.num_nodes, 1), 1)
         number = len(problem.classes.shapes)
         for first in range(0, number, size):
             yield np.arange(first, min(first + size, number))
 
     def _block(self, problem: Problem, classes: I64, nodes: I64 | None = None) -> I64:
-        """Return (k, N) the whole points of one task of some classes (k,) on every node.
+        """Return (k, N) the integer scores of one task of each class (k,) on every node.
 
-        With `nodes` (m,), only on these nodes, (k, m). This is valid for classes whose scores
-        depend only on the loads of nodes.
+        With `nodes` (m,), returns (k, m) scores on these nodes. This is valid only for classes
+        whose scores depend on nothing but the loads of nodes.
         """
         loads = problem.used, problem.allocatable
         if nodes is not None:
@@ -140,9 +140,9 @@ class NodeScore:
     def _scores(
         self, problem: Problem, classes: I64, loads: tuple[I64, I64], nodes: I64 | None
     ) -> F64:
-        """Return the scores of pairs of classes (m,) and nodes (m,), or of classes (k, 1) by node.
+        """Return (m,) scores of (class, node) pairs, or (k, n) scores of classes (k, 1) on n nodes.
 
-        `loads` are the used and the allocatable amounts of these nodes.
+        `loads` are the used and the allocatable amounts of the nodes.
         """
         used, offered = loads
         values = np.zeros(np.broadcast_shapes(classes.shape, used.shape[:1]))
@@ -165,7 +165,7 @@ class NodeScore:
 
 
 def _by_class(classes: I64) -> Iterator[tuple[int, slice | int]]:
-    """Yield each class with its position: rows of (k, 1), or slices of ascending pairs (m,)."""
+    """Yield each class and its rows of (k, 1) `classes`, or its slice of ascending (m,) classes."""
     if classes.ndim > 1:
         yield from ((c, row) for row, c in enumerate(classes[:, 0].tolist()))
         return
@@ -178,10 +178,10 @@ def _by_class(classes: I64) -> Iterator[tuple[int, slice | int]]:
 def build_levels(
     problem: Problem, rules: RuleSet, tiers: Tiers, names: Sequence[str]
 ) -> list[AnyLevel]:
-    """Return the levels of a problem, in order.
+    """Return the levels of a problem, the most important one first.
 
-    A name may stand for several levels, such as one admission level per tier, or for no level if it
-    does not apply. Levels of rules that hold in every policy precede all node levels.
+    A listed name may stand for several levels, such as one admission level per tier, or for no
+    level if it does not apply. Levels of rules that hold in every policy precede all node levels.
     """
     named = [level for name in names for level in _find_levels(LEVELS[name], problem, rules, tiers)]
     always = [level for rule in rules.permanent for level in rule.levels(problem, tiers)]

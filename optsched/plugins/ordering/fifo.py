@@ -1,7 +1,7 @@
-"""Strict FIFO order in queues that request it: no gang overtakes the first gang that waits.
+"""Strict FIFO order in queues that request it: no gang overtakes the first waiting gang.
 
-Mathematics: models/formulation/fifo.md. The field is `spec.dequeueStrategy: fifo` of a Queue, which
-Volcano declares but does not read (volcano-sh/volcano#4572).
+Mathematics: models/formulation/fifo.md. The order is set by `spec.dequeueStrategy: fifo` of a
+Queue, a field that Volcano declares but does not read (volcano-sh/volcano#4572).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ NOBODY = -1
 
 
 class Fifo(Rule):
-    """In a FIFO queue, a gang gets nothing while a gang before it waits.
+    """In a FIFO queue, a gang gets no node while a gang before it in the order waits.
 
-    The order is priority, age, name. Nominated gangs and partially running gangs are exempt: they
-    may overtake others and block no gang.
+    Gangs are ordered by priority, age and name. Nominated gangs and partially running gangs are
+    exempt from the order: they may overtake other gangs and do not block other gangs.
     """
 
     name = "fifo"
@@ -64,7 +64,7 @@ class Fifo(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
-        """See `Rule`: equal gangs that follow each other in the order form one class."""
+        """See `Rule`. Equal gangs that follow each other in the FIFO order form one class."""
         order = problem.derived(_order)
         if not order.lines:
             return None
@@ -106,13 +106,16 @@ class Fifo(Rule):
 
 
 def order_reason(problem: Problem, head: int) -> Reason:
-    """Return the reason for a gang that only the FIFO order keeps waiting behind `head`."""
+    """Return the reason for a gang that only the FIFO order keeps waiting behind gang `head`."""
     gang = problem.snapshot.gangs[head]
     return Reason(ReasonCode.QUEUE_ORDER, f"waits behind {gang.key} in the fifo queue {gang.queue}")
 
 
 def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
-    """Return the first of some gangs (G,) in a gang's queue; the gang itself if it is not FIFO."""
+    """Return the gang of `among` (G,) that comes first in a gang's queue.
+
+    Returns the gang itself if its queue is not FIFO.
+    """
     queue = int(problem.queue_of[gang])
     if not problem.snapshot.queues[queue].is_fifo:
         return gang
@@ -124,7 +127,7 @@ def first_in_order(problem: Problem, gang: int, among: Bool) -> int:
 
 
 def fifo_lines(outcome: Outcome) -> FifoLines:
-    """Return the FIFO order of each queue after the decisions; computed once per outcome."""
+    """Return the FIFO order of each queue after the decisions, computed once per outcome."""
     return outcome.derived(_make_lines)
 
 
@@ -136,7 +139,7 @@ def _make_lines(outcome: Outcome) -> FifoLines:
 
 
 class FifoLines:
-    """The gang behind which each gang waits, while gangs are served one after the other."""
+    """Finds the gang behind which each gang waits, as gangs are served sequentially."""
 
     def __init__(self, problem: Problem, is_served: Callable[[int], bool]) -> None:
         order = problem.derived(_order)
@@ -151,7 +154,7 @@ class FifoLines:
         return not self._place
 
     def ahead(self, gang: int) -> int:
-        """Return the gang that must be served before a gang; `NOBODY` for none."""
+        """Return the gang that must be served before a gang; `NOBODY` if there is none."""
         if gang not in self._place:
             return NOBODY
         line, place = self._place[gang]
@@ -181,7 +184,7 @@ def _waiting(gang: Gang) -> list[str]:
 
 
 def _is_exempt(gang: Gang) -> bool:
-    """Return whether a gang is exempt from the order: nominated, or partially running."""
+    """Return whether a gang is exempt from the FIFO order: nominated, or partially running."""
     if any(t.nominated_node for t in gang.tasks if t.status is TaskStatus.PENDING):
         return True
     if gang.is_loose or not _count_ready_tasks(gang):
@@ -192,9 +195,9 @@ def _is_exempt(gang: Gang) -> bool:
 
 
 def _could_start(gang: Gang) -> bool:
-    """Return whether no task of a gang runs and it has enough pending tasks to start.
+    """Return whether a gang has no running task and enough pending tasks to start.
 
-    In the verifier, a gang with sub-groups blocks no other gang; in the solver it does.
+    A gang with subgroups blocks no other gang in the verifier, but does so in the solver.
     """
     waiting = _waiting(gang)
     if gang.problem is not None or gang.sub_groups or _count_ready_tasks(gang) or not waiting:
@@ -210,14 +213,14 @@ def _could_start(gang: Gang) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """The gangs of each FIFO queue in order.
+    """The gangs of each FIFO queue in their order.
 
     Attributes
     ----------
     lines
-        For each queue, the gangs that are not exempt, in order.
+        For each FIFO queue, the indices of its gangs in order, without exempt gangs.
     waits
-        Gangs without running tasks; they block the gangs behind them.
+        Indices of gangs without running tasks, which block the gangs behind them.
 
     """
 
@@ -244,7 +247,7 @@ def _order(problem: Problem) -> _Order:
 
 
 def _class_key(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bool] | None:
-    """Return a key that equal consecutive gangs share; None for a gang that is its own class."""
+    """Return a key that equal consecutive gangs share; None if the gang is a class of its own."""
     shape = problem.rows[gang].shape
     if gang in order.waits and shape is not None and shape.is_started:
         return None
@@ -252,7 +255,7 @@ def _class_key(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bo
 
 
 class _Turns(Greedy):
-    """Order by priority, unstarted gangs first, then age: Volcano's job order without shares."""
+    """Orders gangs by priority, unstarted gangs first, then age, like Volcano without shares."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -279,9 +282,9 @@ class _Chain:
         self._is_closed = False
 
     def run(self, line: Sequence[tuple[int, int]]) -> None:
-        """Add the rows of (gang, class) pairs in order.
+        """Add the rows for pairs of a gang and its class, in FIFO order.
 
-        The class is -1 except for the first gang of each class.
+        The class is -1 for all gangs of a class except the first.
         """
         settled = self._form.problem.settled
         for gang, h in line:
@@ -293,9 +296,10 @@ class _Chain:
                     self._extend(h)
 
     def _pass_settled(self, gang: int, *, is_served: bool) -> None:
-        """Record a settled gang: one that waits blocks all gangs behind it.
+        """Record a gang whose start is already decided.
 
-        If the gang is served, all gangs before it must be served, too.
+        A gang that is decided to wait blocks all gangs behind it. If the gang is served, all gangs
+        before it must be served, too.
         """
         if not is_served:
             self._is_closed |= gang in self._order.waits
@@ -303,7 +307,7 @@ class _Chain:
             self._form.model.add_rows(0, [self._last], 1, lower=1)
 
     def _variables(self, h: int) -> I64:
-        """Return the start and task variables of a class."""
+        """Return the start variable and the task variables of a gang class."""
         form = self._form
         mine = slice(int(form.gangs.start[h]), int(form.gangs.start[h + 1]))
         tasks = form.placed_variable[mine][form.is_flexible[mine]]
@@ -311,7 +315,7 @@ class _Chain:
         return np.concatenate([start[start >= 0], tasks])
 
     def _gate(self, h: int) -> None:
-        """Add the rows by which a class gets nothing until the classes before it are served."""
+        """Add the rows that keep a class waiting until the classes before it are served."""
         model, variables = self._form.model, self._variables(h)
         if self._is_closed:
             rows = np.arange(len(variables))
@@ -322,7 +326,7 @@ class _Chain:
                 model.add_rows(0, [variable, self._last], [1, -most], upper=0)
 
     def _extend(self, h: int) -> None:
-        """Add the variable for whether all gangs up to this class are served."""
+        """Add the variable that is 1 only if all gangs up to this class are served."""
         form, model = self._form, self._form.model
         start, number = int(form.start[h]), int(form.gangs.multiplicity[h])
         mine = slice(int(form.gangs.start[h]), int(form.gangs.start[h + 1]))

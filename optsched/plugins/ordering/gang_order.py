@@ -40,7 +40,7 @@ class Priority(Rule):
 
 
 class _Standing(Greedy):
-    """Votes on victims by the values of priority classes."""
+    """Votes on victims by the priorities of gangs and tasks."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._problem = problem
@@ -51,7 +51,7 @@ class _Standing(Greedy):
         return self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`: tasks of lower-priority gangs, and lower-priority tasks of the gang."""
+        """See `Preemption`. Victims have lower priority: other gangs, or tasks of this gang."""
         problem, running = self._problem, running_tasks(self._problem)
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
         mine = [t.priority for t in problem.tasks[start:end]]
@@ -71,14 +71,14 @@ class _Standing(Greedy):
         )
 
     def preempt_reach(self, gang: int) -> Bool:
-        """See `VictimReach`: tasks of lower-priority gangs, and all tasks of the same gang."""
+        """See `VictimReach`. The reach is lower-priority gangs and the gang itself."""
         problem, gang_of = self._problem, running_tasks(self._problem).gang_of
         reach: Bool = problem.priority[gang_of] < problem.priority[gang]
         reach |= gang_of == gang
         return reach
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `GangPreemption`: all victims, as priorities do not count between queues."""
+        """See `GangPreemption`. All victims are returned, as reclaim ignores priorities."""
         return victims
 
 
@@ -97,11 +97,14 @@ PRIORITY = Plugin("priority", "gangs of higher priority first", (), lambda _: (P
 
 
 KEPT_BITS = 4
-"""Leading binary digits that `rounded` keeps, so that gangs of nearly equal value count equally."""
+"""Leading bits that `rounded` keeps, so that gangs with nearly equal values get equal values."""
 
 
 def lengths_ms(problem: Problem) -> I64:
-    """Return (G,) estimated runtimes of gangs; 0 without an estimate and for finished gangs."""
+    """Return (G,) estimated runtimes of gangs in milliseconds.
+
+    The runtime is 0 without an estimate and for finished gangs.
+    """
     found = np.zeros(problem.num_gangs, np.int64)
     for gang in problem.open_gangs.tolist():
         found[gang] = gang_end_ms(problem.snapshot.gangs[gang], 0) or 0
@@ -109,7 +112,7 @@ def lengths_ms(problem: Problem) -> I64:
 
 
 def rounded(values: I64) -> I64:
-    """Return values truncated to their leading `KEPT_BITS` bits; they lose less than an eighth."""
+    """Return values truncated to their `KEPT_BITS` leading bits, less than an eighth too small."""
     _, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
     cut = np.maximum(exponent.astype(np.int64) - KEPT_BITS, 0)
     kept: I64 = (values >> cut) << cut
@@ -119,7 +122,7 @@ def rounded(values: I64) -> I64:
 def starts_by_value(
     name: str, unit: str, problem: Problem, tiers: Tiers, value: I64
 ) -> Sequence[Started]:
-    """Return levels that count the gangs that start by their values (G,), one level per tier."""
+    """Return levels that add up `value` (G,) over the gangs that start, one level per tier."""
     gangs = problem.open_gangs
     starting = gangs[~problem.shapes.is_started[problem.shape_of[gangs]]]
     counted = np.zeros_like(value)
@@ -131,17 +134,17 @@ def starts_by_value(
 
 
 WAITING_TIME = ("volcano.sh/sla-waiting-time", "sla-waiting-time")
-"""Annotations of a PodGroup with its maximum waiting time; the first one present counts."""
+"""Annotations of a PodGroup with its maximum waiting time; the first one that is set applies."""
 
 
 @dataclass(frozen=True)
 class Sla(Rule):
-    """Order gangs by the end of their waiting time; permit enqueueing once it has passed.
+    """Order gangs by the end of their waiting time, and permit enqueueing after this time.
 
     Attributes
     ----------
     waiting_ms
-        The waiting time of gangs without an annotation; None for no limit.
+        The waiting time of gangs without an annotation, in milliseconds; None for no limit.
 
     """
 
@@ -150,13 +153,13 @@ class Sla(Rule):
     waiting_ms: int | None = None
 
     def due_ms(self, gang: Gang) -> int | None:
-        """Return when the waiting time of a gang ends; None if it has no waiting time."""
+        """Return the time at which a gang's waiting time ends; None if it has no waiting time."""
         waiting = own_waiting_ms(gang)
         waiting = self.waiting_ms if waiting is None else waiting
         return None if waiting is None else gang.created_ms + waiting
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: None if no gang has a waiting time."""
+        """See `Rule`. Returns None if no gang has a waiting time."""
         due = [self.due_ms(gang) for gang in problem.snapshot.gangs]
         if all(d is None for d in due):
             return None
@@ -201,17 +204,17 @@ YEAR_MS: Final = 365 * 24 * 3_600_000
 
 
 class ShortestRemaining(Rule):
-    """Order gangs by estimated runtime, the shortest first; gangs without an estimate come last."""
+    """Order gangs by rising estimated runtime; gangs without an estimate come last."""
 
     name = "shortest-remaining"
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: None if no gang has a runtime estimate."""
+        """See `Rule`. Returns None if no gang has a runtime estimate."""
         lengths = problem.derived(lengths_ms)
         return _Shortest(lengths) if lengths.any() else None
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
-        """See `Rule`: gangs that count differently in the level are different classes."""
+        """See `Rule`. Gangs with different values in the level are in different classes."""
         lengths = problem.derived(lengths_ms)
         return runs_a_year(lengths) if lengths.any() else None
 
@@ -222,7 +225,7 @@ class ShortestRemaining(Rule):
 
 
 def runs_a_year(lengths: I64) -> I64:
-    """Return (G,) how many times each gang could run in a year, rounded; 1 without an estimate."""
+    """Return (G,) how often each gang could run in a year, rounded; 1 without an estimate."""
     often = np.where(lengths > 0, YEAR_MS // np.maximum(lengths, 1), 1)
     return rounded(np.maximum(often, 1))
 
@@ -252,22 +255,22 @@ SHORTEST_REMAINING = Plugin(
 
 
 WHOLE: Final = 1000
-"""A ratio of one: ratios are counted in thousandths."""
+"""The ratio 1 in thousandths, the unit of finish-time ratios."""
 
 _MOST: Final = 10**9
 
 
 class FinishTimeFair(Rule):
-    """Order gangs by finish-time ratio, the largest first; it is one without an estimate."""
+    """Order gangs by falling finish-time ratio; gangs without an estimate have the ratio 1."""
 
     name = "finish-time-fair"
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: None if no gang has a runtime estimate."""
+        """See `Rule`. Returns None if no gang has a runtime estimate."""
         return _Latest(problem.derived(ratios)) if problem.derived(lengths_ms).any() else None
 
     def distinguish_gangs(self, problem: Problem) -> I64 | None:
-        """See `Rule`: gangs that count differently in the level are different classes."""
+        """See `Rule`. Gangs with different values in the level are in different classes."""
         return rounded(problem.derived(ratios)) if problem.derived(lengths_ms).any() else None
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[Started]:
@@ -277,9 +280,9 @@ class FinishTimeFair(Rule):
 
 
 def ratios(problem: Problem) -> I64:
-    """Return (G,) the finish-time ratio of each gang if it started now, in thousandths, ≥ 1.
+    """Return (G,) the finish-time ratios of gangs that start now, in thousandths, at least 1.
 
-    The ratio divides waiting time plus runtime by the finish time on a fair share of the cluster.
+    The ratio is waiting time plus runtime, divided by the runtime on a fair share of the cluster.
     """
     length = problem.derived(lengths_ms)
     waited = np.maximum(problem.snapshot.taken_ms - problem.created_ms, 0)
@@ -289,7 +292,7 @@ def ratios(problem: Problem) -> I64:
 
 
 def _slowdown(problem: Problem) -> F64:
-    """Return (G,) the dominant share of each gang, in fair shares of the cluster.
+    """Return (G,) the dominant share of each gang as a multiple of a fair share.
 
     A fair share is the cluster divided by the number of gangs with tasks.
     """

@@ -1,7 +1,7 @@
 """Reservations for gangs that have waited too long: no other gang may delay their start.
 
-Mathematics: models/formulation/reservation.md. The rule is always on; it has no effect in snapshots
-without reservations. With one reservation it is EASY backfilling (Lifka, JSSPP 1995).
+Mathematics: models/formulation/reservation.md. The rule is always enabled, but has no effect in
+snapshots without reservations. With one reservation it is EASY backfilling (Lifka, JSSPP 1995).
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 NEVER = 2**62
-"""The end of a task of unknown duration, in milliseconds."""
+"""The end of a task of unknown duration, in milliseconds, later than all other times."""
 
 
 class ExtraResources(NamedTuple):
-    """(N, D) limits of nodes in addition to their resources, and (C, D) what tasks use of them.
+    """Limits of nodes in addition to their resources.
 
-    The sum over the tasks on a node must not exceed a limit. A negative limit counts as zero.
+    `capacity` is (N, D) the limits of each node. `request` is (C, D) what one task of each class
+    uses. The sum over the tasks on a node must not exceed a limit. A negative limit means zero.
     """
 
     capacity: I64
@@ -49,9 +50,9 @@ class ExtraResources(NamedTuple):
 
 
 class Reservation(Rule):
-    """Keep reserved capacity free for the start of the reservation, as far as durations are known.
+    """Keep reserved capacity idle for the start of each reservation, by the known durations.
 
-    A task is bound by a reservation if it must not delay its start.
+    A reservation binds a task if the task must not delay the start of the reservation.
     """
 
     name = "reservation"
@@ -116,7 +117,7 @@ class Reservation(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def find_extra_resources(self, problem: Problem) -> ExtraResources | None:
-        """Return what each reservation leaves of its nodes for bound tasks, by resource."""
+        """Return what reservations leave to bound tasks on nodes; None if they limit no task."""
         bookings = problem.snapshot.bookings
         if not any(reservation.nodes for reservation in bookings):
             return None
@@ -126,9 +127,9 @@ class Reservation(Rule):
         return ExtraResources(capacity, request) if request.any() else None
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ request·x ≤ rest of a capability, over the bound tasks in a queue's subtree.
+        """Add Σ request·x ≤ remaining capability, over the bound tasks in a queue's subtree.
 
-        The rest is what the reservation leaves of the capability when it starts.
+        The remaining capability is the amount not used or reserved when the reservation starts.
         """
         problem, gangs = form.problem, form.gangs
         for i, _ in enumerate(problem.snapshot.bookings):
@@ -162,14 +163,14 @@ class Reservation(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: covers queues only; `find_extra_resources` covers nodes."""
+        """See `Rule`. The plugin limits queues only; `find_extra_resources` limits nodes."""
         booked = any(reservation.queues for reservation in problem.snapshot.bookings)
         return _BelowCeilings(problem, ledger) if booked else None
 
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: the first reservation that leaves too little of a capability."""
+        """See `Rule`. The reason is the first reservation that leaves too little capability."""
         problem = outcome.problem
         if not problem.snapshot.bookings:
             return None
@@ -183,7 +184,7 @@ class Reservation(Rule):
         return None
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """See `CapacityExplanation`: the first reservation that leaves too little on nodes."""
+        """See `CapacityExplanation`. The reason is the first reservation that blocks nodes."""
         problem = outcome.problem
         for i in _reservations_of(outcome, gang):
             room = _node_limits(problem, i)
@@ -203,10 +204,10 @@ class Reservation(Rule):
 
 
 class _NodeLimits(NamedTuple):
-    """(N, D) what a reservation leaves of nodes for bound tasks, and (C, D) their requests.
+    """(N, D) capacity that a reservation leaves to bound tasks on nodes, and (C, D) their requests.
 
-    D are the resources of which the reservation leaves less than the future idle amount on some
-    node.
+    The axis D contains the resources of which the reservation leaves less than the future idle
+    amount on some node.
     """
 
     left: I64
@@ -214,7 +215,7 @@ class _NodeLimits(NamedTuple):
 
 
 def _ends(problem: Problem) -> I64:
-    """Return (V,) expected ends of running tasks, see `problem.running`."""
+    """Return (V,) expected ends of the tasks in `problem.running`, in milliseconds."""
     gangs, now = problem.snapshot.gangs, problem.snapshot.taken_ms
     running = running_tasks(problem)
     pairs = zip(running.tasks, running.gang_of.tolist(), strict=True)
@@ -223,7 +224,7 @@ def _ends(problem: Problem) -> I64:
 
 
 def expected_ends(problem: Problem) -> I64:
-    """Return (V,) expected ends of running tasks; `NEVER` if unknown."""
+    """Return (V,) expected ends of running tasks in milliseconds; `NEVER` if unknown."""
     return problem.derived(_ends)
 
 
@@ -251,9 +252,9 @@ def _node_limits(problem: Problem, number: int) -> _NodeLimits:
 
 
 def find_usable_nodes(problem: Problem) -> Bool | None:
-    """Return (C, N) the nodes that reservations leave to each class, even after any evictions.
+    """Return (C, N) whether reservations leave a node to a class, even after any evictions.
 
-    None without reserved nodes.
+    Returns None if no reservation includes nodes.
     """
     bookings = problem.snapshot.bookings
     if not any(reservation.nodes for reservation in bookings):
@@ -277,14 +278,14 @@ def find_usable_nodes(problem: Problem) -> Bool | None:
 
 
 def _bound(problem: Problem, number: int) -> Bool:
-    """Return (C,) the classes that are bound by a reservation: they must not delay its start."""
+    """Return (C,) whether each class is bound by a reservation, so must not delay its start."""
     return np.array([number in bound for bound in problem.classes.bound], np.bool_)
 
 
 def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
     """Return (queue, resource, amount) for each capability that a reservation uses.
 
-    The amount is what the reservation leaves for bound tasks in the queue's subtree.
+    The amount is the capability that the reservation leaves to bound tasks in the queue's subtree.
     """
     reservation, queues = problem.snapshot.bookings[number], problem.queues
     if not reservation.queues:
@@ -305,7 +306,7 @@ def _queue_limits(problem: Problem, number: int) -> list[tuple[int, int, int]]:
 
 
 class _BelowCeilings(Greedy):
-    """What reservations leave of the capabilities of queues, as tasks are placed."""
+    """The queue capability that reservations leave to bound tasks, as tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -338,14 +339,14 @@ class _BelowCeilings(Greedy):
 
 
 def _reservations_of(outcome: Outcome, gang: int) -> tuple[int, ...]:
-    """Return the indices of the reservations that a gang must not delay."""
+    """Return the indices of the reservations whose start a gang must not delay."""
     problem = outcome.problem
     start = problem.task_start[gang]
     return problem.classes.bound[problem.task_class[start]]
 
 
 def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
-    """Return what placed and nominated bound tasks in a queue's subtree request of a resource."""
+    """Return the demand of a queue subtree's placed and nominated bound tasks for a resource."""
     problem = outcome.problem
     tasks = np.flatnonzero(outcome.seated)
     below = problem.queues.subtree[above][problem.queue_of[problem.gang_of[tasks]]]
@@ -354,7 +355,10 @@ def _gained(outcome: Outcome, number: int, above: int, resource: int) -> int:
 
 
 def _allocated_on(outcome: Outcome, request: I64) -> I64:
-    """Return (N, D) the sum of requests (C, D) of the placed and nominated tasks on each node."""
+    """Return (N, D) sums over the placed and nominated tasks on each node.
+
+    `request` is (C, D) the amounts of one task of each class.
+    """
     problem, tasks = outcome.problem, np.flatnonzero(outcome.seated)
     taken = np.zeros((problem.num_nodes, request.shape[1]), np.int64)
     np.add.at(taken, outcome.node_of_coming[tasks], request[problem.task_class[tasks]])
@@ -372,7 +376,7 @@ def _reservation_reason(problem: Problem, number: int, reservation: CapacityRese
 
 
 def expectation(reservation: CapacityReservation) -> str:
-    """Return the message for the gang that has a reservation."""
+    """Return the message that a gang with a reservation gets about its reservation."""
     if not reservation.is_open:
         return f"room is reserved for it from {format_time(reservation.start_ms)} on"
     return (

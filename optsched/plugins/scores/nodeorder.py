@@ -1,4 +1,4 @@
-"""Scores by load, balance, affinity, soft taints, images and local data.
+"""Node scores by load, balance, affinity, soft taints, images and data sets.
 
 Mathematics: models/formulation/nodeorder.md and models/formulation/data_locality.md.
 """
@@ -34,12 +34,12 @@ TOP = 100.0
 _TOP = int(TOP)
 _MIB = 1 << 20
 _IMAGES_FROM, _IMAGES_FULL = 23 * _MIB, 1000 * _MIB
-"""Bytes of images on a node that score above 0, and bytes per container that score 100."""
+"""Bytes of images on a node above which it scores, and bytes per container that score 100."""
 
 
 @dataclass(frozen=True)
 class NodeOrder(Rule):
-    """The weighted sum of scorers; a weight of 0 switches one off."""
+    """The weighted sum of node scores, where the weight 0 disables a score."""
 
     name = "nodeorder"
 
@@ -53,14 +53,14 @@ class NodeOrder(Rule):
     image_locality: int = 1
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`: None if no task has preferences about other pods."""
+        """See `Rule`. Returns None if no task has preferences about other pods."""
         preferences = problem.derived(find_preferences)
         if preferences is None or not (self.pod_affinity or self.topology_spread):
             return None
         return _AsPlaced(self, preferences)
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
-        """See `Rule`: the load of CPU and memory with the task, and the balance of both."""
+        """See `Rule`. Scores the CPU and memory load with the task, and the balance of both."""
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         asked = problem.classes.request[task_class]
         matcher = int(asked[cpu]), int(asked[memory])
@@ -74,7 +74,7 @@ class NodeOrder(Rule):
     def block_scores(
         self, problem: Problem, task_class: I64, used: I64, offered: I64
     ) -> F64 | None:
-        """Return the scores of `scorer` for arrays of classes and nodes (..., R) that broadcast."""
+        """Return the scores of `scorer` for classes and nodes (..., R), which are broadcast."""
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         request = problem.classes.request
         matcher = request[task_class, cpu], request[task_class, memory]
@@ -89,7 +89,7 @@ class NodeOrder(Rule):
     ) -> F64:
         """Return the scores of nodes with one more task that requests CPU and memory.
 
-        `cpus` and `memory` are pairs of the used and the allocatable amounts.
+        `matcher` is the request. `cpus` and `memory` are pairs of used and allocatable amounts.
         """
         least, most, even = self.least_requested, self.most_requested, self.balanced_resource
         all_cpus, all_bytes = np.maximum(cpus[1], 1), np.maximum(memory[1], 1)
@@ -110,7 +110,7 @@ class NodeOrder(Rule):
         return total
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: preferred affinity, soft taints, images and soft topology spread."""
+        """See `Rule`. Scores node affinity, soft taints, images and soft topology spread."""
         shape = problem.classes.shapes[task_class]
         parts: list[F64] = []
         if self.image_locality and shape.wants.images:
@@ -131,9 +131,9 @@ class NodeOrder(Rule):
     def met(
         self, preferences: Preferences, task_class: int, task: Task, standing: Standing, nodes: Bool
     ) -> F64 | None:
-        """Return (N,) how well nodes (N,) meet the preferences of a task, and of pods about it.
+        """Return (N,) how well nodes meet the preferences of a task and of pods about the task.
 
-        None if there are no such preferences.
+        `nodes` is (N,). Returns None if no preference concerns the task.
         """
         selecting = preferences.matcher.selecting(task)
         if not preferences.concerns(task_class, selecting):
@@ -149,7 +149,7 @@ class NodeOrder(Rule):
 
 
 class _AsPlaced(Greedy):
-    """Preferences as tasks are placed: the change of the class score."""
+    """Updates the class score for pod preferences as tasks are placed."""
 
     reads_labels = True
 
@@ -160,7 +160,7 @@ class _AsPlaced(Greedy):
         self._start: list[int] = preferences.problem.task_start.tolist()
 
     def _task(self, gang: int, task_class: int) -> Task:
-        """Return the first task of a class in a gang; its labels stand for those of the others."""
+        """Return the first task of a class in a gang, whose labels represent the other tasks."""
         problem, start = self._wishes.problem, self._start[gang]
         mine = problem.task_class[start : self._start[gang + 1]]
         return problem.tasks[start + int((mine == task_class).argmax())]
@@ -193,7 +193,7 @@ class _AsPlaced(Greedy):
 
 
 def _scaled(raw: F64) -> F64:
-    """Return scores scaled to 0..100 so that the largest is 100 (`DefaultNormalizeScore`)."""
+    """Return scores scaled to 0..100, the largest score to 100 (`DefaultNormalizeScore`)."""
     top = raw.max(initial=0.0)
     return raw if top <= 0 else np.floor(raw * TOP / top)
 
@@ -221,10 +221,10 @@ def _soft(shape: TaskShape, taint: Taint) -> bool:
 
 
 def _held_images(problem: Problem, images: Sequence[str]) -> F64:
-    """Return (N,) scores 0..100 for the bytes of images that nodes hold (`ImageLocality`).
+    """Return (N,) scores 0..100 by the bytes of `images` that nodes hold (`ImageLocality`).
 
-    The weight of an image is the fraction of nodes that hold it, so that pods do not crowd on one
-    node.
+    The weight of an image is the fraction of nodes that hold it, so that pods do not concentrate on
+    one node.
     """
     sizes = problem.derived(_image_sizes)
     total = np.zeros(problem.num_nodes, np.int64)
@@ -238,7 +238,7 @@ def _held_images(problem: Problem, images: Sequence[str]) -> F64:
 
 
 def _image_sizes(problem: Problem) -> Mapping[str, I64]:
-    """Return (N,) the size in bytes of each image that a class uses, 0 on nodes without it."""
+    """Return by image (N,) its size in bytes on each node, 0 on nodes without the image."""
     named = {name for shape in problem.classes.shapes for name in shape.wants.images if name}
     stores = [node.store.size_of for node in problem.snapshot.nodes]
     return {name: np.array([s.get(name, 0) for s in stores], np.int64) for name in named}
@@ -278,7 +278,7 @@ NODEORDER = Plugin(
 
 @dataclass(frozen=True)
 class DataLocality(Rule):
-    """Score nodes 0 to 100, times the weight, by the percentage of a task's data sets they hold."""
+    """Score nodes by the percentage of a task's data sets that they hold, times the weight."""
 
     name = "data-locality"
 

@@ -1,4 +1,4 @@
-"""Scores by the resources in use on nodes: `binpack` and `resource-strategy-fit`.
+"""Node scores by resources in use: `binpack` and `resource-strategy-fit`.
 
 Mathematics: models/formulation/binpack.md and models/formulation/strategy_fit.md.
 """
@@ -46,14 +46,15 @@ TOP = 100.0
 class Binpack(Rule):
     """score = 100 · weight · Σ_r w[r]·(used + request)[r]/allocatable[r] / Σ_r w[r].
 
-    A node where the task does not fit in one of these resources scores 0.
+    A node that does not fit the task in one of these resources scores 0.
 
     Attributes
     ----------
     weight
-        Weight of the whole score.
+        Weight of the score among all node scores.
     resources
-        Weight by resource. Only these resources count, and only if the task requests them.
+        Weight by resource name. The score of a task includes only listed resources that the task
+        requests.
 
     """
 
@@ -90,7 +91,7 @@ class Binpack(Rule):
     def block_scores(
         self, problem: Problem, task_class: I64, used: I64, offered: I64
     ) -> F64 | None:
-        """Return the scores of `scorer` for arrays of classes and nodes (..., R) that broadcast."""
+        """Return the scores of `scorer` for classes and nodes (..., R), which are broadcast."""
         request, weights = problem.classes.request, self.resources
         weighed = [(r, w) for r, name in enumerate(problem.resources) if (w := weights.get(name))]
         counted = np.zeros(len(request), np.int64)
@@ -132,7 +133,7 @@ SCORING_WEIGHT = "volcano.sh/resource-strategy-weight"
 
 
 class Strategy(StrEnum):
-    """Whether nodes with most or with least of a resource in use score highest."""
+    """Whether nodes score highest with the most or with the least of a resource in use."""
 
     MOST = "MostAllocated"
     LEAST = "LeastAllocated"
@@ -151,20 +152,20 @@ DEFAULT = ((CPU, Share()), (MEMORY, Share()))
 
 @dataclass(frozen=True)
 class StrategyFit(Rule):
-    """Scores from 0 to 100, times their weights.
+    """Score nodes by a strategy for each resource and by scarce resources, times weights.
 
     Attributes
     ----------
     weight
-        Weight of the strategies; 0 switches them off.
+        Weight of the score by strategies; 0 disables it.
     shares
-        By resource. A name that ends in `*` stands for all names with that prefix; the longest
-        prefix applies.
+        Strategy and weight by resource name. A name that ends in `*` stands for all names with that
+        prefix. The longest matching prefix applies.
     scarce
-        Scarce resources with weights. Nodes without them score higher for tasks that do not
-        request them.
+        Scarce resources with weights. Nodes without scarce resources score higher for tasks that
+        do not request them.
     scarce_weight
-        Weight of the score for scarce resources; 0 switches it off.
+        Weight of the score for scarce resources; 0 disables it.
 
     """
 
@@ -203,7 +204,7 @@ class StrategyFit(Rule):
         return score
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: high for nodes without scarce resources that offer all the task requests."""
+        """See `Rule`. Nodes with all requested resources score high if they have no scarce ones."""
         all_of_it = sum(weight for _, weight in self.scarce)
         if not self.scarce_weight or not all_of_it:
             return None
@@ -220,10 +221,10 @@ class StrategyFit(Rule):
 def requested_shares(
     shares: tuple[tuple[str, Share], ...], shape: TaskShape
 ) -> Mapping[str, Share]:
-    """Return strategy and weight of each requested resource that counts.
+    """Return the strategy and weight of each requested resource that affects the score.
 
-    The annotations of a pod override the policy. One sets the strategy of all resources, the other
-    lists the resources that count with their weights. Invalid values are ignored, as in Volcano.
+    The annotations of a pod override the policy. One annotation sets the strategy of all resources,
+    the other lists resources with their weights. Invalid values are ignored, as in Volcano.
     """
     notes = dict(shape.notes)
     found = {name: share for name, _ in shape.request if (share := _share(shares, name))}

@@ -1,7 +1,7 @@
 """Hard limits of queues: a queue and its descendants never grow above its capability.
 
 Mathematics: models/formulation/capability.md. Volcano enforces capabilities of ancestors only with
-`enableHierarchy`; here every capability in the tree holds.
+`enableHierarchy`. This rule enforces every capability in the queue tree.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 class Capability(Rule):
     """No queue grows above `spec.capability` of itself or of an ancestor.
 
-    Pods that users delete count until they have ended. Victims do not count.
+    The use of a queue includes pods that users delete, until they have ended. Victims are excluded.
     """
 
     name = "capability"
     hard_face = Face.ALLOCATABLE
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. A queue above its capability of a resource may not grow in it."""
+        """See `Rule`. A queue may not grow in a resource whose capability it exceeds."""
         for queue in world.snapshot.queues:
             if queue.capability is None:
                 continue
@@ -77,7 +77,7 @@ class Capability(Rule):
         return _Ceilings(problem, ledger) if is_limited or votes else None
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: names the queue or ancestor whose capability binds."""
+        """See `Rule`. The reason contains the queue or ancestor whose capability binds."""
         problem = outcome.problem
         queues = problem.queues
         if not problem.derived(_is_limited):
@@ -103,9 +103,10 @@ class Capability(Rule):
 
 
 def find_ceilings(problem: Problem) -> I64:
-    """Return (Q, R) what queues may use: their capability minus the use of terminating pods.
+    """Return (Q, R) the capability of queues minus the use of terminating pods.
 
-    `UNLIMITED` without a capability; negative if terminating pods alone exceed it.
+    The amount is `UNLIMITED` without a capability. It is negative if the terminating pods alone
+    exceed the capability.
     """
     return _subtract_use(problem.queues.capability, held_by_terminating(problem))
 
@@ -128,10 +129,10 @@ def _subtract_use(limit: I64, used: I64) -> I64:
 
 
 def _expectable(problem: Problem) -> I64:
-    """Return (Q, R) the most that a queue may ever hold.
+    """Return (Q, R) the most that each queue may ever hold, at most its capability.
 
-    This is its capability. A top queue must also leave the guarantees of the other top queues free;
-    guarantees of their descendants are part of these.
+    A top queue must also leave the guarantees of the other top queues idle. The guarantees of
+    descendants are included in the guarantee of their top queue.
     """
     queues = problem.queues
     is_root = np.array([name == ROOT_QUEUE for name in queues.names], np.bool_)
@@ -142,7 +143,7 @@ def _expectable(problem: Problem) -> I64:
 
 
 class _Ceilings(Greedy):
-    """What queues may still use below the capabilities of themselves and their ancestors."""
+    """The capability that queues and their ancestors have left as tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         queues = problem.queues
@@ -171,7 +172,7 @@ class _Ceilings(Greedy):
         return 1 if fits else -1
 
     def _least_request(self, gang: int) -> list[tuple[int, int]]:
-        """Return (resource, amount) of the `minResources` of a gang."""
+        """Return (resource, amount) pairs of the `minResources` of a gang."""
         row = self._least[gang]
         requested = np.flatnonzero(row)
         return list(zip(requested.tolist(), row[requested].tolist(), strict=True))
@@ -188,8 +189,8 @@ class _Ceilings(Greedy):
 def held_by_terminating(problem: Problem) -> I64:
     """Return (Q, R) the use of terminating pods on ready nodes that no session evicted.
 
-    Each queue counts its own pods and those of its descendants. Pods on other nodes do not count,
-    as a NotReady node may never report that a pod has ended. The result is computed once.
+    The use of a queue includes the pods of its descendants. Pods on other nodes are excluded,
+    because a NotReady node may never report that a pod has ended. The result is computed once.
     """
     return problem.derived(_sum_up)
 

@@ -1,4 +1,4 @@
-"""Fixed shares: a queue deserves its `spec.deserved` and may borrow more.
+"""Fixed shares of queues: a queue deserves its `spec.deserved` and may borrow more.
 
 Mathematics: models/formulation/capacity.md. Volcano: `pkg/scheduler/plugins/capacity`. The rules
 `capability` and `guarantee` enforce limits and guarantees.
@@ -31,13 +31,13 @@ GRID = 1000
 
 
 class Capacity(Rule):
-    """Queues that use the smallest part of their deserved share come first."""
+    """Queues that use the smallest fraction of their deserved share come first."""
 
     name = "capacity"
     returns_by_use = True
 
     def __init__(self, ancestor_level: int = 0) -> None:
-        """Create the rule; `ancestor_level` is how many ancestors of a queue count in reclaim."""
+        """Create the rule; `ancestor_level` is how many ancestors reclaim checks per queue."""
         self._ancestor_level = ancestor_level
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
@@ -54,7 +54,7 @@ class Capacity(Rule):
         return {q.name: _deserved(q) for q in world.snapshot.queues}
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`: what queues deserve and request but do not hold, at every tree level."""
+        """See `Rule`. The level is the unmet part of deserved demand, at every tree level."""
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(deserved_amounts(problem), requested)
@@ -64,24 +64,24 @@ class Capacity(Rule):
 
 
 def deserved_amounts(problem: Problem) -> I64:
-    """Return (Q, R) the deserved amounts, at most the capability and at least the guarantee."""
+    """Return (Q, R) deserved amounts, at most the capability and at least the guarantee."""
     queues = problem.queues
     deserved: I64 = np.maximum(np.minimum(queues.deserved, queues.capability), queues.guarantee)
     return deserved
 
 
 def _deserved(queue: Queue) -> dict[str, int]:
-    """Return the deserved amounts of one queue."""
+    """Return the deserved amounts of one queue by resource."""
     ceiling, floor = dict(queue.capability or ()), dict(queue.guarantee)
     deserved = {r: min(n, ceiling.get(r, n)) for r, n in queue.deserved}
     return {r: max(deserved.get(r, 0), floor.get(r, 0)) for r in {**deserved, **floor}}
 
 
 class _Order(Greedy):
-    """Order by queue priority, then by the largest part of the deserved share that is in use.
+    """Order queues by priority, then by the largest fraction of the deserved share in use.
 
-    A queue without a deserved share counts as fully used (`capacity.go`, updateShare), and comes
-    after queues that have one.
+    A queue without a deserved share is treated as fully used (`capacity.go`, updateShare) and comes
+    after queues that have a deserved share.
     """
 
     def __init__(self, problem: Problem, ledger: Ledger, ancestor_level: int) -> None:
@@ -99,23 +99,26 @@ class _Order(Greedy):
         return (self._priority[queue], *self._share(queue, self._ledger.queue_used[queue]))
 
     def _share(self, queue: int, held: Sequence[int]) -> tuple[float, float]:
-        """Return the largest part of the deserved share in use, and 1 if the queue has none."""
+        """Return the largest used fraction of the deserved share, and 1 if there is no share.
+
+        The second value is 0 if the queue has a deserved share.
+        """
         pairs = zip(held, self._deserved[queue], strict=True)
         parts = [used / due for used, due in pairs if due]
         return (max(parts), 0.0) if parts else (1.0, 1.0)
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """See `Reclaiming`: queues with limited overuse first, then closer relatives.
+        """See `Reclaiming`. Queues with limited overuse come first, then closer relatives.
 
-        Queues that share more ancestors with the reclaiming queue come first (Volcano
-        `VictimQueueOrderFn`).
+        Of two other queues, the one that shares more ancestors with the reclaiming queue comes
+        first (Volcano `VictimQueueOrderFn`).
         """
         subtree = self._problem.queues.subtree
         shared = -float((subtree[:, queue] & subtree[:, claimer]).sum())
         return (-float(self._returns_first[queue]), shared)
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """See `Reclaiming`: within the capability, and within the deserved share of a resource."""
+        """See `Reclaiming`. The queue must stay within its capability and a deserved amount."""
         request, used = self._ledger.request[task_class], self._ledger.queue_used[queue]
         requested = self._requested_resources(request)
         future = {r: used[r] + request[r] for r in requested}
@@ -128,24 +131,24 @@ class _Order(Greedy):
         return False
 
     def _upwards(self, queue: int) -> list[int]:
-        """Return a queue and the ancestors that count in reclaim."""
+        """Return a queue and the ancestors that reclaim checks, the queue first."""
         return self._line(queue)[: self._ancestor_level + 1]
 
     def _line(self, queue: int) -> list[int]:
-        """Return a queue and all its ancestors."""
+        """Return a queue and all its ancestors, the queue first."""
         found, parent_of = [queue], self._problem.queues.parent_of
         while parent_of[found[-1]] >= 0:
             found.append(int(parent_of[found[-1]]))
         return found
 
     def _subtree_use(self, queue: int) -> list[int]:
-        """Return what a queue and its descendants hold."""
+        """Return (R,) the resources that a queue and its descendants hold."""
         below = np.flatnonzero(self._problem.queues.subtree[queue]).tolist()
         rows = (self._ledger.queue_used[q] for q in below)
         return [sum(column) for column in zip(*rows, strict=True)]
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`: victims of queues above their deserved share, as guarantees permit."""
+        """See `Preemption`. Returns victims of queues above their deserved share and guarantee."""
         running = running_tasks(self._problem)
         requested = self._requested_resources(self._ledger.request[task_class])
         left: dict[int, list[int]] = {}
@@ -168,8 +171,8 @@ class _Order(Greedy):
     def _lends(self, queue: int, claimer: int, used: list[int], taken: list[int]) -> bool:
         """Return whether a queue and its ancestors are still above their deserved shares.
 
-        `taken` is what has already been reclaimed from the queue. Only resources count that the
-        victim uses and that the queue's deserved share contains (volcano#4918).
+        `taken` is (R,) the amount that has already been reclaimed from the queue. Only resources
+        that the victim uses and that the deserved share contains are compared (volcano#4918).
         """
         subtree = self._problem.queues.subtree
         for at in self._upwards(queue):
@@ -187,10 +190,10 @@ class _Order(Greedy):
 
 
 class _OrderByTree(_Order):
-    """Order by queue priority, leaf queues first, then by the shares on the paths from the root.
+    """Order queues by priority, leaf queues first, then by the shares on the paths from the root.
 
-    The first differing share decides. Volcano: `capacity.go`, QueueOrder with `enableHierarchy`;
-    here it applies to every tree.
+    The first differing share decides. Volcano applies this order only with `enableHierarchy`
+    (`capacity.go`, QueueOrder). This rule applies it to every queue tree.
     """
 
     queue_key_reach = KeyReach.GROWING

@@ -1,9 +1,10 @@
 """Dominant resource fairness among the gangs of a queue.
 
 Mathematics: models/formulation/drf.md. Ghodsi et al., NSDI 2011; Volcano:
-`pkg/scheduler/plugins/drf`. A gang's dominant share is the largest part of the cluster that it
-holds of any resource. The order serves the gang with the smallest share first. The level maximises
-the smallest share among contested gangs: those with a choice of how many tasks are placed.
+`pkg/scheduler/plugins/drf`. A gang's dominant share is the largest fraction of the cluster that the
+gang holds of any resource. The order serves the gang with the smallest share first. The level
+maximises the smallest share among contested gangs. A gang is contested if the model chooses how
+many of its tasks are placed.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
     from optsched.problem.tiers import Tiers
 
 _NEARLY = 1e-6
-"""Shares that differ by no more than this count as equal (`shareDelta`)."""
+"""The largest difference at which two shares are still equal (`shareDelta`)."""
 
 GRID = 1000
 MOST_APART = 64
-"""Maximum number of gangs that the level compares; with more, only the order provides fairness."""
+"""Maximum number of gangs that the level compares. With more gangs, only the order is fair."""
 
 
 class Drf(Rule):
@@ -51,7 +52,7 @@ class Drf(Rule):
         return _contested(problem)
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`: the contested gangs that start, then the smallest share of running ones.
+        """See `Rule`. The first level is started contested gangs, the second the smallest share.
 
         These are the first steps of the lexicographic max-min over all contested gangs. A gang that
         does not run has share 0, so keeping a gang out never raises the smallest share.
@@ -65,9 +66,9 @@ class Drf(Rule):
 
 
 def _contested(problem: Problem) -> Bool | None:
-    """Return (G,) the gangs with a choice of how many tasks are placed.
+    """Return (G,) the gangs for which the model chooses how many tasks are placed.
 
-    None for fewer than 2 such gangs or more than `MOST_APART`.
+    Returns None for fewer than 2 such gangs or more than `MOST_APART`.
     """
     open_to_choice = np.array([not s.is_rigid for s in problem.shapes.shapes], np.bool_)
     chosen: Bool = np.append(open_to_choice, False)[problem.shape_of]
@@ -96,10 +97,10 @@ class DrfOrder(Greedy):
         return max((used * inverse for used, inverse in pairs), default=0.0)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> None:
-        """See `GangPreemption`: abstain, as Volcano does."""
+        """See `GangPreemption`. The rule abstains, as in Volcano."""
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`: victims whose gangs keep at least the share that the preemptor gets."""
+        """See `Preemption`. A victim's gang keeps at least the share that the preemptor gets."""
         running = running_tasks(self._problem)
         pairs = zip(self._ledger.gang_used(gang), self._ledger.request[task_class], strict=True)
         own_share = self._share([used + requested for used, requested in pairs])
@@ -119,9 +120,9 @@ class DrfOrder(Greedy):
 
 @dataclass(frozen=True, eq=False)
 class StartedGangs:
-    """The number of contested gangs that start.
+    """The level that maximises the number of contested gangs that start.
 
-    `starting` is (G,): contested gangs that have not started.
+    `starting` is (G,) True for contested gangs that have not started.
     """
 
     starting: Bool
@@ -130,7 +131,7 @@ class StartedGangs:
     sense: Sense = Sense.MAX
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: the number of all gangs in `starting`."""
+        """See `Level`. The ideal is that all gangs in `starting` start."""
         return int((self.starting & (problem.shape_of >= 0)).sum())
 
     def value(self, outcome: Outcome) -> int:
@@ -163,7 +164,7 @@ class LeastShare:
         return GRID
 
     def value(self, outcome: Outcome) -> int:
-        """See `Level`: `GRID` if no contested gang runs."""
+        """See `Level`. The value is `GRID` if no contested gang runs."""
         problem = outcome.problem
         runs = (outcome.num_seated > 0) | _runs(problem)
         gangs = np.flatnonzero(self.contested & runs).tolist()
@@ -171,9 +172,9 @@ class LeastShare:
         return min([*shares, GRID])
 
     def encode(self, form: Formulation) -> Expression:
-        """Return t where used[g, r] ≥ step[r]·t for some resource r of each contested gang g.
+        """Return the variable t, with used[g, r] ≥ step[r]·t for each contested gang g that runs.
 
-        The rows hold only for gangs that run.
+        The row holds for some resource r of each gang.
         """
         model, gangs, problem = form.model, form.gangs, form.problem
         (least,) = model.add_variables(0, GRID)

@@ -1,7 +1,7 @@
-"""A queue that reclaims in a session holds no more than its deserved share when the session ends.
+"""Entitlements: a queue that reclaims holds at most its deserved share when the session ends.
 
-Mathematics: models/formulation/entitlement.md. The preemption stage ensures this for the gang that
-reclaims; this rule ensures it for the other gangs of the queue.
+Mathematics: models/formulation/entitlement.md. The preemption stage enforces the limit for the
+gang that reclaims. This rule enforces the limit for the other gangs of the queue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Entitlements(Rule):
-    """Queues that reclaim do not grow beyond their deserved share."""
+    """A queue that reclaims does not grow beyond its deserved share."""
 
     name = "entitlement"
 
@@ -63,7 +63,7 @@ class Entitlements(Rule):
         return _Limits(problem, ledger) if problem.snapshot.entitlements else None
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: names the queue that reclaims, and what it may hold."""
+        """See `Rule`. The reason contains the queue that reclaims, and its entitlement."""
         problem = outcome.problem
         if not problem.snapshot.entitlements:
             return None
@@ -84,7 +84,7 @@ class Entitlements(Rule):
 
 
 def entitled_amounts(problem: Problem) -> I64:
-    """Return (Q, R) what queues and their descendants may hold; `UNLIMITED` without a limit."""
+    """Return (Q, R) entitlements of queues with their descendants; `UNLIMITED` without one."""
     queues = problem.queues
     index_of = {name: q for q, name in enumerate(queues.names)}
     most = np.full((len(queues.names), len(problem.resources)), UNLIMITED, np.int64)

@@ -1,8 +1,8 @@
-"""Shares of queues compared with an ideal in which tasks are divisible.
+"""Shares that queues hold, compared with ideal shares for divisible tasks.
 
 Mathematics: models/formulation/fairness.md. The ideal is the lexicographic max-min of dominant
 shares by weight (Ghodsi et al., NSDI 2011; Bertsekas and Gallager, Data Networks, section 6.5).
-Every queue gets a fraction of its demand. No queue can get more unless a queue with a smaller
+Every queue gets a fraction of its demand. No queue can get more unless another queue with a smaller
 weighted share gets less.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 SHARING = ("proportion", "capacity", "drf")
-"""Plugins that define shares of queues; without any of them, no shares are reported."""
+"""The plugins that define shares of queues; without any of them, no shares are reported."""
 
 NEVER = frozenset(
     {
@@ -50,10 +50,10 @@ NEVER = frozenset(
         ReasonCode.PREDICATES,
     }
 )
-"""Reasons that only a change of the gang or of the cluster can remove."""
+"""Codes of reasons that only a change of the gang or of the cluster can remove."""
 
 _SUSPECT = NEVER | {ReasonCode.CAPABILITY, ReasonCode.DESERVED}
-"""The reasons of `NEVER`, and reasons of gangs that may be too large for any node or queue."""
+"""The codes of `NEVER`, and codes of gangs that may be too large for any node or queue."""
 
 
 def queue_shares(
@@ -61,9 +61,9 @@ def queue_shares(
 ) -> tuple[QueueShare, ...]:
     """Return the held and the ideal share of every queue with demand, in order of queues.
 
-    A share is the largest fraction of the cluster that the queue holds of any resource except pods.
-    `pending` maps gangs to the reasons why they wait. Requests of gangs that can never start do not
-    count. The result is empty if no plugin of `SHARING` is on.
+    The held share is the largest fraction of the cluster that the queue holds of any resource
+    except pods. `pending` maps gang keys to the reasons why the gangs wait. The demand excludes
+    gangs that can never start. The result is empty if no plugin of `SHARING` is enabled.
     """
     if not any(rules.find_rule(name) is not None for name in SHARING):
         return ()
@@ -81,7 +81,10 @@ def queue_shares(
 
 
 def _ideal_shares(problem: Problem, rules: RuleSet, requested: I64) -> F64:
-    """Return (Q,) the ideal shares: over time or over a queue tree if a plugin defines them so."""
+    """Return (Q,) the ideal shares, as a plugin for usage over time or a queue tree defines them.
+
+    Without such a plugin, the shares are the ideal fractions of demand times the dominant shares.
+    """
     view = _view(problem, requested)
     for active in sorted(rules.active, key=lambda a: not isinstance(a.rule, OverTime)):
         if isinstance(active.rule, OverTime | HierarchicalDrf):
@@ -91,7 +94,10 @@ def _ideal_shares(problem: Problem, rules: RuleSet, requested: I64) -> F64:
 
 
 def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) -> F64:
-    """Return (Q,) the fraction of its demand (Q, R) that each queue holds in the ideal."""
+    """Return (Q,) the fraction of its demand that each queue holds in the ideal.
+
+    `requested` is (Q, R) the demand; None for the demand of the problem.
+    """
     requested = problem.queues.requested if requested is None else requested
     view = _view(problem, requested)
     part = guaranteed_parts(problem.queues.guarantee, requested)
@@ -104,7 +110,7 @@ def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) 
 
 
 def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
-    """Return (Q, R) the demand of queues, without that of gangs that can never start."""
+    """Return (Q, R) the demand of queues, without the demand of gangs that can never start."""
     queues = problem.queues
     suspects = {key: reason.code for key, reason in pending.items() if reason.code in _SUSPECT}
     if not suspects:
@@ -131,7 +137,7 @@ def _admissible(problem: Problem, pending: Mapping[str, Reason]) -> I64:
 
 
 def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
-    """Return whether the minimum of a gang exceeds every node, the cluster or a queue limit."""
+    """Return whether the minimum of a gang exceeds all nodes, the cluster or a queue limit."""
     number = int(problem.shape_of[gang])
     if number < 0:
         return False
@@ -149,16 +155,16 @@ def _exceeds_all(problem: Problem, gang: int, largest: I64) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """The limits that the demand of queues can reach.
+    """The limits that bind if the demand of all queues is met.
 
     Attributes
     ----------
     use, limit
-        (K, Q) use of each limit by the whole demand of a queue, and (K,) the limits.
+        (K, Q) use of each limit by a queue whose whole demand is met, and (K,) the limits.
     total
-        (R,) allocatable of the cluster; 0 for pods.
+        (R,) allocatable amounts of the cluster, with 0 for pods.
     dominant
-        (Q,) dominant share of each queue if its whole demand is met.
+        (Q,) dominant share of each queue if its entire demand is met.
 
     """
 
@@ -169,7 +175,7 @@ class _View:
 
 
 def _view(problem: Problem, requested: I64) -> _View:
-    """Return the limits that a demand (Q, R) can reach."""
+    """Return the limits that bind if the demand `requested` (Q, R) is met."""
     queues = problem.queues
     demand = requested.astype(np.float64)
     total = problem.total.astype(np.float64)
@@ -187,16 +193,16 @@ def _view(problem: Problem, requested: I64) -> _View:
 
 
 def _dominant(total: F64, amounts: I64 | F64) -> F64:
-    """Return (Q,) dominant shares of amounts (Q, R)."""
+    """Return (Q,) the dominant shares of `amounts` (Q, R)."""
     parts = np.where(total > 0, amounts / np.maximum(total, 1), 0.0)
     largest: F64 = parts.max(axis=1, initial=0.0)
     return largest
 
 
 def _weights(problem: Problem, rules: RuleSet, view: _View) -> tuple[F64, F64]:
-    """Return the weights (Q,) of the queues that are filled first, and of those filled second.
+    """Return (Q,) weights of the queues for a first and a second round of filling.
 
-    With `capacity`, queues with a deserved share are filled first, weighted by that share.
+    With `capacity`, the first round fills queues with a deserved share, weighted by that share.
     """
     weight = problem.queues.weight.astype(np.float64)
     if rules.find_rule("capacity") is None:
@@ -208,10 +214,10 @@ def _weights(problem: Problem, rules: RuleSet, view: _View) -> tuple[F64, F64]:
 
 
 def _fill(view: _View, part: F64, weight: F64) -> F64:
-    """Return (Q,) the fractions of demand after the queues with a weight have been filled.
+    """Return (Q,) the fractions of demand after queues with a positive weight are filled.
 
-    `part` are the fractions that queues hold before. A queue rises only once the other queues have
-    reached its weighted share.
+    `part` is (Q,) the fractions that queues hold before. A queue rises only after the other queues
+    have reached its weighted share.
     """
     rising = np.flatnonzero((weight > 0) & (view.dominant > 0))
     if not len(rising):

@@ -1,8 +1,8 @@
 """Guarantees: no queue may use the unused guarantee of another queue.
 
 Mathematics: models/formulation/guarantee.md. Volcano limits each queue separately to the cluster's
-total minus the guarantees of the others (`realCapability`). Two queues may then together use the
-guarantee of a third. Here one joint limit holds for all queues, at every level of the tree.
+total minus the guarantees of the other queues (`realCapability`). Two queues may then together use
+the guarantee of a third queue. This rule has one joint limit for all queues, at every tree level.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 PPM = 1_000_000
 
 SHOWN = 4
-"""Number of queues that a reason names."""
+"""Maximum number of queues that a reason lists."""
 
 
 class Guarantee(Rule):
     """The use and the unused guarantees of all queues together fit the cluster.
 
-    The claim of a queue is its guarantee, or its own use plus the claims of its children if that is
-    more.
+    The claim of a queue is the larger of its guarantee and its need. The need is the queue's own
+    use plus the claims of its children.
     """
 
     name = "guarantee"
@@ -53,7 +53,7 @@ class Guarantee(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. If guarantees exceed the cluster, the sum of claims may not grow."""
+        """See `Rule`. If guarantees exceed the cluster, the sum of claims must not grow."""
         named = {r for q in world.snapshot.queues for r, _ in q.guarantee}
         gained = summed(world.gained_by_queue.values())
         for resource in sorted(named):
@@ -86,7 +86,7 @@ class Guarantee(Rule):
     # --- levels ----------------------------------------------------------------------------------
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`: what queues are guaranteed and request but do not hold."""
+        """See `Rule`. The level is the guaranteed demand that queues do not hold."""
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(queues.guarantee, requested)
@@ -97,7 +97,7 @@ class Guarantee(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: names the queues whose unused guarantees the gang would have to use."""
+        """See `Rule`. The reason lists the queues whose unused guarantees block the gang."""
         problem = outcome.problem
         if not _guaranteed(problem):
             return None
@@ -134,7 +134,7 @@ def _find_guaranteed(problem: Problem) -> list[int]:
 
 
 def _pool(problem: Problem, r: int) -> int:
-    """Return the total of the cluster minus what pods outside gangs hold."""
+    """Return the total of the cluster minus the use of pods outside gangs, for resource `r`."""
     foreign = problem.foreign[problem.ready, r].sum()
     return int(problem.total[r] - foreign)
 
@@ -161,7 +161,7 @@ class _Claims:
         self._pool = max(_pool(problem, r), self.total)
 
     def unclaimed(self, queue: int) -> int:
-        """Return what a queue may still use: unclaimed capacity, guarantees of it and ancestors."""
+        """Return what a queue may use: unclaimed capacity and unused guarantees on its path."""
         unused, at = self._pool - self.total, queue
         while at >= 0:
             unused += max(0, self._guarantee[at] - self._need[at])
@@ -169,7 +169,7 @@ class _Claims:
         return unused
 
     def reserved_by_others(self, queue: int) -> dict[int, int]:
-        """Return the unused guarantees, by queue, that a queue may not use."""
+        """Return by queue the unused guarantees that the queue `queue` may not use."""
         path, at = set(), queue
         while at >= 0:
             path.add(at)
@@ -181,7 +181,7 @@ class _Claims:
         }
 
     def add_use(self, queue: int, amount: int) -> None:
-        """Add an amount, which may be negative, to the use of a queue."""
+        """Add an amount to the use of a queue; negative amounts reduce it."""
         at, change = queue, amount
         while at >= 0 and change:
             self._need[at] += change
@@ -192,7 +192,7 @@ class _Claims:
 
 
 class _Reserve(Greedy):
-    """The unclaimed capacity as tasks are placed."""
+    """The capacity that no queue claims, as tasks are placed."""
 
     def __init__(self, problem: Problem, ledger: Ledger) -> None:
         used = problem.queues.allocated
@@ -240,7 +240,7 @@ def _allocated_after(world: World, queue: str) -> Mapping[str, int]:
 
 
 def _claimed(world: World, resource: str, use_of: Callable[[str], Mapping[str, int]]) -> int:
-    """Return the sum of the claims of top queues with their descendants."""
+    """Return the sum of the claims of all top queues to a resource."""
     names = {q.name for q in world.snapshot.queues}
     children: dict[str, list[Queue]] = {}
     for queue in world.snapshot.queues:

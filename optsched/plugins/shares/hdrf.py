@@ -1,10 +1,10 @@
 """Dominant resource fairness over a tree of queues (`enableHierarchy` of drf).
 
-The rule orders queues. Its levels of the objective are shortfalls at each depth of the tree.
+The rule orders queues. The levels of the objective are shortfalls at each depth of the tree.
 
 Mathematics: models/formulation/hdrf.md. Bhattacharya et al., "Hierarchical scheduling for diverse
 datacenter workloads", SoCC 2013; Volcano: `pkg/scheduler/plugins/drf`, lines 268-367 and 503-548.
-The tree is that of the annotations `volcano.sh/hierarchy`, not of `spec.parent`.
+The tree is defined by the annotations `volcano.sh/hierarchy` of queues, not by `spec.parent`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 class HierarchicalDrf(Drf):
-    """Order queues by the weighted shares of the tree nodes where their paths diverge.
+    """Order queues by the weighted shares of the tree nodes at which their paths diverge.
 
-    Nodes that can use no more resources come last.
+    Tree nodes that can use no more resources come last.
     """
 
     returns_by_use = False
@@ -53,7 +53,7 @@ class HierarchicalDrf(Drf):
         self.half_life_ms = half_life_ms
 
     def ideal(self, problem: Problem) -> F64:
-        """Return (Q, R) what each queue holds in the ideal, in which tasks are divisible."""
+        """Return (Q, R) the ideal amounts of each queue if tasks were divisible."""
         return problem.derived(self._contest).ideal
 
     def _contest(self, problem: Problem) -> Contest:
@@ -66,11 +66,11 @@ class HierarchicalDrf(Drf):
         return contest_of(problem, _paths(problem), decayed_usage(problem, 0))
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """See `Rule`: None, as only shares of queues count."""
+        """See `Rule`. Returns None, because the levels depend on queues and not on gangs."""
         return None
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`: how far tree nodes are below their ideal, from the root down to queues."""
+        """See `Rule`. The levels are shortfalls of tree nodes, from the root down to queues."""
         contest = problem.derived(self._contest)
         return [
             Shortfall(f"fair share at depth {depth}", "steps", member, target, GRID)
@@ -78,7 +78,7 @@ class HierarchicalDrf(Drf):
         ]
 
     def deserved(self, problem: Problem) -> I64 | None:
-        """See `Entitling`: the ideal of queues with their descendants."""
+        """See `Entitling`. A queue deserves the ideal amounts of itself and its descendants."""
         if not self._reclaims:
             return None
         due: I64 = (
@@ -111,7 +111,7 @@ def _paths(problem: Problem) -> list[Path]:
 def hierarchy(queue: Queue) -> Path:
     """Return names and weights from the root to a queue; the default is `root/NAME` and its weight.
 
-    A weight that is missing or not a positive number counts as 1.
+    A weight that is missing or not a positive number is replaced by 1.
     """
     path = queue.annotations.get(HIERARCHY, "").strip("/")
     if not path:
@@ -137,14 +137,14 @@ class _Node:
     Attributes
     ----------
     gang
-        The gang of a leaf; -1 for other nodes.
+        Index of the gang of a leaf; -1 for a tree node.
     held
-        For a gang, the amounts that it holds. For a tree node, the sum over its children, some of
-        them scaled down (`TreeOfTurns._join`).
+        For a gang, the amounts that the gang holds. For a tree node, the sum over its children,
+        some of which are scaled down (`TreeOfTurns._join`).
     past
-        Past usage that counts as held; empty for none.
+        Past usage that is added to `held`; empty without past usage.
     is_full
-        Whether neither the node nor any descendant can use more resources.
+        Whether the node and all its descendants can use no more resources.
 
     """
 
@@ -160,7 +160,7 @@ class _Node:
 
 
 class TreeOfTurns:
-    """Shares of all tree nodes; only stale shares are recomputed."""
+    """The shares of all tree nodes, of which only stale shares are recomputed."""
 
     def __init__(self, problem: Problem, ledger: Ledger, paths: Sequence[Path], past: F64) -> None:
         self._ledger = ledger
@@ -197,7 +197,7 @@ class TreeOfTurns:
             node = node.above
 
     def refresh(self) -> None:
-        """Update all stale shares."""
+        """Recompute all stale shares."""
         left = [amount > 0 for amount in self._ledger.idle_total]
         if left != self._open:
             self._open = left
@@ -220,14 +220,17 @@ class TreeOfTurns:
         node.share = max(a * i for a, i in zip(node.held, self._inverse, strict=True))
 
     def _is_served(self, held: Sequence[int], requested: Sequence[int]) -> bool:
-        """Return whether a gang holds all it requests of a resource, or needs an exhausted one."""
+        """Return whether a gang can use no more resources.
+
+        Such a gang holds its full request of some resource, or requests an exhausted resource.
+        """
         return any(
             need and (not is_open or 0 < need <= have)
             for have, need, is_open in zip(held, requested, self._open, strict=True)
         )
 
     def _join(self, node: _Node, parts: list[_Node]) -> None:
-        """Sum up the children; those that can grow are scaled down to the smallest share."""
+        """Add up a node's children, with growing children scaled down to the smallest share."""
         node.held = list(node.past) or [0.0] * len(self._inverse)
         node.is_full = all(part.is_full for part in parts)
         growing = [p.share / p.weight for p in parts if p.share and not p.is_full]
@@ -238,7 +241,7 @@ class TreeOfTurns:
                 node.held = [a + scale * b for a, b in zip(node.held, part.held, strict=True)]
 
     def key(self, queue: int) -> tuple[float, ...]:
-        """Return whether each node on the path from the root is full, and its weighted share."""
+        """Return (is full, weighted share) of each node on the queue's path from the root."""
         self.refresh()
         return tuple(
             part for n in self.paths[queue] for part in (float(n.is_full), n.share / n.weight)
@@ -246,7 +249,7 @@ class TreeOfTurns:
 
 
 class TurnsByTree(Greedy):
-    """Orders queues by the shares of the tree nodes on their paths."""
+    """Orders queues by the shares of the tree nodes on their paths from the root."""
 
     queue_key_reach = KeyReach.ANY
 
@@ -282,7 +285,7 @@ class _TreeOrder(TurnsByTree, DrfOrder):
         DrfOrder.__init__(self, problem, ledger)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`: victims whose queue still comes after the reclaimer's once evicted."""
+        """See `Preemption`. After the eviction, the victim's queue must still come second."""
         running, ledger = running_tasks(self._problem), self._ledger
         queue, requested = int(self._problem.queue_of[gang]), ledger.request[task_class]
         self._note_evictions()

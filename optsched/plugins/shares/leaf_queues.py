@@ -1,4 +1,4 @@
-"""With `enableHierarchy` of `capacity`, gangs run only in leaf queues.
+"""Leaf queues: with `enableHierarchy` of `capacity`, gangs run in no other queues.
 
 Mathematics: models/formulation/leaf_queues.md. Volcano: `pkg/scheduler/plugins/capacity`, where one
 gang in a parent queue disables the whole plugin (`checkHierarchicalQueue`).
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 SHOWN = 3
-"""Number of child queues that a reason names."""
+"""Maximum number of child queues that a reason lists."""
 
 
 class LeafQueues(Rule):
-    """Gangs may run only in leaf queues."""
+    """Gangs run only in leaf queues."""
 
     name = "leaf-queues"
     hard_face = Face.ALLOCATABLE
@@ -66,7 +66,7 @@ class LeafQueues(Rule):
         return _Closed(problem)
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: names the queue and some of its child queues."""
+        """See `Rule`. The reason contains the queue and some of its child queues."""
         return _reason(outcome.problem, gang)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
@@ -88,7 +88,7 @@ def _reason(problem: Problem, gang: int) -> Reason | None:
 
 
 def _excluded(problem: Problem) -> Bool:
-    """Return (G,) the gangs in parent queues."""
+    """Return (G,) True for each gang in a parent queue."""
     found: Bool = np.isin(problem.queue_of, problem.queues.parent_of) & (problem.queue_of >= 0)
     return found
 

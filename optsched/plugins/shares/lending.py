@@ -1,7 +1,7 @@
-"""Gangs that may borrow idle capacity beyond their queue's deserved share.
+"""Gangs that may borrow idle capacity beyond the deserved share of their queue.
 
-Mathematics: models/formulation/lending.md. A queue that lends gets its capacity back by reclaim. So
-a gang may borrow only if reclaim can evict it: its queue is reclaimable and its pods preemptable.
+Mathematics: models/formulation/lending.md. A lending queue gets its capacity back by reclaim. So a
+gang may borrow only if reclaim can evict it: its queue is reclaimable and its pods are preemptable.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from optsched.plugins.verification.world import World
 
 LEND_IDLE = "proportion.lendIdle"
-"""The argument of the plugin proportion that lets gangs borrow."""
+"""The argument of the plugin `proportion` that lets gangs borrow."""
 
 
 def may_borrow(gang: Gang, snapshot: Snapshot) -> bool:
-    """Return whether a gang may borrow: resources that it borrows can be reclaimed."""
+    """Return whether a gang may borrow, because reclaim can take back the borrowed resources."""
     return not find_firmness(gang, snapshot)
 
 
 def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
-    """Return why resources that a gang borrows could not be reclaimed; empty if they could."""
+    """Return why a gang's borrowed resources cannot be reclaimed; an empty text if they can."""
     queue = snapshot.queue_by_name.get(gang.queue)
     if queue is None or not queue.reclaimable:
         return f"queue {gang.queue} is not reclaimable"
@@ -43,10 +43,10 @@ def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
 
 
 def firm_gains(world: World, queue: str) -> dict[str, int]:
-    """Return what the gangs of a queue that may not borrow gain by a plan.
+    """Return the resources that a plan gives to gangs of a queue that may not borrow.
 
-    They include gangs with nominated tasks: these use capacity that other pods release, not idle
-    capacity.
+    Gangs with nominated tasks are included, because nominated tasks use capacity that other pods
+    release, not idle capacity.
     """
     promised = {p.gang.key for p in world.promises}
     firm: dict[str, bool] = {}

@@ -1,8 +1,8 @@
-"""Fairness over time: recent usage of queues counts in addition to what they hold.
+"""Fairness over time: the shares of queues include recent usage.
 
 Mathematics: models/formulation/over_time.md. Queues with little recent usage come first. Past usage
-halves in each half-life, as in Slurm's multifactor priority. It counts as held, so that the order
-of queues and the levels of the objective use the same shares.
+halves in each half-life, as in Slurm's multifactor priority. Past usage is added to held resources,
+so that the order of queues and the levels of the objective use the same shares.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 
 class OverTime(Rule):
-    """Queues with little recent usage for their weight come first."""
+    """Order queues by recent usage in relation to their weight, the smallest first."""
 
     name = "over-time"
 
     def __init__(self, half_life_ms: int, *, keeps_deserved: bool = False) -> None:
         """Create the rule.
 
-        `half_life_ms` is the half-life of past usage. `keeps_deserved` is whether queues keep their
-        deserved share whatever they have used.
+        `half_life_ms` is the half-life of past usage in milliseconds. `keeps_deserved` is whether
+        queues keep their deserved share regardless of past usage.
         """
         self.half_life_ms = half_life_ms
         self._keeps_deserved = keeps_deserved
@@ -50,11 +50,11 @@ class OverTime(Rule):
         return _Turns(problem, ledger, TreeOfTurns(problem, ledger, _paths(problem), past))
 
     def ideal(self, problem: Problem) -> F64:
-        """Return (Q, R) what each queue holds in the ideal, in which tasks are divisible."""
+        """Return (Q, R) the ideal amounts of each queue if tasks were divisible."""
         return problem.derived(self._contest).ideal
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`: how far queues are below the shares that are fairest over time."""
+        """See `Rule`. The levels are shortfalls from the shares that are fairest over time."""
         contest = problem.derived(self._contest)
         return [
             Shortfall(f"fair share over time at depth {depth}", "steps", member, target, GRID)
@@ -70,9 +70,9 @@ class OverTime(Rule):
 
 
 def _paths(problem: Problem) -> list[Path]:
-    """Return the path of names and weights to each queue in the tree of `spec.parent`.
+    """Return by queue its path of (name, weight) pairs in the tree of `spec.parent`.
 
-    The own gangs of a parent queue form an additional child with an empty name.
+    A parent queue has an additional child with an empty name for its own gangs.
     """
     queues, found = problem.queues, []
     for q, name in enumerate(queues.names):
@@ -89,7 +89,7 @@ def _paths(problem: Problem) -> list[Path]:
 
 
 class _Turns(TurnsByTree):
-    """Order queues by priority, then by shares over time."""
+    """Order queues by priority, then by shares that include past usage."""
 
     def __init__(self, problem: Problem, ledger: Ledger, tree: TreeOfTurns) -> None:
         super().__init__(problem, ledger, tree)

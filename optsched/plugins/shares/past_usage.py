@@ -1,4 +1,4 @@
-"""Recent usage of queues that counts as held. Mathematics: models/formulation/over_time.md."""
+"""Recent usage of queues for fairness over time. Mathematics: models/formulation/over_time.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def decayed_usage(problem: Problem, half_life_ms: int) -> F64:
     """Return (Q, R) the decayed average usage of each queue; zeros for a half-life of 0.
 
-    A queue without a usage record counts as if it had always held its current amounts.
+    A queue without a usage record is treated as if it had always held its current amounts.
     """
     queues, resources = problem.queues, problem.resources
     past = np.zeros((len(queues.names), len(resources)))
@@ -33,6 +33,6 @@ def decayed_usage(problem: Problem, half_life_ms: int) -> F64:
 
 
 def half_life_of(rules: RuleSet) -> int:
-    """Return the longest half-life of past usage among the rules; 0 if no rule uses past usage."""
+    """Return the longest half-life of past usage of a rule, in ms; 0 if no rule has one."""
     found = (getattr(active.rule, "half_life_ms", 0) for active in rules.active)
     return max(found, default=0)

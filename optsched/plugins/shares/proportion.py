@@ -1,8 +1,8 @@
 """Shares by weight: each queue deserves a share of the cluster, up to its demand.
 
 Mathematics: models/formulation/proportion.md. Volcano: `pkg/scheduler/plugins/proportion`. Shares
-are the limit of its water-filling rounds (lines 199-266), but in whole units: Volcano may give two
-queues half a GPU each, which neither can use.
+are the limit of Volcano's water-filling rounds (lines 199-266), but in whole units. Volcano may
+give two queues half a GPU each, which neither queue can use.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ GRID = 1000
 
 @dataclass(frozen=True)
 class Proportion(Rule):
-    """A queue takes no more than its deserved share by weight.
+    """A queue holds no more than its deserved share by weight.
 
     Attributes
     ----------
     lends
-        Whether gangs that may borrow (`lending.may_borrow`) may exceed the share.
+        Whether gangs that may borrow (`lending.may_borrow`) may exceed the deserved share.
     caps
-        Whether models and the greedy pipeline enforce the shares. False while a session lends; then
-        only the verifier does.
+        Whether models and the greedy pipeline enforce the shares. While a session lends, this is
+        False and only the verifier enforces the shares.
 
     """
 
@@ -66,7 +66,7 @@ class Proportion(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: uses the shares of `shares_by_name`."""
+        """See `Rule`. The deserved shares are those of `shares_by_name`."""
         deserved: Mapping[str, Mapping[str, int]] | None = None
         for name, gain in world.gained_by_queue.items():
             if not any(gain.values()):
@@ -84,7 +84,7 @@ class Proportion(Rule):
                     yield Violation(self.name, f"queue {name}", detail)
 
     def _is_lent(self, world: World, queue: str, resource: str, limit: int) -> bool:
-        """Return whether only gangs that may borrow take a queue above its deserved share."""
+        """Return whether a queue exceeds its deserved share only by gangs that may borrow."""
         if not self.lends:
             return False
         firm = firm_gains(world, queue).get(resource, 0)
@@ -93,7 +93,7 @@ class Proportion(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """Add Σ request·x ≤ deserved − allocated for each queue, unless `caps` is off."""
+        """Add Σ request·x ≤ deserved − allocated for each queue, unless `caps` is False."""
         if not self.caps:
             return
         queues = form.problem.queues
@@ -109,7 +109,7 @@ class Proportion(Rule):
     # --- victims ---------------------------------------------------------------------------------
 
     def deserved(self, problem: Problem) -> I64:
-        """See `Entitling`. The resource `pods` is not part of deserved shares."""
+        """See `Entitling`. Deserved shares exclude the resource `pods`."""
         due = deserved_shares(problem).copy()
         if problem.index(PODS) >= 0:
             due[:, problem.index(PODS)] = 0
@@ -125,7 +125,7 @@ class Proportion(Rule):
     # --- levels ----------------------------------------------------------------------------------
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`: what queues deserve and request but do not hold."""
+        """See `Rule`. The level is the demand within deserved shares that queues do not hold."""
         each = np.eye(len(problem.queues.names), dtype=np.bool_)
         due = np.minimum(own_shares(problem), problem.queues.requested)
         return [Shortfall("fair share", "steps", each, due, GRID)]
@@ -133,7 +133,7 @@ class Proportion(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: what the queue deserves and holds."""
+        """See `Rule`. The reason contains the deserved and the used amount of the queue."""
         problem = outcome.problem
         if self.lends and may_borrow(problem.snapshot.gangs[gang], problem.snapshot):
             return None
@@ -142,7 +142,7 @@ class Proportion(Rule):
         deserved = own_shares(problem)[queue]
         used = outcome.queue_allocated[queue]
         # A queue that deserves the whole cluster lacks idle capacity, not a share. This does not
-        # hold for a queue with pods on NotReady nodes: they count as held, but offer no capacity.
+        # hold for a queue with pods on NotReady nodes, which use capacity that no node offers.
         is_short = (deserved < problem.total) | (requested <= outcome.future_total)
         binds = (requested > 0) & (used + requested > deserved) & is_short
         for r in np.flatnonzero(binds).tolist():
@@ -158,7 +158,7 @@ class Proportion(Rule):
 
 
 def deserved_shares(problem: Problem) -> I64:
-    """Return (Q, R) the deserved shares of queues with their descendants."""
+    """Return (Q, R) the deserved shares of each queue with its descendants."""
     return weighted_shares(problem).whole
 
 
@@ -168,7 +168,7 @@ def own_shares(problem: Problem) -> I64:
 
 
 class _Shares(Greedy):
-    """Order by queue priority, then by the largest part of its deserved share that is in use."""
+    """Orders queues by priority, then by the largest fraction of the deserved share in use."""
 
     def __init__(self, problem: Problem, ledger: Ledger, *, caps: bool) -> None:
         self._problem = problem
@@ -203,15 +203,15 @@ class _Shares(Greedy):
         return self.max_tasks(queue, task_class) > 0
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """See `Reclaiming`: resources that other queues return change no share."""
+        """See `Reclaiming`. Reclaimed resources change no deserved share."""
         return self.max_tasks(queue, task_class)
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """See `Reclaiming`: queues with limited overuse come first."""
+        """See `Reclaiming`. Queues with limited overuse come first."""
         return (-float(self._returns_first[queue]),)
 
     def reclaim_reach(self, gang: int) -> Bool:
-        """See `VictimReach`: tasks of queues that hold more of some resource than they keep."""
+        """See `VictimReach`. The reach is tasks of queues that hold more than their kept amount."""
         log = self._ledger.queue_log
         for queue in set(log[self._log_read :]):
             self._is_over_share[queue] = self._exceeds_kept(self._ledger.queue_used[queue], queue)
@@ -221,19 +221,22 @@ class _Shares(Greedy):
 
     @cached_property
     def _is_over_share(self) -> Bool:
-        """(Q + 1,) queues that hold more than they keep, as of `_log_read`; False at -1 (none)."""
+        """(Q + 1,) whether each queue exceeds a kept amount, at position `_log_read` of the log.
+
+        The last entry is for tasks without a queue and is always False.
+        """
         self._log_read = len(self._ledger.queue_log)
         used = enumerate(self._ledger.queue_used)
         above = [self._exceeds_kept(held, queue) for queue, held in used]
         return np.array([*above, False], np.bool_)
 
     def _exceeds_kept(self, held: Sequence[int], queue: int) -> bool:
-        """Return whether a queue that holds some amounts has more of a resource than it keeps."""
+        """Return whether `held` (R,) exceeds the kept amount of a queue in some resource."""
         pairs = enumerate(zip(held, self._kept[queue], strict=True))
         return any(used > due for r, (used, due) in pairs if r != self._pods)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`: victims of queues that still hold more of a resource than they keep."""
+        """See `Preemption`. Victims belong to queues that still hold more than a kept amount."""
         running = running_tasks(self._problem)
         left: dict[int, list[int]] = {}
         chosen = []
@@ -248,7 +251,7 @@ class _Shares(Greedy):
 
 
 def _ratio(used: int, deserved: int) -> float:
-    """Return used / deserved as Volcano's `helpers.Share` does: 0 / 0 is 0, positive / 0 is 1."""
+    """Return used / deserved like Volcano's `helpers.Share`: 0 / 0 is 0, positive / 0 is 1."""
     if not deserved:
         return 1.0 if used else 0.0
     return used / deserved

@@ -1,4 +1,4 @@
-"""Deserved shares by weight for the verifier, computed from domain objects alone.
+"""Deserved shares by weight for the verifier, computed from cluster objects alone.
 
 The definition is on the page `proportion` of the formulation, under "Shares". The solver and the
 greedy pipeline compute the same shares with separate code, `weighted_shares`.
@@ -29,9 +29,9 @@ class SharesByName:
     Attributes
     ----------
     whole
-        Shares of a queue with all its descendants.
+        Shares of each queue with all its descendants.
     own
-        Shares of a queue's own gangs.
+        Shares of each queue's own gangs.
 
     """
 
@@ -46,7 +46,7 @@ def shares_by_name(world: World) -> SharesByName:
 
 
 class _EqualGangs(NamedTuple):
-    """Gangs of a queue with equal use and equal requests, and when the oldest was created."""
+    """The number of gangs in a queue with equal use and equal requests, and the oldest creation."""
 
     queue: str
     claimed: Amounts
@@ -56,7 +56,7 @@ class _EqualGangs(NamedTuple):
 
 
 def _list_stakes(world: World) -> frozenset[_EqualGangs]:
-    """Return the use and the requests of all gangs, grouped by equal gangs of a queue."""
+    """Return the use and the requests of all gangs, with equal gangs of a queue grouped."""
     found: dict[tuple[str, Amounts, Amounts], tuple[int, int]] = {}
     for stake, number in world.stakes.items():
         key, created_ms = (stake.queue, stake.claimed, stake.wanted), world.oldest_ms[stake]
@@ -67,15 +67,15 @@ def _list_stakes(world: World) -> frozenset[_EqualGangs]:
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """The inputs of shares: queues, the supply of nodes, and use and requests of gangs."""
+    """The data from which shares are computed: queues, supply of nodes, and demand of gangs."""
 
     queues: tuple[Queue, ...] = field(hash=False)
     supply: Amounts
     stakes: frozenset[_EqualGangs]
 
 
-# A session verifies several plans of one snapshot. Most have equal inputs, as victims still count
-# as held.
+# A session verifies several plans of one snapshot. Most plans have equal inputs, because victims
+# still hold their resources in the inputs.
 @lru_cache(maxsize=4)
 def _divide_supply(inputs: _Inputs) -> SharesByName:
     world = World(Snapshot(0, queues=inputs.queues), ())
@@ -106,7 +106,7 @@ def _divide_supply(inputs: _Inputs) -> SharesByName:
 
 @dataclass(frozen=True, slots=True)
 class _Stake:
-    """What gangs hold (victims of the session included), whether there are any, and the oldest."""
+    """The use of some gangs, with victims of the session, and the oldest gang's creation time."""
 
     claimed: Mapping[str, int]
     has_gangs: bool
@@ -115,18 +115,18 @@ class _Stake:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A queue that takes part in the division of a total.
+    """A queue among which a total is divided.
 
     Attributes
     ----------
     floor
-        The guarantee of the queue and its descendants.
+        By resource, the guarantee of the queue, or of its child queues if that is more.
     asked
-        What the own gangs of the queue hold and request.
+        By resource, the use and the requests of the queue's own gangs.
     own, stake
-        The stake of the queue's own gangs, and of all gangs in its subtree.
+        The stake of the queue's own gangs, and the stake of all gangs in its subtree.
     most
-        The largest share that the queue can deserve; None for `asked`.
+        By resource, the largest share that the queue can deserve; None to use `asked` instead.
 
     """
 
@@ -147,7 +147,7 @@ class _Claim:
 
 
 def _supply(world: World) -> dict[str, int]:
-    """Return what ready nodes offer minus what pods outside gangs hold, node by node."""
+    """Return the allocatable amounts of ready nodes, less the use of pods outside gangs."""
     supply = dict(world.total)
     for node in world.snapshot.nodes:
         strangers = [t for t in node.residents if not t.gang] if node.ready else []
@@ -160,7 +160,7 @@ def _supply(world: World) -> dict[str, int]:
 def _child_queues(world: World) -> dict[str, list[str]]:
     """Return the names of the child queues of each queue, from the root down.
 
-    A queue without a parent, or in a cycle, is a child of the root.
+    A queue without a parent or in a cycle of parents is a child of the root.
     """
     found: dict[str, list[str]] = {}
     for queue in world.snapshot.queues:
@@ -178,7 +178,7 @@ def _child_queues(world: World) -> dict[str, list[str]]:
 def _claims_by_name(
     world: World, below: Mapping[str, Sequence[str]], gangs: Iterable[_EqualGangs]
 ) -> dict[str, _Claim]:
-    """Return queues with the guarantees and requests of their descendants."""
+    """Return the claim of each queue, with the guarantees and demand of its descendants."""
     own, asked = _own_stakes(world, gangs), _requests(world, gangs)
     nothing = _Stake({}, has_gangs=False, oldest_ms=_NEVER_MS)
     found: dict[str, _Claim] = {}
@@ -211,22 +211,22 @@ def _claims_by_name(
 
 
 def _larger(some: Mapping[str, int], least: Amounts) -> Mapping[str, int]:
-    """Return amounts raised to lower limits."""
+    """Return amounts by resource, raised to the lower limits `least`."""
     if not least:
         return some
     return {**some, **{r: max(some.get(r, 0), amount) for r, amount in least}}
 
 
 def _capped(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
-    """Return amounts lowered to the capability of a queue."""
+    """Return amounts by resource, lowered to the capability of a queue."""
     ceiling = dict(queue.capability or ())
     return {r: min(n, ceiling.get(r, n)) for r, n in some.items()} if ceiling else some
 
 
 def _own_stakes(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, _Stake]:
-    """Return what the own gangs of each queue hold, and when the oldest gang was created.
+    """Return by queue the use of its own gangs and the creation time of the oldest gang.
 
-    Only gangs with pending requests count for the age.
+    The oldest gang is the oldest one with pending requests.
     """
     claimed: dict[str, dict[str, int]] = {}
     oldest: dict[str, int] = {}
@@ -244,7 +244,7 @@ def _own_stakes(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, _Stake
 
 
 def _requests(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, dict[str, int]]:
-    """Return what the own gangs of each queue hold and request; closed queues request nothing."""
+    """Return by queue the use and requests of its own gangs, without requests in closed queues."""
     asked: dict[str, dict[str, int]] = {}
     for stake in stakes:
         wanted = () if world.shut(stake.queue) else stake.wanted
@@ -254,7 +254,7 @@ def _requests(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, dict[str
 
 
 def _divide(total: Mapping[str, int], takers: Sequence[_Claim]) -> list[dict[str, int]]:
-    """Return the shares of some queues in a total, resource by resource."""
+    """Return the share of each claim in a total, resource by resource."""
     shares: list[dict[str, int]] = [{} for _ in takers]
     for r in sorted({r for taker in takers for r in taker.ceiling}):
         for share, amount in zip(shares, _divide_resource(total.get(r, 0), takers, r), strict=True):
@@ -288,10 +288,11 @@ def _divide_resource(total: int, takers: Sequence[_Claim], resource: str) -> lis
 def _find_level(
     total: int, weight: Sequence[int], low: Sequence[int], high: Sequence[int]
 ) -> tuple[int, int, list[int]]:
-    """Return the takers whose bounds do not bind, the rest of the total for them, and their weight.
+    """Return the rest of the total, the sum of weights, and the claims that no bound binds.
 
-    The order is: rest, sum of weights, indices of takers. Each round divides the rest by weight. If
-    shares are further below floors than above ceilings, the floors bind; otherwise the ceilings.
+    The rest is divided among these claims by weight. Each round divides the current rest. If the
+    shares miss floors by more in total than they exceed ceilings, the floors bind. Otherwise the
+    ceilings bind.
     """
     free = list(range(len(weight)))
     rest, weights = total, sum(weight)

@@ -1,4 +1,4 @@
-"""The level of guarantees and fair shares: how far queues stay below their targets.
+"""The level of guarantees and fair shares, which minimises how far queues are below targets.
 
 Mathematics: models/formulation/shortfall.md.
 """
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Shortfall:
-    """The sum over targets and resources of the missing amounts, in steps.
+    """The sum of missing amounts over targets and resources, in steps.
 
     Attributes
     ----------
     member
-        (K, Q) the queues whose use counts towards each target.
+        (K, Q) True for the queues whose use is added up for each target.
     target
-        (K, R) the targets in base units; 0 for none.
+        (K, R) the targets in base units; 0 for resources without a target.
     grid
         Number of steps into which the cluster's total of a resource is divided. A step is at least
         the common unit of task requests. Missing amounts are rounded up to whole steps.
@@ -45,25 +45,25 @@ class Shortfall:
     sense: Sense = Sense.MIN
 
     def _step(self, problem: Problem) -> I64:
-        """Return (R,) the base units per step: multiples of the common unit of task requests."""
+        """Return (R,) the base units per step, multiples of the common unit of task requests."""
         unit = np.maximum(np.gcd.reduce(problem.classes.request, axis=0, initial=0), 1)
         step: I64 = np.maximum(-(-problem.total // (self.grid * unit)), 1) * unit
         return step
 
     def _missing(self, problem: Problem, held: I64) -> I64:
-        """Return (K, R) the steps missing to each target if queues hold amounts (Q, R)."""
+        """Return (K, R) the steps by which queues that hold `held` (Q, R) miss each target."""
         step = self._step(problem)
         missing: I64 = -(-np.maximum(self.target - self._sum_members(held), 0) // step)
         return missing
 
     @cached_property
     def _pairs(self) -> tuple[I64, I64]:
-        """Target and queue of each pair in `member`; these are far fewer than K times Q."""
+        """The target and the queue of each pair in `member`, far fewer than K times Q."""
         target, queue = np.nonzero(self.member)
         return target, queue
 
     def _sum_members(self, held: I64) -> I64:
-        """Return (K, R) what the queues of each target hold together, given (Q, R) by queue."""
+        """Return (K, R) the sum of amounts (Q, R) over the queues of each target."""
         target, queue = self._pairs
         used = np.zeros_like(self.target)
         np.add.at(used, target, held[queue])
@@ -74,13 +74,13 @@ class Shortfall:
         return int(self._missing(outcome.problem, outcome.queue_allocated).sum())
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: no amount is missing."""
+        """See `Level`. The ideal is that no amount is missing."""
         return 0
 
     def encode(self, form: Formulation) -> Expression:
         """Return Σ d[k, r] and add step[r]·d[k, r] + Σ request·(x − evicted) ≥ target − allocated.
 
-        d[k, r] ≥ 0 are the steps missing to target k.
+        d[k, r] ≥ 0 is the number of steps of resource r that are missing to target k.
         """
         problem, gangs = form.problem, form.gangs
         held = problem.queues.allocated
@@ -110,10 +110,10 @@ class Shortfall:
 
 
 def _match_targets(member: Bool, request: I64, place: I64) -> tuple[I64, I64, I64]:
-    """Return row, index in m and resource of each amount (m, R) that counts towards a target.
+    """Return the row, the index in m and the resource of each amount (m, R) in a target's sum.
 
-    `member` is (K, m), whether an amount counts towards a target. `place` is (K, R), the row of a
-    target; -1 for none.
+    `member` is (K, m) whether an amount is in a target's sum. `place` is (K, R) the row of each
+    target and resource; -1 without a row.
     """
     is_due: Bool = np.any(place >= 0, axis=1)
     k, m = np.nonzero(member & is_due[:, None])

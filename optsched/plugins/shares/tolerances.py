@@ -1,4 +1,4 @@
-"""What queues keep when other queues reclaim: their deserved share plus tolerated overuse."""
+"""The amounts that reclaim leaves to each queue: its deserved share plus tolerated overuse."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def kept_amounts(problem: Problem, due: I64) -> I64:
-    """Return (Q, R) what each queue keeps; 0 of resources outside its deserved share.
+    """Return (Q, R) the amounts that each queue keeps; 0 of resources outside its deserved share.
 
-    `due` is (Q, R), the deserved shares. The tolerance is the annotation
-    `volcano.sh/overuse-tolerance` of a queue.
+    `due` is (Q, R) the deserved shares. The annotation `volcano.sh/overuse-tolerance` of a queue
+    sets the tolerated overuse.
     """
     kept = due.copy()
     for q, queue in enumerate(problem.snapshot.queues):
@@ -27,5 +27,5 @@ def kept_amounts(problem: Problem, due: I64) -> I64:
 
 
 def returns_first(problem: Problem) -> list[bool]:
-    """Return (Q,) which queues return overuse first: those with a tolerance."""
+    """Return (Q,) whether each queue has an overuse tolerance and so returns its overuse first."""
     return [q.tolerance is not None for q in problem.snapshot.queues]

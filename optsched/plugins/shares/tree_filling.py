@@ -1,8 +1,8 @@
-"""Water filling down a queue tree: the ideal shares if tasks were divisible.
+"""Water filling down a queue tree, which yields the ideal shares for divisible tasks.
 
 Mathematics: models/formulation/hdrf.md, "Ideal". Bhattacharya et al. (SoCC 2013) give one task at
-a time to the first leaf in order. Here tasks are divisible, so all first leaves rise together.
-All amounts are fractions of the cluster.
+a time to the first leaf in order. In this module, tasks are divisible, so all first leaves rise
+together. All amounts are fractions of the cluster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """Tree nodes (axis M); the first is the root, and parents precede their children.
+    """Tree nodes (axis M): the root is the first node, and parents precede their children.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Tree:
     weight
         (M,) the weight of each node, above zero.
     past
-        (M, R) past usage that counts as held.
+        (M, R) past usage that is added to the resources held at each node.
 
     """
 
@@ -39,7 +39,7 @@ class Tree:
 
     @property
     def by_depth(self) -> list[I64]:
-        """Nodes below the root by depth, the shallowest first."""
+        """The indices of the nodes below the root, one array per depth, the shallowest first."""
         depth = np.zeros(len(self.parent_of), np.int64)
         for node in range(1, len(depth)):
             depth[node] = depth[self.parent_of[node]] + 1
@@ -48,19 +48,19 @@ class Tree:
 
 @dataclass(frozen=True, eq=False)
 class Kinds:
-    """Kinds of gangs (axis L): gangs of one leaf that request resources in the same proportions.
+    """Gang classes (axis L): gangs of one leaf that request resources in the same proportions.
 
     Attributes
     ----------
-    home
+        (L,) the leaf of each gang class.
         (L,) the leaf of each kind.
-    mix
+        (L, R) resources that each gang class uses for a dominant share of 1.
         (L, R) resources that each kind uses for a dominant share of 1.
-    sizes
+        L arrays: the dominant shares that the gangs of each class request, ascending.
         (L,) arrays: the dominant shares that the gangs of each kind request, ascending.
-    floor
+        (L,) the fraction of its request that each gang of a class holds from the start.
         (L,) the fraction of its request that each gang holds from the start.
-    use, limit
+        (K, L) use of each limit for a dominant share of 1, and (K,) the limits.
         (K, L) use of each limit for a dominant share of 1, and (K,) the limits.
 
     """
@@ -74,7 +74,7 @@ class Kinds:
 
 
 def fill_tree(tree: Tree, kinds: Kinds) -> F64:
-    """Return (L,) the sum of the dominant shares that the gangs of each kind hold in the end."""
+    """Return (L,) the sum of dominant shares that the gangs of each class hold after filling."""
     filling = _Filling(tree, kinds)
     # A step ends when a gang is served, a limit is reached, two nodes become equal, or another
     # resource becomes dominant.
@@ -92,7 +92,7 @@ class _Filling:
     Attributes
     ----------
     held
-        (L,) the sum of the dominant shares that the gangs of each kind hold.
+        (L,) the sum of the dominant shares that the gangs of each class hold.
 
     """
 
@@ -110,7 +110,7 @@ class _Filling:
         if not self._is_open.any():
             return False
         kinds = self._kinds
-        # Kinds that can grow count without their floors, other kinds with what they hold.
+        # Classes that can grow are added without their floors, other classes with held amounts.
         even = self._gangs.total_without_floors(self._level[kinds.home])
         counted = np.where(self._is_open, even, self.held), self._is_open
         levels = _Levels(self._tree, self._groups, kinds, counted)
@@ -129,7 +129,7 @@ class _Filling:
         return True
 
     def _update_held(self) -> None:
-        """Update what gangs hold, and close the kinds that a limit stops."""
+        """Update the shares that gangs hold, and close the gang classes that a limit stops."""
         kinds, level = self._kinds, self._level[self._kinds.home]
         self._gangs.move_on(level)
         self.held = np.where(self._is_open, self._gangs.total_held(level), self.held)
@@ -146,12 +146,13 @@ class _Filling:
 
 
 class _Gangs:
-    """How many gangs of each kind are served (hold their whole request) or rise.
+    """The numbers of gangs of each class that are served (hold their whole request) or rise.
 
     Attributes
     ----------
     num_unserved, num_rising
-        (L,) number of gangs that are not served, and how many of these have passed their floors.
+        (L,) the number of gangs of each class that are not served, and (L,) the number of these
+        gangs that have passed their floors.
 
     """
 
@@ -178,7 +179,10 @@ class _Gangs:
         return number
 
     def _next_levels(self) -> tuple[F64, F64]:
-        """Return (L,) the levels at which the next gang is served, and passes its floor."""
+        """Return (L,) the levels at which the next gang of each class is served, and starts.
+
+        A gang starts when the level passes its floor.
+        """
         floors = self._floor * np.minimum(
             self._size[self._start + self._started], np.finfo(float).max
         )
@@ -186,7 +190,7 @@ class _Gangs:
         return self._size[self._start + self._served], floors
 
     def move_on(self, level: F64) -> None:
-        """Count the gangs that are served or past their floors at the levels (L,)."""
+        """Count the gangs that are served or past their floors at the levels `level` (L,)."""
         reached = level * (1 + _TINY) + _TINY * _TINY
         while True:
             served, started = (found <= reached for found in self._next_levels())
@@ -196,13 +200,16 @@ class _Gangs:
             self._started += started
 
     def time_to_next(self, level: F64, speed: F64) -> float:
-        """Return the time until a gang is served or passes its floor."""
+        """Return the time until a gang of some class is served or passes its floor."""
         moving = speed > 0
         coming = np.minimum(*self._next_levels())[moving] - level[moving]
         return float((np.maximum(coming, 0.0) / speed[moving]).min(initial=np.inf))
 
     def total_held(self, level: F64) -> F64:
-        """Return (L,) what all gangs hold: at least their floors, at most their requests."""
+        """Return (L,) the sum of shares that the gangs of each class hold at the levels (L,).
+
+        Each gang holds at least its floor and at most its request.
+        """
         below = self._sum[self._start + self._served]
         total = self._sum[self._start + self._number]
         waiting = self._floor * (total - self._sum[self._start + self._started])
@@ -210,13 +217,13 @@ class _Gangs:
         return found
 
     def total_without_floors(self, level: F64) -> F64:
-        """Return (L,) what all gangs would hold without floors."""
+        """Return (L,) the sum of shares that the gangs of each class would hold without floors."""
         found: F64 = self._sum[self._start + self._served] + self.num_unserved * level
         return found
 
 
 class _Levels:
-    """The shares of tree nodes at one moment of the filling, and how fast they rise."""
+    """The shares of tree nodes at one moment of the filling, and the speeds at which they rise."""
 
     def __init__(
         self, tree: Tree, groups: list[I64], kinds: Kinds, counted: tuple[F64, Bool]
@@ -234,9 +241,9 @@ class _Levels:
             self._join(nodes)
 
     def _join(self, nodes: I64) -> None:
-        """Add the nodes of one depth to their parents.
+        """Add the amounts of the nodes of one depth to their parents.
 
-        Open nodes count scaled down to the smallest weighted share of an open sibling.
+        The amounts of open nodes are scaled down to the smallest weighted share of an open sibling.
         """
         parent, is_open = self._tree.parent_of[nodes], self._is_open[nodes]
         self._share[nodes] = self._held[nodes].max(axis=1, initial=0.0)
@@ -248,7 +255,10 @@ class _Levels:
         np.add.at(self._held, parent, part[:, None] * self._held[nodes])
 
     def rates(self, growing: F64) -> F64:
-        """Return (M,) how fast the level of each node rises; `growing` counts (L,) gangs."""
+        """Return (M,) the speed at which the level of each node rises.
+
+        `growing` is (L,) the number of gangs of each class that grow.
+        """
         num = len(self._key)
         self._gain = np.zeros_like(self._held)
         np.add.at(self._gain, self._kinds.home, growing[:, None] * self._kinds.mix)
@@ -267,8 +277,8 @@ class _Levels:
     def _pick(self, nodes: I64) -> None:
         """Choose the open nodes of one depth that rise, and add their growth to their parents.
 
-        They are the nodes of the smallest weighted share. If some of these can grow without a
-        larger dominant share, because another resource dominates, only those rise.
+        The chosen nodes have the smallest weighted share. If some of these nodes can grow without a
+        larger dominant share, because another resource dominates, only those nodes rise.
         """
         parent, gain = self._tree.parent_of[nodes], self._gain[nodes]
         share, key, weight = self._share[nodes], self._key[nodes], self._tree.weight[nodes]
@@ -289,9 +299,10 @@ class _Levels:
         np.add.at(self._gain, parent, grown)
 
     def time_to_next(self) -> float:
-        """Return the time until the next event among nodes.
+        """Return the time until the next event among tree nodes.
 
-        Rising nodes reach a waiting node, or another resource becomes dominant in a node.
+        An event is that a rising node reaches a waiting node, or that another resource becomes
+        dominant in a node.
         """
         return min(self._time_to_equal(), self._time_to_other_resource())
 

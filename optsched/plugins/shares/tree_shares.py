@@ -1,7 +1,7 @@
-"""Ideal shares of queues over a queue tree, from a problem or from domain objects.
+"""Ideal shares of queues over a queue tree, from a problem or from cluster objects.
 
-Mathematics: models/formulation/hdrf.md. The plugin supplies the tree and the past usage;
-`tree_filling` computes the ideal.
+Mathematics: models/formulation/hdrf.md. The plugin supplies the tree and the past usage.
+`tree_filling` computes the ideal shares.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 Path: TypeAlias = "tuple[tuple[str, float], ...]"
-"""Names and weights from the root to a queue."""
+"""(name, weight) pairs of the tree nodes from the root to a queue."""
 
 _FINE = 1_000_000
-"""A unit of a share is 1/`_FINE` of the cluster, but at least one base unit."""
+"""The unit of shares is 1/`_FINE` of the cluster, but at least one base unit."""
 
 _GRID = 1000
 """Remainders are compared in steps of 1/`_GRID` of a unit."""
 
 _NEARLY = 0.000137
-"""Units that are added to shares before rounding, so that floating-point errors do not decide."""
+"""Units added to shares before rounding, so that floating-point errors do not change results."""
 
 _SERVED = 1e-9
-"""Relative tolerance within which a share counts as the whole request."""
+"""Relative difference up to which a share is treated as the whole request."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,19 +51,20 @@ class Contest:
     paths
         (Q,) the path of each queue in the tree.
     past
-        (Q, R) past usage that counts as held.
+        (Q, R) past usage that is added to the resources that each queue holds.
     resources
-        (R,) names of resources.
+        (R,) names of the resources.
     queue_of, asked
-        (G,) the queue of a gang, and (G, R) the sum of its use and its requests.
+        (G,) the queue of each gang, and (G, R) the sum of its use and its requests.
     claimed
-        (Q, R) what each queue holds.
+        (Q, R) resources that each queue holds.
     total, free
-        (R,) allocatable of the cluster, and the same without the use of pods outside gangs.
+        (R,) allocatable amounts of the cluster, and (R,) the same less the use of pods outside
+        gangs.
     subtree, capability, guarantee
-        (Q, Q), (Q, R) and (Q, R): see `QueueArrays`.
+        (Q, Q), (Q, R) and (Q, R) arrays, see `QueueArrays`.
     pods
-        The index of the resource `pods`, -1 for none. Queues do not compete for pods.
+        The index of the resource `pods`; -1 if there is none. Queues do not compete for pods.
 
     """
 
@@ -92,8 +93,8 @@ class Contest:
     def ideal(self) -> F64:
         """(Q, R) base units that each queue holds in the ideal.
 
-        For pods, all gangs of a kind count with the number of pods of the first of them. The result
-        is the same, to the last bit, for any order of resources.
+        For pods, all gangs of a gang class are assigned the number of pods of the first gang. The
+        result is the same, to the last bit, for any order of resources.
         """
         order = sorted(range(len(self.resources)), key=self.resources.__getitem__)
         found = np.zeros(self.guarantee.shape)
@@ -113,7 +114,7 @@ class Contest:
         return found
 
     def filled(self) -> F64:
-        """Return `ideal`, given that resources are in order of their names."""
+        """Return `ideal` for a contest whose resources are sorted by name."""
         share = (self.asked * self.scale).max(axis=1, initial=0.0)
         competing = np.flatnonzero(share > 0)
         held = np.zeros(self.guarantee.shape)
@@ -135,7 +136,7 @@ class Contest:
         return held
 
     def _marks(self, mix: F64) -> F64:
-        """Return (G, R) the proportions of resources by which gangs are grouped into kinds."""
+        """Return (G, R) the proportions of resources by which gangs are grouped into classes."""
         limited = (self.capability < UNLIMITED).any(axis=0) & (self.scale == 0)
         rest = mix / np.maximum(mix.max(axis=1, initial=0.0), 1.0)[:, None]
         marks: F64 = np.where(limited, rest, mix * self.scale)
@@ -143,13 +144,13 @@ class Contest:
 
     @cached_property
     def _requested(self) -> I64:
-        """(Q, R) what the gangs of each queue hold and request."""
+        """(Q, R) the use and the requests of the gangs of each queue."""
         requested = np.zeros(self.guarantee.shape, np.int64)
         np.add.at(requested, self.queue_of, self.asked)
         return requested
 
     def _floors(self) -> F64:
-        """Return (Q,) the guaranteed parts of demand, scaled down if the cluster is too small."""
+        """Return (Q,) guaranteed fractions of demand, scaled down if the cluster is too small."""
         asked = self._requested
         floors = guaranteed_parts(self.guarantee, asked)
         use = floors @ asked
@@ -159,7 +160,10 @@ class Contest:
         return scaled
 
     def _limits(self, queue: I64, amounts: F64, most: F64) -> dict[str, F64]:
-        """Return the limits that demand can reach: cluster resources and queue capabilities."""
+        """Return the limits that bind if all demand is met: cluster resources and capabilities.
+
+        `use` is (K, L) and `limit` is (K,), see `Kinds`.
+        """
         counted = np.flatnonzero(np.arange(len(self.total)) != self.pods)
         rows, limits = [amounts[:, counted].T], [self.free[counted].astype(np.float64)]
         for q, r in np.argwhere(self.capability < UNLIMITED).tolist():
@@ -174,7 +178,7 @@ class Contest:
         """(Q, R) the ideal in whole units by largest remainder; 0 for pods.
 
         A unit is a millionth of the cluster, but at least one base unit. A queue whose demand is
-        met deserves exactly its demand. The sum never exceeds the cluster.
+        met deserves exactly its demand. The sum over queues never exceeds the cluster.
         """
         found = np.zeros(self.guarantee.shape, np.int64)
         for r in np.flatnonzero(self.ideal.any(axis=0)).tolist():
@@ -206,7 +210,7 @@ def guaranteed_parts(guarantee: I64, requested: I64) -> F64:
 
 
 def _kinds(queue: I64, mix: F64) -> tuple[I64, I64]:
-    """Return (G,) the kind of each gang by queue and proportions, and (L,) a gang of each kind."""
+    """Return (G,) the class of each gang by queue and proportions, and (L,) a gang per class."""
     rounded = np.rint(mix * 1e9).astype(np.int64)
     _, first, kind_of = np.unique(
         np.column_stack([queue, rounded]), axis=0, return_index=True, return_inverse=True
@@ -217,7 +221,7 @@ def _kinds(queue: I64, mix: F64) -> tuple[I64, I64]:
 def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
     """Return (Q,) the tree node of each queue, and the tree.
 
-    The own gangs of a parent queue are one child in addition to its child queues.
+    A parent queue has an additional child node for its own gangs.
     """
     names = [tuple(name for name, _ in path) for path in paths]
     inner = {name[:end] for name in names for end in range(len(name))}
@@ -268,9 +272,9 @@ def contest_of(
 
 
 def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]]:
-    """Yield depth, members (K, Q) and deserved amounts (K, R) of each tree level from the root.
+    """Yield (depth, members (K, Q), deserved amounts (K, R)) of tree levels, from the root down.
 
-    Levels that group the queues like the level above are skipped. The last level has one group per
+    A level that groups the queues like the level above is skipped. The last level has one group per
     queue.
     """
     due = np.minimum(contest.deserved, problem.queues.requested)
@@ -294,7 +298,7 @@ def quotas(problem: Problem, contest: Contest) -> Iterator[tuple[int, Bool, I64]
 def contest_in(
     world: World, paths: Sequence[Path], past: Sequence[Mapping[str, float]]
 ) -> tuple[Contest, tuple[str, ...]]:
-    """Return the contest from domain objects, and the names of resources, for the verifier."""
+    """Return the contest and the resource names from cluster objects, for the verifier."""
     snapshot = world.snapshot
     number = {queue.name: q for q, queue in enumerate(snapshot.queues)}
     gangs = [g for g in snapshot.gangs if g.queue in number]
@@ -335,7 +339,7 @@ def contest_in(
 
 
 def _ancestor_names(world: World, queue: Queue) -> Iterator[str]:
-    """Yield the names of a queue and its ancestors, up to one that is its own ancestor."""
+    """Yield the names of a queue and its ancestors, up to a queue that is its own ancestor."""
     for above in world.ancestors(queue):
         yield above.name
         if world.ancestors(above)[-1].parent == above.name:
