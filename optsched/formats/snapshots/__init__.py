@@ -1,1 +1,1 @@
-"""Snapshots: assembly from objects, files and folders, and encoding as objects."""
+"""Snapshots: assembly from Kubernetes objects, files and folders, and encoding as objects."""

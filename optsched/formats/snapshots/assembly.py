@@ -1,4 +1,4 @@
-"""Assembly of a whole cluster from plain objects, in any order and from any source."""
+"""Assembly of a whole cluster from JSON objects, in any order and from any source."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Snapshot
 
 SNAPSHOT_KIND: Final = "Snapshot"
-"""The object of a dump that records in `takenAt` when the snapshot was taken."""
+"""Kind of the object in a dump that records in `takenAt` when the snapshot was taken."""
 
 _NO_NAME: Final = "is missing: every object needs a name"
 _NAME_NO_TEXT: Final = "is not a text: write it in quotes"
@@ -62,7 +62,7 @@ _REPORT_ORDER: Final = (
     kinds.RESOURCE_QUOTA,
     kinds.NODE_SHARD,
 )
-"""The kinds whose fields are read, in the order in which their errors are reported."""
+"""The kinds whose fields are read, in the order in which errors are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,14 @@ class Assembled:
     ----------
     num_read
         Number of objects of kinds that belong to a snapshot.
-    problems
-        Invalid fields, duplicates, and references to missing objects. An object that cannot be
+    Invalid fields, duplicates, and references to missing objects. The snapshot records the
+    problem of each object that cannot be used as well.
         used has its problem in the snapshot, too.
-    ignored
+    Number of objects of kinds that do not belong to a snapshot, by `apiVersion Kind`.
         Number of objects of all other kinds, by `apiVersion Kind`.
-    left_out
+    (`apiVersion Kind name`, `file:line`) of each object that `ignored` counts.
         `apiVersion Kind name` and `file:line` of each of these ignored objects.
-    elsewhere
+    Number of pods that wait for another scheduler, by scheduler. The snapshot omits these pods.
         Number of pods that wait for another scheduler, by its name. They are not in the snapshot.
 
     """
@@ -100,25 +100,26 @@ def assemble(
     *,
     where: Sequence[str] = (),
 ) -> Assembled:
-    """Return the snapshot of a cluster; an invalid object does not affect the other objects.
+    """Return the snapshot of a cluster. An invalid object does not affect the other objects.
 
     Parameters
     ----------
     objects
         Manifests, or objects from an API server. An object without a namespace is in `default`. Its
-        position stands for a missing creation time, in milliseconds.
+        position in milliseconds replaces a missing creation time.
     options
-        Which pods belong to this scheduler.
+        Options that select the pods and nodes of this scheduler.
     taken_ms
-        The time of the snapshot, or None for the time of the dump, or else of the latest creation.
+        Time of the snapshot in ms since 1970. None means the time of the dump, or else the latest
+        creation time.
     where
-        `file:line` of each object, for messages.
+        `file:line` of each object, which error messages show.
 
     """
     index, options = ObjectIndex(objects, where), options or DecodeOptions()
     cluster = ClusterObjects(replace(options, sharding=options.sharding or index.sharding))
     cluster.nodes.set_device_table(_read_device_table(index))
-    # Priorities and claims come first, so that pods that depend on them are decoded only once.
+    # Priorities and claims are read first, so that pods that depend on them are decoded only once.
     first = (kinds.PRIORITY_CLASS, kinds.NAMESPACE, *kinds.DEVICE_KINDS)
     for kind in (*first, *(kind for kind in READ_KINDS if kind not in first)):
         if kind == kinds.NODE:
@@ -147,7 +148,7 @@ def assemble(
 
 
 def _read_device_table(index: ObjectIndex) -> DeviceTable:
-    """Return the partitionings of GPUs and NPUs; the first ConfigMap that lists a model counts."""
+    """Return the partitionings of GPUs and NPUs; the first ConfigMap with a model applies."""
     found = DeviceTable()
     for key, entry in index.objects_of(kinds.CONFIG_MAP).items():
         table, errors = parse_device_table(entry.obj)
@@ -176,29 +177,29 @@ def _report_problems(index: ObjectIndex, cluster: ClusterObjects) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object, and the `file:line` of its source."""
+    """One object, and the `file:line` that it was read from."""
 
     obj: dict[str, Any]
     where: str
 
 
 class ObjectIndex:
-    """Objects by kind and key.
+    """The objects of a snapshot by kind and key.
 
     Attributes
     ----------
     problems
-        Problems of documents that are not objects, have no name, or occur twice.
+        Problems of documents that are not objects, have no name, or occur more than once.
     ignored
         Number of objects of kinds that do not belong to a snapshot, by `apiVersion Kind`.
     left_out
-        `apiVersion Kind name` and `file:line` of each of these ignored objects.
+        (`apiVersion Kind name`, `file:line`) of each object that `ignored` counts.
     taken_ms
-        The time of the snapshot, if its dump records the time.
+        Time of the snapshot in ms since 1970, or None if no dump records the time.
     answers
-        Recorded answers of external services, if the dump has them.
+        Recorded questions and answers of external services, as stored in a dump.
     sharding
-        The sharding of a dump.
+        The sharding that a dump records, or None without a dump.
 
     """
 
@@ -217,7 +218,7 @@ class ObjectIndex:
         for kind, entries in self._entries.items():
             ordered = {key: entries[key] for key in sorted(entries)}
             if not self._is_dump:
-                # Drop annotations that count only in a dump.
+                # These annotations apply only in a dump.
                 ordered = {
                     key: Entry(without_snapshot_annotations(entry.obj), entry.where)
                     for key, entry in ordered.items()
@@ -226,15 +227,15 @@ class ObjectIndex:
 
     @property
     def num_read(self) -> int:
-        """The number of indexed objects."""
+        """The number of objects in the index."""
         return sum(map(len, self._entries.values()))
 
     def objects_of(self, kind: kinds.Kind) -> Mapping[str, Entry]:
-        """Return the objects of a kind by key, in key order."""
+        """Return the objects of a kind by key, sorted by key."""
         return self._entries[kind]
 
     def get(self, kind: kinds.Kind, key: str) -> Entry | None:
-        """Return one object, or None."""
+        """Return the object with a kind and key, or None if there is no such object."""
         return self._entries[kind].get(key)
 
     def _file(self, obj: object, position: int, where: str) -> None:
@@ -311,7 +312,7 @@ def _is_partition_table(obj: dict[str, Any]) -> bool:
 def _completed(
     kind: kinds.Kind, obj: dict[str, Any], meta: dict[str, Any], position: int
 ) -> dict[str, Any]:
-    """Return the object with the namespace and creation time that an API server would set."""
+    """Return an object with the namespace and creation time that an API server would set."""
     given: dict[str, str] = {}
     if kind.namespaced and not isinstance(meta.get("namespace") or None, str):
         given["namespace"] = DEFAULT_NAMESPACE

@@ -1,4 +1,4 @@
-"""Snapshots of the objects of a cluster, from events or from files. No I/O, no clock.
+"""Snapshots of a cluster's objects, from watch events or from files, without I/O and clock.
 
 A gang is a PodGroup with its pods, or a pod without a PodGroup.
 """
@@ -62,22 +62,22 @@ if TYPE_CHECKING:
 
 
 MOST_SHUFFLES: Final = 64
-"""Maximum number of plugins whose shuffle times are kept; tenants can add annotations at will."""
+"""Maximum number of plugins whose shuffle times are kept. Tenants may add any annotations."""
 
 
 class GangStore:
-    """Gangs by key. `refresh` assembles those whose pods or PodGroup changed.
+    """Gangs by key. `refresh` assembles the gangs whose pods or PodGroup have changed.
 
     Attributes
     ----------
     groups
-        PodGroups as on the API server.
+        PodGroups by gang key, as stored on the API server.
     table
-        The current priority classes.
+        The values of the current priority classes.
     group_problems
-        Invalid fields of PodGroups, with their kind, by key of the gang.
+        Invalid fields of PodGroups, with the kind of the PodGroup, by gang key.
     flaws
-        Pods that may not join the gang that they name, by key of the gang.
+        Pods that may not join the gang that they name, by gang key.
 
     """
 
@@ -98,13 +98,13 @@ class GangStore:
         self._queues = queues
         self.flaws: dict[str, tuple[Flaw, ...]] = {}
         self._guested: set[str] = set()
-        """Keys of gangs with pods of other users than the user of the PodGroup."""
+        """Keys of gangs with pods of users other than the user of the PodGroup."""
         self._scheduling_groups: dict[Kind, dict[str, SchedulingPodGroup]] = {
             kind: {} for kind in kinds.SCHEDULING_POD_GROUPS
         }
         self._held: dict[str, Reason] = {}
         self._moves: dict[str, str] = {}
-        self._admitted: dict[str, str] = {}  # the admitting queue of each gang that holds resources
+        self._admitted: dict[str, str] = {}  # admitting queue by key of a gang that holds resources
         self._gangs = builder.gangs
         self._own_shuffles: dict[str, int] = {}
         self._written_shuffles: dict[str, int] = {}
@@ -130,8 +130,8 @@ class GangStore:
     def last_shuffle_ms(self, taken_ms: int | None) -> dict[str, int]:
         """Return when each plugin last moved pods to better nodes.
 
-        taken_ms: the current time; None counts all times. Later times are ignored, because a wrong
-        clock of another process would block the plugin until then.
+        taken_ms: the current time in ms since 1970, or None. Times after `taken_ms` are ignored:
+        otherwise a wrong clock of another process would block the plugin until that time.
         """
         found: dict[str, int] = {}
         for times in (self._written_shuffles, self._own_shuffles):
@@ -147,17 +147,17 @@ class GangStore:
         self._pods.touched_gangs.add(gang_key(key))
 
     def set_priorities(self, table: Priorities) -> None:
-        """Set the current priority classes; every gang with a PodGroup is assembled again."""
+        """Set the values of the priority classes; every gang with a PodGroup is assembled again."""
         self.table = table
         self._pods.set_priorities(table)
         self._pods.touched_gangs.update(self.groups, *self._scheduling_groups.values())
 
     def touch_without_group(self) -> None:
-        """Mark gangs without a PodGroup as changed: a namespace may name their queue."""
+        """Mark gangs without a PodGroup as changed, as a namespace may name their queue."""
         self._pods.touched_gangs.update(key for key in self._pods.gangs if key not in self.groups)
 
     def touch_with_guests(self) -> None:
-        """Mark gangs with pods of other users as changed, because a queue decides who may join."""
+        """Mark gangs with pods of other users as changed, as a queue decides who may join."""
         self._pods.touched_gangs.update(self._guested)
 
     def assume_bound(self, key: str) -> None:
@@ -167,22 +167,22 @@ class GangStore:
             self._admitted.setdefault(gang.key, gang.queue)
 
     def assume_moves(self, key: str, text: str) -> None:
-        """Assume that a gang has this record of moves, until the API server confirms the record."""
+        """Assume that a gang has a record of moves until the API server confirms the record."""
         self._moves[key] = text
         self._pods.touched_gangs.add(key)
 
     def forget_moves(self) -> None:
-        """Drop all assumed records of moves."""
+        """Drop the assumed records of moves of all gangs."""
         self._pods.touched_gangs.update(self._moves)
         self._moves.clear()
 
     def hold_gang(self, key: str, reason: Reason) -> None:
-        """Exclude a gang from scheduling until it is released."""
+        """Exclude a gang from scheduling until `release_gang` is called."""
         self._held[key] = reason
         self._pods.touched_gangs.add(key)
 
     def release_gang(self, key: str) -> bool:
-        """Allow scheduling of a gang again; returns whether it was held."""
+        """Allow scheduling of a gang again; returns whether `hold_gang` had excluded the gang."""
         if self._held.pop(key, None) is None:
             return False
         self._pods.touched_gangs.add(key)
@@ -191,11 +191,11 @@ class GangStore:
     # --- gangs -----------------------------------------------------------------------------------
 
     def find_gang(self, key: str) -> Gang | None:
-        """Return a gang as of the last `refresh`, or None."""
+        """Return a gang as of the last `refresh`, or None if no gang has this key."""
         return self._gangs.lookup(key)
 
     def refresh(self) -> None:
-        """Assemble the gangs whose pods or PodGroup changed."""
+        """Assemble the gangs whose pods or PodGroup have changed since the last call."""
         for key in self._pods.touched_gangs:
             gang = self._assemble(key)
             gang = self._keep_admitted_queue(key, gang)
@@ -246,11 +246,11 @@ class GangStore:
     def _find_members(
         self, key: str, group: PodGroup | None, upstream: SchedulingPodGroup | None
     ) -> tuple[Task, ...]:
-        """Return the tasks of a gang; pods that may not join the gang become flaws instead.
+        """Return the tasks of a gang. Pods that may not join the gang become flaws instead.
 
         Admission checks the right to join when a pod or a PodGroup is created. If two users create
-        both at the same time, neither review sees the other object. Only admission checks roles; it
-        records the PodGroup on the pod. A pod that holds resources always stays a member.
+        both at the same time, neither review sees the other object. Only admission checks roles,
+        and it records the PodGroup on the pod. A pod that holds resources always stays a member.
         """
         self._guested.discard(key)
         self.flaws.pop(key, None)
@@ -291,8 +291,8 @@ class GangStore:
     def _is_restricted(queue: Queue, pod: Pod, group: ObjectMeta, own: Collection[str]) -> bool:
         """Return whether a queue's access lists decide on a pod of a user other than its group's.
 
-        If roles apply, they have allowed the pod if its record names the group and its queue. A
-        group without a record may belong to the same user.
+        Roles, if they apply, allow a pod whose record names the PodGroup and its queue. A PodGroup
+        without a record may belong to the same user as the pod.
         """
         if pod.joined is None:
             return any(queue.access_lists.values())
@@ -315,7 +315,7 @@ class GangStore:
         return gang if gang.queue == queue else replace(gang, queue=queue)
 
     def _limit_priority(self, key: str, gang: Gang | None) -> Gang | None:
-        """Return the gang with at most the priority of its pods, unless its class may exceed that.
+        """Return the gang with at most the priority of its pods, unless its class is exempt.
 
         Quotas restrict the priority of pods, but a tenant sets the priority of a PodGroup freely.
         """
@@ -343,7 +343,7 @@ class GangStore:
         return replace(gang, priority=least)
 
     def _add_assumed_moves(self, gang: Gang) -> Gang:
-        """Return the gang with the record of moves that is assumed for it."""
+        """Return the gang with its assumed record of moves, if there is one."""
         text = self._moves.get(gang.key)
         if text is None:
             return gang
@@ -373,7 +373,7 @@ READ_KINDS: Final = (
     kinds.NODE_SHARD,
     *kinds.DEVICE_KINDS,
 )
-"""The kinds that belong to a snapshot."""
+"""Kinds of objects that belong to a snapshot."""
 
 OPTIONAL_KINDS: Final = frozenset(
     {
@@ -384,7 +384,7 @@ OPTIONAL_KINDS: Final = frozenset(
         *kinds.DEVICE_KINDS,
     }
 )
-"""Kinds of `READ_KINDS` that a cluster need not serve. Without them it has no such objects."""
+"""Kinds of `READ_KINDS` that a cluster may lack. A snapshot then has no objects of the kind."""
 
 
 class ClusterObjects:
@@ -393,7 +393,7 @@ class ClusterObjects:
     Attributes
     ----------
     pods, gangs, nodes, devices, volumes, queues, shards
-        Stores of objects of these kinds, with assumed changes that no watch has confirmed.
+        Stores of the objects of each kind, with assumed changes that no watch has confirmed.
 
     """
 
@@ -402,7 +402,7 @@ class ClusterObjects:
         options: DecodeOptions | None = None,
         takes_node: Callable[[Mapping[str, str]], bool] = take_every_node,
     ) -> None:
-        """takes_node: returns whether a node with these labels belongs to this scheduler."""
+        """takes_node: returns whether a node with the given labels belongs to this scheduler."""
         options = options or DecodeOptions()
         problems: Problems = {}
         self._problems = problems
@@ -446,7 +446,7 @@ class ClusterObjects:
     def apply(self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False) -> None:
         """Apply the state of an object, or its deletion if `obj` is None.
 
-        is_created: whether this is known to be the first state of a pod.
+        is_created: whether `obj` is known to be the first state of a pod.
         """
         if kind != kinds.POD:
             self._apply_by_kind[kind](key, obj)
@@ -461,19 +461,20 @@ class ClusterObjects:
             self.pods.apply_claim(key, self.devices.claim(key))
 
     def refresh_priorities(self) -> None:
-        """Apply changed priority classes; pods that depend on them are decoded again."""
+        """Apply changed priority classes; pods whose priority depends on one are decoded again."""
         if self._classes.refresh():
             self.gangs.set_priorities(priorities(self._classes.values))
 
     def build(self, taken_ms: int | None, used_namespaces: set[str]) -> Snapshot:
-        """Return the snapshot of the objects. Unchanged parts are the same objects as before.
+        """Return the snapshot of the objects. Its unchanged parts are the same objects as before.
 
         Parameters
         ----------
         taken_ms
-            The time of the snapshot, or None for the latest creation of a gang or queue.
+            Time of the snapshot in ms since 1970. None means the latest creation of a gang or
+            queue.
         used_namespaces
-            Namespaces of any objects. They exist, whether or not they are listed.
+            Namespaces in which any object exists, whether or not a Namespace object is listed.
 
         """
         self.refresh_priorities()
@@ -509,20 +510,20 @@ class ClusterObjects:
         return self._builder.find_node(name) is not None
 
     def find_node(self, name: str) -> Node | None:
-        """Return a node of this scheduler, or None."""
+        """Return a node of this scheduler, or None if no such node exists."""
         return self._builder.find_node(name)
 
     def node_labels(self, name: str) -> Mapping[str, str] | None:
-        """Return the labels of a node of this scheduler, or None."""
+        """Return the labels of a node of this scheduler, or None if no such node exists."""
         node = self._builder.find_node(name)
         return None if node is None else node.labels
 
     def tasks_without_node(self) -> list[Task]:
-        """Return the tasks on nodes that do not exist, in key order."""
+        """Return the tasks whose node does not exist, sorted by task key."""
         return self._builder.tasks_without_node()
 
     def problems(self) -> Problems:
-        """Return all invalid fields by kind and key, as of the last snapshot."""
+        """Return all invalid fields by kind and object key, as of the last snapshot."""
         found = {**self._problems, **self.volumes.storage_problems()}
         for gang, (kind, errors) in self.gangs.group_problems.items():
             found[kind, object_key(gang)] = errors

@@ -1,4 +1,4 @@
-"""An instance: the cluster in a file, a folder of manifests or a trace, and its identity.
+"""An instance and its identity: the cluster in a file, a folder of manifests or a trace.
 
 Every file and every document is read, even if others are invalid. InstanceError is raised only if
 there is nothing to schedule.
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from optsched.units import FieldError
 
 Progress: TypeAlias = "Callable[[int, int], None]"
-"""Called with the number of characters read, and the total number of characters."""
+"""A callback with the number of characters read so far, and the total number of characters."""
 
 Preview: TypeAlias = (
     "Callable[[Iterable[tuple[Mapping[str, Any], str]]],"
     " Iterable[tuple[Mapping[str, Any], str, tuple[FieldError, ...]]]]"
 )
-"""Replaces objects by those that controllers would create; see `controllers.job.preview`."""
+"""A function that replaces objects by those that controllers create (`controllers.job.preview`)."""
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 
@@ -57,7 +57,7 @@ class Instance:
     path
         The file or folder, as the user gave it.
     problems
-        Problems with file and line. Valid objects are in the snapshot.
+        Problems of invalid objects, with file and line. The snapshot contains the valid objects.
     notices
         Sentences about valid objects that were skipped.
     left_out
@@ -74,7 +74,7 @@ class Instance:
 
 @dataclass(slots=True)
 class _Objects:
-    """Objects with the location of each, and problems of documents that are not objects."""
+    """Objects with `file:line` of each, and problems of documents that are not objects."""
 
     values: list[Mapping[str, Any]]
     where: list[str]
@@ -98,13 +98,15 @@ def read_instance(
         folder of such files, read recursively in name order; or a pod list of the openb trace in
         CSV.
     options
-        Which pods belong to this scheduler.
+        Options that select the pods and nodes of this scheduler.
     taken_ms
-        The time of the snapshot, or None for the time of a dump, or else of the latest creation.
+        Time of the snapshot in ms since 1970. None means the time of a dump, or else the latest
+        creation time.
     progress
-        Called with the number of characters read so far.
+        A callback with the number of characters read so far and in total.
     preview
-        Replaces objects by those that controllers would create, or None to keep all objects.
+        A function that replaces objects by those that controllers would create, or None to keep
+        all objects.
 
     Raises
     ------
@@ -136,13 +138,13 @@ def read_instance(
 def read_objects(
     path: str | Path, progress: Progress | None = None
 ) -> tuple[list[Mapping[str, Any]], tuple[ObjectProblem, ...]]:
-    """Return the objects at a path, with lists expanded, and problems; raises InstanceError."""
+    """Return the objects at a path, with Lists expanded, and problems; raises InstanceError."""
     found = _read_files(_files(Path(path)), Path(path), progress or _silent)
     return found.values, tuple(found.problems)
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files of the instance at a path; raises InstanceError if there are none."""
+    """Return the files of the instance at a path; raises InstanceError if no file is found."""
     if path.suffix.lower() == _CSV:
         return [path, path.with_name(NODE_LIST)]
     return _files(path)
@@ -152,7 +154,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _silent(read: int, total: int) -> None:
-    """Ignore the progress."""
+    """Ignore the progress of reading."""
 
 
 def _files(path: Path) -> list[Path]:
@@ -212,7 +214,7 @@ def _text(file: Path, found: _Objects) -> str:
 
 
 def _objects(part: Document) -> Iterator[tuple[Any, int]]:
-    """Yield the object of a document with its line, or each object of a list with its line."""
+    """Yield the object of a document, or each object of a List, with its line number."""
     value = part.value
     if value is None:
         return
@@ -223,7 +225,7 @@ def _objects(part: Document) -> Iterator[tuple[Any, int]]:
     kind = value["kind"].removesuffix(_LIST)
     given = {"apiVersion": value.get("apiVersion"), "kind": kind} if kind else {}
     for number, item in enumerate(value["items"]):
-        # Items of typed lists, such as those of the API server, do not repeat their kind.
+        # Items of typed lists, such as a PodList of the API server, do not repeat their kind.
         whole = {**given, **item} if isinstance(item, dict) else item
         yield whole, lines[number] if lines else part.line
 
@@ -238,7 +240,7 @@ def _is_list(value: object) -> bool:
 
 
 def _unknown(found: _Objects) -> Iterator[ObjectProblem]:
-    """Yield fields that a custom kind does not have. An API server would silently drop them."""
+    """Yield unknown fields of custom kinds, which an API server would drop silently."""
     for value, where in zip(found.values, found.where, strict=True):
         if not isinstance(value, dict):
             continue
@@ -293,7 +295,7 @@ def instance_identity(path: str | Path) -> InstanceIdentity:
 
 
 def snapshot_identity(snapshot: Snapshot) -> InstanceIdentity:
-    """Return the identity of a snapshot without a file: SHA-256 over its manifests, by line."""
+    """Return the identity of a snapshot without files: SHA-256 over manifest lines."""
     lines = (json.dumps(each, sort_keys=True, ensure_ascii=False) for each in encode(snapshot))
     return InstanceIdentity("", (FileSum("snapshot", checksum("\n".join(lines))),))
 

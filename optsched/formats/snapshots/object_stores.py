@@ -1,4 +1,4 @@
-"""Stores of parsed objects of the kinds in a snapshot, except pods, updated by events."""
+"""Stores of parsed objects that watch events update, for all kinds in a snapshot except pods."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from optsched.units import FieldError
 
 Raw: TypeAlias = "dict[str, Any]"
-"""An object of Kubernetes in JSON."""
+"""A Kubernetes object as parsed JSON."""
 
 Problems: TypeAlias = "dict[tuple[Kind, str], tuple[FieldError, ...]]"
-"""Invalid fields by kind and key of their object."""
+"""Invalid fields by kind and key of the object that contains them."""
 
 T = TypeVar("T")
 V = TypeVar("V")
 
 NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
-"""The label with its own name that every namespace has."""
+"""The label of every namespace that contains the name of the namespace."""
 
 STORAGE_KINDS: Final = (kinds.PERSISTENT_VOLUME, kinds.STORAGE_CLASS)
 
@@ -81,9 +81,9 @@ class ParsedStore(Generic[T]):
     Attributes
     ----------
     by_key
-        In order of creation.
+        Valid objects by key, in order of creation.
     values
-        In key order, as of the last `refresh`. The tuple stays the same object until one changes.
+        Valid objects in key order, as of the last `refresh`. An unchanged tuple is the same object.
 
     """
 
@@ -108,7 +108,7 @@ class ParsedStore(Generic[T]):
         self._is_stale = True
 
     def refresh(self) -> bool:
-        """Update `values`; returns whether an event arrived since the last refresh."""
+        """Update `values`; returns whether an event has arrived since the last `refresh`."""
         if not self._is_stale:
             return False
         values = tuple(self.by_key[key] for key in sorted(self.by_key))
@@ -119,7 +119,7 @@ class ParsedStore(Generic[T]):
 
 
 class QueueStore(ParsedStore["ApiQueue"]):
-    """Queues as on the API server, and as domain queues for sessions."""
+    """Queues as stored on the API server, and as domain queues for sessions."""
 
     def __init__(self, problems: Problems) -> None:
         super().__init__(kinds.QUEUE, _parse_queue, problems)
@@ -146,7 +146,7 @@ def _parse_queue(obj: Raw) -> tuple[ApiQueue | None, tuple[FieldError, ...]]:
 
 
 class ShardStore(ParsedStore[NodeShard]):
-    """NodeShards as on the API server, and the sharding for sessions."""
+    """NodeShards as stored on the API server, and the resulting sharding for sessions."""
 
     def __init__(self, sharding: Sharding, problems: Problems) -> None:
         super().__init__(kinds.NODE_SHARD, parse_nodeshard, problems)
@@ -163,12 +163,12 @@ class ShardStore(ParsedStore[NodeShard]):
 
 
 class NamespaceStore:
-    """Namespaces by name, including those known only from other objects.
+    """Namespaces by name, including namespaces that only occur in other objects.
 
     Attributes
     ----------
     labels
-        As of the last `refresh`. The mapping stays the same object until one changes.
+        Labels by namespace, as of the last `refresh`. An unchanged mapping is the same object.
 
     """
 
@@ -183,13 +183,13 @@ class NamespaceStore:
         self._is_stale = True
 
     def annotations(self, name: str) -> dict[str, str]:
-        """Return the annotations of a namespace."""
+        """Return the annotations of a namespace; empty for an unknown namespace."""
         return string_map(self._raw.get(name, {}), "annotations")
 
     def refresh(self, used: set[str]) -> bool:
         """Update `labels`; returns whether a namespace may have changed.
 
-        used: namespaces of any objects.
+        used: names of the namespaces in which any object exists.
         """
         names = used | self._raw.keys()
         if not self._is_stale and names == self.labels.keys():
@@ -205,7 +205,7 @@ class NamespaceStore:
 
 
 class VolumeStore:
-    """Claims by key. A claim is parsed again after it or any volume or class changes."""
+    """PersistentVolumeClaims by key, parsed again after a change of any volume or class."""
 
     def __init__(self, problems: Problems) -> None:
         self._problems = problems
@@ -228,12 +228,12 @@ class VolumeStore:
         self._is_storage_stale = True
 
     def find_claim(self, key: str) -> Claim | None:
-        """Return a claim in its current state, or None."""
+        """Return a claim in its current state, or None if no claim has this key."""
         obj = self._raw_claims.get(key)
         return None if obj is None else parse_claim(obj, self._current_storage())[0]
 
     def refresh(self) -> Mapping[str, Claim]:
-        """Return all claims by key. The mapping stays the same object until one changes."""
+        """Return all claims by key. An unchanged mapping is the same object as before."""
         stale = (
             self._stale_claims | self._raw_claims.keys()
             if self._is_storage_stale
@@ -266,7 +266,7 @@ class VolumeStore:
         return found
 
     def _current_storage(self) -> Storage:
-        """Return volumes and classes; the parsed ones are cached until one changes."""
+        """Return the volumes and storage classes, cached until one of them changes."""
         if self._storage is None:
             self._storage = Storage(*self._raw_storage.values())
         return self._storage
@@ -275,7 +275,7 @@ class VolumeStore:
 class DeviceStore:
     """ResourceClaims, DeviceClasses and ResourceSlices, each in its newest served API version.
 
-    Assumed allocations of devices count as allocations.
+    Assumed allocations of devices are treated like recorded allocations.
     """
 
     def __init__(self, problems: Problems) -> None:
@@ -307,16 +307,16 @@ class DeviceStore:
         store_or_drop(self._problems, (kind, key), errors or None)
 
     def claim(self, key: str) -> DeviceClaim | None:
-        """Return a claim in its newest served API version, or None."""
+        """Return a claim in its newest served API version, or None if no claim has this key."""
         known = (claims.get(key) for claims in self._claims.values())
         return next((claim for claim in known if claim is not None), None)
 
     def claim_kind(self, key: str) -> Kind | None:
-        """Return the claim's kind in its newest served API version, or None."""
+        """Return the kind of a claim in its newest served version, or None if it is unknown."""
         return next((kind for kind, claims in self._claims.items() if key in claims), None)
 
     def assume(self, task: str, node: str, grant: DeviceGrant) -> None:
-        """Assume that devices are allocated to a claim until a watch confirms it, or `forget`."""
+        """Assume an allocation of devices to a claim until a watch confirms it, or `forget`."""
         self._is_stale = True
         self._assumed[grant.claim] = (task, DeviceAllocation.on_node(node, grant.devices))
 
@@ -327,7 +327,7 @@ class DeviceStore:
             self._is_stale = True
 
     def refresh(self) -> Devices:
-        """Return all devices and claims. The result stays the same object until one changes."""
+        """Return all devices and claims. An unchanged result is the same object as before."""
         if not self._is_stale:
             return self._shown
         claims = _newest(list(self._claims.values()))
@@ -345,7 +345,7 @@ class DeviceStore:
 
 
 def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:
-    """Return values by key in key order; earlier mappings take precedence."""
+    """Return the newest value of each key, sorted by key. versions: mappings, newest first."""
     found: dict[str, V] = {}
     for each in reversed(versions):
         found.update(each)
@@ -353,13 +353,13 @@ def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:
 
 
 def take_every_node(labels: Mapping[str, str]) -> bool:
-    """Accept all nodes."""
+    """Return True: every node belongs to this scheduler."""
     del labels
     return True
 
 
 class NodeStore:
-    """Nodes with their NUMA cells and attach limits, and the topology above them."""
+    """Nodes with NUMA cells and volume attach limits, and the network topology of the nodes."""
 
     def __init__(
         self,
@@ -367,7 +367,7 @@ class NodeStore:
         takes_node: Callable[[Mapping[str, str]], bool],
         problems: Problems,
     ) -> None:
-        """takes_node: returns whether a node with these labels belongs to this scheduler."""
+        """takes_node: returns whether a node with the given labels belongs to this scheduler."""
         self._builder = builder
         self._takes_node = takes_node
         self._problems = problems
@@ -421,7 +421,7 @@ class NodeStore:
             self._update_node(name, attach_limits=limits or ())
 
     def set_device_table(self, table: DeviceTable) -> bool:
-        """Set how GPUs and NPUs may be partitioned; returns whether the table has changed."""
+        """Set how GPUs and NPUs are partitioned; returns whether the device table has changed."""
         if table == self._device_table:
             return False
         self._device_table = table
@@ -441,9 +441,9 @@ class NodeStore:
     # --- queries ---------------------------------------------------------------------------------
 
     def topology(self) -> Topology:
-        """Return the topology of the nodes. It stays the same object until it changes."""
+        """Return the network topology of the nodes. An unchanged topology is the same object."""
         return self._topology.topology()
 
     def hypernode_remarks(self) -> Iterator[tuple[str, tuple[FieldError, ...]]]:
-        """Yield names of HyperNodes and their ignored parts, as of the last `topology`."""
+        """Yield (HyperNode name, ignored members) as of the last call of `topology`."""
         yield from self._topology.remarks.items()

@@ -3,8 +3,8 @@
 A user with the role `edit` may change annotations of pods that no webhook guards. Therefore the
 devices of a pod are fixed when it is bound. Their source is the binder of this process, the
 condition written by another binder (`device_condition`), or else the pod as first seen on its node.
-Without that condition, a pod holds no device in two cases: it was created with a node, so no
-scheduler has bound it; or its scheduler is not known to allocate devices.
+Without the condition, a pod holds no device in two cases. Either the pod was created with a node,
+so no scheduler has bound it, or its scheduler is not known to allocate devices.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NOT_BOUND: Final = (CARDS_NOT_BOUND, CELLS_NOT_BOUND)
 _NO_DEVICE: Final = "no device"
 _SHOWN: Final = 200
 DEFAULT_GRACE_S: Final = 30
-"""The API server's default of `terminationGracePeriodSeconds`."""
+"""The API server's default for a pod's `terminationGracePeriodSeconds`."""
 _QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
 
 
@@ -59,7 +59,7 @@ _QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
 class BoundDevices:
     """The devices of one pod on its node.
 
-    distrust: why the pod's annotations do not count; empty if a scheduler may have bound the pod.
+    distrust: why the pod's annotations are ignored; empty if a scheduler may have bound the pod.
     """
 
     uid: str
@@ -76,7 +76,7 @@ class BoundDevices:
 
 
 class BoundDeviceStore:
-    """The bound devices of pods, by key; no I/O."""
+    """The devices of bound pods, by pod key, without I/O."""
 
     def __init__(self) -> None:
         self._records: dict[str, BoundDevices] = {}
@@ -86,11 +86,11 @@ class BoundDeviceStore:
         self._records[key] = holding
 
     def forget(self, key: str) -> None:
-        """Forget a pod, or a failed bind."""
+        """Drop the record of a pod that was deleted or whose bind has failed."""
         self._records.pop(key, None)
 
     def is_distrusted(self, key: str) -> bool:
-        """Return whether the annotations of a pod are distrusted."""
+        """Return whether the device annotations of a pod are ignored."""
         held = self._records.get(key)
         return held is not None and bool(held.distrust)
 
@@ -100,14 +100,14 @@ class BoundDeviceStore:
         return held is not None and held.uid == task.uid and held.node == task.node
 
     def reconcile(self, task: Task, distrust: str = "") -> tuple[Task, str]:
-        """Return the task with its fixed devices, and a message about annotations that differ.
+        """Return the task with its fixed devices, and a message if its annotations differ.
 
         Parameters
         ----------
         task
             The task with the devices that its annotations name.
         distrust
-            Why the annotations do not count; empty if a binder may have written them.
+            Why the annotations are ignored; empty if a binder may have written the annotations.
 
         """
         if not task.node:
@@ -127,7 +127,7 @@ class BoundDeviceStore:
 
 
 def _count_gpus(uses: tuple[GpuShare, ...]) -> Counter[tuple[str, int, int, str, str]]:
-    # Annotations hold only the index of a whole GPU; its memory comes from the pod's request.
+    # An annotation holds only the index of a whole GPU; the pod's request determines its memory.
     memory = {use.key: 0 if use.key.isdecimal() else use.memory for use in uses}
     return Counter((use.key, memory[use.key], use.cores, use.instance, use.npu) for use in uses)
 
@@ -144,14 +144,14 @@ def _describe(shared_gpus: Iterable[GpuShare], numa: Iterable[NumaPart]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AssumedBind:
-    """The assumption that a pending task is bound with these GPU shares and NUMA cells."""
+    """The assumption that a pending task is bound with the given GPU shares and NUMA cells."""
 
     node: str
     shared_gpus: tuple[GpuShare, ...] = ()
     numa: tuple[NumaPart, ...] = ()
 
     def apply_to(self, reported: Task) -> Task:
-        """Return the reported task with the assumption applied."""
+        """Return the task as reported by the API server, with the assumption applied."""
         shape = reported.shape
         if reported.device_claims:
             shape = replace(shape, device_claims=(), devices=())
@@ -170,7 +170,7 @@ class AssumedEviction:
     Attributes
     ----------
     bound
-        The bind that was not confirmed when the eviction was planned, or None for none.
+        The bind that was unconfirmed when the eviction was planned, or None for a confirmed bind.
 
     """
 
@@ -190,7 +190,7 @@ class AssumedEviction:
 
 @dataclass(frozen=True, slots=True)
 class AssumedNomination:
-    """The assumption that a pending task is nominated to a node; empty for no nomination."""
+    """The assumption that a pending task is nominated to a node. node: empty for no nomination."""
 
     node: str
 
@@ -208,28 +208,28 @@ Assumption: TypeAlias = AssumedBind | AssumedEviction | AssumedNomination
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod.
+    """A pod as task, with the pod fields that its gang reads.
 
     Attributes
     ----------
     reported
-        The task as on the API server.
+        The task as reported by the API server.
     task
         The task with the assumption applied; without an assumption, the same object as `reported`.
     assumed
-        The pending change, or None for none.
+        The assumption that no watch has confirmed yet, or None.
     annotations
-        The annotations that its gang reads.
+        The annotations of the pod that its gang reads.
     spec
-        The fields that determine its priority.
+        The fields of the pod's spec that determine its priority.
     raw
-        The whole pod if its priority depends on priority classes, else None.
+        The whole pod if its priority depends on priority classes, or else None.
     submitters
-        The users who submitted it, as admission recorded them; empty without a record.
+        The users who submitted the pod, as recorded by admission; empty without a record.
     joined
-        The PodGroup and queue that roles allow it to join; see `wellknown.parse_joined`.
+        The PodGroup and queue that roles allow the pod to join; see `wellknown.parse_joined`.
     grace_s
-        Its `terminationGracePeriodSeconds`.
+        The pod's `terminationGracePeriodSeconds`, in seconds.
 
     """
 
@@ -244,7 +244,7 @@ class Pod:
     joined: str | None = None
 
     def has_same_gang_inputs(self, other: Pod) -> bool:
-        """Return whether the other state of the pod leads to the same gang."""
+        """Return whether this state and another state of the pod lead to the same gang."""
         return (
             self.task is other.task
             and self.annotations == other.annotations
@@ -253,21 +253,21 @@ class Pod:
         )
 
     def outline(self) -> Raw:
-        """Return the kept fields as a Pod object."""
+        """Return a Pod object that contains only the kept fields."""
         named = {"name": self.reported.name, "namespace": self.reported.namespace}
         spec = {**self.spec, "nodeName": self.reported.node}
         return {"metadata": {**named, "annotations": self.annotations}, "spec": spec}
 
 
 class PodStore:
-    """Pods by key, and their tasks by gang and node.
+    """Pods by key, and the tasks of the pods by gang and node.
 
     Attributes
     ----------
     touched_gangs
-        Gangs whose tasks have changed; their reader clears the set.
+        Keys of gangs whose tasks have changed. The reader of the set clears it.
     flaws
-        Flaws of objects, such as devices claimed in annotations, by kind and key.
+        Flaws of objects, such as annotations that claim devices, by kind and key.
 
     """
 
@@ -289,7 +289,7 @@ class PodStore:
         self._by_gang: dict[str, dict[str, Task]] = {}
 
     def find_pod(self, key: str) -> Pod | None:
-        """Return a pod, or None if the scheduler has no such pod."""
+        """Return a pod, or None if the scheduler has no pod with this key."""
         return self._pods.get(key)
 
     def __getitem__(self, key: str) -> Pod:
@@ -300,7 +300,7 @@ class PodStore:
         return self._by_gang.get(key, _NONE).values()
 
     def has_only_foreign_pods(self, gang: str) -> bool:
-        """Return whether a PodGroup has pods of other schedulers only."""
+        """Return whether all pods of a PodGroup belong to other schedulers."""
         return gang in self._foreign_pods and gang not in self._by_gang
 
     @property
@@ -309,7 +309,7 @@ class PodStore:
         return self._by_gang.keys()
 
     def apply_pod(self, raw: Raw, *, is_created: bool = False) -> None:
-        """Apply a state of a pod. is_created: whether this is known to be its first state."""
+        """Apply a state of a pod. is_created: whether it is known to be the pod's first state."""
         is_over = has_left_cluster(raw)
         others = self._record_claims(raw, is_over=is_over)
         self._decode(raw, is_over=is_over, is_created=is_created)
@@ -334,7 +334,7 @@ class PodStore:
         self._index(before, self._pod(reported, task, raw, assumed))
 
     def _decode_with_devices(self, raw: Raw, *, is_created: bool) -> Task:
-        """Return the task with its fixed devices; annotations that name others become a flaw."""
+        """Return the task with its fixed devices; annotations that differ become a flaw."""
         task, problems = self._decoder.read(raw)
         store_or_drop(self._problems, (kinds.POD, task.key), problems or None)
         distrust = _CAME_WITH_NODE if is_created else ""
@@ -383,7 +383,7 @@ class PodStore:
             self._decode(self._claiming[pod], is_over=False)
 
     def _record_claims(self, raw: Raw, *, is_over: bool) -> list[str]:
-        """Record the claims of a pod; returns the other pods that have to be decoded again."""
+        """Record the claims of a pod. Return the keys of other pods that must be decoded again."""
         meta = _mapping_at(raw, "metadata")
         key = f"{meta.get('namespace')}/{meta.get('name')}"
         claims = () if is_over else claims_of(raw)
@@ -403,7 +403,7 @@ class PodStore:
         self._unindex(before.task)
 
     def assume(self, key: str, assumption: Assumption) -> str:
-        """Apply an assumption to a task; returns the UID of its pod."""
+        """Apply an assumption to a task; returns the UID of the task's pod."""
         pod = self._pods[key]
         if isinstance(assumption, AssumedBind):
             held = BoundDevices(
@@ -414,7 +414,7 @@ class PodStore:
         return pod.reported.uid
 
     def forget(self, key: str) -> None:
-        """Drop the assumption about a task."""
+        """Drop the assumption about a task, if there is one."""
         pod = self._pods.get(key)
         if pod is not None and pod.assumed is not None:
             if isinstance(pod.assumed, AssumedBind):
@@ -422,7 +422,7 @@ class PodStore:
             self._index(pod, replace(pod, task=pod.reported, assumed=None))
 
     def assume_evicted(self, key: str) -> str:
-        """Assume that a task is being evicted; returns the UID of its pod."""
+        """Assume that a task is being evicted; returns the UID of the task's pod."""
         assumed = self._pods[key].assumed
         return self.assume(
             key, AssumedEviction(assumed if isinstance(assumed, AssumedBind) else None)
@@ -440,13 +440,13 @@ class PodStore:
             self.forget(key)
 
     def awaits_bind(self, key: str) -> bool:
-        """Return whether a task is assumed evicted before the API server has confirmed its bind."""
+        """Return whether a task is assumed evicted before the API server confirms its bind."""
         pod = self._pods.get(key)
         is_leaving = pod is not None and isinstance(pod.assumed, AssumedEviction)
         return is_leaving and self._pods[key].reported.status is TaskStatus.PENDING
 
     def set_priorities(self, table: Priorities) -> None:
-        """Set the priority classes; pods whose priority depends on them are decoded again."""
+        """Set the priority classes. Pods whose priority depends on a class are decoded again."""
         self._decoder.priorities = table
         for key in tuple(self._unsettled):
             raw = self._pods[key].raw
@@ -458,22 +458,22 @@ class PodStore:
         return self._decoder.queue(pod.outline(), namespace)
 
     def priority_of(self, pod: Pod) -> int:
-        """Return the priority of a pod among all pods."""
+        """Return the priority of a pod in the cluster, which ignores `volcano.sh/task-priority`."""
         number = pod.spec.get("priority")
         if type(number) is int and abs(number) <= MAX_INT32:
             return number
         return self._decoder.gang_priority(pod.outline())
 
     def least_priority(self, tasks: Iterable[Task]) -> int | None:
-        """Return the lowest priority of pods that have not ended, or None if there are none.
+        """Return the lowest priority of the pods that have not ended, or None if all have ended.
 
-        `volcano.sh/task-priority` counts only among the pods of one gang.
+        The annotation `volcano.sh/task-priority` is ignored, as it applies only within a gang.
         """
         standing = (self._pods[task.key] for task in tasks if task.status not in AT_THEIR_END)
         return min(map(self.priority_of, standing), default=None)
 
     def _record_foreign(self, key: str, gang: str) -> None:
-        """Record the PodGroup that a pod of another scheduler names; empty for none."""
+        """Record the gang that a pod of another scheduler names; `gang` is empty for none."""
         before = self._foreign_group_by_pod.get(key, "")
         if gang == before:
             return
@@ -531,21 +531,21 @@ class PodStore:
 
 
 def _with_eviction(before: Pod, reported: Task) -> Task:
-    """Return the reported task; a terminating task whose eviction was assumed counts as evicted."""
+    """Return the reported task, marked evicted if it terminates after an assumed eviction."""
     if reported.status is TaskStatus.RELEASING and before.task.is_evicted:
         return replace(reported, is_evicted=reported.uid == before.task.uid)
     return reported
 
 
 def _reconcile(before: Pod, reported: Task) -> tuple[Task, Assumption | None]:
-    """Return the reported task and the assumption that still holds; equal tasks stay one object."""
+    """Return the reported task, and the assumption about it unless the report has settled it."""
     if reported == before.reported:
         return before.reported, before.assumed
     if before.assumed is None:
         return reported, None
     if reported == before.task:
         return before.task, None
-    # Only the end of the pod, or a new pod of this name, contradicts an assumption.
+    # Only the end of the pod, or a new pod with the same name, contradicts an assumption.
     is_same = reported.uid == before.reported.uid
     return reported, before.assumed if is_same and before.assumed.is_unconfirmed(reported) else None
 
@@ -559,13 +559,13 @@ def _parse_record(text: str) -> _Record:
 
 
 def _read_record(annotations: Mapping[str, Any]) -> _Record:
-    """Return the submitters in an object's record, and the PodGroup that it was allowed to join."""
+    """Return the submitters in the record of an object, and the PodGroup that it may join."""
     text = annotations.get(wellknown.SUBMITTER)
     return _parse_record(text) if isinstance(text, str) else ((), None)
 
 
 def read_submitters(annotations: Mapping[str, Any]) -> tuple[wellknown.Subject, ...]:
-    """Return the submitters in an object's record; equal records share one value."""
+    """Return the submitters in the record of an object; equal records share one tuple."""
     return _read_record(annotations)[0]
 
 

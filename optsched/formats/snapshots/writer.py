@@ -1,8 +1,8 @@
-"""Write a snapshot as objects that `assemble` reads as the same snapshot.
+"""Encoding of a snapshot as objects that `assemble` reads as the same snapshot.
 
 State is written to fields of the API where they exist. Annotations (see `snapshot_annotations`)
-hold the rest: why an object could not be used, since when a gang waits, and shares of GPUs.
-Containers and other parts that no scheduler reads are invented.
+hold the rest: why an object could not be used, since when a gang waits, and GPU shares.
+Containers and other fields that no scheduler reads are invented.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ _NO_VOLUME: Final = "none"
 def encode(snapshot: Snapshot) -> list[Manifest]:
     """Return the objects of a snapshot, from which `assemble` returns the same snapshot.
 
-    This holds for every snapshot that `assemble` can return: all namespaces are listed, the
-    built-in queues exist, and names of bare pods' gangs start with `pod:`. Raises ValueError if a
-    claim waits for a node that no storage class can express.
+    The round trip holds for every snapshot that `assemble` can return: all namespaces are listed,
+    the built-in queues exist, and gang names of bare pods start with `pod:`. Raises ValueError if
+    a claim waits for a node that no storage class can express.
     """
     return [
         {
@@ -112,9 +112,9 @@ def write_bundle(
     path: Path,
     opener: Callable[[str, int], int] | None = None,
 ) -> None:
-    """Write objects to one file as a List, in YAML or JSON by the suffix of its name.
+    """Write objects to one file as a List. The suffix of the file name selects YAML or JSON.
 
-    opener: as for `open`. Raises ValueError for another suffix.
+    opener: as for `open`. Raises ValueError for a suffix other than .yaml, .yml and .json.
     """
     parts = bundle_writer(path)(objects)
     with open(path, "w", encoding="utf-8", opener=opener) as file:
@@ -122,7 +122,7 @@ def write_bundle(
 
 
 def bundle_writer(path: Path) -> Callable[[Iterable[Mapping[str, Any]]], Iterator[str]]:
-    """Return the writer of List parts for a file; raises ValueError as `write_bundle` does."""
+    """Return the function that writes a List as text parts for a file; raises ValueError."""
     suffix = path.suffix.lower()
     if suffix in _YAML:
         return yaml_bundle
@@ -136,12 +136,12 @@ def yaml_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a List of objects in YAML, part by part."""
     yield "apiVersion: v1\nitems:\n"
     yield from (write_yaml([each]) for each in objects)
-    # The kind comes last, so that a truncated file is not a List.
+    # The kind comes last, so that a truncated file is not a valid List.
     yield "kind: List\n"
 
 
 def json_bundle(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a List of objects in JSON."""
+    """Yield a List of objects in JSON, part by part."""
     whole = {"apiVersion": "v1", "items": list(objects), "kind": "List"}
     yield f"{json.dumps(whole, indent=1)}\n"
 
@@ -158,7 +158,7 @@ def _manifest(kind: kinds.Kind, metadata: Manifest, **parts: object) -> Manifest
 
 
 def time_manifest(taken_ms: int) -> Manifest:
-    """Return the object from which `assemble` reads when a snapshot was taken."""
+    """Return the object of a dump that records when the snapshot was taken."""
     return {
         "apiVersion": API_VERSION,
         "kind": SNAPSHOT_KIND,
@@ -178,7 +178,7 @@ def _marked(annotations: Mapping[str, str], problem: Reason | None) -> dict[str,
 
 
 def node_manifest(node: Node) -> Manifest:
-    """Return a node without its pods."""
+    """Return a node as a manifest, without its pods."""
     taints = [
         {"key": taint.key, "value": taint.value, "effect": taint.effect.value}
         for taint in node.taints
@@ -283,7 +283,7 @@ def _has_group(gang: Gang) -> bool:
 
 
 def _priority_classes(snapshot: Snapshot) -> list[Manifest]:
-    """Return the named priority classes, and one class for each priority of a PodGroup."""
+    """Return the named priority classes, and one priority class for each priority of a PodGroup."""
     values = {gang.priority for gang in snapshot.gangs if _has_group(gang) and gang.priority}
     named = {n: v for n, v in snapshot.priority_classes.items() if n not in SYSTEM}
     named |= {_class_name(value): value for value in values}
@@ -311,7 +311,7 @@ def _group_meta(gang: Gang, name: str) -> Manifest:
 
 
 def owner_fields(owner: Owner | None) -> list[Manifest] | None:
-    """Return the `ownerReferences` of an object, or None if it has no owner."""
+    """Return the `ownerReferences` of an object, or None for an object without an owner."""
     if owner is None:
         return None
     named = {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name}
@@ -349,7 +349,7 @@ def _csi_node(node: Node) -> Manifest:
 
 
 def _pods(snapshot: Snapshot) -> Iterator[Manifest]:
-    """Yield the pod of every task once, in key order."""
+    """Yield the pod of every task exactly once, sorted by key."""
     of_gangs = ((task, gang) for gang in snapshot.gangs for task in gang.tasks)
     gang_of = {task.key: (task, gang) for task, gang in of_gangs}
     others = {task.key: (task, None) for node in snapshot.nodes for task in node.residents}
@@ -362,7 +362,7 @@ def _pods(snapshot: Snapshot) -> Iterator[Manifest]:
 
 
 def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:
-    """Yield claims with the volumes or classes that they refer to."""
+    """Yield all claims, each with its volumes or storage class."""
     waiting = [c for c in claims if c.waits_for_consumer and not c.problem]
     yield from _offers(waiting)
     classes: dict[tuple[object, ...], str] = {}
@@ -384,7 +384,7 @@ def _claims(claims: Collection[Claim]) -> Iterator[Manifest]:
 
 
 def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
-    """Yield the candidate volumes of claims, and their classes."""
+    """Yield the candidate volumes of waiting claims, and the storage classes of these volumes."""
     by_class: dict[str, list[Claim]] = {}
     for claim in claims:
         if claim.volumes:
@@ -392,7 +392,7 @@ def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
     for name, theirs in by_class.items():
         provisions = any(claim.provisions or claim.driver for claim in theirs)
         yield _class(name, replace(theirs[0], provisions=provisions))
-        # The class may provision volumes. A claim that gets none reserves its volume instead.
+        # A storage class may provision volumes; a claim for which it does not reserves its volume.
         kept = {c.volumes[0].name: c.key for c in theirs if provisions and not c.provisions}
         offered = {volume.name: volume for claim in theirs for volume in claim.volumes}
         for volume in offered.values():
@@ -400,7 +400,7 @@ def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
 
 
 def _waiting(claim: Claim, storage_class: str, marks: Mapping[str, str]) -> Manifest:
-    """Return a pending claim, whose selector lists its candidate volumes by name."""
+    """Return a pending claim. The claim's selector lists its candidate volumes by name."""
     names = [volume.name for volume in claim.volumes] or [_NO_VOLUME]
     by_name = {"key": _BY_NAME, "operator": "In", "values": names}
     spec: Manifest = {"storageClassName": storage_class}
