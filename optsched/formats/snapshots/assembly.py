@@ -73,15 +73,15 @@ class Assembled:
     ----------
     num_read
         Number of objects of kinds that belong to a snapshot.
-    Invalid fields, duplicates, and references to missing objects. The snapshot records the
-    problem of each object that cannot be used as well.
-        used has its problem in the snapshot, too.
-    Number of objects of kinds that do not belong to a snapshot, by `apiVersion Kind`.
-        Number of objects of all other kinds, by `apiVersion Kind`.
-    (`apiVersion Kind name`, `file:line`) of each object that `ignored` counts.
-        `apiVersion Kind name` and `file:line` of each of these ignored objects.
-    Number of pods that wait for another scheduler, by scheduler. The snapshot omits these pods.
-        Number of pods that wait for another scheduler, by its name. They are not in the snapshot.
+    problems
+        Invalid fields, duplicates, and references to missing objects. The snapshot also records
+        the problem of each object that cannot be used.
+    ignored
+        Number of objects of kinds that do not belong to a snapshot, by `apiVersion Kind`.
+    left_out
+        (`apiVersion Kind name`, `file:line`) of each object that `ignored` counts.
+    elsewhere
+        Number of pods that wait for another scheduler, by scheduler name; the snapshot omits them.
 
     """
 

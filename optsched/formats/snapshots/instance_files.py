@@ -295,7 +295,7 @@ def instance_identity(path: str | Path) -> InstanceIdentity:
 
 
 def snapshot_identity(snapshot: Snapshot) -> InstanceIdentity:
-    """Return the identity of a snapshot without files: SHA-256 over manifest lines."""
+    """Return the identity of a snapshot without files: SHA-256 over its manifests, by line."""
     lines = (json.dumps(each, sort_keys=True, ensure_ascii=False) for each in encode(snapshot))
     return InstanceIdentity("", (FileSum("snapshot", checksum("\n".join(lines))),))
 

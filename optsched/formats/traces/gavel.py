@@ -1,4 +1,4 @@
-"""Gavel's traces: jobs of Philly's fifteen virtual clusters as steps of known models.
+"""Gavel's traces: jobs of Philly's fifteen virtual clusters, whose steps are those of known models.
 
 Narayanan et al., OSDI 2020; stanford-futuredata/gavel, `scheduler/traces`. A file has seven
 tab-separated columns and no header: job_type, command, num_steps_arg, needs_data_dir, total_steps,
@@ -54,10 +54,10 @@ class Throughputs:
     of: Mapping[tuple[str, int], float]
 
     def duration_ms(self, job_type: str, gpus: int, steps: int) -> int | None:
-        """Return the duration of some steps, or None for an unknown job type.
+        """Return the duration of `steps` steps in ms, or None for an unknown job type.
 
-        An unmeasured number of GPUs counts as the next smaller measured number, because it may not
-        be faster.
+        For a number of GPUs without a measurement, the next smaller measured number applies,
+        because more GPUs may not be faster.
         """
         known = [n for kind, n in self.of if kind == job_type and n <= gpus]
         rate = self.of[job_type, max(known)] if known else 0
@@ -70,7 +70,7 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
     Raises
     ------
     InstanceError
-        The file cannot be read, or does not contain this type of GPU.
+        The file cannot be read, or does not contain the GPU type `worker`.
 
     """
     try:
@@ -91,7 +91,7 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
 
 
 def _key(text: str) -> tuple[str, int]:
-    """Return the job type and the number of GPUs; raises ValueError for an invalid key."""
+    """Return job type and number of GPUs of a key; raises ValueError for an invalid key."""
     found = ast.literal_eval(text[:_LONGEST_KEY])
     match found:
         case (str(kind), int(gpus)):
@@ -109,16 +109,17 @@ def _rate(value: float) -> float:
 
 
 def read_gavel(file: Path, nodes: Sequence[Node], throughputs: Throughputs | None = None) -> Found:
-    """Read one virtual cluster, or all in a folder. Each is a queue; every task requests one GPU.
+    """Read one virtual cluster, or all in a folder, as queues; every task requests one GPU.
 
     Parameters
     ----------
     file
-        A file `*.trace`, or a folder of such files, whose clocks start together.
+        A file `*.trace`, or a folder of such files; their clocks start at the same time.
     nodes
-        The nodes of the replay.
+        The nodes on which the trace is replayed.
     throughputs
-        None for those of V100 GPUs in `simulation_throughputs.json` in the folder or its parents.
+        Steps per second, or None for those of V100 GPUs in `simulation_throughputs.json`, which is
+        in the trace's folder or a parent folder.
 
     Raises
     ------

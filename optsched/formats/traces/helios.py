@@ -4,7 +4,7 @@ Hu et al., SC 2021 (S-Lab-System-Group/HeliosData): `cluster_log.csv`, and in th
 `cluster_gpu_number.csv` with the GPUs of each virtual cluster by day.
 Hu et al., NSDI 2024 (InternLM/AcmeTrace): `trace_seren.csv` and `trace_kalos.csv`, whose times have
 an offset and which have no virtual clusters.
-The GPUs and CPUs of a row are those of a whole job and are split evenly over its nodes.
+The GPUs and CPUs of a row are those of a whole job. They are split evenly over the job's nodes.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _NO_NODE: Final = "is not a valid number of nodes: write 1 or more"
 
 
 def read_helios(file: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """Read the log of one Helios cluster. Virtual clusters are queues; jobs arrive at submission.
+    """Read the log of one Helios cluster. Virtual clusters are queues. Jobs arrive at submission.
 
     Parameters
     ----------
     file
         A file `cluster_log.csv`.
     nodes
-        The nodes of the replay. None for nodes with eight GPUs, whose number follows from the first
-        day of `cluster_gpu_number.csv` in the same folder. Each queue then deserves its GPUs of
-        that day.
+        The nodes of the replay. None means nodes with eight GPUs, whose number follows from the
+        first day of `cluster_gpu_number.csv` in the same folder. Each queue then deserves the GPUs
+        of its virtual cluster on that day.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def read_acme(file: Path, nodes: Sequence[Node]) -> Found:
     Raises
     ------
     InstanceError
-        As in `read_helios`.
+        A file does not exist or is another table, or there are no nodes.
 
     """
     problems: list[TraceProblem] = []
@@ -123,7 +123,7 @@ def _job(row: Row) -> TracedJob:
 
 
 def _virtual_clusters(file: Path, problems: list[TraceProblem]) -> tuple[Queue, ...]:
-    """Return queues that deserve the GPUs of their virtual cluster on the first day."""
+    """Return queues that deserve the GPUs of their virtual clusters on the first day."""
     try:
         with file.open(encoding="utf-8-sig") as lines:
             header = lines.readline().rstrip("\r\n").split(",")

@@ -54,7 +54,7 @@ _TWICE: Final = "is there more than once; the last one counts"
 
 
 def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[ObjectProblem, ...]]:
-    """Return the nodes of a trace, with every pod pending, because the list is one of arrivals.
+    """Return a trace's nodes and pods. All pods are pending, as the pod list is a list of arrivals.
 
     A number of whole GPUs is a request of `nvidia.com/gpu`. A share of one GPU is a device request.
     GPU models become a label of nodes and a required node affinity of pods. Every pod is a gang.
@@ -92,16 +92,16 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
-    """A pod as in its row.
+    """A pod with the values of its row.
 
     Attributes
     ----------
     cpu_m, memory_mib
-        CPU request in thousandths, and memory request in MiB.
+        CPU request in thousandths of a CPU, and memory request in MiB.
     num_gpu, gpu_milli
-        The number of GPUs, and thousandths of each.
+        Number of requested GPUs, and the requested thousandths of each GPU.
     gpu_spec
-        Accepted models as written, `A|B`; empty for any.
+        Accepted GPU models as written, `A|B`; empty for any model.
 
     """
 
@@ -116,9 +116,9 @@ class PodRow:
 def read_openb_rows(
     pods: Path, nodes: Path | None = None
 ) -> tuple[tuple[Node, ...], tuple[PodRow, ...], tuple[ObjectProblem, ...]]:
-    """Return nodes and pods of a trace sorted by name, one value per row, duplicates included.
+    """Return all nodes and pods of a trace sorted by name, one per row, including duplicates.
 
-    Parameters and errors are as in `read_openb`.
+    Parameters and errors are those of `read_openb`.
     """
     problems: list[ObjectProblem] = []
     node_file = nodes or pods.with_name(NODE_LIST)
@@ -134,7 +134,7 @@ def read_openb_rows(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row, with its location for problem reports."""
+    """One row of a table, with its file and line for problem reports."""
 
     kind: str
     file: str
@@ -212,14 +212,14 @@ def _node(row: _Row) -> Node:
 
 
 class _PodReader:
-    """Reads the pods of a list. Equal pods share one shape object."""
+    """Reads the pods of a pod list. Equal pods share one shape object."""
 
     def __init__(self) -> None:
         self._shapes: dict[TaskShape, TaskShape] = {}
         self._rows = 0
 
     def gang(self, row: _Row) -> Gang:
-        """Return the gang of a pod; its row number replaces a missing creation time, in ms."""
+        """Return the gang of a pod. The row number in ms replaces a missing creation time."""
         demands = _pod_row(row)
         is_share = demands.num_gpu == 1 and demands.gpu_milli < WHOLE
         asked = {
@@ -285,9 +285,9 @@ def read_openb_trace(
     Parameters
     ----------
     pods
-        A pod list with times, which the multigpu lists lack.
+        A pod list with times. The multigpu lists have no times.
     nodes
-        The nodes of the replay, or None for the node list.
+        The nodes of the replay, or None for the nodes in the node list.
     node_list
         The node list, or None for `openb_node_list_gpu_node.csv` in the folder of the pod list.
 

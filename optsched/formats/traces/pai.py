@@ -62,7 +62,7 @@ _BACKWARDS: Final = "is before its start_time"
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """One row of the task table, with times in milliseconds (None if missing)."""
+    """One row of the task table. The times are in milliseconds, or None if they are missing."""
 
     part: Part
     start_ms: int | None
@@ -72,16 +72,16 @@ class _Role:
 def read_pai(folder: Path, nodes: Sequence[Node] | None = None) -> Found:
     """Read the jobs, tasks and machines in a folder.
 
-    A job arrives at the start_time of the job table, which is its submission, with all instances of
-    all its tasks. It runs from the first start to the last end of its tasks. If a task is invalid,
-    it is reported, and its whole job is skipped, because half of it would be another job.
+    A job arrives with all instances of all its tasks at the start_time of the job table, which is
+    its submission. The job runs from the first start to the last end of its tasks. An invalid task
+    is reported, and its whole job is skipped, because the remaining tasks would be another job.
 
     Parameters
     ----------
     folder
-        The folder with the three tables.
+        The folder that contains the job, task and machine tables.
     nodes
-        The nodes of the replay, or None for the machine table.
+        The nodes of the replay, or None for the nodes in the machine table.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def _machine(row: Row) -> Iterator[Node]:
 
 
 def _roles(file: Path, problems: list[TraceProblem]) -> tuple[dict[str, list[_Role]], set[str]]:
-    """Return the tasks by job, and the jobs that have an invalid task."""
+    """Return the tasks by job name, and the names of jobs that have an invalid task."""
     found: dict[str, list[_Role]] = defaultdict(list)
     broken: set[str] = set()
     for row in _TASK.read(file, problems):

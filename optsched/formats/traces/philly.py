@@ -41,7 +41,7 @@ _BACKWARDS: Final = "is before its start_time"
 
 
 class _Broken(Exception):
-    """A job cannot be read: field, value and what is accepted."""
+    """A job cannot be read. The arguments are field, value and what is accepted."""
 
     def __init__(self, path: str, value: object, message: str) -> None:
         self.path, self.value, self.message = path, value, message
@@ -50,20 +50,20 @@ class _Broken(Exception):
 def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
     """Read a job log. Virtual clusters are queues; each machine of the last attempt is a task.
 
-    The duration of a job is the sum of its attempts; a job that still ran at the end runs forever.
-    Jobs are sorted by submission.
+    The duration of a job is the sum of its attempts. A job that still ran at the end of the trace
+    runs forever. Jobs are sorted by submission time.
 
     Parameters
     ----------
     file
-        `cluster_job_log`, JSON.
+        The file `cluster_job_log` in JSON.
     nodes
-        The nodes of the replay, or None for `cluster_machine_list` in the same folder.
+        The nodes of the replay, or None for those in `cluster_machine_list` in the same folder.
 
     Raises
     ------
     InstanceError
-        A file does not exist or is not a list, or there are no nodes.
+        A file does not exist or is not a JSON list, or there are no nodes.
 
     """
     problems: list[TraceProblem] = []
@@ -142,7 +142,7 @@ def _has_status(attempt: object, field: str) -> bool:
 
 
 def _duration_ms(attempts: Sequence[Any]) -> int | None:
-    """Return the sum of all attempts with start and end, or None for a job that still runs."""
+    """Return the total duration of complete attempts in ms, or None for a job that still runs."""
     if _has_status(attempts[-1], "start_time") and not _has_status(attempts[-1], "end_time"):
         return None
     total, is_known = 0, False
@@ -158,14 +158,14 @@ def _duration_ms(attempts: Sequence[Any]) -> int | None:
 
 
 def _num_gpus(listed: object) -> int:
-    """Return the number of GPUs in a list; raises TypeError for other types."""
+    """Return the number of GPUs in a list; raises TypeError for a value that is not a list."""
     if not isinstance(listed, list):
         raise TypeError
     return len(listed)
 
 
 def _tasks_of_attempt(attempts: Sequence[Any]) -> tuple[Part, ...]:
-    """Return the machines of the last attempt that lists any."""
+    """Return one task for each machine of the last attempt with machines."""
     for i in range(len(attempts) - 1, -1, -1):
         detail = attempts[i].get("detail") if isinstance(attempts[i], dict) else None
         if not detail:

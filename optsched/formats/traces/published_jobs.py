@@ -1,6 +1,6 @@
 """Published traces: their tables as rows, and their jobs as arrivals of gangs.
 
-An invalid row is reported and skipped; all other rows count. Times start at the first arrival.
+An invalid row is reported and skipped; all other rows are read. Times start at the first arrival.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 NOTHING: Final = frozenset({"", "None", "none", "null", "NaN", "nan", "NULL", "N/A"})
-"""Texts that stand for an empty cell."""
+"""Texts in a cell that mean that the cell is empty."""
 
 _MISSING: Final = "is missing: the row ends before this column"
 _NOT_A_COUNT: Final = "is not a whole number of zero or more"
@@ -45,7 +45,7 @@ _LONGEST_S: Final = Decimal(10**12)
 class Row:
     """One row of a table, with its location for problem reports.
 
-    Each method that reads a cell reports a problem and then returns 0, "" or None.
+    A method that reads a cell returns 0, "" or None after it has reported a problem of the cell.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Row:
         return len(self.problems) == self._before
 
     def reject(self, column: str, message: str) -> None:
-        """Report a problem of a cell, and what is accepted."""
+        """Report a problem of a cell. message: the problem, and what is accepted."""
         value = self.cells.get(column)
         self.problems.append(
             TraceProblem(
@@ -79,12 +79,12 @@ class Row:
         return (self.cells.get(column) or "").strip() not in NOTHING
 
     def reach(self, column: str) -> None:
-        """Report a row that ends before a column; an empty cell is accepted."""
+        """Report a row that ends before a column. An empty cell in the column is accepted."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
 
     def text(self, column: str) -> str:
-        """Return the content of a cell; an empty cell is a problem."""
+        """Return the content of a cell; an empty cell is reported as a problem."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
         elif not self.has_value(column):
@@ -92,7 +92,7 @@ class Row:
         return (self.cells.get(column) or "").strip()
 
     def number(self, column: str, message: str = _NOT_A_NUMBER, most: int | None = None) -> Decimal:
-        """Return a number of zero or more."""
+        """Return a number of zero or more from a cell."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
             return Decimal(0)
@@ -109,7 +109,7 @@ class Row:
         return Decimal(0)
 
     def integer(self, column: str, most: int | None = None) -> int:
-        """Return a whole number of zero or more, which may be written as `4.0`."""
+        """Return a whole number of zero or more from a cell. The number may be written as `4.0`."""
         found = self.number(column, _NOT_A_COUNT, most)
         if found == int(found):
             return int(found)
@@ -117,11 +117,11 @@ class Row:
         return 0
 
     def milliseconds(self, column: str) -> int:
-        """Return a number of seconds in milliseconds."""
+        """Return a cell's number of seconds, converted to milliseconds."""
         return round(self.number(column, _NOT_SECONDS) * 1000)
 
     def instant_ms(self, column: str) -> int:
-        """Return a date and time in ms since 1970; the default time zone is UTC."""
+        """Return a cell's date and time in ms since 1970. The default time zone is UTC."""
         if self.cells.get(column) is None:
             self.reject(column, _MISSING)
             return 0
@@ -132,9 +132,10 @@ class Row:
 
 
 def instant_ms(text: str) -> int | None:
-    """Parse `YYYY-MM-DD HH:MM:SS` with or without an offset to ms since 1970, or None if invalid.
+    """Parse a time with or without an offset to ms since 1970, or return None if it is invalid.
 
-    A final `PST` or `PDT` is ignored, because in such traces all times have one.
+    The format is `YYYY-MM-DD HH:MM:SS`. A final `PST` or `PDT` is ignored, because a trace with
+    such a suffix has one on every time.
     """
     try:
         found = datetime.fromisoformat(text.removesuffix(" PST").removesuffix(" PDT").strip())
@@ -146,23 +147,23 @@ def instant_ms(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The layout of a table with one row per line and without quotes.
+    """The layout of a table that has one row per line and no quotes.
 
-    An invalid line does not affect other lines.
+    An invalid line does not affect the other lines.
 
     Attributes
     ----------
     kind
         What a row describes, such as Job.
     columns
-        Required columns.
+        Names of the required columns.
     name
-        The column with the name of the row.
+        Name of the column with the name of the row.
     delimiter
-        Separator of cells.
+        Separator of the cells in a line.
     is_headless
-        Whether the table has no header. If it has one, it starts with the name of the first column
-        and is skipped.
+        Whether the table has no header. A header starts with the name of the first column and is
+        not read as a row.
 
     """
 
@@ -222,7 +223,7 @@ MOST_NODES: Final = 100_000
 """Maximum number of nodes of one trace: twenty times the limit of Kubernetes."""
 
 MOST_TASKS: Final = 150_000
-"""Maximum number of tasks of one job: the limit of pods per cluster of Kubernetes."""
+"""Maximum number of tasks of one job: the limit of Kubernetes for pods per cluster."""
 
 _NO_NAME: Final = "is empty: every job needs a name"
 
@@ -234,15 +235,15 @@ class Part:
     Attributes
     ----------
     role
-        The name of the tasks; empty if the job has no other tasks.
+        The role of the tasks; empty if all tasks of the job are in this part.
     number
-        The number of tasks.
+        The number of equal tasks.
     demands
         Request of one task, in base units by resource.
     gpu_milli
         Share of one GPU that each task requests, in thousandths; 0 for none.
     models
-        Accepted GPU models; empty for any.
+        Accepted GPU models of the tasks; empty if every model is accepted.
 
     """
 
@@ -260,13 +261,13 @@ class TracedJob:
     Attributes
     ----------
     at_ms
-        When the job was submitted, on the clock of the trace.
+        When the job was submitted, in ms on the clock of the trace.
     duration_ms
-        How long the job ran, or None if it still ran at the end of the trace.
+        How long the job ran in ms, or None if it still ran at the end of the trace.
     queue
         The queue to which the job was submitted.
     user
-        The owner; empty if the trace names none.
+        The user who submitted the job; empty if the trace names no user.
     parts
         The tasks of the job, which all start together.
 
@@ -282,13 +283,13 @@ class TracedJob:
 
 
 def spread(number: int, parts: int) -> list[int]:
-    """Split a number evenly into parts, larger parts first."""
+    """Return `number` split as evenly as possible into `parts` integers, largest first."""
     each, more = divmod(number, parts)
     return [each + (i < more) for i in range(parts)]
 
 
 def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[Part, ...]:
-    """Return tasks that together request the demands, as equal as possible; none for 0 tasks."""
+    """Return `num_tasks` tasks, as equal as possible, whose requests add up to `demands`."""
     if not num_tasks:
         return ()
     dealt = {resource: spread(amount, num_tasks) for resource, amount in demands.items()}
@@ -300,7 +301,7 @@ def equal_tasks(num_tasks: int, demands: Mapping[str, int]) -> tuple[Part, ...]:
 
 
 def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> tuple[Node, ...]:
-    """Return nodes `node-00000`, `node-00001`, ... with these offers, in base units."""
+    """Return nodes `node-00000`, `node-00001`, ... that each offer `offers`, in base units."""
     labels = {GPU_MODEL_LABEL: gpu_model} if gpu_model else {}
     return tuple(
         Node(
@@ -316,12 +317,12 @@ def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> 
 def listed_nodes(
     file: Path, nodes: Sequence[Node], problems: Sequence[TraceProblem], wanted: str
 ) -> Sequence[Node]:
-    """Return the nodes that the node table of a trace lists.
+    """Return the nodes of a trace's node table. wanted: what the table must contain.
 
     Raises
     ------
     InstanceError
-        The table lists no node; the message says what it must contain.
+        The table lists no node.
 
     """
     if nodes:
@@ -340,9 +341,9 @@ def played(
 ) -> Found:
     """Return the jobs, in the given order, as a trace that starts with the first job.
 
-    Requests of a resource that no node offers are dropped. Jobs without any other request are
-    skipped, and their number is reported. Jobs that cannot be replayed are reported as in
-    `sound_trace`.
+    Requests for a resource that no node offers are dropped. Jobs that request no other resource are
+    skipped, and the number of skipped jobs is reported. `sound_trace` reports jobs that cannot be
+    replayed.
 
     Raises
     ------
@@ -368,7 +369,7 @@ def played(
 
 
 def _start_ms(jobs: Sequence[TracedJob]) -> int:
-    """Return the time of the first job, or 0 if a later job has an earlier time."""
+    """Return the time of the first job, or 0 if some later job has an earlier time."""
     first = jobs[0].at_ms if jobs else 0
     return first if all(job.at_ms >= first for job in jobs) else 0
 

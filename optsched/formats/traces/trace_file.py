@@ -1,6 +1,6 @@
-"""Trace files in the format of optsched, and the choice of the reader for published traces.
+"""Trace files in the format of optsched, and the selection of readers for published traces.
 
-docs/simulate.md explains the fields; `SCHEMA` defines them.
+docs/simulate.md explains the fields of a trace file, and `SCHEMA` defines them.
 """
 
 from __future__ import annotations
@@ -121,12 +121,12 @@ SCHEMA: Final[Schema] = record(
 
 
 def read_trace_file(path: Path) -> Found:
-    """Return the trace in a file, and the skipped parts with file and line.
+    """Return the trace in a file, and the skipped parts of the trace with file and line.
 
     Raises
     ------
     InstanceError
-        The file cannot be read, is not a trace, or has nothing that can be replayed.
+        The file cannot be read, is not a trace, or has no part that can be replayed.
 
     """
     source, document = read_document(path, KIND)
@@ -155,7 +155,7 @@ def read_trace_file(path: Path) -> Found:
 
 
 def is_trace_file(path: Path) -> bool:
-    """Return whether a file is a trace of this format, judged by its first 4096 characters."""
+    """Return whether a file is a trace in optsched's format, from its first 4096 characters."""
     try:
         with path.open(encoding="utf-8") as file:
             head = file.read(4096)
@@ -217,11 +217,11 @@ def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) ->
     _, wrong = parse_resource_list(fields.raw("request"), "", whole_gpus=True)
     gang = _gang(fields, name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}", shapes)
     if wrong:
-        return None  # The problem is reported already: with another request it is another job.
+        return None  # the error is already reported; another request makes another job
     if not name or at_ms is None:
         return None
     if duration_ms is None and fields.raw("duration") is not None:
-        return None  # The problem is reported already: an invalid duration must not mean forever.
+        return None  # the error is already reported; an invalid duration is not forever
     grace_ms = fields.duration_ms("grace") or 0
     return Arrival(at_ms, gang, duration_ms, estimate_ms, grace_ms, where=f"jobs[{number}]")
 
@@ -262,21 +262,21 @@ _WITHOUT_NODES: Final[Mapping[str, Callable[[Path, Sequence[Node]], Found]]] = {
     "gavel": read_gavel,
 }
 TRACE_FORMATS: Final = tuple(sorted([*_WITH_NODES, *_WITHOUT_NODES]))
-"""Formats that `read_published_trace` reads."""
+"""Names of the formats that `read_published_trace` reads."""
 
 
 def read_published_trace(name: str, path: Path, nodes: Sequence[Node] | None = None) -> Found:
-    """Read a published trace.
+    """Return a published trace, and the parts of the trace that are skipped.
 
     Parameters
     ----------
     name
         One of `TRACE_FORMATS`.
     path
-        The file of the trace; for `pai`, its folder.
+        The file of the trace, or the folder of a `pai` trace.
     nodes
-        The nodes of the replay, or None for those of the trace. Traces of `acme` and `gavel` have
-        no nodes.
+        The nodes of the replay, or None for the nodes of the trace. Traces of `acme` and `gavel`
+        list no nodes.
 
     Returns
     -------
@@ -286,7 +286,7 @@ def read_published_trace(name: str, path: Path, nodes: Sequence[Node] | None = N
     Raises
     ------
     InstanceError
-        The format is unknown, a file cannot be read, nothing can be replayed, or there are no
+        The format is unknown, a file cannot be read, no part can be replayed, or there are no
         nodes.
 
     """
