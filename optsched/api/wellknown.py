@@ -118,7 +118,7 @@ def first_annotation(annotations: Mapping[str, str], keys: tuple[str, ...]) -> s
 # --- truth ----------------------------------------------------------------------------------------
 
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-"""What Go's `strconv.ParseBool` reads as true."""
+"""The texts that Go's `strconv.ParseBool` reads as true."""
 
 
 def is_true(text: str | None) -> bool:
