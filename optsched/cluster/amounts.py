@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Amounts: TypeAlias = tuple[tuple[str, int], ...]
-"""Sorted by resource name, with one entry for each resource. A missing resource means 0, except
-where a field's documentation says that it means no limit."""
+"""(resource, base units) pairs, sorted by resource name, one pair for each resource. A missing
+resource means 0, except where a field's documentation says that it means no limit."""
 
 NOTHING: Amounts = ()
 
 
 def amounts(entries: Mapping[str, int]) -> Amounts:
-    """Return a mapping as amounts, in name order."""
+    """Return a mapping as amounts, sorted by resource name."""
     return tuple(sorted(entries.items()))
 
 
@@ -45,14 +45,14 @@ _MS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The decayed usage of one queue: older usage counts less.
+    """The decayed usage of one queue: older usage has a lower weight.
 
     Attributes
     ----------
     seconds
-        (resource, base units times seconds) in name order.
+        (resource, base units times seconds) pairs, sorted by resource name.
     at_ms
-        The instant for which `seconds` holds, in epoch milliseconds.
+        The instant at which `seconds` is valid, in epoch milliseconds.
     """
 
     seconds: tuple[tuple[str, float], ...] = ()
@@ -79,15 +79,15 @@ class Usage:
     def average(self, half_life_ms: int) -> dict[str, float]:
         """Return the weighted average amount held by resource, in base units.
 
-        Older amounts count less. The average of a queue that has always held the same amount is
-        that amount.
+        Older amounts have a lower weight. If a queue has always held the same amount, the average
+        is that amount.
         """
         _check(half_life_ms)
         return {name: amount / _mean_s(half_life_ms) for name, amount in self.seconds}
 
 
 def _mean_s(half_life_ms: int) -> float:
-    """Return the integral of the decay weights over all time, in seconds."""
+    """Return the integral over time of a weight that halves every `half_life_ms`, in seconds."""
     return half_life_ms / _MS / math.log(2)
 
 

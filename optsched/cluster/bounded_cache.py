@@ -1,4 +1,4 @@
-"""Caches of bounded size, for processes that run for months."""
+"""Caches of bounded size, for long-running processes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ V = TypeVar("V")
 
 
 class RecentCache(Generic[K, V]):
-    """A cache by key: a value survives at least `size` additions after its last read."""
+    """A cache that keeps each value for at least `size` additions after its last read."""
 
     def __init__(self, size: int, count_used: Callable[[], int] = int) -> None:
-        """count_used: returns the number of values in use; replaces `size` where it is larger."""
+        """count_used: returns the number of values in use; a larger number replaces `size`."""
         self._size = size
         self._count_used = count_used
         self._young: dict[K, V] = {}
@@ -40,7 +40,7 @@ class RecentCache(Generic[K, V]):
 
 
 class Interned(Generic[V]):
-    """One shared object for all equal values, as long as other code refers to it."""
+    """Stores one shared object for all equal values, as long as other code refers to the object."""
 
     def __init__(self) -> None:
         self._refs: WeakKeyDictionary[V, ref[V]] = WeakKeyDictionary()
@@ -49,7 +49,7 @@ class Interned(Generic[V]):
         return len(self._refs)
 
     def intern(self, value: V) -> V:
-        """Return the stored object that equals a value; store the value if there is none."""
+        """Return the stored object that equals a value; without one, store and return the value."""
         known = self._refs.get(value)
         kept = None if known is None else known()
         if kept is None:
@@ -59,10 +59,10 @@ class Interned(Generic[V]):
 
 
 class SharedObjects(Generic[V]):
-    """One shared object for equal arguments, as long as other code refers to it."""
+    """Stores one shared object for equal arguments, as long as other code refers to the object."""
 
     def __init__(self, make: Callable[..., V]) -> None:
-        """make: builds the object of arguments for which none is stored."""
+        """make: builds the object for arguments that have no stored object."""
         self._make = make
         self._objects: WeakValueDictionary[tuple[Hashable, ...], V] = WeakValueDictionary()
 
@@ -70,7 +70,7 @@ class SharedObjects(Generic[V]):
         return len(self._objects)
 
     def intern(self, *arguments: Hashable) -> V:
-        """Return the object of these arguments; build it if no other code refers to it."""
+        """Return the object of the arguments; build the object if it is not stored."""
         known = self._objects.get(arguments)
         if known is None:
             known = self._objects[arguments] = self._make(*arguments)

@@ -1,12 +1,12 @@
 """An evaluator for the subset of CEL in which device selectors are usually written.
 
-The subset has literals, `device.driver`, `device.attributes["d"].name`,
-`device.capacity["d"].name`, the operators `! && || == != < <= > >= in`, lists, and `has(…)`. It has
-strings with `startsWith`, `endsWith` and `contains`, and `quantity("…")` with `compareTo`,
-`isGreaterThan` and `isLessThan`. An expression that uses anything else is refused as a whole, and
-`Unsupported` names the unsupported part. An expression that fails on a device, for example because
-the device lacks an attribute, raises `CelError`. Kubernetes: `k8s.io/dynamic-resource-allocation`,
-package cel.
+The supported subset has literals, `device.driver`, `device.attributes["d"].name`,
+`device.capacity["d"].name`, the operators `! && || == != < <= > >= in`, lists, and `has(…)`. The
+subset also has strings with `startsWith`, `endsWith` and `contains`, and `quantity("…")` with
+`compareTo`, `isGreaterThan` and `isLessThan`. An expression that uses any other part of CEL raises
+`Unsupported`, which names the unsupported part. An expression that fails on a device, for example
+because the device lacks an attribute, raises `CelError`. Kubernetes:
+`k8s.io/dynamic-resource-allocation`, package cel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 10 * 1024
 """The longest expression that the API server accepts (`CELSelectorExpressionMaxLength`)."""
 MOST_PARTS = 2000
-"""The most tokens of an expression. Evaluating it on one device takes at most as many steps."""
+"""Maximum number of tokens of an expression. Evaluating an expression on one device takes at most
+as many steps as the expression has tokens."""
 _DEEPEST = 50
 
 _TOKEN = re.compile(
@@ -41,15 +42,15 @@ Value: TypeAlias = "bool | int | str | Quantity | Mapping[str, Value] | tuple[Va
 
 
 class Unsupported(ValueError):
-    """The expression uses a part of CEL that this module does not support."""
+    """An expression uses a part of CEL that this module does not support."""
 
 
 class CelError(ValueError):
-    """The evaluation of an expression on a device fails."""
+    """The evaluation of an expression on a device has failed."""
 
 
 class CelDevice(Protocol):
-    """A device as expressions see it: attributes and capacity by domain and name."""
+    """The properties of a device that expressions can read: driver, attributes and capacity."""
 
     @property
     def driver(self) -> str:
@@ -57,11 +58,11 @@ class CelDevice(Protocol):
 
     @property
     def attributes_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
-        """Attributes of the device."""
+        """Attributes of the device by domain and name."""
 
     @property
     def capacity_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
-        """Capacity of the device, as quantities."""
+        """Capacity of the device by domain and name, as quantities."""
 
 
 Term: TypeAlias = "Callable[[CelDevice], Value]"
@@ -71,7 +72,8 @@ Term: TypeAlias = "Callable[[CelDevice], Value]"
 class Selector:
     """A compiled expression that selects devices.
 
-    cost: the number of tokens; evaluating the expression on one device takes at most as many steps.
+    cost: the number of tokens of the expression. Evaluating the expression on one device takes at
+    most `cost` steps.
     """
 
     text: str
@@ -84,7 +86,7 @@ class Selector:
 
 
 def compile_selector(text: str) -> Selector:
-    """Return the selector of an expression; raises Unsupported outside of the subset."""
+    """Return the compiled selector; raises Unsupported if the expression is not supported."""
     if len(text) > MOST_CHARACTERS:
         raise Unsupported(f"is longer than {MOST_CHARACTERS} characters")
     found = _compiled(text)
@@ -95,7 +97,7 @@ def compile_selector(text: str) -> Selector:
 
 @lru_cache(maxsize=1024)
 def _compiled(text: str) -> Selector | str:
-    """Return the selector, or why it is refused; caching refusals saves parsing them again."""
+    """Return the selector, or why the expression is not supported; both results are cached."""
     try:
         tokens = _tokens(text)
         return Selector(text, _Parser(tokens).parse_expression(), len(tokens))
@@ -273,7 +275,7 @@ def _part_of_device(name: str) -> Term:
 
 
 class _Domains(dict[str, "Value"]):
-    """Attributes by domain; a domain that the device does not have is empty, not missing."""
+    """Attributes by domain; a domain without attributes of the device is an empty mapping."""
 
     def __missing__(self, key: str) -> Value:
         return {}
@@ -290,7 +292,7 @@ def _negate(term: Term) -> Term:
 
 
 def _any_is_true(terms: list[Term], device: CelDevice) -> bool:
-    """Return whether any term is true; errors of terms count only if no term is (CEL `||`)."""
+    """Return whether any term is true; raise the first error only if no term is true (CEL `||`)."""
     failed: CelError | None = None
     for term in terms:
         try:

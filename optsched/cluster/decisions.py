@@ -1,4 +1,4 @@
-"""The decisions of a session (ordered actions, reasons, a certificate) and its search progress."""
+"""The decisions of a session (ordered actions, reasons, a certificate) and the solve progress."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """Admit a gang: its pods may be created, and it takes part in allocation."""
+    """Admit a gang: the pods of the gang may be created, and the gang takes part in allocation."""
 
     gang: str
 
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Bind a task to a node, with GPU shares, devices of its claims, and parts of NUMA nodes."""
+    """Bind a task to a node, and allocate its GPU shares, claimed devices and NUMA resources."""
 
     task: str
     node: str
@@ -36,7 +36,7 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Nominate:
-    """Nominate a node for a task that waits for terminating pods there; do not bind it yet."""
+    """Nominate a node for a task that waits for terminating pods on the node, without binding."""
 
     task: str
     node: str
@@ -45,16 +45,16 @@ class Nominate:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Evict a running task for a gang, or because a plugin removes the task from its node.
+    """Evict a running task, for a gang that gets its capacity or because a plugin requires it.
 
     Attributes
     ----------
     preemptor
-        Key of the gang that gets the capacity; empty if no gang gets it.
+        Key of the gang that gets the capacity; empty if no gang gets the capacity.
     to
-        The node where the task starts again, if it is only moved.
+        The node where a moved task starts again; empty if the task is not moved.
     plugin, reason
-        The plugin that evicts the task, and why; empty where a gang gets the capacity.
+        The plugin that evicts the task, and its reason; both are empty if a gang gets the capacity.
     """
 
     task: str
@@ -77,7 +77,7 @@ class Sense(StrEnum):
 
 
 class LevelStatus(StrEnum):
-    """What is proved about the value of a level."""
+    """What a solver has proved about the value of a level."""
 
     OPTIMAL = "OPTIMAL"
     FEASIBLE = "FEASIBLE"
@@ -94,10 +94,10 @@ class LevelResult:
     unit
         The unit of `value` and `bound`.
     value
-        The value of the plan.
+        The value of the plan on this level, in `unit`.
     bound
-        No plan that keeps the values of the levels above has a larger value (smaller, for `MIN`);
-        None if no bound is known.
+        Bound on the value: no plan that keeps the values of the levels above has a larger value (a
+        smaller value for `MIN`). None if no bound is known.
     """
 
     name: str
@@ -109,17 +109,17 @@ class LevelResult:
 
     @property
     def gap(self) -> int | None:
-        """The distance from the value to the bound, in `unit`; None without a bound."""
+        """The distance from the value to the bound, in `unit`; None if no bound is known."""
         return None if self.bound is None else abs(self.bound - self.value)
 
 
 PPM = 1_000_000
-"""Shares are in millionths of the cluster."""
+"""The number of millionths in the whole cluster; shares are in millionths of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """The share of a queue after a plan, and its ideal share if tasks were divisible.
+    """The share of a queue after a plan, and the ideal share if tasks were divisible.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class QueueShare:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How far a plan is from an optimal one, with the evidence for it.
+    """How far a plan is from an optimal plan, and what has been proved about the plan.
 
     Attributes
     ----------
@@ -150,16 +150,17 @@ class Certificate:
     seconds
         Wall time from the snapshot to the verified plan; 0 if the session reads no clock.
     stopped
-        Why the search ended.
+        Why the solve ended.
     relaxed
-        Rules that the model of the bounds does not contain.
+        Rules that are missing in the model from which the bounds are computed.
     shares
-        Shares of the queues with demand, by name.
+        Shares of the queues with demand, sorted by queue name.
     limitations
         Why the plan is not proved even if every level is optimal: the bounds hold over fewer
         plans than the policy allows, or the session dropped a gang or a solution.
     kept_idle
-        The rules that keep capacity idle although waiting gangs could use it, with the amounts.
+        The rules that keep capacity idle although waiting gangs could use the capacity, with the
+        idle amounts.
     """
 
     levels: tuple[LevelResult, ...]
@@ -173,9 +174,9 @@ class Certificate:
 
     @property
     def is_proved(self) -> bool:
-        """Whether it is proved that no plan is better.
+        """Whether the certificate proves that no plan is better.
 
-        This takes at least one level, all levels optimal, no relaxed rule and no limitation.
+        A proof requires at least one level, all levels optimal, no relaxed rule and no limitation.
         """
         if not self.levels or self.relaxed or self.limitations:
             return False
@@ -183,7 +184,7 @@ class Certificate:
 
     @property
     def verdict(self) -> str:
-        """What is proved, in one clause."""
+        """A clause that states what the certificate proves."""
         if self.is_proved:
             return "proved: no plan is better"
         if not self.levels:
@@ -202,11 +203,12 @@ class Plan:
     Attributes
     ----------
     actions
-        In the order of execution.
+        Actions in the order of execution.
     pending
-        By gang key, why a gang with unplaced tasks waits.
+        Maps the key of a gang with unplaced tasks to the reason why the gang waits.
     pending_tasks
-        By task key, why a task waits, if its reason differs from its gang's.
+        Maps a task key to the reason why the task waits, if the reason differs from the reason of
+        its gang.
     """
 
     actions: tuple[Action, ...]
@@ -225,21 +227,22 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Value and bound of one level at one instant of a search.
+    """Value and bound of one level at one instant of a solve.
 
     Attributes
     ----------
     level
         Name of the level, as in the certificate.
     at_s
-        Seconds since the session began. If the session reads no clock, CP-SAT's deterministic
-        seconds, which measure the work of the solver's searches so far.
+        Seconds since the session began. If the session reads no clock, deterministic seconds of
+        CP-SAT, which measure the work of the solver so far.
     incumbent
-        The best value so far, by the sense of the level; None without a solution.
+        The best value of the level so far, by the sense of the level; None without a solution.
     bound
-        A bound on plans that keep the values of the levels above; None if none is known.
+        A bound on the value of plans that keep the values of the levels above; None if no bound is
+        known.
     turn
-        Number of the search in the session, from 1. A session that evicts pods for a gang searches
+        Number of the solve in the session, from 1. A session that evicts pods for a gang solves
         again.
 
     """
@@ -252,7 +255,7 @@ class Progress:
 
 
 def changes_level(progress: Progress, history: Sequence[Progress]) -> bool:
-    """Return whether progress differs from the last progress of the same level and search."""
+    """Return whether progress differs from the last progress of the same level and solve."""
     earlier = (p for p in reversed(history) if (p.turn, p.level) == (progress.turn, progress.level))
     last = next(earlier, None)
     return last is None or replace(last, at_s=progress.at_s) != progress
@@ -260,17 +263,17 @@ def changes_level(progress: Progress, history: Sequence[Progress]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """The best solution of one search, from which another search can resume.
+    """The best solution of one solve, from which another solve can resume.
 
     Attributes
     ----------
     turn
-        As in `Progress`.
+        Number of the solve in the session, as in `Progress`.
     binds
         The node of each placed task, by task key.
     levels
-        Values of this solution with the bounds proved so far, the most important level first. A
-        bound holds for plans that keep the values of the levels above.
+        Values of the solution with the bounds that are proved so far, the most important level
+        first. Each bound holds for plans that keep the values of the levels above.
 
     """
 
@@ -283,8 +286,9 @@ class SolveStatus(StrEnum):
     """Why a solve ended.
 
     COMPLETE: every level is optimal or within the requested gap. LIMIT: a limit on time or work, or
-    what the engines can do, ended the solve earlier. INTERRUPTED: a user stopped it. RUNNING: the
-    solve was still running when this status was written, and no later status was written.
+    a limitation of the engines, ended the solve earlier. INTERRUPTED: a user stopped the solve.
+    RUNNING: the solve was still running when this status was written, and no later status was
+    written.
     """
 
     COMPLETE = "complete"

@@ -1,8 +1,8 @@
 """Devices that ResourceClaims request (dynamic resource allocation, resource.k8s.io).
 
 Kubernetes: KEP-4381 (structured parameters), KEP-4816 (alternatives), KEP-5075 (capacity of
-requests, distinct attributes). Only whole devices of a node are supported: a claim that requests
-anything else says so in `problem`.
+requests, distinct attributes). Only whole devices of a node are supported. If a claim requests
+anything else, its `problem` names the unsupported request.
 """
 
 from __future__ import annotations
@@ -27,32 +27,34 @@ if TYPE_CHECKING:
     from optsched.units import Quantity
 
 MOST_CONSUMERS = 256
-"""Pods that one claim may be reserved for (`ResourceClaimReservedForMaxSize`)."""
+"""Maximum number of pods that one claim may be reserved for (`ResourceClaimReservedForMaxSize`)."""
 
 MOST_SHOWN = 200
-"""The most characters of a selector that a message quotes."""
+"""Maximum number of characters of a selector that a message quotes."""
 MOST_VERDICTS = 1024
-"""The most selectors whose results a device caches."""
+"""Maximum number of selectors whose results a device caches."""
 MOST_SELECTORS = 256
-"""The most different selectors that one session evaluates."""
+"""Maximum number of different selectors that one session evaluates."""
 MOST_TEXT = 512 * 1024
-"""The most characters of all selectors of one session: parsing one of 10 KiB takes 7 ms."""
+"""Maximum total length of a session's selectors in characters; parsing 10 KiB takes 7 ms."""
 STEPS_OF_SESSION = 4_000_000
-"""The most evaluation steps of one session (about a second); see `Selector.cost`."""
+"""Maximum number of evaluation steps of one session (about a second); see `Selector.cost`."""
 MOST_CHOICES = 64
-"""The most choices of a claim: the product of the numbers of alternatives, times its requests."""
+"""Maximum number of choices of a claim: the product of the numbers of alternatives of its requests,
+times the number of requests."""
 
 CLASS_PREFIX = "deviceclass/"
-"""Prefix of the resource names in which queues count devices of a class, after any dimension."""
+"""Prefix of the resource names under which queues count devices of a DeviceClass; a dimension may
+precede the prefix."""
 
 
 def is_class_quota(resource: str) -> bool:
-    """Return whether a resource counts devices of a class for queues, so that no node limits it."""
+    """Return whether a resource counts devices of a class in queues; nodes do not limit it."""
     return resource.partition("/")[0].rpartition(".")[2] == CLASS_PREFIX[:-1]
 
 
 class DeviceId(NamedTuple):
-    """The name of a device, as in allocations."""
+    """The driver, pool and name that identify a device in allocations."""
 
     driver: str
     pool: str
@@ -63,7 +65,7 @@ class DeviceId(NamedTuple):
 
 
 class Version(NamedTuple):
-    """An attribute that is a semantic version; selectors can not read it."""
+    """A device attribute that is a semantic version; selectors cannot read such attributes."""
 
     text: str
 
@@ -72,11 +74,11 @@ Attribute: TypeAlias = bool | int | str | Version
 
 
 class ClaimUser(Protocol):
-    """The part of a task that matters for its ResourceClaims."""
+    """The attributes of a task that matter for its ResourceClaims."""
 
     @property
     def key(self) -> str:
-        """Namespace and name."""
+        """`namespace/name` of the pod."""
 
     @property
     def uid(self) -> str:
@@ -94,13 +96,13 @@ class PooledDevice:
     Attributes
     ----------
     attributes
-        (domain/name, value), in order.
+        (domain/name, value) pairs, sorted by name.
     capacity
-        (domain/name, quantity as written in the ResourceSlice), in order.
+        (domain/name, quantity as written in the ResourceSlice) pairs, sorted by name.
     problem
-        Why the device is never allocated; empty if it can be.
+        Why the device is never allocated; empty if the device can be allocated.
     taints
-        Only requests that tolerate these taints get the device.
+        Taints of the device: only requests that tolerate all of them can get the device.
     """
 
     id: DeviceId
@@ -140,9 +142,9 @@ class PooledDevice:
         return selector in self._verdicts
 
     def meets(self, selector: str) -> bool:
-        """Return whether a selector selects the device; evaluated once.
+        """Return whether a selector selects the device; the result is cached.
 
-        Raises CelError and Unsupported as `compile_selector` and `Selector.selects` do.
+        Raises CelError if the evaluation fails, and Unsupported if `compile_selector` does.
         """
         verdict = self._verdicts.get(selector)
         if verdict is None:
@@ -168,26 +170,30 @@ def _by_domain(entries: Sequence[tuple[str, Value]]) -> dict[str, dict[str, Valu
 
 @dataclass(frozen=True, slots=True)
 class DeviceNeed:
-    """One request of a claim: a number of different devices of a class.
+    """One request of a ResourceClaim: a number of different devices of a DeviceClass.
 
     Attributes
     ----------
     name
-        Name of the request, as in the allocation; an alternative has `request/alternative`.
+        Name of the request, as in the allocation; the name of an alternative is
+        `request/alternative`.
     selectors
-        CEL expressions that every device must meet, in addition to those of the class.
+        CEL expressions that every device must meet, in addition to the expressions of the
+        DeviceClass.
     is_all
-        Whether it requests all matching devices of a node, at least one, instead of `number`.
+        Whether the request is for all matching devices of a node, at least one, instead of for
+        `number` devices.
     capacity
-        (name, quantity as written in the claim): the least that every device must have.
+        (name, quantity as written in the claim) pairs: the minimum capacity of every device.
     tolerations
-        Tolerations for taints of devices.
+        Tolerations of the request for taints of devices.
     alternatives
-        Requests of which the first possible one is met; the other fields are then unused.
+        Requests in order of preference: the first one that can be met replaces this request. With
+        alternatives, the other fields are unused.
     queue_amounts
-        The amounts for which it counts in queues, by `deviceclass/…`.
+        The amounts that the request adds to the usage of its queue, by `deviceclass/…` resource.
     problem
-        Why optsched can not allocate the request; empty if it can.
+        Why optsched cannot allocate the request; empty if it can.
     """
 
     name: str
@@ -203,21 +209,23 @@ class DeviceNeed:
 
     @property
     def variants(self) -> tuple[DeviceNeed, ...]:
-        """The requests of which one is met: the alternatives, or the request itself."""
+        """The requests one of which has to be met: the alternatives, or the request itself."""
         return self.alternatives or (self,)
 
 
 class DeviceConstraint(NamedTuple):
-    """A constraint on an attribute of devices of a claim: values all equal, or all different.
+    """A constraint on an attribute of a claim's devices: all values are equal, or all differ.
 
     Attributes
     ----------
     requests
-        Names of the requests whose devices are constrained; empty for all requests of the claim.
+        Names of the requests whose devices the constraint covers; empty for all requests of the
+        claim.
     attribute
-        domain/name; a device without the attribute is not allocated.
+        The attribute as `domain/name`; a device without the attribute is not allocated.
     is_distinct
-        Whether all devices have different values of the attribute; else all have the same value.
+        Whether all devices must have different values of the attribute; else all must have the same
+        value.
     """
 
     requests: tuple[str, ...]
@@ -243,9 +251,9 @@ class DeviceAllocation:
     Attributes
     ----------
     nodes
-        The nodes on which pods may use the claim; None for all nodes.
+        Selects the nodes on which pods may use the claim; None for all nodes.
     devices
-        (request, device); no other claim may use the devices.
+        (request, device) pairs; no other claim may use these devices.
     """
 
     nodes: NodeSelector | None = None
@@ -267,11 +275,11 @@ class DeviceClaim:
     key
         `namespace/name`.
     reserved_for
-        UIDs of the pods that may use it, in order.
+        UIDs of the pods that may use the claim, in the order of `status.reservedFor`.
     is_per_pod
-        Whether it was created for one pod, so that no other pod refers to it.
+        Whether the claim was created for one pod, so that no other pod refers to it.
     problem
-        Why no pod can use it; empty if pods can.
+        Why no pod can use the claim; empty if pods can use it.
     """
 
     key: str
@@ -285,20 +293,20 @@ class DeviceClaim:
 
     @property
     def request(self) -> DeviceClaimRequest:
-        """The requests of the claim."""
+        """The requests of the claim and the constraints between its devices."""
         return DeviceClaimRequest(self.needs, self.constraints)
 
     @property
     def queue_amounts(self) -> Mapping[str, int]:
-        """The amounts for which the claim counts in queues."""
+        """The amounts that the claim adds to the usage of its queue."""
         return total(need.queue_amounts for need in self.needs)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """A DeviceClass: CEL expressions that its devices meet.
+    """A DeviceClass, with the CEL expressions that all devices of the class meet.
 
-    config: configuration for drivers that comes with every device of the class, in JSON.
+    config: driver configurations that accompany every allocated device of the class, in JSON.
     """
 
     name: str
@@ -309,7 +317,7 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class DeviceGrant:
-    """The devices that a plan allocates to a claim; empty if the claim has its devices already."""
+    """The devices that a plan allocates to a claim; `devices` is empty for an allocated claim."""
 
     claim: str
     devices: tuple[tuple[str, DeviceId], ...] = ()
@@ -317,7 +325,7 @@ class DeviceGrant:
 
 @dataclass(frozen=True)
 class Devices:
-    """All devices that can be claimed.
+    """All devices that ResourceClaims can request, with the claims and DeviceClasses.
 
     Attributes
     ----------
@@ -326,13 +334,15 @@ class Devices:
     classes
         DeviceClasses by name.
     on_node
-        Devices by node name, in order; nodes without devices are left out.
+        Maps a node name to the devices of the node, in order; nodes without devices are missing.
     elsewhere
-        Devices that do not belong to a single node, in order; other schedulers allocate them.
+        Devices that do not belong to a single node, in order; only other schedulers allocate these
+        devices.
     in_flux
-        Names of nodes with an incomplete pool; "" stands for pools that span several nodes.
+        Names of nodes with an incomplete ResourceSlice pool; "" stands for pools that span several
+        nodes.
     postponed
-        Requests whose selectors this session does not evaluate; a later session does.
+        Requests whose selectors this session leaves to a later session.
     """
 
     claims: Mapping[str, DeviceClaim] = field(default_factory=dict)
@@ -353,7 +363,7 @@ class Devices:
         }
 
     def freed(self, residents: Iterable[ClaimUser], gone: Collection[str]) -> frozenset[str]:
-        """Return the keys of the claims that have no users once the tasks `gone` have ended."""
+        """Return the keys of claims without users after the tasks in `gone` (keys) have ended."""
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}
         for task in residents:
@@ -369,7 +379,7 @@ class Devices:
         )
 
     def release_claims(self, gone: Collection[str]) -> Devices:
-        """Return these devices after the claims `gone`, by key, have released theirs."""
+        """Return the devices after the claims in `gone` (keys) have released their allocations."""
         if not gone:
             return self
         claims = {
@@ -379,7 +389,7 @@ class Devices:
         return replace(self, claims=claims)
 
     def refuses(self, need: DeviceNeed) -> str:
-        """Return why no node can meet a request; empty if that depends on the nodes' devices."""
+        """Return why no node can meet a request; empty if the devices of the nodes decide it."""
         if need.problem:
             return need.problem
         if need in self.postponed:
@@ -417,7 +427,7 @@ class Devices:
         return found
 
     def _selects(self, device: PooledDevice, need: DeviceNeed) -> bool:
-        """Return whether a device has the class, selectors and capacity that a request names.
+        """Return whether a device meets the class, the selectors and the capacity of a request.
 
         Raises CelError if the evaluation of a selector fails.
         """
@@ -427,7 +437,7 @@ class Devices:
         )
 
     def withheld(self, need: DeviceNeed) -> Counter[str]:
-        """Count the devices of all nodes that match a request but are withheld, by reason."""
+        """Count, by reason, the devices that match a request but cannot be allocated to it."""
         found: Counter[str] = Counter()
         for device in (d for here in self.on_node.values() for d in here if d.problem or d.taints):
             with suppress(CelError):
@@ -437,11 +447,12 @@ class Devices:
         return found
 
     def choices(self, node: str, need: DeviceNeed) -> tuple[tuple[int, ...], int]:
-        """Return the positions in `on_node` of the usable devices for a variant, and their number.
+        """Return the indices of a node's devices usable for a request, and the required number.
 
-        No device is usable if a selector fails on any device: Kubernetes then refuses the node as
-        well. If the variant requests all devices, the number includes withheld devices. The node
-        then has fewer usable devices than the number.
+        The indices refer to `on_node[node]`. No device is usable if the evaluation of a selector
+        fails on any device: Kubernetes then rejects the node as well. If the request is for all
+        devices, the number includes matching devices that cannot be allocated. The node then has
+        fewer usable devices than the number.
         """
         here = self.on_node.get(node, ())
         try:
@@ -460,7 +471,7 @@ _ELSEWHERE = "some of which do not belong to one node and are left to other sche
 
 
 def _withheld(device: PooledDevice, need: DeviceNeed) -> str:
-    """Return why a matching device is not allocated to a request; empty if it can be."""
+    """Return why a matching device cannot be allocated to a request; empty if it can."""
     for taint in device.taints:
         if not any(toleration.tolerates(taint) for toleration in need.tolerations):
             return f"is tainted: {taint.key}"
@@ -484,7 +495,7 @@ _POSTPONED = "are evaluated in a later session: too many or too long ones wait a
 
 
 def too_many_choices(ask: DeviceClaimRequest) -> str:
-    """Return why a claim has too many choices; empty if it does not."""
+    """Return a message if a claim has more than `MOST_CHOICES` choices; else an empty string."""
     num_choices = prod(len(need.variants) for need in ask.needs) * len(ask.needs)
     if num_choices <= MOST_CHOICES:
         return ""
@@ -500,10 +511,10 @@ def evaluate_selectors(
     """Evaluate the selectors of requests on all devices, within a limit on steps.
 
     Requests beyond the limit become `postponed`. Devices cache the results, so that a later session
-    continues where this one ends. Namespaces alternate, each with its remaining request that has
-    the shortest selectors.
+    continues where this session ends. Namespaces alternate; in each round, a namespace contributes
+    its remaining request with the shortest selectors.
 
-    needs: (namespace, request).
+    needs: (namespace, request) pairs.
     """
     everything = [*devices.elsewhere, *(d for here in devices.on_node.values() for d in here)]
     looked_at: set[str] = set()
@@ -535,7 +546,7 @@ def evaluate_selectors(
 def _interleave_namespaces(
     devices: Devices, needs: Iterable[tuple[str, DeviceNeed]]
 ) -> list[DeviceNeed]:
-    """Return the requests in rounds over the namespaces, those with short selectors first."""
+    """Return the requests in rounds over namespaces, requests with short selectors first."""
     costs: dict[str, dict[DeviceNeed, int]] = {}
     for namespace, need in needs:
         if not need.problem and need not in costs.setdefault(namespace, {}):

@@ -1,4 +1,4 @@
-"""GPU requests and use of tasks in thousandths, and which GPUs of a node each task gets."""
+"""GPU requests of tasks in thousandths of a GPU, and the allocation of a node's GPUs to tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optsched.cluster.task import TaskShape
 
 WHOLE: Final = 1000
-"""Thousandths in a whole GPU."""
+"""Number of thousandths in a whole GPU."""
 
 
 def num_gpus(given: Amounts) -> int:
@@ -25,25 +25,25 @@ def num_gpus(given: Amounts) -> int:
 
 
 def share_milli(shape: TaskShape) -> int:
-    """Return the thousandths of one GPU that a task requests as a share; else 0."""
+    """Return the thousandths of one GPU that a task requests as a GPU share; 0 without a share."""
     return shape.device.milli if shape.device is not None and shape.device.is_share else 0
 
 
 def gpu_milli(shape: TaskShape) -> int:
-    """Return the thousandths of GPUs that a task requests, as whole GPUs or as a share."""
+    """Return the thousandths of a GPU that a task requests, as whole GPUs or as a GPU share."""
     return num_gpus(shape.request) * WHOLE + share_milli(shape)
 
 
 def gpus_of(node: Node) -> int:
-    """Return the number of GPUs of a node, including those shared as vGPUs."""
+    """Return the number of GPUs of a node, including GPUs that are shared as vGPUs."""
     return max(num_gpus(node.allocatable), sum(not card.npu for card in node.shared_gpus))
 
 
 def milli_on(shape: TaskShape, node: Node | None) -> int:
-    """Return the thousandths of GPUs that a task occupies on a node.
+    """Return the thousandths of a GPU that a task occupies on a node.
 
-    This counts whole GPUs, a GPU share and vGPUs. It does not count MIG slices that are resources
-    of their own, or devices of ResourceClaims.
+    The result includes whole GPUs, GPU shares and vGPUs. It excludes MIG slices that are separate
+    resources, and devices of ResourceClaims.
     """
     return gpu_milli(shape) + vgpu_milli(shape, node)
 
@@ -64,10 +64,11 @@ def _vgpu_milli(asked: GpuShareRequest, whole: int) -> int:
 class GpuBook:
     """The free thousandths of each GPU of a node.
 
-    Plugins only decide that requests fit; a device plugin chooses the GPUs. This class assumes that
-    a share goes to the fullest GPU where it fits, and whole GPUs go to the lowest free numbers.
+    Scheduler plugins only check that requests fit; a Kubernetes device plugin chooses the GPUs.
+    This class assumes that a GPU share is allocated on the fullest GPU where the share fits. Whole
+    GPUs are assumed to be the free GPUs with the lowest numbers.
 
-    is_plain: whether all GPUs of the node are of the resource that can be shared.
+    is_plain: whether all GPUs of the node belong to the resource whose GPUs can be shared.
     """
 
     def __init__(self, node: Node) -> None:
@@ -76,9 +77,10 @@ class GpuBook:
         self.is_plain = amount_of(node.allocatable, GPU) == len(self.free)
 
     def allocate(self, shape: TaskShape, shared_gpus: Sequence[GpuShare] = ()) -> tuple[int, ...]:
-        """Allocate GPUs to a task and return their numbers.
+        """Allocate GPUs to a task and return the GPU numbers.
 
-        Returns fewer than requested if more would fit only after moving GPU shares.
+        Returns no GPU or fewer GPUs than requested if the free GPUs do not suffice. Moving GPU
+        shares could then still make the request fit.
         """
         if shared_gpus:
             return tuple(sorted({self._cards[c.key] for c in shared_gpus if c.key in self._cards}))
@@ -97,7 +99,7 @@ class GpuBook:
         return (best,)
 
     def allocate_jointly(self, shapes: Sequence[TaskShape]) -> list[tuple[int, ...]]:
-        """Return GPUs for several tasks: sequentially if that works, else by a joint search."""
+        """Return GPUs for several tasks: allocated sequentially if all fit, else jointly."""
         before = list(self.free)
         found = [self.allocate(shape) for shape in shapes]
         self.free[:] = before
@@ -113,7 +115,7 @@ class GpuBook:
     def occupy(
         self, shape: TaskShape, gpus: Sequence[int], shared_gpus: Sequence[GpuShare]
     ) -> None:
-        """Mark GPUs as allocated to a task."""
+        """Mark some GPUs as allocated to a task."""
         self._add_free(shape, gpus, shared_gpus, -1)
 
     def release(
@@ -142,7 +144,7 @@ def _is_served(shape: TaskShape, gpus: Sequence[int]) -> bool:
 
 
 def _together(shapes: Sequence[TaskShape], free: Sequence[int]) -> list[tuple[int, ...]] | None:
-    """Return GPUs for each task, whole GPUs first; None if they do not all fit."""
+    """Return GPUs for each task in the given order; None if the tasks do not all fit."""
     if not shapes:
         return []
     shape, *rest = shapes
@@ -150,7 +152,7 @@ def _together(shapes: Sequence[TaskShape], free: Sequence[int]) -> list[tuple[in
     fitting = sorted((room, i) for i, room in enumerate(free) if room >= each)
     if len(fitting) < number:
         return None
-    # GPUs with the same free amount are interchangeable; whole GPUs come from unused ones.
+    # GPUs with the same free amount are interchangeable. Whole GPUs are taken from unused GPUs.
     for way in _gpu_subsets(fitting, number):
         left = list(free)
         for _, i in way:

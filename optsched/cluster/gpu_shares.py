@@ -1,4 +1,4 @@
-"""GPUs and NPUs that tasks share by memory and cores, as a device plugin registers them."""
+"""GPUs and NPUs that tasks share by memory and cores, as registered by a device plugin."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 NO_LIMIT = 1 << 40
-"""The number of tasks on a device that does not limit it."""
+"""The maximum number of tasks that is assumed for a device without such a limit."""
 
 ALL_CORES = 100
 
 NVIDIA = "NVIDIA"
-"""The family of vGPUs. That of GPUs shared by memory is empty, that of NPUs their chip name."""
+"""The family name of vGPUs. GPUs that are shared by memory have an empty family name, and NPUs have
+their chip name."""
 
 _MOST_DIGITS = 6
 
 
 class Instance(NamedTuple):
-    """Equal slices of a GPU: the MIG profile, the memory of each slice, and their number."""
+    """Equal MIG slices of a GPU: profile name, memory of each slice, and number of slices."""
 
     name: str
     memory: int
@@ -34,7 +35,7 @@ class Geometry:
     def locate_slice(self, text: str) -> tuple[int, int] | None:
         """Return the profile index of the slice at a position, and its number in the profile.
 
-        None if the text names no position.
+        Returns None if the text is not the position of a slice.
         """
         if not (text.isdecimal() and text.isascii() and len(text) <= _MOST_DIGITS):
             return None
@@ -59,16 +60,17 @@ class Template(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """How NPUs of one chip are shared: by templates, or only whole.
+    """How the NPUs of one chip type are shared: by templates, or only as whole devices.
 
     Attributes
     ----------
     name
         The name of the chip in its device plugin, such as `Ascend310P`.
     memory
-        Memory of one device.
+        Memory of one device, in the unit of the device plugin.
     capacity
-        The largest memory request. A request beyond the largest template gets a whole device.
+        The largest possible memory request. A request that exceeds the largest template gets a
+        whole device.
     templates
         Templates by memory, smallest first.
     """
@@ -81,7 +83,8 @@ class Chip:
     def cut(self, memory: int) -> Template | None:
         """Return the smallest template for a memory request.
 
-        A template without a name stands for a whole device; None if the request exceeds `capacity`.
+        A template with an empty name stands for a whole device. Returns None if the request exceeds
+        `capacity`.
         """
         for template in self.templates:
             if memory <= template.memory:
@@ -96,25 +99,26 @@ class SharedGpu:
     Attributes
     ----------
     key
-        Number of the GPU on its node (GPU sharing by memory), or UUID of the device (vGPU).
+        Index of the GPU on its node (GPU sharing by memory), or UUID of the device (vGPU).
     memory
-        In the unit of the device plugin, MiB by default.
+        Memory of the device in the unit of the device plugin, MiB by default.
     sharers
-        The most tasks that may share the device.
+        Maximum number of tasks that may share the device.
     mode
-        How it is shared: `hami-core` or `mig` (vGPU), empty for GPU sharing by memory.
+        How the device is shared: `hami-core` or `mig` for vGPUs, empty for GPU sharing by memory.
     model
-        The device model, for tasks that request one.
+        The device model, for tasks that request a model.
     is_healthy
-        An unhealthy device gets no further tasks.
+        Whether the device is healthy; an unhealthy device gets no further tasks.
     geometries
         The MIG partitions of the GPU, in mode `mig`.
     npu
         The chip name of an NPU; empty for a GPU.
     chip
-        How an NPU is divided; None if unknown, which prevents sharing.
+        How an NPU is divided; None if unknown. An NPU without a known chip is not shared.
     network
-        Number of the network on the node that connects this NPU to others; None if not reported.
+        Number of the network on the node that connects this NPU to other NPUs; None if not
+        reported.
     """
 
     key: str
@@ -130,12 +134,12 @@ class SharedGpu:
 
     @property
     def family(self) -> str:
-        """The family of requests that the device serves, see `NVIDIA`."""
+        """The family of requests that the device can serve; see `NVIDIA`."""
         return self.npu or (NVIDIA if self.mode else "")
 
     @property
     def is_vgpu(self) -> bool:
-        """Whether the device is registered as vGPU."""
+        """Whether the device is registered as a vGPU device."""
         return self.family == NVIDIA
 
 
@@ -146,13 +150,13 @@ class GpuShareRequest:
     Attributes
     ----------
     number
-        Number of devices, all different.
+        Number of different devices that the container requests.
     memory
-        Memory on each device; 0 where `percent` applies.
+        Memory on each device; 0 if the container requests a percentage (`percent`).
     percent
         Percentage of the memory of each device.
     cores
-        Percentage of the cores of each device; with `ALL_CORES` the device is not shared.
+        Percentage of the cores of each device; with `ALL_CORES`, the device is not shared.
     npu
         The chip name of NPUs; empty for vGPUs.
     """
@@ -168,9 +172,9 @@ class GpuShareRequest:
 class GpuShare:
     """The share of one device that a task holds.
 
-    container: number of the container among those that request shares. instance:
+    container: index of the container among the pod's containers that request shares. instance:
     `geometry-position` of a MIG slice, or the template of an NPU; else empty. npu: the chip name of
-    an NPU.
+    an NPU; empty for a GPU.
     """
 
     key: str

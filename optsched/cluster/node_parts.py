@@ -1,4 +1,4 @@
-"""NUMA nodes, images and data sets of a node, and the node shards of a cluster."""
+"""NUMA nodes, container images and data sets of a node, and the node shards of a cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Alignment(StrEnum):
 
     @property
     def is_strict(self) -> bool:
-        """Whether the kubelet rejects a pod that it can not align."""
+        """Whether the kubelet rejects a pod that it cannot align."""
         return self in (Alignment.RESTRICTED, Alignment.SINGLE)
 
 
@@ -36,7 +36,7 @@ class NumaNeed:
 
 @dataclass(frozen=True, slots=True)
 class NumaPart:
-    """CPUs and GPUs of one NUMA node (cell) that a pod holds."""
+    """The CPUs and GPUs that a pod holds on one NUMA node (cell)."""
 
     cell: int
     cpus: int = 0
@@ -66,11 +66,11 @@ class NumaCell:
     Attributes
     ----------
     cpus, gpus
-        Total numbers.
+        Total numbers of CPUs and GPUs of the NUMA node.
     reserved
-        CPUs reserved for the system: no container gets them exclusively.
+        Number of CPUs reserved for the system: no container gets these CPUs exclusively.
     free_cpus, free_gpus
-        Numbers that are neither reserved nor held by a pod, as the agent reports them.
+        Numbers of CPUs and GPUs that are neither reserved nor held by a pod, as the agent reports.
 
     """
 
@@ -84,18 +84,18 @@ class NumaCell:
 
 @dataclass(frozen=True, slots=True)
 class Numa:
-    """The NUMA nodes of a machine.
+    """The NUMA nodes of a Kubernetes node.
 
     Attributes
     ----------
     alignment
-        Policy of the kubelet; `none` if containers get no exclusive CPUs.
+        Topology manager policy of the kubelet; `none` if containers get no exclusive CPUs.
     cells
-        NUMA nodes, by number.
+        NUMA nodes, sorted by number.
     holds
-        Pods whose NUMA resources the agent reports; other pods may hold the rest.
+        Pods whose NUMA resources the agent reports; other pods may hold the remaining resources.
     problem
-        Why this data can not be used; empty if it can.
+        Why the reported data cannot be used; empty if the data can be used.
 
     """
 
@@ -115,7 +115,7 @@ class RequiredData:
     Attributes
     ----------
     images
-        The image of each container, with its tag; empty if images do not matter.
+        The image of each container, with tag; empty if images do not matter for the pod.
     datasets
         Names of data sets, in order.
     """
@@ -126,14 +126,14 @@ class RequiredData:
 
 @dataclass(frozen=True)
 class Store:
-    """The local data of a node: (name, bytes) of images, and names of data sets, in order."""
+    """The local data of a node: (name, bytes) pairs of images, and sorted names of data sets."""
 
     images: tuple[tuple[str, int], ...] = ()
     datasets: tuple[str, ...] = ()
 
     @cached_property
     def size_of(self) -> Mapping[str, int]:
-        """Size in bytes by image name."""
+        """Size of each image in bytes, by image name."""
         return dict(self.images)
 
 
@@ -145,7 +145,7 @@ NO_LOCAL_DATA: Final = Store()
 
 
 class ShardMode(StrEnum):
-    """How a scheduler treats the nodes of its shard; the values are Volcano's."""
+    """How a scheduler treats the nodes of its shard, with the values of Volcano."""
 
     NONE = "none"
     SOFT = "soft"
@@ -154,7 +154,7 @@ class ShardMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The nodes assigned to one scheduler, and those that it reports in use; in name order."""
+    """The nodes assigned to one scheduler, and the nodes that it reports as in use; both sorted."""
 
     name: str
     wanted: tuple[str, ...] = ()
@@ -193,7 +193,7 @@ class Sharding:
     def nodes(self) -> frozenset[str] | None:
         """Names of the nodes in this scheduler's shard that no other shard reports in use.
 
-        None if no node is distinguished: without sharding, or if the shard does not exist.
+        None if sharding is off or the shard of this scheduler does not exist.
         """
         if self.own_shard is None:
             return None
@@ -201,7 +201,7 @@ class Sharding:
         return frozenset(self.own_shard.wanted).difference(chain.from_iterable(others))
 
     def excludes(self, node: str) -> bool:
-        """Return whether this scheduler must neither place pods on a node nor evict them there."""
+        """Return whether this scheduler must neither place pods on a node nor evict pods there."""
         return self.mode is ShardMode.HARD and self.nodes is not None and node not in self.nodes
 
 

@@ -1,4 +1,4 @@
-"""Reasons why gangs wait, and flaws of objects: each is a code and one sentence."""
+"""Reasons why gangs wait, and flaws of objects; each consists of a code and one sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ReasonCode(StrEnum):
-    """Every reason for which a gang may be pending, in the order in which they are checked."""
+    """Every reason for which a gang may be pending, in the order in which reasons are checked."""
 
     REFUSED = "RefusedByAPIServer"
     INVALID_POD = "InvalidPod"
@@ -49,12 +49,13 @@ class ReasonCode(StrEnum):
 
 
 LACK_OF_ROOM: Final = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
-"""Reasons between which a gang may alternate whenever a pod starts or ends."""
+"""Reasons for lack of capacity; the reason of a gang may alternate between them as pods start and
+end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason: its code, and a sentence with the relevant numbers and names."""
+    """A reason: a code and a sentence with the relevant numbers and names."""
 
     code: ReasonCode
     message: str
@@ -64,7 +65,7 @@ class Reason:
 
 
 class FlawCode(StrEnum):
-    """The kind of flaw of an object, which is also the reason of its event."""
+    """The code of an object's flaw, which is also the reason of the flaw's event."""
 
     QUEUE = "InvalidQueue"
     GUARANTEE = "GuaranteeNotHeld"
@@ -82,7 +83,7 @@ class FlawCode(StrEnum):
 
 
 READ_CODES = frozenset({FlawCode.QUEUE, FlawCode.HYPERNODE, FlawCode.CARDS})
-"""Flaws of single fields. The reader of files has already reported them with file and line."""
+"""Codes of flaws of single fields, which the reader of files reports with file and line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Flaw:
     Attributes
     ----------
     kind, key
-        The object: `namespace/name`, or the name of a cluster-scoped object.
+        Kind of the object, and its key: `namespace/name`, or the name of a cluster-scoped object.
     message
         One sentence that describes the flaw.
     """

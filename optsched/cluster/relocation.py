@@ -1,7 +1,7 @@
-"""Tasks that are moved: evicted, created again by their owners, and started on other nodes.
+"""Moved tasks: tasks that are evicted, created again by their owners, and started elsewhere.
 
 Between an eviction and the creation of the replacement pod, no pod exists that could be nominated
-to a node. An expected task reserves the place until the pod exists.
+to a node. An expected task reserves the capacity on the node until the replacement pod exists.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Node, Snapshot
 
 PATIENCE_MS = 120_000
-"""How long after its eviction a deleted pod's place stays reserved for the replacement."""
+"""How long after the eviction of a moved pod the capacity for its replacement stays reserved."""
 
 _ALONE = "pod:"
 """Prefix of the gang names of bare pods."""
 
 _MARK = "~"
-"""Suffix of the keys of tasks without a pod; names of Kubernetes objects can not contain it."""
+"""Suffix of the keys of tasks without a pod; names of Kubernetes objects cannot contain "~"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An evicted pod, and the place that is reserved for its replacement.
+    """An evicted pod, and the node on which capacity is reserved for its replacement.
 
     Attributes
     ----------
     task, uid
-        Key and UID of the pod.
+        Key and UID of the evicted pod.
     to
-        Name of the node where the place is reserved.
+        Name of the node on which capacity is reserved.
     gang, owner, queue
-        Gang, owner and queue of the pod. The replacement belongs to the same gang, or has the same
-        owner if it is a bare pod.
+        Gang, owner and queue of the evicted pod. The replacement belongs to the same gang. If the
+        evicted pod is a bare pod, the replacement has the same owner.
     request
-        Resources of the pod.
+        Request of the evicted pod.
     at_ms
-        When the move was decided.
+        When the move was decided, in epoch milliseconds.
 
     """
 
@@ -67,7 +67,7 @@ class Move:
 
 
 def successor_of(task: Task, to: str) -> Task:
-    """Return the pending task that replaces a moved task, nominated to a node."""
+    """Return the pending task that replaces a moved task and is nominated to a node."""
     return replace(
         task,
         key=task.key + _MARK,
@@ -90,23 +90,23 @@ def is_successor(key: str) -> bool:
 
 
 def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
-    """Return the snapshot in which tasks are evicted and start again, nominated to nodes.
+    """Return the snapshot in which tasks are evicted and their successors are nominated to nodes.
 
-    places: node by task key.
+    places: maps the key of a moved task to the node of its successor.
     """
 
     def each(gang: Gang) -> Gang:
         fresh = [successor_of(t, places[t.key]) for t in gang.tasks if t.key in places]
         return _with_tasks(gang, (*left[gang.key].tasks, *fresh)) if fresh else left[gang.key]
 
-    # Successors request what their predecessors hold.
+    # Successors request the resources that their predecessors hold, so victims must not.
     away = with_terminating(snapshot, places, still_request=False)
     left = away.gang_by_key
     return replace(away, gangs=tuple(each(gang) for gang in snapshot.gangs))
 
 
 def nominated(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
-    """Return the snapshot in which pending tasks are nominated to nodes (by task key)."""
+    """Return the snapshot in which pending tasks are nominated to the nodes in `places`."""
 
     def each(task: Task) -> Task:
         node = places.get(task.key, task.nominated_node)
@@ -127,7 +127,7 @@ def _with_tasks(gang: Gang, tasks: Iterable[Task]) -> Gang:
 
 
 def read_moves(text: str) -> tuple[Move, ...]:
-    """Return the moves in an annotation; none if the annotation can not be parsed."""
+    """Return the moves in an annotation; an empty tuple if the annotation cannot be parsed."""
     try:
         listed = json.loads(text)
         return tuple(
@@ -148,7 +148,7 @@ def read_moves(text: str) -> tuple[Move, ...]:
 
 
 def write_moves(moves: Iterable[Move]) -> str:
-    """Return moves as the text of an annotation, in the order of tasks; empty without moves."""
+    """Return moves as the text of an annotation, sorted by task key; empty without moves."""
     listed = [
         {
             "pod": move.task,
@@ -167,15 +167,17 @@ def write_moves(moves: Iterable[Move]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """The recorded moves of gangs that still reserve places.
+    """The recorded moves of gangs that still reserve capacity on nodes.
 
     Attributes
     ----------
     snapshot
-        The cluster with a place for every replacement. An existing replacement pod is nominated to
-        its node; an expected task holds the place of a pod that does not exist yet.
+        The cluster with capacity reserved for every replacement. An existing replacement pod is
+        nominated to its node. An expected task reserves the capacity for a pod that does not exist
+        yet.
     left
-        By key of each gang with a record: its moves whose replacements do not exist yet.
+        Maps the key of a gang with recorded moves to those moves whose replacements do not exist
+        yet.
 
     """
 
@@ -184,7 +186,7 @@ class Kept:
 
 
 def kept_places(snapshot: Snapshot) -> Kept:
-    """Return the snapshot with the recorded, still valid places of moved pods reserved."""
+    """Return the snapshot with capacity reserved for the recorded moves that are still valid."""
     recorded = {
         g.key: read_moves(text) for g in snapshot.gangs if (text := g.annotations.get(MOVES))
     }
@@ -202,9 +204,10 @@ def kept_places(snapshot: Snapshot) -> Kept:
 
 
 def records(snapshot: Snapshot, actions: Iterable[Action]) -> dict[str, str]:
-    """Return the changed move records after a plan is carried out, by gang key.
+    """Return, by gang key, the move records that change when a plan is carried out.
 
-    A move is dropped from the record once its replacement exists: that pod is nominated or bound.
+    A move is dropped from the record once its replacement pod exists, because that pod is then
+    nominated or bound.
     """
     open_moves = {key: list(moves) for key, moves in kept_places(snapshot).left.items()}
     gangs = snapshot.gang_by_key
@@ -242,7 +245,7 @@ class _Arrivals:
                     self._waiting.setdefault(whose, []).append(task)
 
     def is_open(self, move: Move) -> bool:
-        """Return whether the place of a move is still to be reserved."""
+        """Return whether the capacity for a move has to stay reserved."""
         node = self._snapshot.node_by_name.get(move.to)
         if node is None or not node.ready:
             return False
@@ -255,7 +258,7 @@ class _Arrivals:
         return self._snapshot.taken_ms - move.at_ms < PATIENCE_MS
 
     def matched(self, moves: Sequence[Move]) -> tuple[dict[str, str], set[Move]]:
-        """Return the node for each replacement pod, by task key, and the moves thus completed."""
+        """Return the node of each replacement pod by task key, and the moves of these pods."""
         places: dict[str, str] = {}
         ended: set[Move] = set()
         by_owner: dict[str, list[Move]] = {}
@@ -276,9 +279,10 @@ class _Arrivals:
         return places, ended
 
     def _is_startable(self, key: str, num_waiting: int, num_expected: int) -> bool:
-        """Return whether replacements of a gang may use their places.
+        """Return whether the replacement pods of a gang may use their reserved capacity.
 
-        The places stay reserved until the gang is running, or all of its replacements exist.
+        The capacity stays reserved until the gang is running, or until all of its replacement pods
+        exist.
         """
         gang = self._snapshot.gang_by_key.get(key)
         if gang is None or _is_alone(key):
@@ -288,17 +292,17 @@ class _Arrivals:
 
 
 def _recreator(gang: str, owner: str, task: str) -> str:
-    """Return the key that a replacement shares: the gang, or a bare pod's owner or own key."""
+    """Return the key that a moved pod and its replacement share: gang, owner or task key."""
     return (owner or task) if _is_alone(gang) else gang
 
 
 def _is_alone(gang: str) -> bool:
-    """Return whether a gang is that of a bare pod."""
+    """Return whether a gang key belongs to the gang of a bare pod."""
     return gang.partition("/")[2].startswith(_ALONE)
 
 
 def _with_expected(snapshot: Snapshot, moves: Sequence[Move]) -> Snapshot:
-    """Return the snapshot with an expected task for each move, which holds its place."""
+    """Return the snapshot with an expected task for each move, which reserves the capacity."""
     if not moves:
         return snapshot
     on: dict[str, list[Task]] = {}
@@ -340,10 +344,11 @@ def _with_residents(node: Node, tasks: Sequence[Task]) -> Node:
 def with_terminating(
     snapshot: Snapshot, tasks: Collection[str], *, still_request: bool = True
 ) -> Snapshot:
-    """Return the snapshot in which some tasks, by key, terminate; unchanged parts are shared.
+    """Return the snapshot in which the tasks with the given keys terminate.
 
-    With `still_request`, the queues of the tasks still request what they hold (`Task.is_victim`).
-    Without it, other tasks have to request that.
+    With `still_request`, the queues of the tasks still request the resources that the tasks hold
+    (`Task.is_victim`). Without `still_request`, other tasks have to request these resources.
+    Unchanged objects are shared with `snapshot`.
     """
     if not tasks:
         return snapshot
@@ -355,7 +360,8 @@ def with_terminating(
     def mark_if_evicted(task: Task) -> Task:
         if task.key not in tasks:
             return task
-        # A task is the same object in its gang and on its node; the marked task has to be, too.
+        # A task is the same object in its gang and on its node. The terminating task has to be,
+        # too.
         new = known.get(id(task))
         if new is None:
             new = known[id(task)] = mark_task(task)

@@ -1,7 +1,7 @@
-"""Capacity reserved for a gang from an instant on, and the expected ends of running tasks.
+"""Reservations of capacity for gangs, and the expected ends of running tasks.
 
-A gang that has waited for too long and can not start now gets a reservation. Other gangs may use
-the reserved capacity if they end before that instant.
+A gang that has waited for too long and cannot start now gets a reservation. Other gangs may use the
+reserved capacity if they end before the reservation begins.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def estimate_ms(task: Task, gang: Gang | None) -> int:
-    """Return the expected run time of a task: its shortest estimate; 0 without an estimate."""
+    """Return the expected run time of a task: its shortest estimate, or 0 without an estimate."""
     said = (task.estimate_ms, 0 if gang is None else gang_estimate_ms(gang))
     return min((each for each in said if each), default=0)
 
 
 def gang_estimate_ms(gang: Gang) -> int:
-    """Return the run time estimate of a PodGroup; 0 if it is missing or can not be parsed."""
+    """Return the run time estimate of a PodGroup; 0 if it is missing or cannot be parsed."""
     text = gang.annotations.get(RUNNING_ESTIMATE)
     return 0 if text is None else _read_ms(text)
 
@@ -43,9 +43,9 @@ def _read_ms(text: str) -> int:
 def end_ms(task: Task, gang: Gang | None, now_ms: int) -> int | None:
     """Return the expected end of a task on a node; None without an estimate.
 
-    The estimate of a task that runs longer is doubled until it suffices (Tsafrir, Etsion and
-    Feitelson, TPDS 18(6), 2007, also correct estimates in steps). A task without a known start
-    counts as started at `now_ms`.
+    If a task runs longer than its estimate, the estimate is doubled until the end is after `now_ms`
+    (Tsafrir, Etsion and Feitelson, TPDS 18(6), 2007, also correct estimates in steps). A task
+    without a known start is assumed to start at `now_ms`.
     """
     length = estimate_ms(task, gang)
     if not length:
@@ -57,7 +57,7 @@ def end_ms(task: Task, gang: Gang | None, now_ms: int) -> int | None:
 
 
 def gang_end_ms(gang: Gang, now_ms: int) -> int | None:
-    """Return the expected end of a gang whose waiting tasks start now; None if unknown."""
+    """Return the expected end of a gang whose waiting tasks start at `now_ms`; None if unknown."""
     waiting = [t for t in gang.tasks if not t.status.holds_resources]
     lengths = {estimate_ms(t, gang) for t in waiting} or {gang_estimate_ms(gang)}
     return None if 0 in lengths else now_ms + max(lengths)
@@ -66,13 +66,13 @@ def gang_end_ms(gang: Gang, now_ms: int) -> int | None:
 def binding_reservations(
     gang: Gang, bookings: Sequence[CapacityReservation], now_ms: int
 ) -> tuple[int, ...]:
-    """Return the indices of the reservations that tasks of a gang must respect if they start now.
+    """Return the indices of the reservations that a gang must respect if it starts at `now_ms`.
 
-    Such a reservation precedes the gang's own reservation, belongs to a gang of at least the same
-    priority, reserves capacity, and begins before the tasks end. Two kinds of gangs respect none.
-    A gang that runs below its minimum comes first, because the capacity that it holds is useless
-    until it is complete. A gang with nominated nodes already has its capacity, and reservations are
-    made in addition to it.
+    A reservation must be respected if it precedes the gang's own reservation, belongs to a gang of
+    at least the same priority, reserves capacity, and begins before the gang ends. Two kinds of
+    gangs respect no reservation. A gang that runs below its minimum comes first, because the
+    capacity that the gang holds is useless until its minimum runs. A gang with nominated nodes
+    already has its capacity, and reservations are made in addition to nominations.
     """
     waiting = [t for t in gang.tasks if t.status is TaskStatus.PENDING]
     if not bookings or not waiting:

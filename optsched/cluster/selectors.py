@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Operator(StrEnum):
-    """How a requirement compares a label; the values are those of the API."""
+    """The operators of label requirements, with the values of the Kubernetes API."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -43,7 +43,7 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def accepts(self, value: str | None) -> bool:
-        """Return whether a label value (None if the label is absent) meets the requirement.
+        """Return whether a label value, or None for an absent label, meets the requirement.
 
         `NotIn` accepts an absent label; `Gt` and `Lt` accept integers only, as the upstream
         selector does.

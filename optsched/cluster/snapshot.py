@@ -1,4 +1,4 @@
-"""Nodes, gangs, queues and volume claims, and the snapshot that contains them at one instant."""
+"""Nodes, gangs, queues and volume claims, and the snapshot of a cluster at one instant."""
 
 from __future__ import annotations
 
@@ -60,32 +60,33 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node and the tasks on it, including those of other schedulers.
+    """A node and the tasks on the node, including tasks of other schedulers.
 
     Attributes
     ----------
     allocatable
         Allocatable resources, including `pods`; without `pods` the number of pods is not limited.
     ready
-        A node that is not ready offers nothing.
+        Whether the node is ready; a node that is not ready has no capacity.
     unschedulable
-        Cordoned: only pods that tolerate the unschedulable taint may start.
+        Whether the node is cordoned: only pods that tolerate the unschedulable taint may start on
+        it.
     gpu_model
         The model of the node's GPUs, for requests that name models; empty if unknown.
     residents
         Tasks that hold resources on the node (bound, running or terminating), in key order.
     load
-        The measured load; None if unknown.
+        The measured load of the node; None if unknown.
     shared_gpus
         GPUs and NPUs that tasks share by memory and cores, in the order of the device plugin.
     card_problem
-        Why a part of what device plugins report can not be parsed; empty if all of it can.
+        Why a device plugin's report on the node cannot be parsed completely; empty if it can.
     numa
-        The NUMA nodes, if an agent reports them; else None.
+        The NUMA nodes of the node; None if no agent reports them.
     store
         Images and data sets on the node.
     attach_limits
-        The most volumes that may be attached to the node, by CSI driver; a driver that is missing
+        Maximum number of volumes that may be attached to the node, by CSI driver; a missing driver
         has no limit.
     """
 
@@ -108,7 +109,7 @@ class Node:
     )
 
     def derived(self, compute: Callable[[Node], Derived]) -> Derived:
-        """Return the result of a pure function of this node, computed once; see `Gang.derived`."""
+        """Return the cached result of a pure function of this node; see `Gang.derived`."""
         known = self._derived
         if compute not in known:
             known[compute] = compute(self)
@@ -122,8 +123,8 @@ class Node:
     def offer(self, resource: str) -> int:
         """Return the allocatable amount of one resource.
 
-        Resources that count devices of a class for queues are not limited, because devices are
-        allocated to claims one by one.
+        Resources that count devices of a DeviceClass in queues are not limited by nodes, because
+        devices are allocated to claims individually.
         """
         limit = NO_POD_LIMIT if resource == PODS or is_class_quota(resource) else 0
         return max((n for name, n in self.allocatable if name == resource), default=limit)
@@ -141,7 +142,7 @@ def _resident_shapes(node: Node) -> tuple[TaskShape, ...]:
 
 
 class GangPhase(StrEnum):
-    """The phase of a PodGroup; the values are Volcano's."""
+    """The phase of a PodGroup, with the values of Volcano's API."""
 
     PENDING = "Pending"
     INQUEUE = "Inqueue"
@@ -164,36 +165,38 @@ class Owner:
 class Gang:
     """Tasks that start together or not at all: a PodGroup and its pods.
 
-    A bare pod of this scheduler is a gang by itself (`is_implicit`).
+    A bare pod of this scheduler forms a gang of one task (`is_implicit`).
 
     Attributes
     ----------
     key
         `namespace/name`.
     queue
-        Name of its queue.
+        Name of the gang's queue.
     min_member
-        The smallest number of tasks that may run.
+        The smallest number of tasks of the gang that may run (`minMember`).
     min_role
-        (role, number): the minimums by role as written; `role_minimums` are the effective ones.
+        (role, number) pairs: the minimums by role as specified; `role_minimums` has the effective
+        minimums.
     min_resources
         Resources that must be available before any pod of the gang starts.
     min_usage
-        Entries of `minResources` that only ResourceQuotas count, such as `limits.cpu`.
+        Entries of `minResources` that only ResourceQuotas limit, such as `limits.cpu`.
     tasks
-        All tasks in `Task.order`, including finished ones.
+        All tasks of the gang in `Task.order`, including finished tasks.
     waiting_since_ms
-        When the gang began to wait: its creation, or the last time that it ran.
+        When the gang began to wait: its creation time, or the last time at which the gang ran.
     topology
-        How far apart in the network the tasks may run; None without a limit.
+        The topology request of the gang; None without one.
     sub_groups
-        Rules that form subgroups; a task belongs to a group of the first rule that matches it.
+        Rules that form subgroups; a task belongs to a subgroup of the first rule that matches the
+        task.
     is_loose
-        Whether tasks may start one by one; the minimum then counts for evictions only.
+        Whether tasks may start one by one; `min_member` then only limits evictions.
     owner
         The controller of the PodGroup; None without a controller.
     problem
-        Why the object can not be scheduled, whatever the plugins decide; None if it can.
+        Why the gang cannot be scheduled, independent of plugins; None if the gang can be scheduled.
     """
 
     key: str
@@ -218,9 +221,9 @@ class Gang:
     _derived: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def derived(self, compute: Callable[[Gang], Derived]) -> Derived:
-        """Return the result of a pure function of this gang, computed once.
+        """Return the cached result of a pure function of this gang.
 
-        Most gangs are the same objects in the next session, where the result is then looked up.
+        Most gangs are the same objects in the next session, which then reuses the result.
         """
         known = self._derived
         if compute not in known:
@@ -239,11 +242,12 @@ class Gang:
 
     @property
     def role_minimums(self) -> tuple[tuple[str, int], ...]:
-        """(role, number): the tasks of a role that start with the minimum of the gang.
+        """(role, number) pairs: how many tasks of each role the minimum of the gang includes.
 
-        If the written numbers sum to more than `min_member`, Volcano ignores them
-        (`CheckTaskReady`), and a job may start without its driver. Here each role that is named and
-        has pods then counts with one task, unless these are more than `min_member`.
+        If the numbers in `min_role` sum to more than `min_member`, Volcano ignores the numbers
+        (`CheckTaskReady`), and a job may start without its driver. Here the minimum of each role in
+        `min_role` that has pods is then 1. If there are more such roles than `min_member`, no
+        minimum by role applies.
         """
         asked = tuple((role, least) for role, least in self.min_role if least > 0)
         if sum(least for _, least in asked) <= self.min_member:
@@ -254,7 +258,7 @@ class Gang:
 
     @property
     def recorded_hypernode(self) -> str:
-        """The HyperNode in which the tasks ran last; empty without a record."""
+        """The HyperNode in which the tasks of the gang ran last; empty without a record."""
         return self.annotations.get(ALLOCATED_HYPERNODE, "")
 
 
@@ -277,15 +281,16 @@ class NodeGroups:
     Attributes
     ----------
     required, preferred
-        Groups that the queue may use, and groups that it prefers.
+        Node groups that the queue may use, and node groups that the queue prefers.
     excluded
-        Groups that the queue must not use.
+        Node groups that the queue must not use.
     last_resort
-        Excluded groups that the queue may use all the same, but avoids.
+        Excluded node groups that the queue avoids but may use.
     limits
-        (group, the most that tasks of the queue may hold there); a missing resource is not limited.
+        (group, amounts) pairs: the maximum that tasks of the queue may hold in a node group. A
+        missing resource is not limited.
     problem
-        Why the limits can not be parsed; empty if they can.
+        Why the limits cannot be parsed; empty if the limits can be parsed.
     """
 
     required: tuple[str, ...] = ()
@@ -297,7 +302,7 @@ class NodeGroups:
 
     @property
     def names_any(self) -> bool:
-        """Whether it names any group, apart from limits."""
+        """Whether any node group is named, other than in the limits."""
         return bool(self.required or self.preferred or self.excluded or self.last_resort)
 
 
@@ -322,7 +327,7 @@ class Tolerance:
     amounts: Amounts = ()
 
     def protected_amount(self, resource: str, due: int) -> int:
-        """Return the amount of a resource that is safe from reclaim: `due` plus the tolerance.
+        """Return the amount of a resource that is protected from reclaim: `due` plus the tolerance.
 
         Returns 0 if `due` is 0.
         """
@@ -331,14 +336,14 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Entitlement:
-    """The most of a resource that a queue may hold after it reclaims in a session.
+    """The maximum amount of a resource that a queue may hold after it reclaims in a session.
 
     Attributes
     ----------
     queue
         Name of the queue; the amount includes all its descendants.
     most
-        Amount in base units of the resource.
+        The maximum amount in base units of the resource.
     """
 
     queue: str
@@ -353,22 +358,26 @@ class Queue:
     Attributes
     ----------
     capability
-        Hard limit by resource; a missing resource is not limited, and None limits nothing.
+        Hard limit by resource; a missing resource is not limited. With None, no resource is
+        limited.
     deserved
-        Deserved share by resource, for the `capacity` plugin; a missing resource has none.
+        Deserved amount by resource, for the `capacity` plugin; a missing resource has no deserved
+        amount.
     guarantee
-        Guaranteed amount by resource, which other queues can not use.
+        Guaranteed amount by resource, which other queues cannot use.
     parent
-        Name of the parent queue; `root` at the top.
+        Name of the parent queue; `root` for a top-level queue.
     is_fifo
-        Whether the order is strict: no gang may start before the head (`dequeueStrategy: fifo`).
+        Whether the queue has strict order: no gang may start before the head of the queue
+        (`dequeueStrategy: fifo`).
     node_groups
-        Node groups that the queue may use; ignored unless the policy has a plugin for them.
+        Node groups that the queue may use; ignored unless the policy has a plugin for node groups.
     tolerance
-        How far the queue may exceed its deserved share before the excess is reclaimed, and then
-        first; None if the queue does not specify it.
+        How far the queue may exceed its deserved share before other queues reclaim the excess.
+        Queues with a tolerance give back excess before other queues. None if the queue specifies no
+        tolerance.
     problem
-        The flaw of the object; no task of a queue with a flaw is placed.
+        The flaw of the Queue object; no task of a queue with a flaw is placed. None without a flaw.
     """
 
     name: str
@@ -395,9 +404,9 @@ class Volume:
     Attributes
     ----------
     storage_class
-        The StorageClass of the volume and the claim.
+        Name of the StorageClass of the volume and the claim.
     nodes
-        Nodes that can reach the volume; None for all nodes.
+        Selects the nodes that can reach the volume; None for all nodes.
 
     """
 
@@ -414,13 +423,14 @@ class Claim:
     Attributes
     ----------
     nodes
-        Nodes that can reach the volume, or for which a volume may be provisioned; None for all.
+        Selects the nodes that can reach the volume, or for which a volume may be provisioned; None
+        for all nodes.
     waits_for_consumer
         Whether the claim is unbound and binds only after a node is chosen for its pod.
     problem
-        Why pods that use the claim can not start (unbound, lost); empty if they can.
+        Why pods that use the claim cannot start (unbound, lost); empty if pods can start.
     size_bytes
-        The requested storage while the claim waits.
+        The requested storage in bytes while the claim waits for its pod.
     provisions
         Whether a volume can be provisioned; otherwise the claim needs an existing volume.
     selected_node
@@ -428,10 +438,10 @@ class Claim:
     volumes
         Volumes to which the waiting claim could be bound, the smallest first.
     driver, handle
-        The CSI driver of the volume and the driver's name of the volume. The handle is empty while
-        no volume exists; both are empty without a CSI driver.
+        The CSI driver of the volume, and the driver's name for the volume. The handle is empty
+        while no volume exists. Both are empty without a CSI driver.
     zones
-        (label, values) of the volume: zones and regions that can reach it.
+        (label, values) pairs of the volume: zones and regions that can reach the volume.
     """
 
     key: str
@@ -452,7 +462,7 @@ class Claim:
         return self.waits_for_consumer and bool(self.volumes)
 
     def is_reachable(self, node: str, labels: Mapping[str, str]) -> bool:
-        """Return whether a node can reach the volume, or one that the claim could get."""
+        """Return whether a node can reach the claim's volume, or a volume for the claim."""
         if not self.waits_for_consumer:
             return self.nodes is None or self.nodes.matches(node, labels)
         if self.selected_node not in ("", node):
@@ -463,22 +473,22 @@ class Claim:
 
     @property
     def attachment(self) -> tuple[str, str] | None:
-        """What a node attaches for the claim: (driver, handle of the volume), or None."""
+        """The (driver, handle) of the volume that a node attaches; None without a CSI driver."""
         return (self.driver, self.handle or f"claim {self.key}") if self.driver else None
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A PodDisruptionBudget: how many of the selected pods may be evicted now.
+    """A PodDisruptionBudget: how many of the selected pods may currently be evicted.
 
     Attributes
     ----------
     key
         `namespace/name`.
     selector
-        Selects the protected pods of the namespace; None selects no pod.
+        Selects the protected pods in the budget's namespace; None selects no pod.
     allowed
-        `status.disruptionsAllowed`.
+        Number of pods that may be evicted (`status.disruptionsAllowed`).
     """
 
     key: str
@@ -500,8 +510,8 @@ class Quota:
     key
         `namespace/name`.
     hard, used
-        The limit, and the use by existing pods. Resources are named as in quotas (`cpu`,
-        `requests.cpu`, `pods`).
+        The limit, and the amounts that existing pods use. Resources are named as in ResourceQuotas
+        (`cpu`, `requests.cpu`, `pods`).
     """
 
     key: str
@@ -510,12 +520,12 @@ class Quota:
 
     @property
     def namespace(self) -> str:
-        """The limited namespace."""
+        """The namespace that the quota limits."""
         return self.key.partition("/")[0]
 
 
 def derived_of(gangs: Iterable[Gang], compute: Callable[[Gang], Derived]) -> list[Derived]:
-    """Return `Gang.derived` for many gangs; fast where most results are known."""
+    """Return `Gang.derived` for many gangs; fast if most results are cached."""
     return [
         known[compute] if compute in (known := g._derived) else g.derived(compute) for g in gangs
     ]
@@ -548,7 +558,7 @@ def uniform_gang(
 
 @dataclass(frozen=True, slots=True)
 class CapacityReservation:
-    """Capacity that must be free from an instant on, so that a gang can start then.
+    """Capacity that must be free from the instant `start_ms` on, so that a gang can start.
 
     Attributes
     ----------
@@ -562,9 +572,10 @@ class CapacityReservation:
         Whether `start_ms` is only a lower bound, because the gang waits for something without an
         expected end.
     nodes
-        (node, amounts that must be free there), by name.
+        (node, amounts that must be free on the node) pairs, sorted by node name.
     queues
-        (queue with a capability, amounts that must be free within it), by name.
+        (queue with a capability, amounts that must be free within the capability) pairs, sorted by
+        queue name.
 
     """
 
@@ -577,51 +588,52 @@ class CapacityReservation:
 
     @property
     def reserves_capacity(self) -> bool:
-        """Whether it reserves capacity; otherwise it only keeps the order of reservations."""
+        """Whether the reservation has capacity; otherwise it only holds a place in the order."""
         return bool(self.nodes or self.queues)
 
     @property
     def without_capacity(self) -> CapacityReservation:
-        """The reservation without capacity, for a gang that precedes later gangs by other means."""
+        """The reservation without capacity, for a gang that has precedence by other means."""
         return replace(self, nodes=(), queues=())
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The cluster at one instant. Unchanged parts are shared with the previous snapshot.
+    """The cluster at one instant. Unchanged objects are shared with the previous snapshot.
 
     Attributes
     ----------
     taken_ms
-        Time of the snapshot, in epoch milliseconds. A session reads no other time of day.
+        Time of the snapshot, in epoch milliseconds. This is the only time of day that a session
+        reads.
     nodes, gangs, queues
-        In name (key) order, each name once.
+        Nodes, gangs and queues, sorted by name (gangs by key); names are unique.
     claims
-        PersistentVolumeClaims by key; a claim that is missing does not exist.
+        PersistentVolumeClaims by key; a missing claim does not exist.
     namespaces
-        Labels by namespace, for selectors on namespaces.
+        Labels by namespace name, for namespace selectors.
     budgets
-        PodDisruptionBudgets in key order.
+        PodDisruptionBudgets, sorted by key.
     topology
         The HyperNodes of the network.
     quotas
-        ResourceQuotas in key order.
+        ResourceQuotas, sorted by key.
     sharding
         The node shards of the cluster, and the shard of this scheduler.
     answers
-        (request, response) of calls to extenders in a recorded session.
+        (request, response) pairs of the calls to extenders in a recorded session.
     bookings
-        Reservations for gangs, the earliest first. They are not part of the cluster: sessions
-        compute them.
+        Reservations for gangs, the earliest first. Sessions compute the reservations; they are not
+        part of the cluster.
     entitlements
-        What reclaiming queues may hold in this session. They are not part of the cluster: sessions
-        compute them.
+        Maximum amounts that reclaiming queues may hold in this session. Sessions compute the
+        entitlements; they are not part of the cluster.
     devices
-        Devices that ResourceClaims may get, and devices that are allocated to them.
+        Devices that may be allocated to ResourceClaims, and devices that are allocated to them.
     priority_classes
-        Value by PriorityClass name; equality of snapshots ignores it.
+        Priority value by PriorityClass name; the equality of snapshots ignores this field.
     last_shuffle_ms
-        By plugin, when it last had pods evicted because they were misplaced.
+        Maps a plugin to the time, in epoch milliseconds, of its last eviction of misplaced pods.
     usage
         Recorded usage by queue name.
     """
@@ -659,7 +671,7 @@ class Snapshot:
 
     @cached_property
     def resident_shapes(self) -> tuple[TaskShape, ...]:
-        """The distinct shapes of all residents; usually few even for many residents."""
+        """The distinct task shapes of all residents; usually few shapes even for many residents."""
         by_node = (shape for node in self.nodes for shape in node.derived(_resident_shapes))
         return tuple(dict.fromkeys(by_node))
 
@@ -675,9 +687,9 @@ class Snapshot:
 
     @cached_property
     def attached(self) -> Mapping[str, Mapping[tuple[str, str], Mapping[int, int]]]:
-        """The number of residents by driver, volume and index of a node that has it attached.
+        """The number of residents that use a volume, by CSI driver, volume, and index of the node.
 
-        Covers only nodes that limit the driver.
+        Contains only nodes that limit the number of volumes of the driver.
         """
         found: dict[str, dict[tuple[str, str], dict[int, int]]] = {}
         for n, node in enumerate(self.nodes):
@@ -692,7 +704,7 @@ class Snapshot:
 
 
 def volumes_of(claims: Mapping[str, Claim], keys: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return the volumes (`Claim.attachment`) of some claims, by key, each volume once."""
+    """Return the distinct volumes (`Claim.attachment`) of the claims with the given keys."""
     if not keys:
         return ()
     found = [c.attachment for key in keys if (c := claims.get(key)) is not None and c.driver]

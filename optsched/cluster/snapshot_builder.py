@@ -1,6 +1,6 @@
-"""An incremental builder of snapshots: unchanged parts stay the same objects.
+"""An incremental builder of snapshots: objects that did not change are reused.
 
-The live cache, the reader of files and the simulator use it.
+The live cache, the reader of files and the simulator use this builder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SortedMap(Generic[V]):
         self._values: tuple[V, ...] | None = ()
 
     def lookup(self, name: str) -> V | None:
-        """Return the value of a name; None if there is none."""
+        """Return the value that is stored under a name; None if the name is not stored."""
         return self._by_name.get(name)
 
     def store(self, name: str, value: V) -> None:
@@ -51,14 +51,14 @@ class SortedMap(Generic[V]):
 
     @property
     def values(self) -> tuple[V, ...]:
-        """All values; the same tuple object until a value changes."""
+        """All values, sorted by name; the same tuple object until a value changes."""
         if self._values is None:
             self._values = tuple(map(self._by_name.__getitem__, self._names))
         return self._values
 
 
 class SnapshotBuilder:
-    """Nodes, the tasks that hold resources on them, and gangs; `build` returns them as a snapshot.
+    """Stores nodes, their resident tasks, and gangs, from which `build` makes a snapshot.
 
     A task may be added before its node.
 
@@ -77,16 +77,16 @@ class SnapshotBuilder:
         self._nodes: SortedMap[Node] = SortedMap()
 
     def find_node(self, name: str) -> Node | None:
-        """Return a node without its residents; None if the node is not stored."""
+        """Return the stored node without residents; None if the node is not stored."""
         return self._bare_nodes.get(name)
 
     def store_node(self, node: Node) -> None:
-        """Store a node; `add_resident` adds its residents."""
+        """Store a node without residents; `add_resident` adds residents to the node."""
         self._bare_nodes[node.name] = node
         self._changed_nodes.add(node.name)
 
     def remove_node(self, name: str) -> None:
-        """Remove a node, if it exists; its residents stay stored until it returns."""
+        """Remove a node, if it exists; its residents stay stored in case the node returns."""
         self._bare_nodes.pop(name, None)
         self._changed_nodes.add(name)
 
@@ -112,13 +112,13 @@ class SnapshotBuilder:
         return self._residents.get(node, _NO_TASKS)
 
     def tasks_without_node(self) -> list[Task]:
-        """Return the tasks on nodes that are not stored, in the order of their keys."""
+        """Return the tasks on nodes that are not stored, sorted by task key."""
         unknown = sorted(self._residents.keys() - self._bare_nodes.keys())
         tasks = (task for name in unknown for task in self._residents[name].values())
         return sorted(tasks, key=lambda task: task.key)
 
     def build(self, taken_ms: int, others: Snapshot) -> Snapshot:
-        """Return the snapshot at an instant; parts other than nodes and gangs are from `others`."""
+        """Return the snapshot at `taken_ms`; all but nodes and gangs is taken from `others`."""
         for name in self._changed_nodes:
             node = self._bare_nodes.get(name)
             if node is None:

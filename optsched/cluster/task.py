@@ -1,4 +1,4 @@
-"""Tasks (one pod each) and task shapes: everything that decides where tasks fit, without names."""
+"""Tasks (one pod each) and task shapes, the properties that decide on which nodes tasks fit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HostPort:
     port: int
 
     def collides(self, other: HostPort) -> bool:
-        """Return whether one node can not have both ports bound."""
+        """Return whether two pods cannot bind this port and the other port on the same node."""
         if (self.protocol, self.port) != (other.protocol, other.port):
             return False
         return self.address == other.address or "0.0.0.0" in (self.address, other.address)  # noqa: S104
@@ -44,11 +44,12 @@ class PodTerm:
     Attributes
     ----------
     selector
-        Selects the other pods; None selects no pod.
+        Selects the pods that the term relates to; None selects no pod.
     namespaces
-        Namespaces of the other pods.
+        Namespaces of the pods that the term relates to.
     namespace_selector
-        Further namespaces, by label; None adds no namespace, an empty selector adds all.
+        Selects additional namespaces by label; None adds no namespace, and an empty selector adds
+        all namespaces.
     topology_key
         The node label whose values are the domains.
     """
@@ -86,9 +87,9 @@ def _selected(selector: LabelSelector | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A GPU request: the number, the thousandths of each, and accepted models (empty: any).
+    """A GPU request: number of GPUs, thousandths of each GPU, and accepted models (empty: any).
 
-    `milli` is 1000 for whole GPUs; a share is of one GPU only.
+    `milli` is 1000 for whole GPUs. A request for a GPU share is for exactly one GPU.
     """
 
     count: int
@@ -97,47 +98,49 @@ class DeviceRequest:
 
     @property
     def is_share(self) -> bool:
-        """Whether it requests a share of one GPU."""
+        """Whether the request is for a share of one GPU."""
         return self.milli < 1000
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class TaskShape:
-    """The properties in which tasks of one class are equal: requests and constraints, no names.
+    """The properties that are equal for all tasks of a task class: requests and constraints.
 
-    Code that builds tasks interns shapes. Task classes then compare shapes by identity first, and
-    by value only between shapes of different builders. The hash is computed once.
+    Code that builds tasks interns shapes. Task classes therefore compare shapes by identity first,
+    and by value only if different builders made the shapes. The hash is computed once.
 
     Attributes
     ----------
     request
-        Base units by resource; empty for a best-effort task. `pods` is not listed, because every
-        task counts as one pod.
+        Requested amounts in base units; empty for a best-effort task. `pods` is missing, because
+        every task is exactly one pod.
     node_selector
-        The pod's `nodeSelector` as (label, value).
+        The pod's `nodeSelector` as (label, value) pairs.
     node_affinity
-        Required node affinity; None without one.
+        The required node affinity; None without required node affinity.
     preferred_nodes
-        (weight, term) of preferred node affinity.
+        (weight, term) pairs of the preferred node affinity.
     claims
-        Keys `namespace/name` of PersistentVolumeClaims.
+        Keys (`namespace/name`) of the pod's PersistentVolumeClaims.
     shared_gpus
         Requests for vGPUs or NPUs, one entry for each container with such a request.
     device_claims
         Keys of the ResourceClaims that tie the task to nodes or to other pods: shared claims,
         claims with allocated devices, and missing claims.
     devices
-        Unmet requests of the claims that were created for this pod only.
+        Requests, not yet allocated, of the ResourceClaims that were created for this pod only.
     numa
-        The exclusive CPUs and GPUs of containers, one entry for each container with any.
+        The exclusive CPUs and GPUs that containers request, one entry for each container with such
+        a request.
     notes
-        (annotation, value) of the pod's annotations that plugins read, in order.
+        (annotation, value) pairs of the pod's annotations that plugins read, in order.
     preempts
-        Whether other pods may be evicted for it (`preemptionPolicy`).
+        Whether other pods may be evicted for the task (`preemptionPolicy`).
     burst
-        CPU and memory that its limits allow above its request.
+        CPU and memory by which the limits of the task exceed its request.
     wants
-        Images and data sets that only some nodes have. A session sets this if a plugin scores them.
+        Images and data sets of the task that only some nodes have. A session fills this field only
+        if a plugin scores nodes by local data.
     """
 
     request: Amounts
@@ -192,21 +195,21 @@ class TaskShape:
 
     @property
     def is_best_effort(self) -> bool:
-        """Whether it requests no resource at all."""
+        """Whether the task requests no resource at all."""
         return not self.request and self.device is None
 
     @property
     def looks_at_pods(self) -> bool:
-        """Whether other pods affect where it may run."""
+        """Whether other pods affect on which nodes the task may run."""
         return bool(self.pod_affinity or self.pod_anti_affinity or self.spread or self.host_ports)
 
 
 class TaskStatus(StrEnum):
     """The state of a task, as far as it matters for scheduling.
 
-    An expected task stands for a moved pod that its owner has not created again yet; its place is
-    reserved. Members are strings, because every session hashes every task, and hashing a string
-    runs no Python code.
+    An expected task stands for a moved pod that its owner has not created again yet; the expected
+    task reserves capacity on a node. Members are strings, because every session hashes every
+    status, and hashing a string runs no Python code.
     """
 
     PENDING = "Pending"
@@ -230,7 +233,7 @@ class TaskStatus(StrEnum):
 
     @property
     def counts_for_queue(self) -> bool:
-        """Whether the resources of the task count as used by its queue."""
+        """Whether the resources of the task are included in the usage of its queue."""
         return self in _CLAIMING
 
     @property
@@ -240,10 +243,10 @@ class TaskStatus(StrEnum):
 
 
 class QueueGate(StrEnum):
-    """The gate that hides a pending task from autoscalers until its queue can admit the task.
+    """The scheduling gate that hides a pending task from autoscalers until its queue can admit it.
 
-    OPEN: the gate was closed before. The task's request counts against its queue until the task is
-    placed.
+    OPEN: the gate was closed before and has been opened. The queue is charged with the task's
+    request until the task is placed.
     """
 
     NONE = ""
@@ -268,53 +271,58 @@ class Task:
     key
         `namespace/name`.
     gang
-        Key `namespace/name` of its gang; empty for pods of other schedulers.
+        Key (`namespace/name`) of the task's gang; empty for pods of other schedulers.
     role
         The task template from which the pod was created (label `volcano.sh/task-spec`); empty if
         unknown.
     index
-        Its number within the role, for the task order; -1 if unknown.
+        Index of the task within its role, for the task order; -1 if unknown.
     labels
-        The pod's labels, which the affinity of other pods reads.
+        The pod's labels, which affinity terms of other pods can select.
     node
-        The node to which it is bound; empty while pending.
+        Name of the node to which the pod is bound; empty while the pod is pending.
     nominated_node
-        The node for which it waits (`status.nominatedNodeName`); empty without a nomination.
+        Name of the node for which the pod waits (`status.nominatedNodeName`); empty without a
+        nomination.
     preemptable
-        Whether it may be evicted for other gangs (`volcano.sh/preemptable`).
+        Whether the pod may be evicted for other gangs (`volcano.sh/preemptable`).
     started_ms
-        When it was bound to its node; 0 if unknown.
+        When the pod was bound to its node, in epoch milliseconds; 0 if unknown.
     saved_ms
-        When its work was last saved (`optsched.io/checkpointed-at`); 0 if never.
+        When the pod last saved its work (`optsched.io/checkpointed-at`), in epoch milliseconds; 0
+        if never.
     cooldown_ms
-        How long after its start it should not be evicted (`volcano.sh/cooldown-time`).
+        How long after its start the pod should not be evicted (`volcano.sh/cooldown-time`).
     owner
         UID of the controller that replaces the pod after its deletion; empty without one.
     is_movable
-        Whether it may be moved for another gang: it has such an owner, or an annotation allows it.
+        Whether the pod may be moved for another gang, because a controller replaces it or an
+        annotation allows it.
     estimate_ms
-        The shorter of its expected run time (`optsched.io/running-estimate`) and its time limit
-        (`activeDeadlineSeconds`); 0 if the pod has neither.
+        The shorter of the pod's expected run time (`optsched.io/running-estimate`) and its time
+        limit (`activeDeadlineSeconds`); 0 if the pod has neither.
     gpus
-        Numbers (from 0) of GPUs of its node that it holds, whole or as a share; empty if unknown.
+        Indices (from 0) of the node's GPUs that the pod holds, whole or as a share; empty if
+        unknown.
     shared_gpus
-        Its shares of GPUs and NPUs; empty if unknown.
+        The pod's shares of GPUs and NPUs; empty if unknown.
     device_claims
-        Keys of all its ResourceClaims, in order.
+        Keys of all ResourceClaims of the pod, in order.
     numa
-        CPUs and GPUs by NUMA node of its node, as planned when it was bound.
+        CPUs and GPUs that the pod holds on each NUMA node, as planned when the pod was bound.
     wants
-        Images and data sets that it uses.
+        Images and data sets that the pod uses.
     gate
-        Its scheduling gate of optsched, while it is pending.
+        State of optsched's scheduling gate while the pod is pending.
     is_victim
-        Whether this session evicts it. It then terminates, and its queue still requests its
+        Whether this session evicts the task. A victim terminates, but its queue still requests its
         resources, so that an eviction changes no share.
     is_evicted
-        Whether it terminates because this session or an earlier one evicted it. It then no longer
-        counts against the quota of its queue.
+        Whether the task terminates because this session or an earlier session evicted it. The quota
+        of its queue is not charged with an evicted task.
     problem
-        Why it can never be scheduled as it is, for example an invalid quantity; None if it can.
+        Why the pod can never be scheduled as it is, for example an invalid quantity; None if the
+        pod can be scheduled.
     """
 
     key: str
@@ -358,7 +366,7 @@ class Task:
 
     @property
     def preempts(self) -> bool:
-        """Whether other pods may be evicted for it."""
+        """Whether other pods may be evicted for this pod."""
         return self.shape.preempts
 
     @property

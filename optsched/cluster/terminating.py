@@ -1,8 +1,8 @@
-"""Terminating pods that still count against the quota of their queue.
+"""Terminating pods that are still charged to the quota of their queue.
 
 A deleted pod runs until its grace period ends, and the user who deletes the pod chooses that
-period. Until then it counts against hard limits, as in a ResourceQuota. Victims of a scheduler do
-not count: their capacity is for their preemptors.
+period. Until the end of the period, hard limits include the pod, as in a ResourceQuota. Hard limits
+exclude the victims of a scheduler, because the capacity of victims is for their preemptors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def read_evicted(text: str) -> dict[str, str]:
-    """Return the evicted pods that an annotation of their PodGroup lists, as UID by name."""
+    """Return the evicted pods in a PodGroup annotation as a mapping from pod name to pod UID."""
     pairs = (entry.partition("=") for entry in text.split())
     return {name: uid for name, _, uid in pairs}
 

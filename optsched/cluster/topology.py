@@ -1,4 +1,4 @@
-"""The network of a cluster as a tree of HyperNodes, and the topology requests of gangs."""
+"""The network of a cluster as trees of HyperNodes, and the topology requests of gangs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class TopologyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopologyRequest:
-    """How far apart in the network the tasks of a gang may run.
+    """The network domain within which the tasks of a gang have to run together.
 
     Attributes
     ----------
     highest_tier, highest_tier_name
-        The highest allowed tier of their HyperNode, by number or by name; without both, a HyperNode
-        of any tier.
+        The highest allowed tier of the HyperNode that contains all tasks, by number or by name.
+        Without a number and a name, any tier is allowed.
     label
         A node label whose values replace HyperNodes; empty for HyperNodes.
     """
@@ -43,7 +43,7 @@ class TopologyRequest:
 
     @property
     def is_hard(self) -> bool:
-        """Whether it is a constraint that can exclude nodes."""
+        """Whether the request is a constraint that can exclude nodes."""
         return self.mode is TopologyMode.HARD and self.highest_tier_name != HYPERCLUSTER
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class TopologyRequest:
 
 @dataclass(frozen=True, slots=True)
 class SubGroupRule:
-    """Forms subgroups of a gang; the tasks of a subgroup start together.
+    """A rule that forms subgroups of a gang; the tasks of a subgroup start together.
 
     Attributes
     ----------
@@ -67,9 +67,10 @@ class SubGroupRule:
     min_groups
         Number of subgroups that must run before the gang counts as started.
     selector
-        Selects the tasks of subgroups; None selects all tasks with the labels `keys`.
+        Selects the tasks of the subgroups; None selects all tasks with the labels `keys`.
     keys
-        Labels whose values distinguish the subgroups; a task without one of them is in no subgroup.
+        Labels whose values distinguish the subgroups; a task that lacks one of the labels is in no
+        subgroup.
     """
 
     name: str
@@ -80,7 +81,7 @@ class SubGroupRule:
     topology: TopologyRequest | None = None
 
     def group_of(self, labels: Mapping[str, str]) -> tuple[str, ...] | None:
-        """Return the subgroup of a task with these labels, as values of `keys`; else None."""
+        """Return the values of `keys` that identify a task's subgroup; None without a subgroup."""
         if self.selector is None and not self.keys:
             return None
         if self.selector is not None and not self.selector.matches(labels):
@@ -92,7 +93,7 @@ class SubGroupRule:
 def sub_group_of(
     rules: tuple[SubGroupRule, ...], labels: Mapping[str, str]
 ) -> tuple[int, tuple[str, ...]] | None:
-    """Return the number of the first rule that matches a task, and the subgroup; else None."""
+    """Return the index of the first rule that matches a task and the subgroup; None without one."""
     for number, rule in enumerate(rules):
         group = rule.group_of(labels)
         if group is not None:
@@ -102,16 +103,17 @@ def sub_group_of(
 
 @dataclass(frozen=True, slots=True)
 class HyperNode:
-    """Nodes that are close to each other: a leaf or an inner node of the tree.
+    """A set of nodes that are close in the network: a leaf or an inner node of the tree.
 
     Attributes
     ----------
     tier
-        Nodes in a HyperNode of a lower tier are closer together; the tier of `parent` is higher.
+        Tier of the HyperNode. Nodes in a HyperNode of a lower tier are closer together. The tier of
+        `parent` is higher.
     parent
-        Name of the HyperNode of which this one is a member; empty at the top.
+        Name of the HyperNode that has this HyperNode as a member; empty for a top-level HyperNode.
     nodes
-        Names, in order, of nodes that are members of this HyperNode but of no descendant.
+        Sorted names of the nodes that are members of this HyperNode but of no descendant.
     """
 
     name: str
@@ -123,15 +125,15 @@ class HyperNode:
 
 @dataclass(frozen=True)
 class Topology:
-    """All HyperNodes; a node is a direct member of at most one of them.
+    """All HyperNodes; a node is a direct member of at most one HyperNode.
 
     Attributes
     ----------
     hypernodes
-        HyperNodes in name order.
+        HyperNodes, sorted by name.
     problems
-        Problems by name of HyperNodes, which are therefore ignored. HyperNodes with an invalid
-        tier are not among `hypernodes`.
+        Maps the name of a HyperNode to its problems; invalid fields and members are ignored.
+        HyperNodes with an invalid tier are missing in `hypernodes`.
     """
 
     hypernodes: tuple[HyperNode, ...] = ()
@@ -149,7 +151,7 @@ class Topology:
 
     @cached_property
     def members(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of the child HyperNodes by name of their parent; "" is the parent at the top."""
+        """Names of the child HyperNodes by parent name; "" is the parent at the top level."""
         found: dict[str, list[str]] = {}
         for h in self.hypernodes:
             found.setdefault(h.parent, []).append(h.name)

@@ -25,21 +25,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A gang that is submitted at an instant.
+    """A gang that is submitted at the instant `at_ms`.
 
     Attributes
     ----------
     gang
-        The gang as submitted, with pending tasks. Tasks with a node run there from the arrival on,
-        for a trace that begins on a busy cluster.
+        The gang as submitted, with pending tasks. A task with a node runs on that node from the
+        arrival on, for a trace that begins on a busy cluster.
     duration_ms
-        Run time without interruption, from the start of the gang's minimum; None for no end.
+        Run time of the gang without interruption, from the start of its minimum; None if the gang
+        never ends.
     estimate_ms
         The user's estimate of the run time; None without one. Plugins see the estimate, never the
         duration.
     grace_ms
-        How long evicted pods keep their resources, to save their work
-        (`terminationGracePeriodSeconds`).
+        How long evicted pods of the gang keep their resources (`terminationGracePeriodSeconds`),
+        for example to save their work.
     where
         `file:line` of the source; empty without a file.
 
@@ -54,7 +55,7 @@ class Arrival:
 
 
 class NodeChange(StrEnum):
-    """What happens to a node."""
+    """Whether a node fails or returns."""
 
     DOWN = "down"
     UP = "up"
@@ -62,7 +63,7 @@ class NodeChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """A node fails, with all pods on it, or returns."""
+    """The failure of a node, with all pods on the node, or the return of a node."""
 
     at_ms: int
     node: str
@@ -72,23 +73,23 @@ class NodeEvent:
 
 @dataclass(frozen=True)
 class Trace:
-    """Nodes and queues of a cluster, with arrivals of gangs and events of nodes.
+    """Nodes and queues of a cluster, arrivals of gangs, and failures and returns of nodes.
 
     Attributes
     ----------
     nodes, queues
-        In name order.
+        Nodes and queues, sorted by name.
     arrivals
-        In time order; arrivals at one time are in the order of the source.
+        Arrivals in time order; simultaneous arrivals are in the order of the source.
     node_events
-        In the same order; every node is up in the beginning.
+        Failures and returns of nodes in time order; every node is up at the start.
     topology
         The HyperNodes of the network.
     start_ms
-        When the trace begins, in epoch milliseconds.
+        Start of the trace, in epoch milliseconds.
     rest
-        Other objects that exist during the whole trace: claims, namespaces, budgets and so on. Its
-        nodes, gangs and queues are ignored; None without other objects.
+        Snapshot with other objects that exist during the whole trace, such as claims, namespaces
+        and budgets. Its nodes, gangs and queues are ignored. None without other objects.
 
     """
 
@@ -104,18 +105,18 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TraceProblem:
-    """A problem for which one part of a trace is dropped.
+    """The problem because of which one object is dropped from a trace.
 
     Attributes
     ----------
     kind, key
-        Kind and key of the part, for example Gang and `namespace/name`.
+        Kind and key of the dropped object, for example Gang and `namespace/name`.
     path, value
-        The field and its value; empty if the problem is of the part as a whole.
+        The field with the problem and its value; `path` is empty if no single field is the problem.
     message
-        The problem, and what would be accepted.
+        The problem, and the values that are accepted.
     where
-        `file:line`; empty without a file.
+        `file:line` of the object; empty without a file.
 
     """
 
@@ -144,12 +145,12 @@ _NO_ESTIMATE = "is below zero: write milliseconds, or omit it if there is no est
 
 
 def sound_trace(trace: Trace) -> Found:
-    """Return the parts of a trace that can be replayed, and the problems of the dropped parts.
+    """Return a trace without the objects that cannot be replayed, and why each was dropped.
 
     Nodes and queues may be in any order. Arrivals and node events must be in time order; where time
-    goes back, as few of them as possible are dropped to restore the order. Gangs are dropped that
-    could not start on the empty cluster with all nodes up. Such a gang requests more of a resource
-    than all nodes have, or more tasks than fit together.
+    decreases, as few arrivals and events as possible are dropped to restore the order. Gangs that
+    could not start on the empty cluster with all nodes up are dropped. Such a gang requests more of
+    a resource than all nodes have, or has more tasks than fit on the nodes.
     """
     problems: list[TraceProblem] = []
     nodes = _drop_duplicates(trace.nodes, "Node", lambda n: n.name, problems)
@@ -187,7 +188,7 @@ def _drop_duplicates(
     name_of: Callable[[_Named], str],
     problems: list[TraceProblem],
 ) -> tuple[_Named, ...]:
-    """Return the parts in name order; of several parts with one name, the first."""
+    """Return the objects, sorted by name; of several objects with one name, keep the first."""
     found: dict[str, _Named] = {}
     for part in parts:
         if name_of(part) in found:
@@ -210,7 +211,7 @@ def _drop_out_of_order(
     name_of: Callable[[_Event], tuple[str, str]],
     problems: list[TraceProblem],
 ) -> list[_Event]:
-    """Return as many events as possible, with times that are not negative and never decrease."""
+    """Return the largest subset of events whose times are not negative and never decrease."""
     timely = [e for e in events if e.at_ms >= 0]
     kept = _never_falling([e.at_ms for e in timely])
     before: dict[int, int] = {}
@@ -232,7 +233,7 @@ def _drop_out_of_order(
 
 
 def _never_falling(times: Sequence[int]) -> set[int]:
-    """Return the indices of a longest subsequence that never decreases (patience sorting)."""
+    """Return the indices of a longest non-decreasing subsequence (patience sorting)."""
     tails: list[int] = []
     ends: list[int] = []
     previous: list[int] = []
@@ -253,7 +254,7 @@ def _never_falling(times: Sequence[int]) -> set[int]:
 
 
 def _arrival_problem(arrival: Arrival) -> TraceProblem | None:
-    """Return a problem of an arrival, judged alone; None if there is none."""
+    """Return a problem of a single arrival, without regard to other objects; None without one."""
     gang = arrival.gang
     if arrival.duration_ms is not None and arrival.duration_ms < 0:
         return _problem(arrival, "duration_ms", arrival.duration_ms, _NO_DURATION)
@@ -274,7 +275,7 @@ def _problem(arrival: Arrival, path: str, value: object, message: str) -> TraceP
 
 
 class _UsedNames:
-    """Names of queues, and of the gangs and tasks that are already used."""
+    """The names of queues, and the names of gangs and tasks that are already used."""
 
     def __init__(self, queues: set[str]) -> None:
         self._queues = queues
@@ -300,7 +301,7 @@ class _UsedNames:
 
 
 class _ClusterCapacity:
-    """The capacity of the empty cluster, to find gangs that can never start."""
+    """The capacity of the empty cluster, which identifies gangs that can never start."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._names = {n.name for n in nodes}
@@ -311,7 +312,7 @@ class _ClusterCapacity:
             self._total.update({resource: amount * number for resource, amount in kind})
 
     def why_unstartable(self, arrival: Arrival) -> TraceProblem | None:
-        """Return why a gang can never start; None if no such reason is found."""
+        """Return why a gang can never start; None if no reason is found."""
         gang = arrival.gang
         strange = next((t.node for t in gang.tasks if t.node and t.node not in self._names), None)
         if strange is not None:
@@ -343,14 +344,14 @@ class _ClusterCapacity:
 
 
 def _count_on_node(offers: Mapping[str, int], request: Mapping[str, int]) -> int:
-    """Return how many tasks with a request fit on an empty node."""
+    """Return how many tasks with the given request fit on an empty node."""
     one = {PODS: 1, **{r: amount for r, amount in request.items() if amount > 0}}
     limits = {PODS: NO_POD_LIMIT, **offers}
     return min(limits.get(resource, 0) // amount for resource, amount in one.items())
 
 
 def _minimum_demand(shapes: Mapping[TaskShape, int], resource: str, least: int) -> int:
-    """Return the least amount of a resource that any `least` of the tasks request together."""
+    """Return the minimum total request for a resource over all choices of `least` tasks."""
     each = sorted((dict(shape.request).get(resource, 0), n) for shape, n in shapes.items())
     asked = 0
     for amount, number in each:
@@ -365,7 +366,7 @@ def _minimum_demand(shapes: Mapping[TaskShape, int], resource: str, least: int) 
 def _effective_events(
     events: Iterable[NodeEvent], nodes: Iterable[Node], problems: list[TraceProblem]
 ) -> tuple[NodeEvent, ...]:
-    """Return the events of known nodes that change the state of their node."""
+    """Return the events that change the state of a known node; other events are dropped."""
     state = {n.name: NodeChange.UP for n in nodes}
     kept: list[NodeEvent] = []
     for event in events:

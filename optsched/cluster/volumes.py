@@ -1,9 +1,10 @@
-"""Volumes for claims that wait until their pod has a node (`WaitForFirstConsumer`).
+"""Volumes for PVCs that are bound only after their pod has a node (`WaitForFirstConsumer`).
 
-A claim gets an existing volume that all nodes where the claim is used can reach, or a provisioned
-one. Each volume is for one claim. Upstream: kube-scheduler, VolumeBinding (`findMatchingVolumes`,
-`checkVolumeProvisions`). Upstream gives each claim the smallest volume that fits, one after the
-other. Here a claim also changes to another volume if more claims then get one.
+A claim gets an existing volume, or a provisioned volume. All nodes where the claim is used must be
+able to reach the existing volume. Each volume is for one claim. Upstream: kube-scheduler,
+VolumeBinding (`findMatchingVolumes`, `checkVolumeProvisions`). Upstream gives each claim
+sequentially the smallest volume that fits. Here a claim also changes to another volume if more
+claims then get a volume.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VolumeRequest:
-    """The volumes that a claim could get, given the nodes where it is used.
+    """The volumes that a claim could get, given the nodes where the claim is used.
 
     Attributes
     ----------
     volumes
-        Names of existing volumes that fit, the preferred ones first.
+        Names of existing volumes that fit the claim, the preferred volume first.
     is_made
-        Whether a volume can be provisioned instead.
+        Whether a volume can be provisioned instead of using an existing one.
 
     """
 
@@ -41,7 +42,7 @@ class VolumeRequest:
 
 @dataclass(frozen=True, slots=True)
 class VolumeGrant:
-    """What a claim gets before its pod is bound: a volume, or provisioning for the node."""
+    """The volume of a claim before its pod is bound; if empty, one is provisioned for the node."""
 
     claim: str
     node: str
@@ -49,7 +50,7 @@ class VolumeGrant:
 
 
 def volume_request(claim: Claim, nodes: Collection[str], selects: Selects) -> VolumeRequest:
-    """Return the volumes that a pending claim could get if it is used on some nodes.
+    """Return the volumes that a pending claim could get if the claim is used on `nodes`.
 
     selects: returns whether a selector selects a node.
     """
@@ -62,7 +63,7 @@ def volume_request(claim: Claim, nodes: Collection[str], selects: Selects) -> Vo
 
 
 def can_provision(claim: Claim, nodes: Collection[str], selects: Selects) -> bool:
-    """Return whether a volume can be provisioned for a claim that is used on some nodes."""
+    """Return whether a volume can be provisioned for a claim that is used on `nodes`."""
     if not claim.provisions or (claim.selected_node and set(nodes) - {claim.selected_node}):
         return False
     allowed = claim.nodes
@@ -70,14 +71,14 @@ def can_provision(claim: Claim, nodes: Collection[str], selects: Selects) -> boo
 
 
 class VolumeAssignment:
-    """An assignment of volumes to claims; claims without provisioning get volumes first.
+    """An assignment of existing volumes to claims; claims that cannot be provisioned come first.
 
     Attributes
     ----------
     claim_by_volume
-        Claim by name of the volume that is assigned to it.
+        Maps the name of an assigned volume to the claim that it is assigned to.
     short
-        Claims without a volume for which none can be provisioned.
+        Claims that have no volume and for which no volume can be provisioned.
 
     """
 
@@ -88,11 +89,11 @@ class VolumeAssignment:
         self._volume_of: dict[str, str] = {}
 
     def volume_of(self, claim: str) -> str:
-        """Return the volume that is assigned to a claim; empty without one."""
+        """Return the name of the volume that is assigned to a claim; empty without a volume."""
         return self._volume_of.get(claim, "")
 
     def assign(self, ask: VolumeRequest) -> bool:
-        """Assign a volume to a claim if none can be provisioned; returns whether that works."""
+        """Assign a volume to a claim unless one can be provisioned; returns whether it gets one."""
         self._asks[ask.claim] = ask
         self.short.discard(ask.claim)
         held = self._volume_of.get(ask.claim)
@@ -105,7 +106,7 @@ class VolumeAssignment:
         return False
 
     def remove(self, claim: str) -> None:
-        """Remove a claim, and offer its volume to the claims that are short of one."""
+        """Remove a claim, and assign its volume to a claim that lacks a volume, if any."""
         self._asks.pop(claim, None)
         self.short.discard(claim)
         if claim in self._volume_of:
@@ -114,8 +115,8 @@ class VolumeAssignment:
             self.assign(self._asks[other])
 
     def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
-        """Return the volumes that a claim may get so that every other claim still has one."""
-        # Volumes whose claims could change to another volume.
+        """Return those of `volumes` that a claim can get while all other claims keep a volume."""
+        # `movable` contains the volumes whose claims could change to another volume.
         movable: set[str] = set()
         grows = True
         while grows:
@@ -137,7 +138,7 @@ class VolumeAssignment:
                 self._volume_of[claim], self.claim_by_volume[volume] = volume, claim
 
     def _find_volume(self, claim: str) -> bool:
-        """Find a volume for a claim along an augmenting path (Kuhn); returns whether it exists."""
+        """Assign a volume along an augmenting path (Kuhn); returns whether such a path exists."""
         came: dict[str, str] = {}
         queue = deque([claim])
         while queue:
@@ -171,8 +172,8 @@ def assign_volumes(
 ) -> VolumeAssignment:
     """Assign volumes to waiting claims, given the nodes where each claim is used.
 
-    Small claims choose first, as upstream, and claims without provisioning before all others.
-    `VolumeAssignment.short` names the claims that get no volume.
+    Claims that cannot be provisioned choose first. Within each group, small claims choose first, as
+    upstream. `VolumeAssignment.short` names the claims that get no volume.
     """
     asks = [volume_request(claims[key], nodes, selects) for key, nodes in used_on.items()]
     asks.sort(key=lambda ask: (ask.is_made, claims[ask.claim].size_bytes, ask.claim))

@@ -18,18 +18,19 @@ UNPLACED = -1
 """Node index of a task without a node."""
 
 UNLIMITED = np.int64(2**62)
-"""An amount that stands for no limit; it may be compared, but adding two of them overflows."""
+"""An amount that stands for no limit. Comparing it is safe, but adding it to itself overflows."""
 
 
 LARGEST = np.int64(2**56)
-"""More than any cluster has of a resource. Larger amounts are capped here, so sums stay exact."""
+"""An amount larger than any cluster has. Larger amounts are capped at LARGEST, so sums stay
+exact."""
 
 
 _MOST = int(LARGEST)
 
 
 def frozen(*values: object) -> None:
-    """Make the arrays among some values read-only, in place."""
+    """Make those of the values that are arrays read-only, in place."""
     for value in values:
         if isinstance(value, np.ndarray):
             value.setflags(write=False)
@@ -48,8 +49,9 @@ def table(rows: Sequence[Sequence[int]], width: int) -> I64:
 def sparse_table(rows: Iterable[Iterable[tuple[str, int]]], columns: Mapping[str, int]) -> I64:
     """Return named amounts as an array (rows, columns), capped at LARGEST.
 
-    An entry is 0 if its row does not name the column. `columns` numbers the names; other names are
-    skipped. The run time depends on the number of named amounts, not on the number of columns.
+    `columns` maps each name to its column index; names that are missing in `columns` are skipped.
+    An entry is 0 if its row does not name the column. The run time depends on the number of named
+    amounts, not on the number of columns.
     """
     at: list[int] = []
     number: list[int] = []
@@ -74,7 +76,7 @@ def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
     Parameters
     ----------
     columns
-        At least one array; all have the same length n. Values are compared exactly.
+        At least one array; all arrays have the same length n. Values are compared exactly.
 
     Returns
     -------
@@ -87,7 +89,8 @@ def row_groups(columns: Sequence[npt.NDArray[np.generic]]) -> tuple[I64, I64]:
     for column in columns:
         values, inverse = np.unique(column, return_inverse=True)
         code = code * len(values) + inverse
-        # Renumbering after every column keeps the code below n · len(values): no overflow.
+        # Renumbering after every column keeps the code below n · len(values), so it cannot
+        # overflow.
         _, code = np.unique(code, return_inverse=True)
     _, first = np.unique(code, return_index=True)
     return code.astype(np.int64), first.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Node labels and taints as columns of codes, so that a requirement is tested once a value."""
+"""Node labels and taints as columns of codes, so that each distinct value is tested only once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ NODE_NAME = "metadata.name"
 
 
 class NodeColumns:
-    """Columns of node labels and taints, computed when first read and cached.
+    """Node labels and taints as columns that are computed on the first read and then cached.
 
-    All returned arrays have the axis of nodes (N,).
+    All returned arrays have the shape (N,), one entry for each node.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -29,9 +29,9 @@ class NodeColumns:
         self._taints: tuple[I64, list[tuple[Taint, ...]]] | None = None
 
     def codes(self, key: str) -> tuple[I64, list[str | None]]:
-        """Return the column of a label: codes (N,) into the list of its values.
+        """Return the label value of each node as an index (N,) into a list of values, and the list.
 
-        The value None stands for an absent label.
+        In the list of values, None stands for an absent label.
         """
         if key not in self._columns:
             number: dict[str | None, int] = {}
@@ -40,7 +40,7 @@ class NodeColumns:
         return self._columns[key]
 
     def domains(self, key: str) -> tuple[I64, int]:
-        """Return the domain of each node (N,) by the value of a label, and the number of domains.
+        """Return (N,) the domain of each node, and the number of domains. Label values are domains.
 
         The domain is -1 for a node without the label.
         """
@@ -61,14 +61,14 @@ class NodeColumns:
         return self._accepted[requirement]
 
     def selects(self, selector: NodeSelector) -> Bool:
-        """Return the mask (N,) of the nodes that any term of a selector selects."""
+        """Return the mask (N,) of the nodes that at least one term of a node selector selects."""
         chosen = np.zeros(len(self._nodes), np.bool_)
         for term in selector.terms:
             chosen |= self.matches(term)
         return chosen
 
     def matches(self, term: NodeTerm) -> Bool:
-        """Return the mask (N,) of the nodes that a term selects; an empty term selects none."""
+        """Return the mask (N,) of the nodes that a term selects; an empty term selects no node."""
         if not term.labels and not term.names:
             return np.zeros(len(self._nodes), np.bool_)
         chosen = np.ones(len(self._nodes), np.bool_)
@@ -79,7 +79,7 @@ class NodeColumns:
         return chosen
 
     def taints(self) -> tuple[I64, list[tuple[Taint, ...]]]:
-        """Return codes (N,) into a list of the distinct taint sets, with the list.
+        """Return the taints of each node as an index (N,) into a list of taint sets, and the list.
 
         A cordoned node has the unschedulable taint.
         """
@@ -90,7 +90,7 @@ class NodeColumns:
         return self._taints
 
     def carry_over(self, nodes: Sequence[Node]) -> NodeColumns:
-        """Return these columns for other nodes with equal names, labels and taints."""
+        """Return the cached columns for other nodes with the same names, labels and taints."""
         kept = NodeColumns(nodes)
         kept._columns, kept._accepted, kept._taints = self._columns, self._accepted, self._taints
         return kept

@@ -1,4 +1,4 @@
-"""Compiles snapshots to problems; parts that did not change are reused from the previous one."""
+"""Compiles snapshots to problems, and reuses unchanged parts of the previous problem."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 _ClassKey: TypeAlias = "tuple[TaskShape, Relation, str, str, tuple[int, ...]]"
-"""Shape, relation, queue, label and reservations of a class, see `TaskClasses`."""
+"""Shape, relation, queue, label and reservations of a task class; see `TaskClasses`."""
 
 
 FEW_RESOURCES: Final = 32
-"""Up to this number of resources, a problem never has too many."""
+"""A problem with at most this number of resources never has too many unused resources."""
 
 
 def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Problem:
@@ -52,9 +52,9 @@ def compile_problem(snapshot: Snapshot, previous: Problem | None = None) -> Prob
     snapshot
         The cluster.
     previous
-        The problem of an earlier snapshot that shares parts with this one. It makes the run time
-        proportional to the changes. The result is the same without it, except that unused resources
-        of `previous` keep their columns.
+        The problem of an earlier snapshot that shares parts with this snapshot. With `previous`,
+        the run time is proportional to the changes. The result is the same without `previous`,
+        except that unused resources of `previous` keep their columns.
 
     """
     if previous is not None and previous.snapshot is snapshot:
@@ -142,7 +142,7 @@ def _pending_shapes(rows: Iterable[GangRow]) -> list[TaskShape]:
 
 
 def _related_rows(plain: tuple[GangRow, ...], terms: tuple[Term, ...]) -> tuple[GangRow, ...]:
-    """Return the rows in which tasks differ if terms of other pods select only some of them."""
+    """Return the gang rows, in which tasks differ if different terms of other pods select them."""
     if not terms:
         return plain
     matcher = TermMatcher(terms)
@@ -173,10 +173,11 @@ def _mentioned_resources(snapshot: Snapshot, rows: Iterable[GangRow]) -> set[str
 
 
 def has_many_unused_resources(problem: Problem) -> bool:
-    """Return whether no gang or queue of a problem mentions most of its resources.
+    """Return whether gangs and queues use less than half of the resources of a problem.
 
-    A problem takes over the columns of the previous problem, including resources that only deleted
-    pods requested. Each column takes memory for every node, queue and task class.
+    A problem takes over the resource columns of the previous problem, including the columns of
+    resources that only deleted pods requested. Each column takes memory for every node, queue and
+    task class.
     """
     if len(problem.resources) <= FEW_RESOURCES:
         return False
@@ -243,9 +244,10 @@ def _queue_of(snapshot: Snapshot) -> I64:
 def _blocked(
     gangs: Sequence[Gang], rows: Sequence[GangRow], queue_of: I64, queues: QueueArrays
 ) -> dict[int, Reason]:
-    """Return why gangs can not be decided on, by index.
+    """Return why no decision about a gang is possible, by gang index.
 
-    A flaw of the gang's object comes first, then one of its queue, then other reasons of the gang.
+    If several reasons apply, a flaw of the PodGroup precedes a flaw of the queue, which precedes
+    other reasons of the gang.
     """
     found: dict[int, Reason] = {}
     suspects = {i for i, row in enumerate(rows) if row.blocked is not None}
@@ -301,7 +303,7 @@ def _class_arrays(
 
 
 def _requests(shapes: Sequence[TaskShape], resources: Sequence[str]) -> I64:
-    """Return the request of one task of each shape (len(shapes), R), including one pod."""
+    """Return (len(shapes), R) the request of one task of each shape, including one pod."""
     rows = ({PODS: 1, **dict(shape.request)}.items() for shape in shapes)
     return sparse_table(rows, _numbered(resources))
 

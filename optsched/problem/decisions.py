@@ -24,12 +24,13 @@ class Decisions:
     node_of
         (T,) node to which each task is bound; UNPLACED if it stays pending.
     nominated
-        (T,) node on which a task waits for terminating pods, UNPLACED otherwise. A task with a
-        node in `node_of` has none here.
+        (T,) node on which a task waits for terminating pods, UNPLACED otherwise. A task that is
+        bound in `node_of` is UNPLACED in `nominated`.
     enqueued
         (G,) whether the pods of a pending gang may be created.
     refused
-        (G,) whether the action enqueue refused a pending gang, so that it could not take part.
+        (G,) whether the action enqueue refused to admit a pending gang, so that no task of the gang
+        could be placed.
     evictions
         Running tasks to evict, in order.
 
@@ -52,7 +53,7 @@ class Decisions:
         return cls(empty, empty.copy(), no_gang, no_gang.copy())
 
     def equals(self, other: Decisions) -> bool:
-        """Return whether other decisions about the same problem are equal to these."""
+        """Return whether these decisions equal other decisions about the same problem."""
         pairs = (
             (self.node_of, other.node_of),
             (self.nominated, other.nominated),

@@ -1,19 +1,19 @@
 """The aggregated model of a session: how many gangs of each class start, and with which tasks.
 
-This part of the formulation is independent of nodes. Plugins add rows to it. An engine connects it
-to nodes through the supply rows, one for each task class, either node by node or by configurations
-of node classes.
+The aggregated model is independent of nodes. Plugins add rows to the model. An engine connects the
+model to nodes through the supply rows, one for each task class, either node by node or by
+configurations of node classes.
 
 Equal gangs (by shape, queue and tier) form one gang class h with multiplicity m[h]. Variables:
 
 - y[h] ∈ [0, m[h]]: the number of gangs of the class that start;
-- x[f] ∈ [0, m[h]·count[f]]: the number of placed tasks of entry f = (h, role, task class). If a
-  gang starts whole or not at all, x[f] is count[f]·y[h] and has no variable of its own.
+- x[f] ∈ [0, m[h]·count[f]]: the number of placed tasks of entry f = (h, role, task class). If all
+  tasks of a gang start together, x[f] is count[f]·y[h] and has no variable of its own.
 
-A solution in these totals can always be split into single gangs. Distribute the tasks of the
-entries over the admitted gangs round robin. Two gangs then differ by at most one task in any run of
-consecutive entries. A minimum over a run therefore holds for each gang, because it holds on
-average.
+A solution that contains only these totals can always be split into single gangs. Distribute the
+tasks of the entries over the admitted gangs round robin. Two gangs then differ by at most one task
+in any run of consecutive entries. A minimum over a run therefore holds for each gang, because it
+holds on average.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ class GangClasses:
     shape_of, queue_of, tier_of, multiplicity
         (H,) gang shape, queue, tier (0 is the most important) and number of gangs.
     start
-        (H+1,) class h has the entries start[h] to start[h+1]-1.
+        (H+1,) gang class h has the entries start[h] to start[h+1]-1 of axis F.
     members, member_start
-        Gangs of each class, oldest first: class h has members[member_start[h]:member_start[h+1]].
+        Gangs of each class, oldest first: gang class h has
+        members[member_start[h]:member_start[h+1]].
     class_of, per_gang
-        (F,) task class of an entry, and its number of tasks in one gang.
+        (F,) task class of an entry, and the number of tasks of the entry in one gang.
     entry_of
-        (F,) the entry on axis E of the problem.
+        (F,) index of the entry on axis E of the problem.
     gang_class_of
         (F,) the gang class of an entry.
 
@@ -78,18 +79,18 @@ class GangClasses:
 def gang_classes(
     problem: Problem, tiers: Tiers, apart: Bool | None = None, kinds: Sequence[I64] = ()
 ) -> GangClasses:
-    """Return the classes of the gangs that can be decided on.
+    """Return the gang classes of the problem's open gangs.
 
     Parameters
     ----------
     problem
         The problem.
     tiers
-        Gangs with different tiers or marks are in different classes.
+        Gangs with different `of` or `mark` in the tiers are in different classes.
     apart
-        (G,) whether a gang forms a class of its own; None if no gang does.
+        (G,) whether a gang forms a gang class of its own; None if no gang does.
     kinds
-        Arrays (G,); gangs that differ in any of them are in different classes.
+        Arrays (G,) that separate classes: gangs that differ in any array are in different classes.
 
     """
     gangs = problem.open_gangs
@@ -130,13 +131,13 @@ class Victims(NamedTuple):
     Attributes
     ----------
     variables
-        (K,) variable that counts the evicted tasks of the class.
+        (K,) variable that counts the evicted tasks of each victim class.
     number
-        (K,) upper bound of the variable.
+        (K,) number of tasks of each victim class, the upper bound of its variable.
     queue_of
-        (K,) queue of the tasks.
+        (K,) queue of the tasks of each victim class.
     request
-        (K, R) resources of one task.
+        (K, R) request of one task of each victim class.
 
     """
 
@@ -152,21 +153,23 @@ class Formulation:
     Attributes
     ----------
     problem, gangs
-        The problem, and its gang classes.
+        The problem and the gang classes of the problem.
     model
-        Variables and rows so far.
+        The linear model with the variables and rows that have been added so far.
     start
         (H,) variable y of each gang class; -1 for gangs that already run.
     placed_variable, placed_factor
-        (F,) the number of placed tasks of an entry is factor · variable.
+        (F,) variable and factor; their product is the number of placed tasks of each entry.
     supply
-        (C,) row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds the supply of nodes.
+        (C,) row of each task class: Σ placed − Σ supplied ≤ 0. An engine adds the supply variables
+        of nodes to the rows.
     choices
         The choices of network domains for gangs.
     gang_nodes
-        Variables for tasks of single gangs on single nodes; None if no plugin reads them.
+        Variables for tasks of single gangs on single nodes; None if no plugin needs these
+        variables.
     victims
-        Running tasks whose eviction lowers what queues hold; None without evictions.
+        Classes of running tasks whose eviction reduces the usage of queues; None without evictions.
 
     """
 
@@ -201,12 +204,12 @@ class Formulation:
         return Expression.of(self.placed_variable[chosen], (self.placed_factor * weight)[chosen])
 
     def add_usage_rows(self, member: Bool, limit: I64) -> None:
-        """Add rows that limit what sets of queues hold of each resource.
+        """Add rows that limit the usage of each resource by sets of queues.
 
         Parameters
         ----------
         member
-            (K, Q) the queues that each limit counts together.
+            (K, Q) mask of the queues whose summed usage each limit restricts.
         limit
             (K, R) base units that may still be placed in these queues; UNLIMITED for no limit. A
             limit affects only tasks that request the resource. A negative limit counts as 0.
@@ -233,7 +236,7 @@ class Formulation:
             self.model.add_room(comes, goes.get(each, ()), free, most)
 
     def evicted(self, resource: int, member: Bool) -> Expression:
-        """Return Σ request · evicted of a resource over the victims of the queues `member` (Q,)."""
+        """Return Σ request · evicted of a resource over victims of the queues in `member` (Q,)."""
         if self.victims is None:
             return Expression.of([], [])
         chosen = np.append(member, False)[self.victims.queue_of]
@@ -245,10 +248,10 @@ _ENOUGH = 2**61
 
 
 def _match_limits(counted: Bool, request: I64, is_limited: Bool) -> tuple[I64, I64, I64]:
-    """Return (limit, m, amount) for each request (m, R) that counts towards a limit (K, R).
+    """Return (limit, row, amount) of each entry of `request` (m, R) that a limit (K, R) restricts.
 
-    `counted` (K, m) says which rows count. Limits are numbered as in the flattened array, and the
-    result is in the order of limits.
+    `counted` (K, m) is the mask of the request rows that each limit restricts. A limit's number is
+    its index in the flattened array (K, R). The result is in the order of limit numbers.
     """
     k, m = np.nonzero(counted & np.any(is_limited, axis=1)[:, None])
     pair, resource = np.nonzero((request[m] > 0) & is_limited[k])
@@ -258,7 +261,7 @@ def _match_limits(counted: Bool, request: I64, is_limited: Bool) -> tuple[I64, I
 
 
 def _group_terms(number: I64, variable: I64, factor: I64) -> dict[int, list[tuple[int, int]]]:
-    """Return the (variable, factor) terms of each row; row numbers are in ascending order."""
+    """Return the (variable, factor) terms by row number, in ascending order of row numbers."""
     found: dict[int, list[tuple[int, int]]] = {}
     for row, *term in zip(number.tolist(), variable.tolist(), factor.tolist(), strict=True):
         found.setdefault(row, []).append((term[0], term[1]))
@@ -271,16 +274,16 @@ def _is_rigid(problem: Problem) -> Bool:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The domains in which gangs of a class, or one part of each gang, may be placed.
+    """The domains in which gangs of a gang class, or one subgroup of each gang, may be placed.
 
     Attributes
     ----------
     gang_class, part
-        The gang class and the part of the gang; NO_PART for the whole gang.
+        The gang class and the subgroup of the gang; `part` is NO_PART for the whole gang.
     bound
         The topology requirement that restricts the domains.
     domains, variables
-        (k,) domains, and the number of gangs in each.
+        (k,) domains, and for each domain the variable that counts the gangs placed in it.
 
     """
 
@@ -298,13 +301,13 @@ class Demand:
     Attributes
     ----------
     entry
-        The entry on axis F.
+        Index of the entry on axis F.
     choice
         The choice of domains.
     variables
-        (k,) in the order of the choice's domains.
+        (k,) variables in the order of the choice's domains.
     factor
-        Number of tasks for each unit of a variable.
+        Number of tasks that each unit of a variable stands for.
 
     """
 
@@ -315,7 +318,7 @@ class Demand:
 
 
 class Choices:
-    """Rows of the aggregated model that place gangs in domains of the network.
+    """Variables and rows of the aggregated model that place gangs in network domains.
 
     For a gang class h, or a subgroup of its gangs, v[h, d] counts the gangs of the class whose
     tasks all lie in domain d. Domains of one forest are nested or disjoint. By Hall's theorem
@@ -327,8 +330,8 @@ class Choices:
     """
 
     def __init__(self, form: Formulation) -> None:
-        # The formulation refers to its choices. A strong reference back would be a cycle, which
-        # keeps the formulation and its problem alive.
+        # The formulation refers to its choices. A strong reference back to the formulation would be
+        # a cycle, which keeps the formulation and its problem in memory.
         self._form_ref = ref(form)
         self.all: list[Choice] = []
         self.demands: list[Demand] = []
@@ -342,7 +345,7 @@ class Choices:
         return form
 
     def add_class(self, h: int, whole: Choice | None, parts: list[Choice | None]) -> None:
-        """Add rows that put the tasks of a gang class in its domains, and parts in the whole's."""
+        """Add rows that keep tasks in the chosen domains, and subgroups in their gang's domain."""
         form = self.form
         shape = form.problem.shapes.shapes[int(form.gangs.shape_of[h])]
         for part in (part for part in parts if part is not None):
@@ -358,7 +361,7 @@ class Choices:
             self._require_minimum_in_domains(h, whole)
 
     def choose(self, h: int, part: int, bound: Bound, domains: I64) -> Choice:
-        """Return a choice among domains (k,) for the gangs of a class, or for a part of each."""
+        """Return a choice among domains (k,) for the gangs of a class, or a subgroup of each."""
         model, gangs = self.form.model, self.form.gangs
         most = int(gangs.multiplicity[h])
         variables = model.add_variables(0, np.full(len(domains), most, np.int64))
@@ -366,7 +369,7 @@ class Choices:
         self.all.append(choice)
         ones, start = np.ones(len(domains), np.int64), int(self.form.start[h])
         if part != NO_PART and not self._is_rigid(h):
-            model.add_rows(0, variables, ones, upper=most)  # the part of a gang may stay unplaced
+            model.add_rows(0, variables, ones, upper=most)  # the subgroup may stay unplaced
         elif start >= 0:
             model.add_rows(0, np.append(variables, start), np.append(ones, -1), lower=0, upper=0)
         elif len(domains):
@@ -377,7 +380,7 @@ class Choices:
         return self.form.problem.shapes.shapes[int(self.form.gangs.shape_of[h])].is_rigid
 
     def _nest(self, h: int, whole: Choice, part: Choice) -> None:
-        """Add rows that keep a part of a gang within the domain of the gang."""
+        """Add rows that keep a subgroup of a gang within the domain of the gang."""
         forest = self.form.problem.topology.forest(whole.bound)
         model = self.form.model
         if self._is_rigid(h):
@@ -413,7 +416,7 @@ class Choices:
         self.demands.append(Demand(f, choice, placed, 1))
 
     def _require_minimum_in_domains(self, h: int, whole: Choice) -> None:
-        """Add rows that keep the minimum of gangs in their domain: Σ_f x[f, d] ≥ need·v[d]."""
+        """Add rows that place each gang's minimum in the gang's domain: Σ_f x[f, d] ≥ need·v[d]."""
         shape = self.form.problem.shapes.shapes[int(self.form.gangs.shape_of[h])]
         mine = [d for d in self.demands if d.choice is whole]
         roles = [shape.entries[d.entry - int(self.form.gangs.start[h])].role for d in mine]
@@ -434,7 +437,8 @@ class Choices:
     def by_class(self) -> Iterator[tuple[int, Forest, I64, I64, I64]]:
         """Yield (task class, forest, domains, variables, factors) for tasks bound to domains.
 
-        The last three are arrays (k,). Tasks that may run in the whole cluster are left out.
+        Domains, variables and factors are arrays (k,). Tasks that may run in the whole cluster are
+        left out.
         """
         form = self.form
         found: dict[int, list[Demand]] = {}
@@ -444,7 +448,8 @@ class Choices:
             domain = np.concatenate([d.choice.domains for d in demands])
             variable = np.concatenate([d.variables for d in demands])
             factor = np.concatenate([np.full(len(d.variables), d.factor) for d in demands])
-            # Two roles of a gang may have equal tasks, which follow the same variable.
+            # Two roles of a gang may have tasks of one class that share a variable; their factors
+            # add up.
             pairs, at = np.unique(np.stack([domain, variable]), axis=1, return_inverse=True)
             factors = np.zeros(pairs.shape[1], np.int64)
             np.add.at(factors, at.ravel(), factor)
@@ -454,7 +459,7 @@ class Choices:
                 yield task_class, forest, pairs[0][bound], pairs[1][bound], factors[bound]
 
     def add_supply_rows(self, supplied: I64) -> None:
-        """Add Hall's rows, given the supply variables (C, N); -1 stands for no variable."""
+        """Add the rows of Hall's theorem over supply variables (C, N); -1 means no variable."""
         for task_class, forest, domain, variable, factor in self.by_class():
             for e in np.unique(domain).tolist():
                 inner = find_within_domain(forest, e, domain)
@@ -469,12 +474,12 @@ class Choices:
 
 
 def find_within_domain(forest: Forest, domain: int, others: I64) -> I64:
-    """Return the indices in `others` (k,) of the domains that lie in a domain."""
+    """Return the indices into `others` (k,) of those domains that lie in `domain`."""
     return np.flatnonzero((others >= domain) & (others < forest.end[domain]))
 
 
 def candidates(forest: Forest, bound: Bound) -> I64:
-    """Return the domains that a bound allows and that contain all running tasks."""
+    """Return the domains that a bound allows and that contain the running tasks of its gang."""
     allowed = bound.allowed.copy()
     if bound.held >= 0:
         numbers = np.arange(len(forest))
@@ -483,7 +488,7 @@ def candidates(forest: Forest, bound: Bound) -> I64:
 
 
 def widest(forest: Forest, domains: I64) -> I64:
-    """Return those of some domains that lie in no other of them."""
+    """Return the outermost of some domains: those that lie in no other domain of `domains`."""
     chosen = np.zeros(len(forest) + 1, np.bool_)
     chosen[domains] = True
     return domains[~chosen[forest.parent[domains]]]
@@ -492,32 +497,34 @@ def widest(forest: Forest, domains: I64) -> I64:
 class GangNodes:
     """Variables for the tasks of single gangs on single nodes.
 
-    For an entry f of a gang that is alone in its gang class, w[f, n] counts its tasks on node n:
+    For an entry f of a gang that is alone in its gang class, w[f, n] counts the entry's tasks on
+    node n:
 
         Σ_n w[f, n] = x[f]            Σ_{f ∈ F(c)} w[f, n] ≤ u[c, n]
 
-    Without w, a solution contains only the number of tasks of a class on a node, not their gangs.
+    Without the variables w, a solution contains the number of tasks of a class on a node, but not
+    the gangs of the tasks.
 
     Attributes
     ----------
     gang_of
         (F,) gang of an entry; -1 for entries without variables w.
     variables
-        (F, N) variable w of an entry and node; -1 without one.
+        (F, N) variable w of each entry and node; -1 where no variable exists.
 
     """
 
     def __init__(self, form: Formulation, supplied: I64) -> None:
-        """supplied: (C, N) variables that count the tasks of a class on a node, -1 without one."""
+        """supplied: (C, N) variable that counts the tasks of a class on a node; -1 for none."""
         self._form, self._supplied = form, supplied
         shape = (len(form.gangs.class_of), supplied.shape[1])
         self.gang_of: I64 = np.full(shape[0], -1, np.int64)
         self.variables: I64 = np.full(shape, -1, np.int64)
 
     def add(self, gangs: Bool) -> None:
-        """Add the variables for some gangs (G,), unless they exist.
+        """Add the variables w of the gangs in a mask (G,); existing variables stay.
 
-        Raises `ValueError` for a gang that shares its gang class with others.
+        Raises `ValueError` for a gang that shares its gang class with another gang.
         """
         classes, model, form = self._form.gangs, self._form.model, self._form
         starts = classes.member_start[:-1]
@@ -542,7 +549,7 @@ class GangNodes:
         )
 
     def add_supply_rows(self) -> None:
-        """Add rows that keep entries within the supply of their class; call this after all adds."""
+        """Add rows Σ w ≤ supply for each task class and node. Call this after the last `add`."""
         entry, node = np.nonzero(self.variables >= 0)
         supply = self._supplied[self._form.gangs.class_of[entry], node]
         pairs, at = np.unique(supply, return_inverse=True)
@@ -554,12 +561,12 @@ class GangNodes:
         )
 
     def of_gang(self, gang: int) -> I64:
-        """Return the variables of a gang by entry and node; -1 stands for no variable."""
+        """Return the variables w of a gang by entry and node; -1 stands for no variable."""
         found: I64 = self.variables[self.gang_of == gang]
         return found
 
     def values(self, node_of: I64) -> tuple[I64, I64]:
-        """Return the variables (m,) and their values if tasks are placed on nodes (T,)."""
+        """Return the variables w (m,) and their values (m,) for tasks placed on nodes (T,)."""
         problem, classes = self._form.problem, self._form.gangs
         value = np.zeros(self.variables.shape, np.int64)
         for f in np.flatnonzero(self.gang_of >= 0).tolist():
@@ -572,7 +579,8 @@ class GangNodes:
     def add_domain_rows(self, choices: Choices) -> None:
         """Add rows that keep the tasks of single gangs in the domains that the gangs choose.
 
-        Other tasks of a class that are bound to domains share the remaining supply there.
+        Other gangs' tasks of the same class that are bound to domains share the remaining supply of
+        those domains.
         """
         model, class_of = self._form.model, self._form.gangs.class_of
         for demand in choices.demands:

@@ -1,4 +1,4 @@
-"""Variants of a problem after residents leave, for tasks whose nodes depend on other pods."""
+"""Variants of a problem without some resident pods, for pod affinity, spread and host ports."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def without_terminating(problem: Problem) -> Problem:
-    """Return the problem in which terminating residents block no task; computed once."""
+    """Return the problem whose relations ignore terminating residents; computed once."""
     return problem.derived(_without_terminating)
 
 
 def without_gangs(problem: Problem) -> Problem:
-    """Return the problem in which terminating residents and running gang tasks block no task."""
+    """Return the problem whose relations ignore terminating residents and running gang tasks."""
     return problem.derived(_without_gangs)
 
 
 def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
-    """Return the problem after terminating residents and the residents `gone`, by key, left."""
+    """Return the problem without terminating residents and residents whose key is in `gone`."""
     nodes = problem.snapshot.nodes
 
     def stays(task: Task) -> bool:
@@ -62,7 +62,7 @@ def _without_gangs(problem: Problem) -> Problem:
 
 
 def _minding(problem: Problem, minds: Callable[[Task], bool]) -> Problem:
-    """Return the problem whose relations count only some residents."""
+    """Return the problem whose relations count only the residents for which `minds` is true."""
     relations, nodes = problem.relations, problem.snapshot.nodes
     if not (relations.terms or relations.ports):
         return problem

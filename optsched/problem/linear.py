@@ -23,9 +23,9 @@ def _ints(values: ArrayLike) -> I64:
 
 
 def _aligned(*parts: ArrayLike) -> list[I64]:
-    """Return arrays of equal length; those of length 1 are repeated.
+    """Return arrays of equal length: arrays of length 1 are repeated to the length of the others.
 
-    This is much faster than `np.broadcast_arrays`.
+    This function is much faster than `np.broadcast_arrays`.
     """
     arrays = [_ints(part) for part in parts]
     lengths = {len(array) for array in arrays} - {1}
@@ -44,7 +44,7 @@ class Expression:
     Attributes
     ----------
     variables, coefficients
-        (k,) variables and their coefficients.
+        (k,) variables of the expression and their coefficients.
 
     """
 
@@ -54,7 +54,7 @@ class Expression:
 
     @classmethod
     def of(cls, variables: ArrayLike, coefficients: ArrayLike, constant: int = 0) -> Self:
-        """Return an expression from array-like values, without zero coefficients."""
+        """Return an expression from array-like values; terms with coefficient 0 are dropped."""
         numbers, factors = _aligned(variables, coefficients)
         used = factors != 0
         return cls(numbers[used].copy(), factors[used].copy(), constant)
@@ -71,9 +71,9 @@ class Rows:
     Attributes
     ----------
     row, variable, coefficient
-        (nnz,) entries, in row order.
+        (nnz,) nonzero entries, sorted by row.
     lower, upper
-        (rows,) bounds; ±UNLIMITED for no bound.
+        (rows,) bounds of each row; ±UNLIMITED for no bound.
 
     """
 
@@ -84,7 +84,7 @@ class Rows:
     upper: I64
 
     def with_lower_bounds(self, held: Sequence[tuple[Expression, int]]) -> Rows:
-        """Return these rows and a row expression ≥ value for each (expression, value)."""
+        """Return these rows plus one row `expression ≥ value` for each pair in `held`."""
         first = len(self.lower)
         at = [np.full(len(goal.variables), first + i) for i, (goal, _) in enumerate(held)]
         lower = [value - goal.constant for goal, value in held]
@@ -98,7 +98,7 @@ class Rows:
 
 
 class LinearModel:
-    """Variables with bounds, and rows over them; none is ever removed."""
+    """Bounded integer variables and rows over them; variables and rows are never removed."""
 
     def __init__(self) -> None:
         self._lower: list[I64] = []
@@ -113,7 +113,7 @@ class LinearModel:
         self.num_rows = 0
 
     def add_variables(self, lower: ArrayLike, upper: ArrayLike) -> I64:
-        """Add one integer variable for each pair of bounds; returns their numbers."""
+        """Add one integer variable for each pair of bounds; returns the variable numbers."""
         low, high = _aligned(lower, upper)
         self._lower.append(low)
         self._upper.append(high)
@@ -134,14 +134,16 @@ class LinearModel:
         Parameters
         ----------
         row, variable, coefficient
-            Entries; `row` counts from 0 within this call. Entries with coefficient 0 are dropped.
+            Entries of the added rows; row numbers begin at 0 in each call. Entries with coefficient
+            0 are dropped.
         lower, upper
-            Bounds, one for each row or one for all rows; at least one of the two has one for each.
+            Bounds of the rows: one value for each row, or one value for all rows. At least one of
+            the two arrays has a value for each row.
 
         Returns
         -------
         I64
-            Numbers of the new rows in the model.
+            Numbers of the added rows in the model.
 
         """
         self._flush()
@@ -164,7 +166,7 @@ class LinearModel:
         lower: int = -int(UNLIMITED),
         upper: int = int(UNLIMITED),
     ) -> None:
-        """Add one row; for many rows with few variables, this is the fastest way."""
+        """Add one row; calling `add_row` is the fastest way to add many rows with few variables."""
         self._few.append((self.num_rows, variables, coefficients, lower, upper))
         self.num_rows += 1
 
@@ -184,9 +186,9 @@ class LinearModel:
         self._row_upper.append(_ints(upper))
 
     def add_indicator(self, variables: Sequence[int], most: int) -> int:
-        """Return an added 0-1 variable that is 1 if any of some variables is above zero.
+        """Add a 0-1 variable that is 1 if any of some variables is positive; returns its number.
 
-        most: an upper bound of each of the variables.
+        most: an upper bound that holds for each of `variables`.
         """
         (flag,) = self.add_variables(0, 1).tolist()
         self.add_row([*variables, flag], [*[1] * len(variables), -most * len(variables)], upper=0)
@@ -199,10 +201,11 @@ class LinearModel:
         free: int,
         most: int,
     ) -> None:
-        """Add rows for Σ amount·comes ≤ free + Σ amount·goes.
+        """Add rows that require Σ amount·comes ≤ free + Σ amount·goes.
 
-        If the right side is negative, no variable of `comes` may be positive. Both lists contain
-        (variable, amount of each); `most` is an upper bound of each variable of `comes`.
+        If the right side is negative, every variable of `comes` must be zero. `comes` and `goes`
+        contain (variable, amount for each unit of the variable). `most` is an upper bound of each
+        variable of `comes`.
         """
         comes = [(v, amount) for v, amount in comes if amount]
         if not comes:
@@ -216,7 +219,7 @@ class LinearModel:
         self.add_row(variables, factors, upper=max(free, 0))
 
     def add_entries(self, row: ArrayLike, variable: ArrayLike, coefficient: ArrayLike) -> None:
-        """Add terms to existing rows; a variable may be added to a row only once."""
+        """Add terms to existing rows. Each variable may occur in a row only once."""
         entries = _aligned(row, variable, coefficient)
         self._row.append(entries[0])
         self._variable.append(entries[1])

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 Seats: TypeAlias = tuple[tuple[int, int, int], ...]
-"""(entry of the gang's shape, node, number of tasks), in order of entry and node."""
+"""(entry of the gang shape, node, number of tasks) triples, in order of entry and node."""
 
 
 def nominated_seats(problem: Problem) -> dict[int, Seats]:

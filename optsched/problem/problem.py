@@ -1,4 +1,4 @@
-"""The arrays of one session; all are read-only."""
+"""The read-only arrays of one session."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class TaskClasses:
     shapes
         (C,) task shape of each class.
     relations
-        (C,) numbers of the terms of other pods that select the class.
+        (C,) for each class, the indices of the terms of other pods that select its tasks.
     queues
-        (C,) queue of the class, if the queue restricts the choice of nodes; else empty.
+        (C,) queue of each class if the queue restricts the choice of nodes; else an empty string.
     labels
-        (C,) node label that the gangs of the class use instead of HyperNodes; usually empty.
+        (C,) node label that the gangs of the class use instead of HyperNodes; empty for HyperNodes.
     bound
-        (C,) indices of the snapshot's reservations that the class must respect.
+        (C,) for each class, the indices of the snapshot's reservations that its tasks must respect.
     request
-        (C, R) base units, including one pod.
+        (C, R) request of one task of each class in base units, including one pod.
     num_pending
-        (C,) number of pending tasks.
+        (C,) number of pending tasks of each class.
 
     """
 
@@ -70,13 +70,13 @@ class GangShapes:
     start
         (S+1,) first entry of each shape.
     class_of, count
-        (E,) task class of an entry, and its number of tasks.
+        (E,) task class of each entry, and the number of tasks of the entry.
     need
-        (S,) number of tasks that must start together; 0 once the gang runs.
+        (S,) number of tasks of each shape that must start together; 0 once the gang runs.
     is_started
-        (S,) whether the minimum already runs.
+        (S,) whether the minimum of the gang already runs.
     least
-        (S, R) amounts that must be free in the cluster before the gang starts.
+        (S, R) amounts in base units that must be free in the cluster before the gang starts.
 
     """
 
@@ -110,7 +110,7 @@ class GangShapes:
 
 
 _ITSELF: Final = object()
-"""Stands for the problem itself among its derived values."""
+"""Stands for the problem itself in the cache of derived values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,36 +120,38 @@ class Problem:
     Attributes
     ----------
     snapshot
-        The source of the arrays; index i of axis N or G is node or gang i of the snapshot.
+        The snapshot that the arrays were compiled from. Index i of axis N is node i of the
+        snapshot, and index i of axis G is gang i.
     resources
         (R,) resource names.
     allocatable, used, releasing
-        (N, R) allocatable amounts, amounts that residents hold, and the terminating part of these.
-        The allocatable amounts of a node that is not ready are 0.
+        (N, R) allocatable amounts, amounts that residents hold, and amounts that terminating
+        residents hold. The allocatable amounts of a node that is not ready are 0.
     foreign
-        (N, R) the part of `used` that pods outside every gang hold.
+        (N, R) amounts that pods without a gang hold; they are included in `used`.
     ready
         (N,) whether a node is ready.
     kept
-        (R,) additional amounts that must stay free for gangs that are already decided.
+        (R,) amounts that must stay free in the cluster for gangs that are already decided.
     settled
-        (G,) for gangs that are already decided, 1 if they get tasks placed, else 0; -1 for others.
+        (G,) 1 for a decided gang that gets tasks placed, 0 for a decided gang without placed tasks,
+        and -1 for an undecided gang.
     classes, shapes, queues, relations, columns, topology
-        See their types.
+        See the types of these attributes.
     shape_of
-        (G,) gang shape; -1 if nothing can be decided about the gang now.
+        (G,) gang shape of each gang; -1 for a gang that is blocked or has no pending task.
     queue_of
-        (G,) queue; -1 if it does not exist.
+        (G,) queue of each gang; -1 if the queue does not exist.
     priority, created_ms, waiting_since_ms, min_member, num_ready
-        (G,) from the gang and its row.
+        (G,) values from each gang and its gang row.
     task_start
         (G+1,) first task of each gang on axis T; the tasks of a gang are ordered by entry.
     tasks
         (T,) pending tasks.
     task_class, gang_of
-        (T,) class and gang of each task.
+        (T,) task class and gang of each task.
     blocked
-        By gang index, why nothing can be decided about the gang.
+        Maps the index of a blocked gang to the reason why no decision about the gang is possible.
     rows, plain_rows
         (G,) the gang rows that the arrays were compiled from. In `plain_rows`, relations to other
         pods do not yet distinguish tasks.
@@ -217,7 +219,7 @@ class Problem:
         return np.flatnonzero(self.shape_of >= 0)
 
     def derived(self, compute: Callable[[Problem], Derived]) -> Derived:
-        """Return the result of a pure function of this problem, computed once."""
+        """Return the result of a pure function of this problem; it is computed once and cached."""
         if compute not in self._derived:
             found = compute(self)
             # A problem that refers to itself would be freed only by a full garbage collection.
@@ -226,13 +228,13 @@ class Problem:
         return cast("Derived", self if known is _ITSELF else known)
 
     def inherit_derived(self, other: Problem, *functions: Callable[[Problem], object]) -> Problem:
-        """Take over derived values from an equal problem; returns this problem."""
+        """Copy the cached results of some functions from an equal problem; returns this problem."""
         for compute in functions:
             self._derived[compute] = other.derived(compute)
         return self
 
     def index(self, resource: str) -> int:
-        """Return the index of a resource on axis R; -1 if no array has the resource."""
+        """Return the index of a resource on axis R; -1 if axis R does not contain the resource."""
         return self.derived(_resource_index).get(resource, -1)
 
 

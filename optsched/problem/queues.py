@@ -1,4 +1,4 @@
-"""Queues as arrays over the queue tree: limits, use and requests."""
+"""Queues as arrays over the queue tree: limits, allocated amounts and requests."""
 
 from __future__ import annotations
 
@@ -26,35 +26,36 @@ NEVER_MS = np.int64(2**62)
 
 @dataclass(frozen=True, eq=False)
 class QueueArrays:
-    """The queues as arrays; axis Q is in name order.
+    """The queues as arrays; axis Q is sorted by queue name.
 
     Attributes
     ----------
     names
-        (Q,) names.
+        (Q,) queue names.
     parent_of
-        (Q,) index of the parent; -1 at the top and for a parent that does not exist.
+        (Q,) index of the parent queue; -1 for a top-level queue, and if the parent does not exist.
     subtree
-        (Q, Q) whether queue j is queue i or a descendant of it.
+        (Q, Q) entry [i, j] is true if queue j is queue i or a descendant of queue i.
     weight, priority, created_ms
-        (Q,) from the Queue objects.
+        (Q,) values of the Queue objects.
     capability
-        (Q, R) hard limit of the queue with its descendants; UNLIMITED if it is not set.
+        (Q, R) hard limit of each queue and its descendants together; UNLIMITED if not set.
     deserved
-        (Q, R) deserved share; 0 if it is not set.
+        (Q, R) deserved amount of each queue; 0 if not set.
     guarantee
-        (Q, R) guaranteed amount; 0 if it is not set.
+        (Q, R) guaranteed amount of each queue; 0 if not set.
     allocated, claimed, requested
-        (Q, R) amounts of the queue itself, without descendants: those of running tasks; of running
-        tasks and this session's victims; and of both with pending tasks. Pending tasks in a closed
-        queue, or of a gang with a problem, do not count.
+        (Q, R) amounts of each queue without its descendants. `allocated` is the sum over running
+        tasks. `claimed` adds this session's victims to `allocated`. `requested` adds pending tasks
+        to `claimed`, except those in a closed queue and those of a gang with a problem.
     oldest_ms
-        (Q,) creation of the oldest gang of the queue itself with pending tasks; NEVER_MS if no
-        gang requests anything.
+        (Q,) creation time of the oldest gang with pending tasks in each queue, without descendants;
+        NEVER_MS if no gang of the queue has pending tasks.
     has_gangs
-        (Q,) whether a gang of the queue itself holds or requests anything.
+        (Q,) whether any gang of the queue, without descendants, holds or requests resources.
     closed
-        By index, why no task may be placed in a queue; open queues are missing.
+        Maps the index of a closed queue to the reason why no task of the queue may be placed. Open
+        queues are missing.
 
     """
 
@@ -79,13 +80,13 @@ class QueueArrays:
 
     @cached_property
     def _tiers(self) -> list[I64]:
-        """Queues with a parent, grouped by depth, the deepest first."""
+        """Indices of the queues that have a parent, grouped by depth, the deepest group first."""
         depth = self.subtree.sum(axis=0)
         tiers = [np.flatnonzero(depth == d) for d in range(int(depth.max(initial=0)), 1, -1)]
         return [tier[self.parent_of[tier] >= 0] for tier in tiers]
 
     def summed_up(self, amounts: I64) -> I64:
-        """Return (Q, R) sums of amounts (Q, R) over each queue and its descendants."""
+        """Return (Q, R) the sums of the amounts (Q, R) over each queue and its descendants."""
         total = amounts.copy()
         for tier in self._tiers:
             np.add.at(total, self.parent_of[tier], total[tier])
@@ -99,7 +100,7 @@ class QueueArrays:
 
 
 def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
-    """Return the names of queues that restrict the choice of nodes, or whose ancestors do."""
+    """Return the names of queues that, or whose ancestors, restrict the choice of nodes."""
     by_name = {q.name: q for q in queues}
     narrow = {q.name for q in queues if q.node_groups != NO_GROUPS}
     if not narrow:
@@ -108,7 +109,7 @@ def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
 
 
 def _line(name: str, by_name: Mapping[str, Queue]) -> set[str]:
-    """Return a queue and its ancestors."""
+    """Return the names of a queue and its ancestors."""
     found: set[str] = set()
     while name in by_name and name not in found:
         found.add(name)
@@ -118,9 +119,9 @@ def _line(name: str, by_name: Mapping[str, Queue]) -> set[str]:
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """The use and the requests of the gangs of each queue; `QueueArrays` explains the fields.
+    """Allocated, claimed and requested amounts by queue; `QueueArrays` explains the fields.
 
-    A closed queue counts as if it were open.
+    Closed queues are treated like open queues here.
     """
 
     allocated: I64
@@ -136,11 +137,11 @@ def queue_arrays(queues: Sequence[Queue], resources: Sequence[str], demand: Dema
     Parameters
     ----------
     queues
-        Queues in name order.
+        Queues, sorted by name.
     resources
         Resource names of axis R.
     demand
-        Use and requests of the gangs of each queue.
+        Allocated, claimed and requested amounts of the gangs of each queue.
 
     """
     parent_of, cyclic = _parents(queues)
@@ -177,7 +178,7 @@ def _vector(have: Amounts, resources: Sequence[str], missing: int) -> list[int]:
 
 
 def _parents(queues: Sequence[Queue]) -> tuple[I64, frozenset[int]]:
-    """Return the parent indices (Q,) with cycles cut, and the queues that are on a cycle."""
+    """Return (Q,) parent indices, -1 for queues on a cycle, and the indices of these queues."""
     index = {q.name: i for i, q in enumerate(queues)}
     parent = [-1 if q.name == ROOT_QUEUE else index.get(q.parent, -1) for q in queues]
     cyclic = {i for i in range(len(queues)) if _returns(i, parent)}
@@ -210,7 +211,7 @@ def _subtrees(parent_of: I64) -> Bool:
 def _closed(
     queues: Sequence[Queue], parent_of: I64, cyclic: frozenset[int]
 ) -> Mapping[int, Reason]:
-    """Return why queues are closed, by index: their own reason, or the nearest ancestor's."""
+    """Return why queues are closed, by queue index: its own or its nearest ancestor's reason."""
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     own = {
         i: reason
@@ -230,7 +231,7 @@ def _closed(
 
 
 def queue_faults(queues: Sequence[Queue]) -> Mapping[str, Reason]:
-    """Return why queues are unusable because of a flaw, by name; closed queues do not count."""
+    """Return why queues are unusable, by queue name; queues that are only closed are left out."""
     _, cyclic = _parents(queues)
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     found = ((q, _own_problem(q, i in cyclic, q.parent in names)) for i, q in enumerate(queues))

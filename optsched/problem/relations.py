@@ -1,4 +1,4 @@
-"""Relations between pods: terms (affinity, anti-affinity, spread) and the pods that they select."""
+"""Relations between pods: affinity, anti-affinity and spread terms, and the selected pods."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class RelatedClasses(Protocol):
-    """The part of task classes that matters for relations."""
+    """The attributes of task classes that matter for relations between pods."""
 
     @property
     def shapes(self) -> Sequence[TaskShape]:
-        """The shape of each class."""
+        """The task shape of each task class."""
 
     @property
     def relations(self) -> Sequence[Relation]:
-        """The numbers of the terms that select each class."""
+        """The indices of the terms that select each task class."""
 
 
 class TermKind(Enum):
-    """What a term requires."""
+    """The kind of a term: affinity, anti-affinity or spread."""
 
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
@@ -46,15 +46,15 @@ TermKey: TypeAlias = tuple[TermKind, tuple[PodTerm | SpreadTerm, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One distinct term of the snapshot, with resolved namespaces.
+    """One distinct pod affinity, anti-affinity or spread term, with resolved namespaces.
 
     Attributes
     ----------
     sources
-        The term itself, then the other affinity terms of the same pod: only pods that match all of
-        them count (upstream `podMatchesAllAffinityTerms`).
+        The term itself, followed by the other affinity terms of the same pod. Only pods that match
+        all of these terms are selected (upstream `podMatchesAllAffinityTerms`).
     namespaces
-        Namespaces for each of `sources`; None for all namespaces.
+        Namespaces of each term in `sources`; None for all namespaces.
 
     """
 
@@ -64,7 +64,7 @@ class Term:
 
     @property
     def key(self) -> TermKey:
-        """A key that distinguishes the term from other terms."""
+        """A key that is different for different terms."""
         return self.kind, self.sources
 
     @property
@@ -84,7 +84,7 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Coming:
-    """What already decided tasks add to the arrays of `Relations`."""
+    """The counts that already decided tasks add to the arrays of `Relations`."""
 
     selected: I64
     carried: I64
@@ -93,7 +93,7 @@ class Coming:
 
 @dataclass(frozen=True, eq=False)
 class Relations:
-    """All terms that matter for pending tasks, and the residents that match them.
+    """All terms that matter for pending tasks, and the number of residents that match each term.
 
     A pod carries a term if the term is part of its specification.
 
@@ -102,19 +102,21 @@ class Relations:
     terms
         The M distinct terms: all terms of pending tasks, and anti-affinity terms of residents.
     domain_of
-        (M, N) domain of each node; -1 if the node lacks the label.
+        (M, N) domain of each node for each term; -1 if the node lacks the topology key.
     num_domains
         (M,) number of domains of each term.
     selected
-        (M, N) number of residents of the node that the term selects.
+        (M, N) number of residents of each node that each term selects.
     carried
-        (M, N) number of residents of the node that carry the term; anti-affinity only.
+        (M, N) number of residents of each node that carry each term; counted for anti-affinity
+        terms only.
     ports
         The P distinct host ports of pending tasks.
     port_taken
-        (P, N) whether a resident of the node binds a colliding port.
+        (P, N) whether a resident of each node binds a port that collides with each host port.
     coming
-        What these arrays count in addition to residents; None if nothing.
+        The counts of decided tasks that are included in the arrays in addition to residents; None
+        if no decided tasks are included.
 
     """
 
@@ -128,7 +130,7 @@ class Relations:
     coming: Coming | None = None
 
     def carried_by(self, shape: TaskShape) -> tuple[int, ...]:
-        """Return the numbers of the terms that tasks of a shape carry."""
+        """Return the indices of the terms that tasks of a shape carry."""
         if not self.terms or not (shape.pod_affinity or shape.pod_anti_affinity or shape.spread):
             return ()
         known = self._carried_by
@@ -146,14 +148,14 @@ class Relations:
         return {}
 
     def ports_of(self, shape: TaskShape) -> tuple[int, ...]:
-        """Return the numbers of the host ports that tasks of a shape bind."""
+        """Return the indices of the host ports that tasks of a shape bind."""
         if not shape.host_ports:
             return ()
         return tuple(p for p, port in enumerate(self.ports) if port in shape.host_ports)
 
 
 class TermMatcher:
-    """Finds the terms that select a pod; evaluates each distinct combination of labels once."""
+    """Finds the terms that select a pod; each distinct combination of labels is evaluated once."""
 
     def __init__(self, terms: Sequence[Term]) -> None:
         self._terms = terms
@@ -162,7 +164,7 @@ class TermMatcher:
         self._known: dict[tuple[str | None, ...], Relation] = {}
 
     def selecting(self, task: Task) -> Relation:
-        """Return the numbers of the terms that select a task."""
+        """Return the indices of the terms that select a task."""
         seen = (task.namespace, *(task.labels.get(k) for k in self._keys))
         if seen not in self._known:
             self._known[seen] = tuple(
@@ -172,7 +174,7 @@ class TermMatcher:
 
 
 def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, ...]:
-    """Return the distinct terms: all of pending shapes, and anti-affinity terms of residents."""
+    """Return the distinct terms: all terms of `pending`, and anti-affinity terms of residents."""
     found: dict[TermKey, None] = {}
     for shape in pending:
         found.update(dict.fromkeys(_keys(shape)))
@@ -188,7 +190,7 @@ def find_terms(snapshot: Snapshot, pending: Iterable[TaskShape]) -> tuple[Term, 
 def term_of(
     kind: TermKind, source: PodTerm | SpreadTerm, labels_of: Mapping[str, Mapping[str, str]]
 ) -> Term:
-    """Return a single term with resolved namespaces; labels_of: labels by namespace."""
+    """Return a term with resolved namespaces; `labels_of` maps each namespace to its labels."""
     return Term(kind, (source,), (_namespaces(source, labels_of),))
 
 
@@ -226,7 +228,7 @@ def build_relations(
     ports: tuple[HostPort, ...],
     coming: Coming | None = None,
 ) -> Relations:
-    """Return the relations of the residents and decided tasks on nodes to terms and ports."""
+    """Return how residents and decided tasks on nodes relate to terms and host ports."""
     matcher = TermMatcher(terms)
     selected = np.zeros((len(terms), len(nodes)), np.int64)
     carried = np.zeros((len(terms), len(nodes)), np.int64)
@@ -263,15 +265,15 @@ def build_relations(
 def count_coming(
     relations: Relations, classes: RelatedClasses, tasks: tuple[I64, I64], promised: tuple[I64, I64]
 ) -> Relations:
-    """Return the relations that also count decided tasks on their nodes.
+    """Return the relations with the counts of decided tasks on their nodes added.
 
     Parameters
     ----------
     relations, classes
-        Relations and task classes of the problem.
+        Relations and task classes of the problem before the tasks are added.
     tasks, promised
-        (task class, node) arrays of placed tasks, and of nominated tasks. Nominated tasks count
-        for anti-affinity and host ports, but not yet for affinity and spread.
+        (task class, node) arrays of placed tasks, and of nominated tasks. Anti-affinity and host
+        ports consider nominated tasks; affinity and spread ignore them.
 
     """
     if not (relations.terms or relations.ports):
@@ -302,12 +304,12 @@ def count_coming(
 def _count_class(
     relations: Relations, into: Coming, who: tuple[TaskShape, Relation], at: I64, stands: bool
 ) -> None:
-    """Count tasks of one class on nodes; `stands` is False for nominated tasks."""
+    """Add tasks of one class on nodes to the counts; `stands` is False for nominated tasks."""
     shape, selecting = who
     carried = relations.carried_by(shape)
     for m in selecting:
         kind = relations.terms[m].kind
-        # A spread constraint counts only those tasks of a plan that carry it.
+        # Of the tasks of a plan, a spread constraint counts only those that carry the constraint.
         counts = stands and (kind is not TermKind.SPREAD or m in carried)
         if counts or kind is TermKind.ANTI_AFFINITY:
             np.add.at(into.selected[m], at, 1)

@@ -1,4 +1,4 @@
-"""Running tasks as arrays (axis V), the candidates for eviction.
+"""Running tasks, the candidates for eviction, as arrays (axis V).
 
 The arrays are built when an engine first reads them, because most sessions evict nothing.
 """
@@ -31,11 +31,11 @@ class Running:
     Attributes
     ----------
     tasks
-        (V,) the tasks.
+        (V,) the running tasks.
     gang_of, node_of, queue_of
-        (V,) gang, node and queue of each task; -1 for a queue that does not exist.
+        (V,) gang, node and queue of each task; the queue is -1 if it does not exist.
     request
-        (V, R) resources of each task, including one pod.
+        (V, R) request of each task in base units, including one pod.
 
     """
 
@@ -58,7 +58,7 @@ def running_tasks(problem: Problem) -> Running:
 
 
 def selected_tasks(problem: Problem) -> list[I64]:
-    """Return for each term of the relations the running tasks that it selects; computed once."""
+    """Return the running tasks that each term of the relations selects; computed once."""
     return problem.derived(_selected_tasks)
 
 
@@ -73,7 +73,7 @@ def _selected_tasks(problem: Problem) -> list[I64]:
 
 
 def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
-    """Return (V,) a number for the subset of terms that select each running task; -1 for none.
+    """Return (V,) a number of the set of terms that select each running task; -1 for the empty set.
 
     Returns None if `terms` is empty.
     """
@@ -87,7 +87,7 @@ def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
 
 
 def number_keys(keys: Iterable[tuple[Hashable, ...]]) -> I64:
-    """Return a number for each key, equal for equal keys; -1 for empty keys."""
+    """Return a number for each key: equal keys get equal numbers, and empty keys get -1."""
     known: dict[tuple[Hashable, ...], int] = {}
     return np.array([known.setdefault(k, len(known)) if k else -1 for k in keys], np.int64)
 
@@ -119,7 +119,7 @@ def _standing_tasks(gang: Gang) -> tuple[Task, ...]:
 
 
 def _requests(problem: Problem, tasks: tuple[Task, ...]) -> I64:
-    """Return the requests (V, R), computed by shape because tasks share few shapes."""
+    """Return the requests (V, R), computed once for each shape, because tasks share few shapes."""
     column = {name: i for i, name in enumerate(problem.resources)}
     number: dict[int, int] = {}
     rows: list[I64] = []

@@ -1,4 +1,4 @@
-"""Gang shapes: what matters of a gang for scheduling, so that equal gangs form one class."""
+"""Gang shapes: the properties of a gang that matter for scheduling. Equal gangs form one class."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from optsched.problem.subgroups import Part
 
 Relation = tuple[int, ...]
-"""Numbers of the terms of other pods that select a task."""
+"""Indices of the terms of other pods that select a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Equal pending tasks of one gang: their role, task shape and number.
 
-    relation: numbers of the terms of other pods that select the tasks. part: their subgroup. queue:
-    their queue if it restricts the choice of nodes, else empty. bound: indices of the reservations
-    that they must respect.
+    relation: indices of the terms of other pods that select the tasks. part: the subgroup of the
+    tasks. queue: the queue of the tasks if the queue restricts the choice of nodes, else empty.
+    bound: indices of the reservations that the tasks must respect.
     """
 
     role: str
@@ -46,30 +46,34 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class GangShape:
-    """The properties in which gangs of one class are equal: pending requests and minimums.
+    """The properties that are equal for all gangs of a gang class: pending requests and minimums.
 
     Attributes
     ----------
     entries
         Groups of equal pending tasks, in the order of their first tasks.
     sequence
-        (entry, number) runs in task order; the numbers of one entry sum to its count.
+        (entry, number) pairs that describe runs of equal tasks in task order. The numbers of an
+        entry sum to the count of the entry.
     need
         Number of tasks that must start together; 0 once the gang runs.
     need_role
-        (role, number): the tasks of a role that must start together, for roles that lack tasks.
+        (role, number) pairs: how many tasks of a role must start together, for roles below their
+        minimum.
     least_before
-        `min_members` before this session chose victims of the gang; None without victims.
+        The value of `min_members` before this session chose victims of the gang; None if the gang
+        has no victims.
     is_started
-        Whether the minimum already runs, so that each further task may start alone.
+        Whether the minimum of the gang already runs, so that each further task may start alone.
     min_resources
-        Amounts that must be free in the cluster before the gang starts; empty once it runs.
+        Amounts that must be free in the cluster before the gang starts; empty once the gang runs.
     parts
         Subgroups with pending tasks.
     need_groups
-        (rule, number): the number of subgroups that must start together.
+        (rule, number) pairs: how many subgroups of each rule must start together.
     topology, held
-        The topology request of the gang and, if it has one, the nodes of its running tasks.
+        The topology request of the gang, and the names of the nodes of its running tasks. `held` is
+        empty without a topology request.
     """
 
     entries: tuple[Entry, ...]
@@ -105,25 +109,25 @@ class GangShape:
 
     @property
     def admitted_members(self) -> int:
-        """The `min_members` that admission counts: the number before victims were chosen."""
+        """The `min_members` that admission uses: the value before this session chose victims."""
         return self.min_members if self.least_before is None else self.least_before
 
     @property
     def label(self) -> str:
-        """The node label that replaces HyperNodes; empty for HyperNodes."""
+        """The node label whose values replace HyperNodes; empty if the gang uses HyperNodes."""
         return "" if self.topology is None else self.topology.label
 
     @property
     def is_rigid(self) -> bool:
-        """Whether all its pending tasks start together or none does."""
+        """Whether the pending tasks of the gang can start only all together."""
         return self.need == self.num_tasks and not self.is_started
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """The allocated, claimed and requested amounts of a gang (see `GangRow`), and its minimum.
+    """Allocated, claimed and requested amounts of a gang (see `GangRow`), and its `min_resources`.
 
-    minimum: the `min_resources` of the gang.
+    minimum: the amounts that must be free before the gang starts.
     """
 
     allocated: Amounts
@@ -133,42 +137,42 @@ class Stake:
 
     @property
     def mentioned(self) -> Iterator[str]:
-        """Names of the requested resources."""
+        """Names of the resources in `requested` and `minimum`."""
         yield from (name for name, _ in (*self.requested, *self.minimum))
 
 
 # Weak references: a job with unique constraints has a unique shape, which must not outlive it.
 STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 SHAPES: Final[Interned[GangShape]] = Interned()
-"""One object for equal shapes, because sessions compare shapes gang by gang."""
+"""Holds one object for all equal shapes, so that sessions compare the shapes of gangs quickly."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangRow:
-    """One gang as a row of the problem; sessions reuse it while the gang object is the same.
+    """One gang as a row of the problem; sessions reuse the row while the gang object is the same.
 
     Attributes
     ----------
     shape
-        None if nothing can be decided about the gang now. `blocked` then says why, or the gang has
-        no pending task.
+        The shape of the gang; None if the gang is blocked or has no pending task.
     pending
-        The tasks that may be placed, entry by entry, each entry in task order.
+        The tasks that may be placed, grouped by entry, each group in task order.
     num_ready
-        Number of tasks that count towards the minimum.
+        Number of tasks that already count towards the minimum of the gang.
     allocated, claimed, requested
-        Amounts in base units. `allocated` is of bound, running and expected tasks, `claimed` also
-        of this session's victims, `requested` also of pending tasks.
+        Amounts in base units, by resource. `allocated` is the sum over bound, running and expected
+        tasks. `claimed` adds this session's victims to `allocated`. `requested` adds pending tasks
+        to `claimed`.
     queue
-        Its queue, if the queue restricts the choice of nodes; else empty.
+        Name of the gang's queue if the queue restricts the choice of nodes; else empty.
     bound
-        Indices of the reservations that it must respect.
+        Indices of the reservations that the gang must respect.
     is_gated
-        Whether a pending task has or had a gate that its queue opens.
+        Whether a pending task has, or had, a scheduling gate that its queue opens.
     requests
-        The distinct requests of all pending tasks, including tasks that can not be placed now.
+        The distinct requests of all pending tasks, including tasks that cannot be placed now.
     stake
-        The amounts together; equal stakes are one object.
+        The amounts of the gang as one object; gangs with equal amounts share the object.
     """
 
     gang: Gang
@@ -204,11 +208,12 @@ def gang_row(
     gang
         The gang.
     relations
-        By task key, the terms of other pods that select a pending task; None if no pod has terms.
+        Maps the key of a pending task to the terms of other pods that select the task; None if no
+        pod has terms.
     queue
-        Its queue, if the queue restricts the choice of nodes.
+        Name of the gang's queue if the queue restricts the choice of nodes.
     bound
-        Indices of the reservations that it must respect.
+        Indices of the reservations that the gang must respect.
 
     """
     ready = [t for t in gang.tasks if t.status.counts_as_ready]
@@ -270,7 +275,7 @@ def gang_row(
 
 
 def rebound(row: GangRow, bound: tuple[int, ...]) -> GangRow:
-    """Return the row of a gang with other reservations that it must respect."""
+    """Return the row of a gang with `bound` as the reservations that the gang must respect."""
     shape = row.shape
     if shape is not None:
         entries = tuple(replace(e, bound=bound) for e in shape.entries)
@@ -311,7 +316,7 @@ def _missing_tasks(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[
 def _explain_shortage(
     gang: Gang, waiting: Sequence[Task], need: int, need_role: tuple[tuple[str, int], ...]
 ) -> Reason | None:
-    """Return why a gang can not reach its minimum with its existing tasks; None if it can."""
+    """Return why the existing tasks of a gang cannot reach its minimum; None if they can."""
     roles = [t.role for t in waiting]
     lacking = [(role, n - roles.count(role)) for role, n in need_role if roles.count(role) < n]
     if len(waiting) >= need and not lacking:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optsched.cluster.topology import TopologyRequest
 
 NO_PART = -1
-"""The part number of a task that is in no subgroup."""
+"""The subgroup number of a task that is in no subgroup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Part:
     Attributes
     ----------
     rule
-        Number of the rule that forms the subgroup.
+        Index of the rule (subGroupPolicy) that forms the subgroup.
     need
-        Number of its tasks that must start together; 0 once its minimum runs.
+        Number of tasks of the subgroup that must start together; 0 once its minimum runs.
     topology
-        The topology request of the rule.
+        The topology request of the rule; None without one.
     held
-        Names of the nodes of its running tasks; empty without a topology request.
+        Names of the nodes on which tasks of the subgroup run; empty without a topology request.
     """
 
     rule: int
@@ -53,15 +53,17 @@ class Parts:
     parts
         Subgroups in the order of their first tasks.
     part_of
-        Part number by task key; tasks in no subgroup are missing.
+        Maps the key of a pending task to the index of its subgroup in `parts`. Tasks in no subgroup
+        are missing.
     need_groups
-        (rule, number): the subgroups that must still start before the gang counts as started.
+        (rule, number) pairs: how many subgroups of each rule must still start before the gang
+        counts as started.
     short
         Keys of the pending tasks in subgroups that have too few pods to start.
     lacking
-        How many pods the first such subgroup lacks; None if no subgroup lacks pods.
+        The shortage of the first subgroup that has too few pods; None if every subgroup has enough.
     problem
-        Why the gang can not reach enough subgroups; None if it can.
+        Why the gang cannot reach enough subgroups; None if it can.
     """
 
     parts: tuple[Part, ...] = ()
@@ -78,7 +80,7 @@ _Group = tuple[int, tuple[str, ...]]
 
 
 def find_subgroups(gang: Gang, ready: Iterable[Task], waiting: Sequence[Task]) -> Parts:
-    """Return the subgroups of a gang; `waiting` has its pending tasks in task order."""
+    """Return the subgroups of a gang; `waiting` lists its pending tasks in task order."""
     if not gang.sub_groups:
         return NO_PARTS
     if gang.is_loose:
@@ -126,7 +128,7 @@ def _compile_subgroup(gang: Gang, group: _Group, ready: Sequence[Task]) -> Part:
 def _lacking(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], short: Mapping[_Group, Sequence[Task]]
 ) -> Reason | None:
-    """Return the shortage of the first subgroup with too few pods; None without one."""
+    """Return the shortage of the first subgroup with too few pods; None if all have enough."""
     for group, tasks in short.items():
         rule, have = gang.sub_groups[group[0]], len(tasks) + len(there.get(group, ()))
         name = "-".join((rule.name or str(group[0]), *group[1]))
@@ -138,7 +140,7 @@ def _lacking(
 def _need_groups(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], startable: Iterable[_Group]
 ) -> tuple[tuple[tuple[int, int], ...], Reason | None]:
-    """Return (rule, number) of subgroups that must still start, and why too few can."""
+    """Return (rule, number of subgroups that must still start), and why too few subgroups can."""
     run = {group for group, tasks in there.items() if len(tasks) >= _size(gang, group)}
     open_groups = [group for group in startable if group not in run]
     needs: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""The order of gangs: a tier contains the gangs with one priority and one standing."""
+"""The order of gangs: a tier contains the gangs of equal priority and equal urgency."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 _BROKEN, _FIRST, _NEXT, _STARVED, _OTHERS = range(5)
-"""Standings that order the gangs of one priority."""
+"""Urgency of gangs within one priority, the most urgent first."""
 
 _TOLD = ("broken gangs of ", "first in line, ", "next in line, ", "gangs waiting too long, ", "")
 
@@ -28,9 +28,9 @@ class Tiers:
     Attributes
     ----------
     of
-        (G,) tier of each gang; 0 is the most important.
+        (G,) tier of each gang; tier 0 is the most important.
     mark
-        (G,) gangs with different marks are in different gang classes.
+        (G,) number that separates gang classes: gangs with different numbers never share a class.
     factor
         (G,) factor for the weight of each gang within its tier.
     names
@@ -51,15 +51,16 @@ def priority_tiers(
     queue_priority: I64 | None = None,
     heads: Sequence[int] = (),
 ) -> Tiers:
-    """Return tiers by priority and, within one priority, by standing.
+    """Return tiers by priority and, within one priority, by urgency.
 
-    The standings are, in order: broken gangs, the first of `heads`, the other `heads`, gangs that
-    wait for longer than `starvation_after_ms`, and other gangs. A broken gang has some tasks bound
-    but fewer than its minimum; these do no work until the rest starts. `heads` are gangs whose
-    reservation has begun, in order. The first of them is a tier of its own, so that no other gang
-    outweighs it. `priority` (G,) is that of the gangs. `queue_priority` (G,) is that of their
-    queues and precedes `priority`; None if all are equal. In a queue with strict order, waiting
-    time counts from the creation, so that tiers do not contradict that order.
+    From the most to the least urgent: broken gangs, the first of `heads`, the other `heads`, gangs
+    that wait for longer than `starvation_after_ms`, and other gangs. A broken gang has some tasks
+    bound but fewer than its minimum. The bound tasks do no work until the minimum runs. `heads` are
+    gangs whose reservation has begun, in order. The first gang of `heads` has a tier of its own, so
+    that no other gang outweighs it. `priority` (G,) is the priority of each gang. `queue_priority`
+    (G,) is the priority of each gang's queue and precedes `priority`; None if all queues have equal
+    priority. In a queue with strict order, waiting time is measured from the creation of the gang,
+    so that the tiers do not contradict the order of the queue.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]
@@ -86,7 +87,7 @@ def priority_tiers(
 
 
 def _in_order(problem: Problem) -> Bool:
-    """Return (G,) whether the queue of a gang has strict order."""
+    """Return a mask (G,) of the gangs whose queue has strict order."""
     strict = np.array([*(q.is_fifo for q in problem.snapshot.queues), False], np.bool_)
     found: Bool = strict[problem.queue_of]
     return found

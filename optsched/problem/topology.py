@@ -1,4 +1,4 @@
-"""The network as arrays: forests of domains, and the domains that each gang shape may use."""
+"""The network as arrays: trees of network domains, and the domains that each gang shape may use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLUSTER = 0
 _SHOWN = 3
 
 NOWHERE = -1
-"""The number that stands for no domain, for example if no task runs."""
+"""The domain number that stands for no domain, for example if no task runs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +38,14 @@ class Forest:
     label
         The node label whose values are the domains; empty for HyperNodes.
     names
-        (D,) names; the name of the cluster is empty.
+        (D,) domain names; the name of the whole cluster is empty.
     tier, parent
-        (D,) a parent has a higher tier than its children; the parent of the cluster is -1.
+        (D,) tier and parent of each domain. A parent has a higher tier than its children. The
+        parent of the whole cluster is -1.
     end
-        (D,) domain d contains the domains d to end[d]-1.
+        (D,) end of each subtree: domain d contains the domains d to end[d]-1.
     leaf_of
-        (N,) the lowest domain of each node.
+        (N,) the lowest domain that contains each node.
 
     """
 
@@ -63,7 +64,7 @@ class Forest:
 
     @cached_property
     def rank(self) -> I64:
-        """(D,) rank of each domain in the order of names."""
+        """(D,) rank of each domain in the order of domain names."""
         rank = np.empty(len(self), np.int64)
         rank[sorted(range(len(self)), key=self.names.__getitem__)] = np.arange(len(self))
         return rank
@@ -88,14 +89,14 @@ class Forest:
 
     @cached_property
     def _in_preorder(self) -> tuple[I64, I64, I64]:
-        """(N,) nodes in the order of domains, and (D,) where the nodes of each begin and end."""
+        """(N,) nodes in the order of their domains; (D,) begin and end of each domain's nodes."""
         order = np.argsort(self.leaf_of, kind="stable")
         leaves = self.leaf_of[order]
         begin = np.searchsorted(leaves, np.arange(len(self)))
         return order, begin, np.searchsorted(leaves, self.end)
 
     def upwards(self, domain: int) -> Iterator[int]:
-        """Yield a domain and its ancestors, the nearest first."""
+        """Yield a domain and then its ancestors, the nearest ancestor first."""
         while domain >= 0:
             yield domain
             domain = int(self.parent[domain])
@@ -115,22 +116,24 @@ class Forest:
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """The domains that a gang or a subgroup may use.
+    """The network domains that a gang or a subgroup may use.
 
     Attributes
     ----------
     forest
-        Index of the forest.
+        Index of the forest in `TopologyArrays.forests`.
     allowed
-        (D,) whether it may be placed in a domain. The descendants of an allowed domain are allowed.
+        (D,) whether the gang or subgroup may be placed in each domain. The descendants of an
+        allowed domain are allowed.
     is_hard
-        Whether this is a constraint; a preference allows all domains.
+        Whether the bound is a constraint; otherwise it is a preference, which allows all domains.
     held
-        The lowest domain that contains its running tasks; NOWHERE if no task runs.
+        The lowest domain that contains all running tasks of the gang or subgroup; NOWHERE if no
+        task runs.
     request
-        The topology request.
+        The topology request of the gang or subgroup.
     problem
-        Why no task can be placed; None if tasks can.
+        Why no domain is possible for the tasks; None if some domain is possible.
     """
 
     forest: int
@@ -143,24 +146,24 @@ class Bound:
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """The bounds of one gang shape: of the whole gang, and of each part."""
+    """The topology bounds of one gang shape: of the whole gang, and of each subgroup."""
 
     whole: Bound | None
     parts: tuple[Bound | None, ...]
 
     @property
     def existing(self) -> tuple[Bound, ...]:
-        """The bounds that exist, of the whole gang and its parts."""
+        """The bounds of the whole gang and its subgroups that are not None."""
         return tuple(b for b in (self.whole, *self.parts) if b is not None)
 
     @property
     def problem(self) -> Reason | None:
-        """Why the gang, or a part of it, can not be placed at all; None if all parts can."""
+        """Why the gang or one of its subgroups cannot be placed; None if no bound prevents it."""
         return next((b.problem for b in self.existing if b.problem is not None), None)
 
     @property
     def is_hard(self) -> bool:
-        """Whether any of the bounds is a constraint."""
+        """Whether at least one bound is a constraint."""
         return any(b.is_hard for b in self.existing)
 
 
@@ -171,13 +174,15 @@ class TopologyArrays:
     Attributes
     ----------
     forests
-        The forest of HyperNodes first, then one for each requested node label, in label order.
+        The forest of HyperNodes, followed by a forest for each requested node label, in label
+        order.
     bounds
-        (S,) bounds of each gang shape.
+        (S,) topology bounds of each gang shape.
     cell_of
-        (N,) cell of each node; nodes of one cell are in the same domains of all forests.
+        (N,) cell number of each node; nodes with the same cell are in the same domains of all
+        forests.
     num_cells
-        Number of cells.
+        Number of different cells in `cell_of`.
 
     """
 
@@ -190,7 +195,7 @@ class TopologyArrays:
         frozen(self.cell_of)
 
     def forest(self, bound: Bound) -> Forest:
-        """Return the forest of a bound."""
+        """Return the forest that a topology bound refers to."""
         return self.forests[bound.forest]
 
 
@@ -207,11 +212,12 @@ def topology_arrays(
     snapshot
         The cluster.
     shapes
-        (S,) gang shapes.
+        (S,) gang shapes of the problem.
     columns
-        Labels of nodes.
+        Node labels of the snapshot as columns.
     previous
-        An earlier snapshot and its arrays; its HyperNodes are reused if they did not change.
+        An earlier snapshot and its topology arrays. The forest of HyperNodes is reused if nodes and
+        HyperNodes did not change.
 
     """
     hypernodes = _kept_forest(snapshot, previous) or _hypernodes(snapshot.topology, snapshot.nodes)
@@ -233,7 +239,7 @@ def topology_arrays(
 def _kept_forest(
     snapshot: Snapshot, previous: tuple[Snapshot, TopologyArrays] | None
 ) -> Forest | None:
-    """Return the previous forest of HyperNodes if nodes and HyperNodes are the same; else None."""
+    """Return the previous forest of HyperNodes; None if nodes or HyperNodes have changed."""
     if previous is None or previous[0].topology is not snapshot.topology:
         return None
     before = previous[0].nodes
@@ -331,7 +337,7 @@ class _BoundReader:
         return self._index.get(name)
 
     def _allowed(self, request: TopologyRequest, forest: Forest) -> Bool | Reason:
-        """Return (D,) whether a request allows each domain, or why it allows none."""
+        """Return (D,) whether a topology request allows each domain, or why it allows no domain."""
         if not request.is_hard:
             return np.ones(len(forest), np.bool_)
         if len(forest) == 1:
@@ -348,7 +354,7 @@ class _BoundReader:
         return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, text)
 
     def _domains_of_tier(self, tier_name: str, forest: Forest) -> Bool | Reason:
-        """Return (D,) whether each domain is of a named tier or below one, or why none is."""
+        """Return (D,) whether each domain lies in a domain of a named tier, or why none does."""
         allowed = np.zeros(len(forest), np.bool_)
         known = {h.name: h.tier_name for h in self._topology.hypernodes}
         for d, name in enumerate(forest.names):

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Units (axis U): gangs that can be decided on, and parts of these, that have a bound.
+    """Units (axis U): unblocked gangs, and subgroups of these gangs, that have a topology bound.
 
     Attributes
     ----------
     gang, part
-        (U,) gang, and its part; NO_PART stands for the whole gang.
+        (U,) gang of each unit and its subgroup; NO_PART stands for the whole gang.
     bounds
-        (U,) bound of each unit.
+        (U,) topology bound of each unit.
     task, unit_of
         (k,) pairs of a pending task and its unit; a task may be in two units.
 
@@ -60,7 +60,7 @@ def entry_tasks(problem: Problem, gang: int, entry: int) -> range:
 
 
 def residents(problem: Problem, gang: int, part: int) -> tuple[I64, int]:
-    """Return the nodes (k,) of running tasks of a gang or part, and the number of all its tasks."""
+    """Return the nodes (k,) of running tasks of a gang or subgroup, and its number of tasks."""
     mine = problem.snapshot.gangs[gang]
     tasks: Sequence[Task] = mine.tasks
     if part != NO_PART:
@@ -79,9 +79,10 @@ def _node_numbers(problem: Problem) -> dict[str, int]:
 
 
 def holders(problem: Problem, node_of: I64) -> I64:
-    """Return (U,) the lowest domain that contains each unit if tasks are placed on nodes (T,).
+    """Return (U,) the lowest domain that contains all tasks of each unit, given task nodes (T,).
 
-    Running tasks count. NOWHERE stands for a unit without placed and running tasks.
+    The tasks of a unit include its running tasks. NOWHERE stands for a unit without placed or
+    running tasks.
     """
     units = units_of(problem)
     placed = node_of[units.task] >= 0
@@ -123,7 +124,7 @@ def _units(problem: Problem) -> Units:
 
 
 def _bound_units(problem: Problem) -> Iterator[tuple[int, int, Bound]]:
-    """Yield gang, part and bound of every unit."""
+    """Yield the gang, the subgroup and the topology bound of every unit."""
     bounds = problem.topology.bounds
     asking = np.array([bool(b.existing) for b in bounds], np.bool_)
     gangs = problem.open_gangs

@@ -1,1 +1,1 @@
-"""GPUs, NPUs, device claims and NUMA nodes: which tasks the devices of a node can take."""
+"""Plugins for GPUs, NPUs, ResourceClaims and NUMA nodes, which match tasks to node devices."""

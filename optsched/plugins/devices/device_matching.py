@@ -1,8 +1,9 @@
-"""Allocation of the devices of one node to claims.
+"""Allocation of the devices of one node to ResourceClaims.
 
-A claim has one or more alternatives (`firstAvailable`). Each demands a number of devices for every
-request, under constraints between devices. Without alternatives and constraints, allocation is a
-bipartite matching. With them, a search tries variants in order and solves a matching in every step.
+A claim has one or more alternatives (`firstAvailable`). Each alternative demands a number of
+devices for every request, under constraints between devices. Without alternatives and constraints,
+allocation is a bipartite matching. With alternatives or constraints, a search tries variants in
+order and solves a matching in every step.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     )
 
 MOST_DEVICES = 32
-"""The most devices that one claim may get (`AllocationResultsMaxSize`)."""
+"""Maximum number of devices of one claim (`AllocationResultsMaxSize`)."""
 
 
 class Demand(NamedTuple):
-    """A number of devices for a request, out of some places (device indices) of a node."""
+    """The number of devices that a request demands, and the device indices (places) it may use."""
 
     places: tuple[int, ...]
     number: int
@@ -36,10 +37,10 @@ class Demand(NamedTuple):
 
 
 class Bond(NamedTuple):
-    """A constraint between demands, which are given by their indices.
+    """A constraint on the attribute values of the devices of some demands, given by demand index.
 
-    `value_of` numbers the attribute values of places; -1 stands for a missing attribute. Nodes with
-    equal devices have equal bonds.
+    `value_of` has a number for the attribute value of each device; -1 stands for a missing
+    attribute. Nodes with equal devices have equal bonds.
     """
 
     is_distinct: bool
@@ -48,14 +49,14 @@ class Bond(NamedTuple):
 
 
 class Option(NamedTuple):
-    """One alternative of a claim."""
+    """One alternative of a claim: demands for devices, and constraints between the demands."""
 
     demands: tuple[Demand, ...]
     bonds: tuple[Bond, ...] = ()
 
     @property
     def number(self) -> int:
-        """The number of devices that it takes."""
+        """The number of devices that the alternative needs in total."""
         return sum(demand.number for demand in self.demands)
 
 
@@ -63,7 +64,7 @@ class Option(NamedTuple):
 
 
 def options_of(devices: Devices, node: str, claim: DeviceClaimRequest) -> tuple[Option, ...]:
-    """Return the alternatives of a claim on a node with all its devices free, in order."""
+    """Return the alternatives of a claim that are possible on a node whose devices are all free."""
     here = devices.on_node.get(node, ())
     variants = product(*(need.variants for need in claim.needs))
     found = (_option(devices, (node, here), variant, claim.constraints) for variant in variants)
@@ -102,7 +103,7 @@ def _values(here: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
         if value is None:
             found.append(-1)
             continue
-        # Values of different types are different, even if Python compares them as equal.
+        # Attribute values of different types are different, even if Python compares them as equal.
         found.append(numbers.setdefault((type(value).__name__, value), len(numbers)))
     return tuple(found)
 
@@ -111,9 +112,10 @@ def _values(here: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
 
 
 def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] | None:
-    """Return free places for every demand, each place once; None if there is no matching.
+    """Return free device indices for every demand, each device once; None without a matching.
 
-    It uses augmenting paths (Kuhn): a demand gives up a place if it finds another one.
+    The matching uses augmenting paths (Kuhn): a demand gives up a device if it finds another
+    device.
     """
     owner: dict[int, int] = {}
 
@@ -136,7 +138,7 @@ def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] |
 
 
 Grant = list[tuple[str, int]]
-"""(request, place) of all devices of a claim."""
+"""(request, device index) of all devices of a claim."""
 
 
 class OutOfStepsError(Exception):
@@ -144,12 +146,12 @@ class OutOfStepsError(Exception):
 
 
 class Steps:
-    """The step limit of searches: a step places one demand or tries one variant.
+    """The remaining steps of searches. A step allocates one demand or tries one variant.
 
     Attributes
     ----------
     num_cut
-        Searches without a result, by the limit that ended them: `search` or `session`.
+        Number of searches that a limit ended without a result, by limit: `search` or `session`.
 
     """
 
@@ -158,7 +160,7 @@ class Steps:
         self.num_cut: Counter[str] = Counter()
 
     def spend(self, number: int = 1) -> None:
-        """Raise OutOfStepsError once no step is left."""
+        """Subtract a number of steps; raise OutOfStepsError if fewer steps remain."""
         self.left -= number
         if self.left < 0:
             raise OutOfStepsError
@@ -170,10 +172,10 @@ KnownResult = tuple[tuple[tuple[str, int], ...], ...] | None
 def allocate_devices(
     claims: Sequence[Sequence[Option]], free: set[int], session: Steps | None = None
 ) -> list[Grant] | None:
-    """Return the free places for each claim; None if they do not suffice for all claims.
+    """Return the (request, device index) pairs of each claim; None if free devices do not suffice.
 
-    A search takes at most `STEPS_OF_SEARCH` steps, and at most the steps that are left in the
-    session. Beyond these limits the result is None. Results are cached for later sessions.
+    A search takes at most `STEPS_OF_SEARCH` steps, and at most the steps that remain in the
+    session. If a limit ends the search, the result is None. Results are cached for later sessions.
     """
     if all(map(_is_plain, claims)):
         return _Search(claims, free, Steps(STEPS_OF_SEARCH)).result()
@@ -189,7 +191,8 @@ def allocate_devices(
         if session is not None:
             session.left -= before - max(steps.left, 0)
         if found is None and steps.left < 0 and before < STEPS_OF_SEARCH:
-            # The session's limit ended the search: the result is unknown, so it is not cached.
+            # The session's step limit ended the search. The result is unknown and therefore not
+            # cached.
             if session is not None:
                 session.num_cut["session"] += 1
             return None
@@ -207,16 +210,16 @@ def allocate_devices(
 
 STEPS_OF_SEARCH = 20_000
 STEPS_OF_SESSION = 200_000
-"""The step limit of all searches of one session, about a second."""
+"""Maximum number of steps of all searches of one session, about a second."""
 MOST_KNOWN = 4096
 _known: dict[tuple[tuple[tuple[Option, ...], ...], frozenset[int]], KnownResult] = {}
-"""Cached results of searches, which depend only on their keys."""
+"""Cached results of searches. A result depends only on the key: claims and free devices."""
 _cut: set[tuple[tuple[tuple[Option, ...], ...], frozenset[int]]] = set()
-"""The cached searches that `STEPS_OF_SEARCH` ended."""
+"""Keys of the cached searches that the limit `STEPS_OF_SEARCH` ended."""
 
 
 class _Search:
-    """A backtracking search over claims with choices; every step matches all chosen demands."""
+    """A backtracking search over claims with variants; each step matches all chosen demands."""
 
     def __init__(self, claims: Sequence[Sequence[Option]], free: set[int], steps: Steps) -> None:
         self._steps = steps
@@ -230,15 +233,16 @@ class _Search:
         self._at: dict[int, int] = {}
 
     def result(self) -> list[Grant] | None:
-        """Return the places for each claim; None if there is no allocation."""
+        """Return the (request, device index) pairs of each claim; None if no allocation exists."""
         return self.collect_result() if self.succeeds(0) else None
 
     def succeeds(self, first: int) -> bool:
-        """Return whether the claims from index `first` on fit in addition to the chosen ones."""
+        """Return whether the claims from index `first` on fit, given the variants chosen so far."""
         if first == len(self._open):
             return first > 0 or self._match_chosen() is not None
         claim = self._open[first]
-        # Equal claims are interchangeable.
+        # Equal claims are interchangeable, so a claim tries no variant before its equal
+        # predecessor's.
         before = self._open[first - 1] if first else -1
         is_equal = first > 0 and self._claims[before] is self._claims[claim]
         for i, variant in self._variants_of(claim).iterate_from(
@@ -251,7 +255,7 @@ class _Search:
         return False
 
     def collect_result(self) -> list[Grant]:
-        """Return the places for each claim after a success."""
+        """Return the (request, device index) pairs of each claim after `succeeds` returned True."""
         found: list[Grant] = [[] for _ in self._claims]
         for (claim, demand), places in zip(
             self._chosen_demands(), self._match_chosen() or (), strict=True
@@ -282,14 +286,14 @@ class _Search:
 
 
 class _LazyVariants:
-    """Variants of a claim, computed on demand."""
+    """The variants of a claim, computed when first read and then cached."""
 
     def __init__(self, source: Iterator[tuple[Demand, ...]]) -> None:
         self._source = source
         self._found: list[tuple[Demand, ...]] = []
 
     def iterate_from(self, first: int) -> Iterator[tuple[int, tuple[Demand, ...]]]:
-        """Yield (index, variant) from an index on."""
+        """Yield (index, variant) for all variants from index `first` on."""
         at = first
         while True:
             while at >= len(self._found):
@@ -310,7 +314,7 @@ def _is_plain(options: Sequence[Option]) -> bool:
 
 
 def _expand_bonds(option: Option, free: set[int], steps: Steps) -> Iterator[tuple[Demand, ...]]:
-    """Yield an option without its bonds, once for each assignment of values that meets them."""
+    """Yield the demands of an option, restricted to devices that meet the option's constraints."""
     same = [bond for bond in option.bonds if not bond.is_distinct]
     values = [sorted({value for value in bond.value_of if value >= 0}) for bond in same]
     for chosen in product(*values):
@@ -331,7 +335,7 @@ def _expand_bonds(option: Option, free: set[int], steps: Steps) -> Iterator[tupl
 def _expand_distinct(
     demands: Sequence[Demand], bonds: Sequence[Bond], steps: Steps
 ) -> Iterator[tuple[Demand, ...]]:
-    """Yield demands with exact places that meet the distinct bonds."""
+    """Yield the demands with chosen devices that meet the constraints for distinct values."""
     tied = sorted({i for bond in bonds for i in bond.demands})
     if not tied:
         yield tuple(demands)
@@ -358,7 +362,7 @@ def _expand_distinct(
 
 
 def _has_values(bond: Bond, demands: Sequence[Demand]) -> bool:
-    """Return whether the places have enough distinct values for a bond."""
+    """Return whether the demands' devices have enough distinct values for a constraint."""
     values = [
         Demand(tuple(sorted({bond.value_of[p] for p in demands[i].places})), demands[i].number)
         for i in bond.demands

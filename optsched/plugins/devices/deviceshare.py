@@ -102,7 +102,7 @@ class Need(NamedTuple):
 
     @property
     def is_npu(self) -> bool:
-        """Whether it requests NPUs; a task can not get an NPU twice."""
+        """Whether it requests NPUs; a task cannot get an NPU twice."""
         return self.family not in ("", NVIDIA)
 
     def memory_of(self, device: SharedGpu) -> int:

@@ -1,4 +1,4 @@
-"""GPU fragmentation: the expected amount of idle GPUs that a typical task can not use.
+"""GPU fragmentation: the expected amount of idle GPUs that a typical task cannot use.
 
 Mathematics: models/formulation/fragmentation.md. Weng et al., "Beware of Fragmentation", USENIX ATC
 2023, section 3; `NodeGpuShareFragAmount` and `GetTypicalPods` of its simulator.
@@ -143,7 +143,7 @@ class Target:
     def waste(self, nodes: I64, cpu_m: I64, free: I64) -> I64:
         """Return (m,) weighted fragmentation of m nodes with idle CPU (m,) and GPUs (m, D).
 
-        A kind that can not run on a node wastes all idle GPUs there. A kind that can run wastes the
+        A kind that cannot run on a node wastes all idle GPUs there. A kind that can run wastes the
         GPUs with less idle capacity than it requests of one GPU.
         """
         room = free[:, None, :]
@@ -239,7 +239,7 @@ def _column(problem: Problem, resource: str, amounts: I64) -> I64:
 
 @dataclass(frozen=True, eq=False)
 class FragLevel:
-    """The expected amount of idle GPUs of ready nodes that a typical task can not use."""
+    """The expected amount of idle GPUs of ready nodes that a typical task cannot use."""
 
     name: str = "fragmentation"
     unit: str = "millionths of a GPU"

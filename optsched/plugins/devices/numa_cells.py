@@ -1,6 +1,6 @@
-"""NUMA nodes (cells) of one machine: their idle amounts, and the assignment of containers.
+"""NUMA nodes (cells) of one Kubernetes node: idle amounts, and assignment of containers.
 
-Kubelets align containers in k8s.io/kubernetes/pkg/kubelet/cm/topologymanager (policies) and
+The kubelet aligns containers in k8s.io/kubernetes/pkg/kubelet/cm/topologymanager (policies) and
 cm/cpumanager/policy_static.go (`generateCPUTopologyHints`). Sets of cells are bit masks.
 """
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 MOST_FAILED = 3000
-"""The number of failed assignments after which a search is given up."""
+"""The number of failed partial assignments after which a search is given up."""
 
 
 class Free(NamedTuple):
-    """Idle CPUs and GPUs by cell."""
+    """Numbers of idle CPUs and GPUs of each cell."""
 
     cpus: tuple[int, ...]
     gpus: tuple[int, ...]
 
     def subtract(self, parts: Iterable[Part], sign: int = 1) -> Free:
-        """Return the amounts minus some parts; sign -1 adds the parts."""
+        """Return the idle amounts minus some parts; with sign -1, plus the parts."""
         cpus, gpus = list(self.cpus), list(self.gpus)
         for part in parts:
             cpus[part.at] -= sign * part.cpus
@@ -41,7 +41,7 @@ class Free(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The amounts that are taken from a cell; `at` is the index of the cell on the node."""
+    """CPUs and GPUs that are taken from one cell; `at` is the index of the cell on the node."""
 
     at: int
     cpus: int
@@ -49,38 +49,38 @@ class Part(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The alignment policy of a kubelet, and the capacity of its cells including reserved CPUs."""
+    """The alignment policy of a kubelet, and the CPUs (also reserved ones) and GPUs of cells."""
 
     alignment: Alignment
     cpus: tuple[int, ...]
     gpus: tuple[int, ...]
 
     def relevant_needs(self, needs: Iterable[NumaNeed]) -> tuple[NumaNeed, ...]:
-        """Return the needs that the kubelet aligns, without GPUs if no cell reports GPUs."""
+        """Return the requests that the kubelet aligns, without GPUs if no cell reports GPUs."""
         gpus = any(self.gpus)
         found = (NumaNeed(n.cpus, n.gpus if gpus else 0) for n in needs)
         return tuple(need for need in found if need.cpus or need.gpus)
 
 
 class Option(NamedTuple):
-    """The cell sets from which a container gets its CPUs and its GPUs; 0 without a request."""
+    """The sets of cells from which a container gets CPUs and GPUs; 0 without a request."""
 
     cpus: int
     gpus: int
 
     @property
     def cells(self) -> int:
-        """The cells of both resources."""
+        """The cells from which the container gets CPUs or GPUs."""
         return self.cpus | self.gpus
 
     @property
     def shared(self) -> int:
-        """The cells that both resources have in common, or the cells of the only resource."""
+        """The cells that provide CPUs and GPUs, or all cells if only one resource is requested."""
         return self.cpus & self.gpus if self.cpus and self.gpus else self.cpus | self.gpus
 
 
 def layout_of(node: Node) -> Layout | None:
-    """Return the layout of a node if its kubelet aligns and its report is usable; else None."""
+    """Return the layout of a node; None if its kubelet does not align or its report is unusable."""
     numa = node.numa
     if numa is None or numa.problem or numa.alignment is Alignment.NONE:
         return None
@@ -93,10 +93,10 @@ def layout_of(node: Node) -> Layout | None:
 
 @cache
 def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
-    """Return the sets of cells that the kubelet admits for a container, the narrowest first.
+    """Return the sets of cells that the kubelet admits for a container, the smallest set first.
 
     Each resource comes from the smallest number of cells that suffices on an empty node, and the
-    cells of both overlap. A kubelet without a strict policy admits any cells.
+    cells of CPUs and GPUs overlap. A kubelet without a strict policy admits any cells.
     """
     everything = (1 << len(layout.cpus)) - 1
     if not layout.alignment.is_strict:
@@ -109,7 +109,7 @@ def options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
 
 
 def _smallest(layout: Layout, amounts: Sequence[int], number: int) -> list[int]:
-    """Return the smallest cell sets with a number of units; `single-numa-node` allows one cell."""
+    """Return the smallest sets of cells with `number` units; `single-numa-node` allows one cell."""
     if not number:
         return [0]
     sets = [m for m in range(1, 1 << len(amounts)) if total(amounts, m) >= number]
@@ -120,7 +120,7 @@ def _smallest(layout: Layout, amounts: Sequence[int], number: int) -> list[int]:
 
 @cache
 def _preferred_options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
-    """Return the options in the order of preference; without a strict policy, few cells first."""
+    """Return the options in order of preference; without a strict policy, small sets come first."""
     if layout.alignment.is_strict:
         return options(layout, need)
     sets = sorted(range(1, 1 << len(layout.cpus)), key=lambda m: (m.bit_count(), m))
@@ -128,7 +128,7 @@ def _preferred_options(layout: Layout, need: NumaNeed) -> tuple[Option, ...]:
 
 
 def total(amounts: Sequence[int], cells: int) -> int:
-    """Return the sum of the amounts of some cells."""
+    """Return the sum of the amounts of the cells in a bit mask."""
     return sum(amount for at, amount in enumerate(amounts) if cells >> at & 1)
 
 
@@ -136,7 +136,7 @@ def total(amounts: Sequence[int], cells: int) -> int:
 
 
 def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] | None:
-    """Return the parts of a pod as its kubelet assigns them; None if the kubelet rejects it."""
+    """Return the parts that the kubelet assigns to a pod; None if the kubelet rejects the pod."""
     found: list[Part] = []
     for need in layout.relevant_needs(needs):
         fitting = (
@@ -155,9 +155,9 @@ def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] 
 
 
 def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
-    """Return the parts that serve a need from an option, as far as idle amounts suffice.
+    """Return the parts that an option provides for a request, as far as idle amounts suffice.
 
-    Cells that both resources share come first.
+    Cells that provide both CPUs and GPUs come first.
     """
     cells = [at for at in range(len(free.cpus)) if (option.cpus | option.gpus) >> at & 1]
     cpus, gpus = need.cpus, need.gpus
@@ -172,7 +172,7 @@ def _take_from_cells(free: Free, need: NumaNeed, option: Option) -> list[Part]:
 
 
 def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
-    """Return the parts that serve needs from any cells, as far as idle amounts suffice."""
+    """Return parts of any cells for some requests, as far as idle amounts suffice."""
     everything = (1 << len(free.cpus)) - 1
     both = NumaNeed(sum(n.cpus for n in needs), sum(n.gpus for n in needs))
     return _take_from_cells(free, both, Option(everything, everything))
@@ -182,9 +182,9 @@ def take_available(free: Free, needs: Iterable[NumaNeed]) -> list[Part]:
 
 
 def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
-    """Return whether some assignment of all needs passes the kubelet's topology manager.
+    """Return whether the kubelet's topology manager admits some assignment of all requests.
 
-    Returns False if the search is given up.
+    Returns False if the search is given up after `MOST_FAILED` failed partial assignments.
     """
     ordered = sorted(layout.relevant_needs(needs), key=lambda n: (-n.cpus, -n.gpus))
     if not layout.alignment.is_strict or assign(layout, free, ordered) is not None:
@@ -199,7 +199,7 @@ def packs(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> bool:
 
 
 def pack_single(free: Free, needs: Sequence[NumaNeed]) -> list[int] | None:
-    """Return a cell for each need, if every need fits in one cell; else None."""
+    """Return a cell for each request if every request can get a single cell; else None."""
     return _pack_single(needs, tuple(zip(*free, strict=True)), set())
 
 
@@ -208,9 +208,9 @@ def _pack_single(
     capacities: tuple[tuple[int, int], ...],
     dead: set[tuple[int, tuple[tuple[int, int], ...]]],
 ) -> list[int] | None:
-    """Return the cells as `pack_single`; `dead` are the states that are known to fail.
+    """Return the same as `pack_single`; `dead` contains the states that are known to fail.
 
-    A state has sorted idle amounts, because cells are interchangeable.
+    A state consists of sorted idle amounts, because cells are interchangeable.
     """
     if not needs:
         return []
@@ -234,10 +234,10 @@ _SubsetCapacity = tuple[int, ...]
 
 
 def _subset_capacity(amounts: Sequence[int]) -> _SubsetCapacity:
-    """Return, for each set of cells, how much may still be requested from its subsets together.
+    """Return, for each set of cells, the amount that requests within the set may still add up to.
 
-    Requests of cell sets can be split among the cells if and only if every set of cells has enough
-    for the requests of all its subsets (Hall).
+    Requests for sets of cells can be split among the cells if and only if every set of cells has
+    enough for the requests of all its subsets (Hall's theorem).
     """
     return tuple(total(amounts, cells) for cells in range(1 << len(amounts)))
 
@@ -256,10 +256,10 @@ def _pack_sets(
     at: tuple[int, int],
     dead: set[object],
 ) -> bool:
-    """Return whether the needs from index `at[0]` on fit.
+    """Return whether the requests from index `at[0]` on fit.
 
-    Options from `at[1]` on are tried for the first of them, so that equal needs take options in
-    ascending order.
+    The first of these requests tries only options from index `at[1]` on, so that equal requests get
+    options in ascending order.
     """
     first, least = at
     if first == len(needs):
@@ -285,17 +285,18 @@ def _pack_sets(
 
 
 def free_of(node: Node) -> Free:
-    """Return the idle amounts of the cells of a node, see `holdings`."""
+    """Return the idle amounts of the cells of a node; see `holdings`."""
     return holdings(node)[0]
 
 
 def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
-    """Return the idle amounts of the cells of a node, and the known parts of each resident.
+    """Return the idle amounts of the cells of a node, and the parts that each resident holds.
 
-    Holds that the agent reports count if their pod exists; otherwise they are idle. The rest of the
-    reported use is attributed to the other residents, the oldest first. Residents beyond that use
-    started after the last report; they count as planned when they were bound, or else as the
-    kubelet would assign them. The parts of attributed residents are known only from their plans.
+    Amounts that the agent reports for a pod are held if the pod exists, and idle otherwise. The
+    remaining reported use is attributed to the other residents, the oldest first. Residents whose
+    requests exceed that use started after the last report. Their parts are those planned when they
+    were bound, or else those that the kubelet would assign. The parts of attributed residents are
+    known only from their plans.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this
@@ -331,7 +332,7 @@ def _parts_by_cell(free: Free) -> list[Part]:
 
 
 def _match_residents(numa: Numa, residents: Sequence[Task]) -> list[Task | None]:
-    """Return the resident of each reported hold; None if the pod is not on the node."""
+    """Return, for each entry of `numa.holds`, the resident that it belongs to, or None."""
     by_uid = {task.uid: task for task in residents if task.uid}
     by_key = {task.key: task for task in residents}
     return [by_uid.get(h.uid) or (by_key.get(h.key) if h.key else None) for h in numa.holds]
@@ -340,7 +341,7 @@ def _match_residents(numa: Numa, residents: Sequence[Task]) -> list[Task | None]
 def _find_unreported(
     layout: Layout, node: Node, matched: Sequence[Task | None]
 ) -> Iterator[tuple[Task, tuple[NumaNeed, ...]]]:
-    """Yield residents that the agent has not reported yet, and their unreported needs."""
+    """Yield the residents that the agent has not reported yet, with their unreported requests."""
     numa = node.numa
     assert numa is not None  # noqa: S101  callers check this
     seen = [Counter[str](), Counter[str]()]
@@ -388,7 +389,7 @@ def _assign_unreported(
 
 
 def _planned_parts(task: Task, most: Free, place: Mapping[int, int]) -> list[Part]:
-    """Return the parts that were planned for a task when it was bound, up to the amounts `most`."""
+    """Return the parts that were planned when a task was bound, capped at the amounts `most`."""
     cells = ((p, place[p.cell]) for p in task.numa if p.cell in place)
     return [
         Part(at, min(p.cpus, max(most.cpus[at], 0)), min(p.gpus, max(most.gpus[at], 0)))

@@ -427,7 +427,7 @@ def _named(resource: str) -> str:
 
 
 def _besides(refusals: list[tuple[int, str]]) -> str:
-    """Return the end of a sentence: why nodes can not be used; empty without refusals."""
+    """Return the end of a sentence: why nodes cannot be used; empty without refusals."""
     most: dict[str, int] = {}
     for number, text in refusals:
         most[text] = max(number, most.get(text, 0))
