@@ -1,6 +1,7 @@
 """Validation of Commands: only users who may patch a queue may open or close it.
 
-Volcano does not review Commands, so any user who may create one in a namespace can close a queue.
+Volcano does not review Commands, so any user who may create a Command in a namespace can close a
+queue.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def validate(review: Review) -> None:
-    """Deny a Command for a queue if the user may not patch that queue."""
+    """Deny a Command for a queue if the user may not patch the queue."""
     target = get_mapping(review.request.obj, "target")
     group = str(target.get("apiVersion") or "").rpartition("/")[0]
     is_for_queue = (group, target.get("kind")) == (QUEUE.group, QUEUE.kind)

@@ -1,7 +1,7 @@
-"""Validation of CronJobs: their timetable is valid, and so are the jobs that they create.
+"""Validation of CronJobs: their timetable, and the jobs that they create.
 
-Source: pkg/webhooks/admission/cronjobs. In addition to Volcano, the job template is checked: its
-mistakes would otherwise appear only when the first job is due.
+Source: pkg/webhooks/admission/cronjobs. In contrast to Volcano, the job template is also checked,
+because its mistakes would otherwise appear only when the first job is due.
 """
 
 from __future__ import annotations

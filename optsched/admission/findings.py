@@ -1,4 +1,4 @@
-"""Findings of a review: problems, warnings and changes."""
+"""Findings of a review: problems, warnings and changes of the reviewed object."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _OPEN: Final = object()
 MAX_FINDINGS: Final = 100
-"""Maximum number of problems, and of warnings, in one review: each costs time to check."""
+"""Maximum number of problems, and of warnings, in one review, because each takes time."""
 MAX_SENTENCE: Final = 1000
-"""Maximum characters of a problem or warning."""
+"""Maximum number of characters of a problem or warning."""
 MAX_RESTS: Final = 20
 """Maximum number of objects that are read again before a denial."""
 
@@ -33,7 +33,7 @@ class ReviewEnded(Exception):
 class Findings:
     """The problems, warnings and changes of a review, in order and without duplicates.
 
-    At most `MAX_FINDINGS` problems are kept: the next problem raises `ReviewEnded`.
+    At most `MAX_FINDINGS` problems are kept; a further problem raises `ReviewEnded`.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Findings:
         self._questions: dict[Question, None] = {}
 
     def deny(self, sentence: str) -> None:
-        """Add a problem."""
+        """Add a problem, because of which the request is denied."""
         if len(self._problems) == MAX_FINDINGS:
             self._problems[f"only the first {MAX_FINDINGS} problems are listed"] = None
             raise ReviewEnded
@@ -64,7 +64,7 @@ class Findings:
         self.deny(f"{path}: Required value: {sentence}")
 
     def errors(self, errors: Iterable[FieldError]) -> None:
-        """Add a problem for each field error."""
+        """Add a problem for each error of a field."""
         for error in errors:
             self.deny(str(error))
 
@@ -75,7 +75,7 @@ class Findings:
 
     @property
     def can_warn(self) -> bool:
-        """Whether a further warning would be kept."""
+        """Whether the limit of warnings is not reached, so that a further warning is kept."""
         return len(self._warnings) < MAX_FINDINGS
 
     def change(self, path: tuple[str | int, ...], value: Any) -> None:  # noqa: ANN401  JSON
@@ -89,12 +89,12 @@ class Findings:
             self._rests[Ref(kind, namespace, name)] = None
 
     def has_problem_with(self, path: str) -> bool:
-        """Return whether a problem of a field, or of a field inside it, was reported already."""
+        """Return whether a problem with a field, or with a nested field, has been reported."""
         return any(problem.startswith(path) for problem in self._problems)
 
     @property
     def has_problems(self) -> bool:
-        """Whether there is any problem."""
+        """Whether the review has found any problem."""
         return bool(self._problems)
 
 
@@ -108,7 +108,7 @@ class Review(Findings):
         self.settings = settings
 
     def answer(self, question: Question, default: Any) -> Any:  # noqa: ANN401
-        """Return the answer to a question; if it is open, record it and return the default."""
+        """Return the answer to a question; an open question is recorded, and has the default."""
         answer = self.request.answers.get(question, _OPEN)
         if answer is not _OPEN:
             return answer
@@ -117,11 +117,11 @@ class Review(Findings):
 
     @property
     def is_spec_changed(self) -> bool:
-        """Whether the request creates, changes or removes the spec."""
+        """Whether the request creates, changes or removes the spec of the object."""
         return (self.request.old or {}).get("spec") != (self.request.obj or {}).get("spec")
 
     def response(self) -> Response:
-        """Return the response with all findings."""
+        """Return the response with all findings of this review."""
         return Response(
             problems=tuple(self._problems),
             patch=tuple(self._patch),
@@ -132,7 +132,7 @@ class Review(Findings):
 
 
 def get_mapping(obj: object, name: str) -> dict[str, Any]:
-    """Return a mapping field of an object; empty if it is missing or not a mapping."""
+    """Return a mapping in a field of an object; empty if the field is missing or no mapping."""
     found = obj.get(name) if isinstance(obj, dict) else None
     return found if isinstance(found, dict) else {}
 

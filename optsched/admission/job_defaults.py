@@ -1,7 +1,7 @@
 """Defaults of new jobs (pkg/webhooks/admission/jobs/mutate).
 
-Two defaults differ from Volcano, because its guides use them: a request for a device without a
-limit gets the limit, and the event `JobUnknown` becomes `Unknown`.
+Two defaults differ from Volcano, because Volcano's guides use them: a request for a device without
+a limit gets the limit, and the event `JobUnknown` becomes `Unknown`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Step = str | int
 
 
 class Filler:
-    """Sets fields in a copy of a spec, and records each change as a patch."""
+    """Sets fields in a copy of a spec, and records each change as a patch operation."""
 
     def __init__(self, spec: Raw, findings: Findings, path: str = "spec") -> None:
         self.spec = spec
         self._findings = findings
         self._root = path
-        # By the id of the copy: each part is copied once, and kept so that its id is not reused.
+        # Copies by their id: each container is copied once, and kept so that its id is not reused.
         self._copies: dict[int, Any] = {}
 
     def set_path(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON
@@ -56,14 +56,14 @@ class Filler:
         return found
 
     def warn(self, where: str, sentence: str) -> None:
-        """Warn the user of a change."""
+        """Warn the user of a change at a path in the spec."""
         self._findings.warn(f"{self._root}.{where}: {sentence}")
 
 
 def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec") -> Raw:
-    """Return the spec of a job with all defaults; the patch and warnings are added to findings.
+    """Return a job's spec with all defaults; the patch and warnings are added to `findings`.
 
-    A field of the wrong type is not changed: validation denies it by name.
+    A field of the wrong type is not changed, because validation denies the field by name.
     """
     filler = Filler(spec, findings, path)
     if not filler.spec.get("queue"):
@@ -86,8 +86,9 @@ def fill_in(spec: Raw, settings: Settings, findings: Findings, path: str = "spec
 def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_whole: bool) -> Raw:
     """Return an updated spec with the defaults that the update has dropped.
 
-    `kubectl apply` sends the list of tasks from the manifest, without the defaults.
-    is_whole: the manifest does not set `minAvailable`, so its default follows the tasks' total.
+    `kubectl apply` sends the list of tasks from the manifest, without the defaults. `is_whole`
+    tells that the manifest does not set `minAvailable`, so that its default follows the sum over
+    the tasks.
     """
     filler = Filler(fill_in(new, settings, findings), findings)
     _keep_claims(filler, old.get("volumes"))
@@ -99,7 +100,7 @@ def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_who
 
 
 def _keep_claims(filler: Filler, before: object) -> None:
-    """Keep the names of claims that the controller has created for volumes."""
+    """Keep the names of claims that the controller has created for volumes of the job."""
     volumes = filler.spec.get("volumes")
     if not isinstance(volumes, list) or not isinstance(before, list):
         return
@@ -178,7 +179,7 @@ def _fill_limits(filler: Filler, place: tuple[Step, ...], container: Raw) -> Non
 
 
 def _is_extended(resource: str) -> bool:
-    """Return whether a resource is an extended resource, such as nvidia.com/gpu."""
+    """Return whether a resource name is an extended resource, such as nvidia.com/gpu."""
     return "/" in resource and "kubernetes.io/" not in resource.removeprefix("requests.")
 
 

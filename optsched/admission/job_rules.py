@@ -39,9 +39,9 @@ _CONFLICT: Final = (
 
 
 def check_job_spec(raw: Raw, name: str, review: Review, path: str = "spec") -> JobSpec:
-    """Return the spec of a new job, and report every mistake in it except in its queue.
+    """Return the spec of a new job, and report every mistake in the spec except in its queue.
 
-    name: the name of the job. path: the path of the spec in messages.
+    `name` is the name of the job. `path` is the path of the spec in messages.
     """
     errors: list[FieldError] = []
     tasks = raw.get("tasks")
@@ -186,7 +186,7 @@ def _check_plugins(spec: JobSpec, review: Review, path: str) -> None:
 
 
 def _check_mpi(spec: JobSpec, path: str, findings: Findings) -> None:
-    """Deny an mpi job without its master task; as in Volcano, missing workers are a warning."""
+    """Deny an MPI job without its master task; as in Volcano, missing workers cause a warning."""
     tasks = [task.name for task in spec.tasks]
     for role, report in (("master", findings.deny), ("worker", findings.warn)):
         name = argument_of(spec.plugins["mpi"], role, role)
@@ -198,7 +198,7 @@ def _check_mpi(spec: JobSpec, path: str, findings: Findings) -> None:
 
 
 def argument_of(arguments: tuple[str, ...], flag: str, default: str) -> str:
-    """Return the value of a flag among a plugin's arguments, as Go's flag package reads it."""
+    """Return the value of a flag among a plugin's arguments, parsed as in Go's flag package."""
     for position, argument in enumerate(arguments):
         name, equals, value = argument.lstrip("-").partition("=")
         if name == flag and argument.startswith("-"):
@@ -247,7 +247,7 @@ EVENTS: Final = tuple(event for event in JobEvent if event not in _INTERNAL)
 
 
 def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Findings) -> None:
-    """Report invalid policies of a job or task; path: of the list, such as spec.policies."""
+    """Report invalid policies of a job or task; `path` is the path of the list of policies."""
     seen_events: set[JobEvent] = set()
     seen_codes: set[int] = set()
     for position, policy in enumerate(policies):
@@ -295,9 +295,9 @@ def check_policies(policies: Sequence[LifecyclePolicy], path: str, findings: Fin
 
 
 def find_cycle(waits_for: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the names of a cycle, the first name repeated at the end; empty without a cycle.
+    """Return the names of a cycle, with the first name also at the end; empty without a cycle.
 
-    Takes linear time. Names without dependencies may be missing from the mapping.
+    The search takes linear time. Names without dependencies may be missing from the mapping.
     """
     done: set[str] = set()
     for start in waits_for:

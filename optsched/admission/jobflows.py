@@ -1,7 +1,7 @@
 """Validation of JobFlows and JobTemplates.
 
-Source: pkg/webhooks/admission/jobflows. In addition to Volcano, patches and templates are checked:
-their mistakes would otherwise appear only when the job is created.
+Source: pkg/webhooks/admission/jobflows. In contrast to Volcano, patches and templates are also
+checked, because their mistakes would otherwise appear only when the job is created.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def validate(review: Review) -> None:
 
 
 def validate_template(review: Review) -> None:
-    """Deny an invalid JobTemplate; its queue may be created later."""
+    """Deny an invalid JobTemplate; the queue of a JobTemplate may be created later."""
     if review.request.action is Action.DELETE or not review.is_spec_changed:
         return
     filled = fill_in(get_mapping(review.request.obj, "spec"), review.settings, Findings())
@@ -59,7 +59,7 @@ def validate_template(review: Review) -> None:
 def _check_order(flows: tuple[Flow, ...], findings: Findings) -> None:
     """Check that targets exist and that no flow waits for itself, even indirectly.
 
-    A name may occur twice: then the last entry counts, as in Volcano.
+    A name may occur twice; then only the last entry is used, as in Volcano.
     """
     waits: dict[str, tuple[str, ...]] = {flow.name: flow.targets for flow in flows}
     known = list(waits)

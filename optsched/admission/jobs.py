@@ -33,7 +33,7 @@ _FIXED: Final = (
 
 
 def mutate(review: Review) -> None:
-    """Fill in the defaults of a new job, or those that an update has dropped."""
+    """Set the defaults of a new job, or the defaults that an update has dropped."""
     old, spec = get_mapping(review.request.old, "spec"), (review.request.obj or {}).get("spec")
     is_changed = isinstance(spec, dict) and find_difference(old, spec) is not None
     if isinstance(spec, dict) and review.request.action is Action.CREATE:
@@ -46,7 +46,7 @@ def mutate(review: Review) -> None:
 
 
 def validate(review: Review) -> None:
-    """Deny a job that could never run, or an update of an immutable field."""
+    """Deny a job that could never run, or an update that changes an immutable field."""
     if review.request.action is not Action.DELETE:
         check_annotations(review, "tasks")
         name = get_mapping(review.request.obj, "spec").get("priorityClassName")
@@ -67,7 +67,7 @@ def validate(review: Review) -> None:
 
 
 def _has_other_classes(request: Request, name: object) -> bool:
-    """Return whether a task names another PriorityClass than its job."""
+    """Return whether a task of a job names a different PriorityClass than the job."""
     templates = (
         get_mapping(task, "template")
         for task in _list_mappings(get_mapping(request.obj, "spec"), "tasks")
@@ -77,14 +77,14 @@ def _has_other_classes(request: Request, name: object) -> bool:
 
 
 def name_of(request: Request) -> str:
-    """Return the name of the object, or a placeholder with the length of its generated name."""
+    """Return the name of the object, or a placeholder as long as its generated name."""
     meta = get_mapping(request.obj, "metadata")
     made_up = f"{meta.get('generateName') or ''}xxxxx"
     return request.name or str(meta.get("name") or made_up)
 
 
 def as_parsed(request: Request) -> Raw:
-    """Return the object with a name and without its status, as parsers expect it."""
+    """Return the object of a request with a name and without status, as parsers expect it."""
     obj = {name: part for name, part in (request.obj or {}).items() if name != "status"}
     return {**obj, "metadata": {**get_mapping(obj, "metadata"), "name": name_of(request)}}
 
@@ -107,7 +107,8 @@ def _check_change(review: Review) -> None:
             f"{num_new}; create another job"
         )
         return
-    # Defaults are not changes: a manifest that is applied again lacks those of admission.
+    # Missing defaults are no change: a manifest that is applied again lacks the defaults of
+    # admission.
     before, after = (
         _immutable_fields(fill_in(spec, review.settings, Findings())) for spec in (old, new)
     )
@@ -121,7 +122,7 @@ def _check_change(review: Review) -> None:
 
 
 def _only_shrinks(old: Raw, new: Raw) -> bool:
-    """Return whether an update only lowers numbers of pods."""
+    """Return whether an update of a job only lowers numbers of pods."""
     if find_difference(old.get("priorityClassName"), new.get("priorityClassName")) is not None:
         return False
     pairs = [
@@ -146,7 +147,7 @@ def _list_mappings(spec: Raw, name: str) -> list[Raw]:
 
 
 def _immutable_fields(spec: Raw) -> Raw:
-    """Return the fields of a spec that are immutable."""
+    """Return the fields of a job's spec that an update must not change."""
     kept = {name: value for name, value in spec.items() if name not in _MAY_CHANGE}
     tasks = [
         {name: value for name, value in task.items() if name not in _MAY_CHANGE_IN_TASKS}

@@ -2,7 +2,8 @@
 
 An API server accepts objects of 3 MiB. Most objects have at most one value per 20 bytes, so these
 limits refuse no object that a cluster could run. `review.count_values` counts values in the text
-before it is decoded, `check_shape` in the decoded object, and `check_count` in single lists.
+before the text is decoded. `check_shape` counts values in the decoded object, and `check_count`
+checks the length of single lists.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 32
 """Maximum depth of nested lists and mappings; no field of a pod is deeper than 20 levels."""
 MAX_FIELD_NAME: Final = 320
-"""Maximum characters of a field name; the longest in Kubernetes, of annotations, have 317."""
+"""Maximum characters of a field name; the longest names, of annotations, have 317."""
 
 MAX_TASKS: Final = 1000
 MAX_CONTAINERS: Final = 500
@@ -29,9 +30,9 @@ _MANAGED: Final = "managedFields"
 
 
 def check_shape(obj: object, name: str, findings: Findings) -> None:
-    """Deny an object that is too large, too deep or has field names that are too long.
+    """Deny an object that is too large or too deep, or has field names that are too long.
 
-    name: the object's name in messages. Raises `ReviewEnded` for the first problem.
+    `name` is the name of the object in messages. Raises `ReviewEnded` for the first problem.
     """
     num_values, depth, level = 0, 0, [obj]
     while level:
@@ -61,6 +62,6 @@ def _child_values(value: object, name: str, findings: Findings) -> Any:  # noqa:
 
 
 def check_count(path: str, number: int, most: int, findings: Findings) -> None:
-    """Deny a list that is too long, with Kubernetes' message; raises `ReviewEnded`."""
+    """Deny a list that is too long, with Kubernetes' message, by raising `ReviewEnded`."""
     if number > most:
         findings.end(f"{path}: Too many: {number}: must have at most {most} items")

@@ -1,7 +1,7 @@
 """Defaults and validation of PodGroups on creation and update.
 
-Source: pkg/webhooks/admission/podgroups. In addition to Volcano, a change of queue is checked:
-otherwise a user could evade the lists of a queue.
+Source: pkg/webhooks/admission/podgroups. In contrast to Volcano, a change of queue is also checked.
+Otherwise a user could evade the access lists of a queue.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _TIER: Final = "highestTierName"
 def mutate(review: Review) -> None:
     """Set a PodGroup's queue by its namespace, record its submitter, and protect its status.
 
-    The status is not a subresource. A tenant who writes the phase `Inqueue` would admit a gang,
-    whose `minResources` could then exclude other gangs of the queue.
+    The status of a PodGroup is not a subresource. A tenant who writes the phase `Inqueue` would
+    admit a gang, whose `minResources` could then exclude other gangs of the queue.
     """
     obj = review.request.obj or {}
     known = (review.request.old or {}).get("status")
@@ -73,7 +73,7 @@ def mutate(review: Review) -> None:
 
 
 def validate(review: Review) -> None:
-    """Deny a PodGroup for a queue that its user may not use, and invalid fields."""
+    """Deny a PodGroup with invalid fields, or in a queue that its user may not use."""
     if review.request.action is Action.DELETE:
         return
     group, errors = parse_podgroup(as_parsed(review.request))
@@ -122,7 +122,7 @@ def _group_of(pod: Raw) -> str:
 
 
 def _check_members(queue: Queue, review: Review, is_member: Callable[[Raw], bool]) -> None:
-    """Deny a PodGroup if a pod names it whose submitter may not use the PodGroup's queue."""
+    """Deny a PodGroup that a pod names whose submitter may not use the PodGroup's queue."""
     for pod in review.answer(PodsQuestion(review.request.namespace), default=()):
         for subject in parse_submitters(record_of(pod)) if is_member(pod) else ():
             if not can_use_queue(queue, subject, review):
@@ -134,7 +134,7 @@ def _check_members(queue: Queue, review: Review, is_member: Callable[[Raw], bool
 
 
 def _two_tiers(topology: NetworkTopology | None) -> str:
-    """Return both tiers of a topology that sets two, or an empty string."""
+    """Return both tiers of a topology that sets two tiers, or an empty string."""
     if topology is None or topology.highest_tier is None or not topology.highest_tier_name:
         return ""
     return f"{topology.highest_tier} and {topology.highest_tier_name}"

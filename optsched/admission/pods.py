@@ -1,7 +1,7 @@
 """Mutation of pods by resource groups and gates, and validation of their annotations.
 
-Source: pkg/webhooks/admission/pods. In addition to Volcano, the lists of a queue apply to bare
-pods, too.
+Source: pkg/webhooks/admission/pods. In contrast to Volcano, the access lists of a queue also apply
+to bare pods.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _SHOWN: Final = 60
 _MADE: Final = re.compile(
     rf"^{MADE_GROUP_PREFIX}|-[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}$"
 )
-"""Matches names of PodGroups that controllers create, for owners of pods and for jobs."""
+"""Matches names of PodGroups that controllers create for jobs and for owners of pods."""
 
 
 def mutate(review: Review) -> None:
-    """Add the fields of its resource group, a queue gate and a record of its submitter to a pod."""
+    """Add to a pod the fields of its resource group, a queue gate, and its submitter."""
     annotations = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
     group = next(
         (
@@ -96,7 +96,7 @@ def _apply_resource_group(group: ResourceGroup, spec: Raw, findings: Findings) -
 
 
 def validate(review: Review) -> None:
-    """Deny a pod in a queue or PodGroup that its user may not use, and invalid annotations."""
+    """Deny a pod with invalid annotations, or in a queue or PodGroup that its user may not use."""
     scheduler = get_mapping(review.request.obj, "spec").get("schedulerName")
     if (
         review.request.action is not Action.DELETE
@@ -136,7 +136,7 @@ def validate(review: Review) -> None:
 
 
 def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
-    """Deny a pod whose own queue, or whose PodGroup's queue, its submitter may not use."""
+    """Deny a pod whose submitter may not use its queue or the queue of its PodGroup."""
     if review.request.action is Action.CREATE and review.request.user in review.settings.trusted:
         # The pod belongs to a job whose PodGroup was reviewed.
         return
@@ -160,10 +160,10 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
 
 
 def _joined_group(annotations: Mapping[str, str], review: Review) -> str:
-    """Return a record of the PodGroup that a new pod joins and its queue; empty if none exists.
+    """Return a text with the PodGroup that a new pod joins and its queue; empty without one.
 
-    RBAC roles may admit the pod, but the scheduler does not know them. If another user creates the
-    PodGroup at the same time, only this record shows whether the roles were checked.
+    RBAC roles may admit the pod, but the scheduler does not know the roles. If another user creates
+    the PodGroup at the same time, only this record shows whether the roles were checked.
     """
     space = review.request.namespace
     upstream = group_named_by(get_mapping(review.request.obj, "spec"))

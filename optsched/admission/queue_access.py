@@ -1,9 +1,9 @@
-"""Access to queues: the queue exists and is open, and its lists or RBAC roles admit the user.
+"""Access to queues: the queue exists and is open, and admits the user by a list or RBAC role.
 
-In addition to Volcano, a queue may have lists: comma-separated names in its annotations
-`optsched.io/users`, `optsched.io/groups` and `optsched.io/namespaces`. A queue without lists admits
-every user, unless the settings require the right `use` of queues (`Settings.checks_use`). Then a
-list or a role has to admit the user.
+In contrast to Volcano, a queue may have access lists: comma-separated names in its annotations
+`optsched.io/users`, `optsched.io/groups` and `optsched.io/namespaces`. A queue without access lists
+admits every user, unless the settings require the right `use` of queues (`Settings.checks_use`).
+With `checks_use`, an access list or a role has to admit the user.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optsched.api.wellknown import Subject
 
 USE: Final = "use"
-"""The RBAC verb on queues by which roles admit users."""
+"""The RBAC verb on queues with which roles admit users."""
 
 _MOST_NAMES: Final = 10
 
@@ -47,7 +47,7 @@ POD_GROUP: Final = Words("unable to find queue", "PodGroup")
 
 
 def check_queue(name: str, words: Words, review: Review) -> Queue | None:
-    """Return a queue, or None if it does not exist; deny a missing, closed or forbidden queue."""
+    """Deny a missing, closed or forbidden queue; returns the queue, or None if it is missing."""
     queue = review.world.queue(name)
     if queue is None:
         review.deny(
@@ -86,7 +86,7 @@ def is_restricted(queue: Queue, settings: Settings) -> bool:
 
 
 def has_restricted_queues(world: World, settings: Settings) -> bool:
-    """Return whether any queue admits only some users."""
+    """Return whether any queue of the cluster admits only some users."""
     return settings.checks_use or any(is_restricted(queue, settings) for queue in world.queues())
 
 

@@ -1,8 +1,8 @@
-"""Validation of the queue hierarchy: parents, children, and their resources.
+"""Validation of the queue hierarchy: parent queues, child queues, and their resources.
 
-Source: pkg/webhooks/admission/queues/validate/validate_queue.go. A resource counts as 0 if a
-parent does not list it as deserved or guaranteed. A resource has no limit if no ancestor lists it
-as capability.
+Source: pkg/webhooks/admission/queues/validate/validate_queue.go. A resource that a parent queue
+does not list as deserved or guaranteed has the amount 0. A resource has no limit if no ancestor
+lists the resource as capability.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_deletion(name: str, review: Review) -> None:
-    """Deny the deletion of a built-in queue, or of a queue with children or pods."""
+    """Deny the deletion of a built-in queue, or of a queue with child queues or pods."""
     if name in (DEFAULT_QUEUE, ROOT_QUEUE):
         review.deny(f"{name} queue can not be deleted: close it, or set its capability to 0")
         return
@@ -44,7 +44,7 @@ def check_deletion(name: str, review: Review) -> None:
 
 
 def check_parent(queue: Queue, review: Review) -> bool:
-    """Return whether a queue may have the parent that it names, and report why it may not."""
+    """Return whether a queue may have the parent that it names; if not, report the reason."""
     name = queue.parent
     if name in ("", ROOT_QUEUE):
         return True
@@ -84,7 +84,7 @@ def check_parent(queue: Queue, review: Review) -> bool:
 
 
 def _subtree_height(name: str, world: World) -> int:
-    """Return the number of levels below a queue; the tree may have cycles."""
+    """Return the number of levels below a queue, even if the tree has cycles."""
     seen, level, height = {name}, [name], 0
     while True:
         below = [child.name for each in level for child in world.children(each)]
@@ -96,7 +96,7 @@ def _subtree_height(name: str, world: World) -> int:
 
 
 def _ancestors(queue: Queue, world: World) -> Iterator[Queue]:
-    """Yield the ancestors of a queue without the root, nearest first, each only once."""
+    """Yield the ancestors of a queue except the root, nearest first, each ancestor once."""
     seen: set[str] = set()
     above = world.queue(queue.parent)
     while above is not None and above.name not in seen and above.name != ROOT_QUEUE:

@@ -1,7 +1,8 @@
 """Queues: defaults on creation, and validation on creation, update and deletion.
 
 Two rules differ from Volcano. A guarantee without a deserved amount is accepted with a warning, as
-before Volcano 1.14. A queue without a parent gets the root queue here, not from a controller.
+before Volcano 1.14. A queue without a parent gets the root queue at admission, not from a
+controller.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 
 _RESOURCES: Final = ("capability", "deserved", "guarantee")
 _FLOOR: Final = "is below the guarantee"
-"""Start of the parser's messages that are dropped, because this module has Volcano's messages."""
+"""Start of the parser's messages that are dropped in favor of Volcano's messages."""
 
 
 def mutate(review: Review) -> None:
-    """Fill in the defaults of a new queue."""
+    """Set the defaults of a new queue."""
     obj = review.request.obj or {}
     if review.request.action is not Action.CREATE:
         return
@@ -92,7 +93,7 @@ def validate(review: Review) -> None:
 
 
 def _is_unchanged(old: Raw, new: Raw) -> bool:
-    """Return whether an update changes no validated field."""
+    """Return whether an update of a queue changes no validated field."""
     pairs = [get_mapping(get_mapping(each, "metadata"), "annotations") for each in (old, new)]
     return old.get("spec") == new.get("spec") and all(
         pairs[0].get(key) == pairs[1].get(key) for key in (HIERARCHY, HIERARCHY_WEIGHTS)
@@ -145,7 +146,7 @@ def _invalid(
 
 
 def _check_hierarchy(queue: Queue, review: Review) -> None:
-    """Check the hierarchy in annotations, which are Volcano's older notation."""
+    """Check the hierarchy in annotations, which is Volcano's older notation."""
     path, weights = queue.hierarchy, queue.hierarchy_weights
     if not path and not weights:
         return

@@ -1,6 +1,6 @@
-"""Webhook configurations under Volcano's names: which requests an API server sends, and where.
+"""Webhook configurations with Volcano's names: which requests an API server sends, and where.
 
-The failure policy is Fail: a request that cannot be reviewed is denied.
+The failure policy is Fail, so a request that cannot be reviewed is denied.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SYSTEM: Final = ("kube-system", NAMESPACE)
 
 
 def configuration_ref(service: Service, name: str = SERVICE_NAME) -> Ref:
-    """Return the reference of a path's configuration; name: the name of the webhook's Service."""
+    """Return the reference of a path's configuration; `name` is the name of the Service."""
     kind = (
         MUTATING_WEBHOOK_CONFIGURATION if service.is_mutating else VALIDATING_WEBHOOK_CONFIGURATION
     )

@@ -1,7 +1,7 @@
-"""Resource groups decide where pods of a namespace, or with an annotation, run.
+"""Resource groups, which set where pods of a namespace, or with an annotation, run.
 
-Source: pkg/webhooks/config/admission.go and pkg/webhooks/admission/pods/mutate. The file has the
-format of Volcano's `--admission-conf`.
+Source: pkg/webhooks/config/admission.go and pkg/webhooks/admission/pods/mutate. The resource groups
+file has the format of Volcano's `--admission-conf`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FILE: Final = record(
 class ResourceGroup:
     """A group of pods, by namespaces or by annotations, and the fields that these pods get.
 
-    namespaces: empty if annotations are compared. affinity: empty for no affinity.
+    `namespaces` is empty if annotations are compared. `affinity` is empty for no affinity.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ResourceGroup:
     affinity: Mapping[str, Any] = field(default_factory=dict)
 
     def matches_pod(self, namespace: str, annotations: Mapping[str, str]) -> bool:
-        """Return whether a pod belongs to the group."""
+        """Return whether a pod belongs to the resource group."""
         if self.namespaces:
             return namespace in self.namespaces
         return not self.annotations.isdisjoint(annotations.items())
@@ -68,7 +68,7 @@ class GroupsError(ValueError):
 
 
 def read_resource_groups(content: str) -> tuple[ResourceGroup, ...]:
-    """Return the groups in a file; raises GroupsError."""
+    """Return the resource groups in the text of a file; raises GroupsError for mistakes."""
     found: list[ResourceGroup] = []
     problems: list[str] = []
     for each in read_yaml(content):
@@ -86,7 +86,7 @@ def read_resource_groups(content: str) -> tuple[ResourceGroup, ...]:
 def parse_resource_groups(
     obj: object,
 ) -> tuple[tuple[ResourceGroup, ...], tuple[FieldError, ...]]:
-    """Return the groups in a decoded configuration, and its mistakes."""
+    """Return the resource groups in a decoded configuration, and its mistakes."""
     errors: list[FieldError] = []
     whole = Fields(obj, _FILE, "", errors)
     if isinstance(obj, dict) and obj and _GROUPS not in obj:

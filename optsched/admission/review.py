@@ -27,7 +27,7 @@ Operation = dict[str, Any]
 
 
 MAX_VALUES: Final = 100_000
-"""Maximum number of values in one object: numbers, texts, lists and mappings."""
+"""Maximum number of values in one object, which are numbers, texts, lists and mappings."""
 MAX_VALUES_OF_REVIEW: Final = 4 * MAX_VALUES
 """Maximum result of `count_values` for one review, which holds an object and its old state."""
 
@@ -35,8 +35,8 @@ MAX_VALUES_OF_REVIEW: Final = 4 * MAX_VALUES
 def count_values(text: bytes) -> int:
     """Return the number of commas and opening brackets outside of strings, in linear time.
 
-    JSON has at most one value more than this number, and at least half as many values. They are
-    counted before decoding, because 8 MiB of JSON can hold four million lists.
+    JSON has at most one value more than this number, and at least half as many values. The number
+    is computed before decoding, because 8 MiB of JSON can hold four million lists.
     """
     plain = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     num_quotes = plain.count(b'"')
@@ -48,7 +48,7 @@ def count_values(text: bytes) -> int:
 
 
 class MalformedReview(ValueError):
-    """Raised for a body that is no AdmissionReview; uid: the request's UID, or empty."""
+    """Raised for a body that is no AdmissionReview; `uid` is the UID of the request, or empty."""
 
     def __init__(self, problem: str, uid: str = "") -> None:
         super().__init__(problem)
@@ -61,7 +61,7 @@ class TooLarge(MalformedReview):
 
 
 class Action(StrEnum):
-    """The operation of a request."""
+    """The operation of an admission request."""
 
     CREATE = "CREATE"
     UPDATE = "UPDATE"
@@ -70,7 +70,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """The resource of a request, as API paths name it."""
+    """The resource of a request, with the names in API paths."""
 
     group: str
     version: str
@@ -84,8 +84,8 @@ class Resource:
 class AccessQuestion:
     """The question whether a subject has a right (SubjectAccessReview); the answer is a bool.
 
-    namespace: a namespace in which the right may be granted; empty for only cluster-wide grants.
-    subresource: a subresource such as `binding`; empty for the object itself.
+    `namespace` is a namespace in which the right may be granted, or empty for only cluster-wide
+    grants. `subresource` is a subresource such as `binding`, or empty for the object itself.
     """
 
     subject: Subject
@@ -114,8 +114,8 @@ class PodsQuestion:
 class TemplateQuestion:
     """The question whether the API server accepts a pod template.
 
-    The answer is a `TemplateVerdict`. Equal templates are the same question: it is compared by the
-    digest of the template's canonical JSON.
+    The answer is a `TemplateVerdict`. Equal templates are the same question, because questions are
+    compared by the digest of the canonical JSON of the template.
     """
 
     digest: str
@@ -126,8 +126,8 @@ class TemplateQuestion:
 class TemplateVerdict:
     """The result of the API server's validation of a pod template.
 
-    errors: pairs of a field, such as template.spec.containers, and a message; the field is empty
-    if the server does not name it. Without errors the template is valid.
+    `errors` holds pairs of a field, such as template.spec.containers, and a message; the field is
+    empty if the server does not name a field. A template without errors is valid.
     """
 
     errors: tuple[tuple[str, str], ...] = ()
@@ -135,16 +135,17 @@ class TemplateVerdict:
 
 
 Question: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion | TemplateQuestion
-"""A question to the API server; the next review of the request has its answer."""
+"""A question to the API server, whose answer the next review of the same request gets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request to create, update or delete an object.
 
-    obj: the object after the request; None for DELETE. old: the current object; None for CREATE.
+    obj: the object after the request; None for DELETE.
+    old: the current object; None for CREATE.
     manager: the `fieldManager` of a patch.
-    answers: the answers to questions of earlier reviews of this request.
+    answers: the answers to questions of earlier reviews of the same request.
     """
 
     uid: str
@@ -164,8 +165,8 @@ class Request:
 class Response:
     """The response to a request: problems, a patch and warnings.
 
-    problems: the reasons of a denial; empty if there are none.
-    rests_on: the objects on which a denial depends; their newer state may change it.
+    problems: the reasons of a denial; empty if no problem was found.
+    rests_on: the objects on which a denial depends; their newer state may change the response.
     questions: the questions that must be answered before the request can be allowed.
     """
 
@@ -184,7 +185,7 @@ class Response:
 def read_body(body: bytes) -> Request:
     """Return the request in the text of an AdmissionReview; raises MalformedReview.
 
-    Ambiguous JSON (a duplicate name) and invalid constants (NaN) are refused: otherwise the object
+    Ambiguous JSON (a duplicate name) and invalid constants (NaN) are refused. Otherwise the object
     that is checked might differ from the object that is stored. Raises TooLarge for a body with
     more values than two objects may have.
     """
@@ -216,7 +217,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_reject_constant, object_pairs
 
 
 def read_review(body: object) -> Request:
-    """Return the request in an AdmissionReview; raises MalformedReview."""
+    """Return the request in a decoded AdmissionReview; raises MalformedReview."""
     if not isinstance(body, dict):
         raise MalformedReview("the body is not an object: send an AdmissionReview")
     request = body.get("request")
@@ -291,7 +292,7 @@ def _read_object(request: Raw, name: str, uid: str) -> Raw | None:
 
 
 def encode_response(uid: str, response: Response) -> Raw:
-    """Return the AdmissionReview that carries a response."""
+    """Return the AdmissionReview that carries a response to a request."""
     said: Raw = {"uid": uid, "allowed": response.allowed}
     if response.warnings:
         said["warnings"] = list(response.warnings)

@@ -1,4 +1,4 @@
-"""The paths of the webhook and their reviews; existing paths and names are Volcano's."""
+"""The paths of the webhook and their reviews; paths of Volcano's webhook keep their names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PLACES: Final = (
     "scheduling.k8s.io/group-name",
     "scheduling.volcano.sh/group-name",
 )
-"""Annotations of pods that determine their queue."""
+"""Annotations of pods that determine the queue of a pod."""
 _RECORD: Final = f"'{SUBMITTER}'"
 CONTROLLERS: Final = (
     "system:serviceaccount:volcano-system:optsched-controllers",
@@ -70,7 +70,7 @@ def _differs(field: str, keys: Sequence[str]) -> str:
 
 
 def _differs_below(prefix: str) -> str:
-    """Return the CEL condition that an update adds, changes or removes annotations of a prefix."""
+    """Return the CEL condition that an update changes annotations whose key has a prefix."""
     return (
         "[object, oldObject].exists(one, [object, oldObject].exists(other, "
         "one.metadata.?annotations.orValue({}).exists(key, "
@@ -85,7 +85,7 @@ _ANNOTATED: Final = (
     f"|| (!({_BY_CONTROLLERS}) && ({_MEANT}))) : ({_differs('annotations', _ANNOTATIONS)} || "
     f"{_differs('labels', GUARDED)} || {_differs_below(RESERVED_PREFIX)})"
 )
-"""The CEL condition of pods to validate; most pods do not match and cost no request."""
+"""CEL condition of the pods to validate; most pods do not match and cause no request."""
 GATE_ASKED: Final = (
     "object.metadata.?annotations[?'scheduling.volcano.sh/queue-allocation-gate']"
     ".orValue('') == 'true'"
@@ -95,7 +95,7 @@ RECORDED: Final = (
     ".hasValue() || object.?spec.?schedulerName.orValue('default-scheduler') "
     "!= 'default-scheduler'))"
 )
-"""The CEL condition of pods that `/pods/mutate` reviews if there are no resource groups."""
+"""CEL condition of the pods that `/pods/mutate` reviews if there are no resource groups."""
 _CHANGED_WORK: Final = (
     "request.operation != 'UPDATE' || "
     "object.?spec.orValue({}) != oldObject.?spec.orValue({}) || "
@@ -106,10 +106,10 @@ _CHANGED_WORK: Final = (
     "(object.?status.orValue({}) != oldObject.?status.orValue({}) || "
     f"{_differs('annotations', (EVICTED, MOVES))} || {_differs_below(SHUFFLED_BY)}))"
 )
-"""The CEL condition of PodGroups to review, which excludes the frequent writes of schedulers.
+"""CEL condition of the PodGroups to review, which excludes the frequent writes of schedulers.
 
-Schedulers write status and annotations into the PodGroup itself, and their evictions must not wait
-for this server.
+Schedulers write status and annotations into the PodGroup itself, and evictions must not wait for
+the webhook server.
 """
 
 
@@ -117,8 +117,9 @@ for this server.
 class Service:
     """A path of the webhook: the kind and the actions that it reviews, and the review function.
 
-    name: the name of the webhook. condition: a CEL expression that selects requests; empty for all.
-    versions: further API versions of the kind, as a cluster may serve any of them.
+    `name` is the name of the webhook. `condition` is a CEL expression that selects requests, or
+    empty for all requests. `versions` holds further API versions of the kind, because a cluster may
+    serve any version.
     """
 
     path: str
@@ -138,7 +139,7 @@ class Service:
 def _changes(
     path: str, name: str, kind: Kind, review: Callable[[Review], None], condition: str = ""
 ) -> Service:
-    """Return a service that reviews creations and updates."""
+    """Return a service that reviews creations and updates of a kind."""
     return Service(path, f"{name}.volcano.sh", kind, _CHANGES, review, condition)
 
 
@@ -199,7 +200,7 @@ def review(service: Service, request: Request, world: World, settings: Settings)
 
 
 def _find_misuse(service: Service, request: Request) -> str:
-    """Return why a service cannot review a request; empty if it can."""
+    """Return why a service cannot review a request; empty if the service can review it."""
     kind, resource = service.kind, request.resource
     is_known = resource.version in (kind.version, *service.versions)
     if (resource.group, resource.plural) != (kind.group, kind.plural) or not is_known:

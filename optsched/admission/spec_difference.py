@@ -1,7 +1,7 @@
-"""Find differences between specs that are more than a Go client's different notation.
+"""Find differences between specs, except differences in the notation of Go clients.
 
-Go omits empty and zero values and normalizes amounts and durations. So a Go client that only
-changes an annotation may send `cpu: "1"` for `cpu: 1000m`.
+Go omits empty and zero values and normalizes amounts and durations. A Go client that only changes
+an annotation may therefore send `cpu: "1"` for `cpu: 1000m`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _AMOUNTS: Final = frozenset({"requests", "limits", "overhead", "capacity"})
 _AMOUNT_FIELDS: Final = frozenset({"sizeLimit", "divisor"})
 _MAPS: Final = frozenset({"annotations", "labels", "matchLabels", "nodeSelector", "plugins"})
-"""Fields in which a key has a meaning even if its value is null or empty."""
+"""Fields in which a key has a meaning even if the value of the key is null or empty."""
 _DURATIONS: Final = frozenset({"timeout", "runningEstimate"})
 _POINTERS: Final = frozenset(
     {
@@ -49,7 +49,7 @@ _POINTERS: Final = frozenset(
         "ttlSecondsAfterFinished",
     }
 )
-"""Fields for which Go distinguishes zero or false from absent."""
+"""Fields for which Go distinguishes zero or false from an absent field."""
 
 
 def find_difference(old: Any, new: Any, path: str = "spec") -> tuple[str, Any, Any] | None:  # noqa: ANN401  JSON
@@ -112,7 +112,7 @@ def declares_field(request: Request, field: str) -> bool | None:
     """Return whether an applied manifest sets a field of `spec`; None if the request is no apply.
 
     `kubectl apply` stores the manifest in an annotation. With `--server-side`, the API server
-    records the fields that each manager applied (`metadata.managedFields`).
+    records the fields that each manager applied in `metadata.managedFields`.
     """
     old, new = get_mapping(request.old, "metadata"), get_mapping(request.obj, "metadata")
     text = get_mapping(new, "annotations").get(_LAST_APPLIED)

@@ -1,8 +1,9 @@
-"""The submitters on whose behalf a request is made; only admission records them.
+"""The submitters on whose behalf a request is made; only admission records submitters.
 
-A user is the submitter of their own objects. Controllers of optsched are trusted: they copy the
-record of the object for which they act. Kubernetes' own controllers create pods for any user who
-may run pods in a namespace, so the submitter of such a pod is its service account.
+A user is the submitter of the objects that the user creates. Controllers of optsched are trusted:
+they copy the record of the object for which they act. Kubernetes' own controllers create pods for
+any user who may run pods in a namespace, so the submitter of such a pod is the service account of
+the pod.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ _CLUSTER_MANAGER: Final = "system:kube-controller-manager"
 
 
 def record_of(obj: Raw | None) -> str:
-    """Return the annotation that records an object's submitters; empty if it has none."""
+    """Return the annotation that records an object's submitters; empty without a record."""
     text = get_mapping(get_mapping(obj, "metadata"), "annotations").get(SUBMITTER)
     return text if isinstance(text, str) else ""
 
 
 def subjects_of(request: Request, settings: Settings) -> tuple[Subject, ...]:
-    """Return the submitters of a request, each of whom needs the required rights.
+    """Return the submitters of a request, each of whom must have the required rights.
 
-    The result is empty for a trusted controller whose object has no record.
+    The result is empty for a trusted controller whose object has no record of submitters.
     """
     if request.user in settings.trusted:
         return parse_submitters(record_of(request.obj))
@@ -52,13 +53,13 @@ def record_author(review: Review) -> None:
 
 
 def record_submitter(review: Review, *, is_changed: bool, joined: str | None = None) -> None:
-    """Record the submitter in an object's annotation.
+    """Record the submitter of a request in an annotation of its object.
 
-    is_changed: whether an update changes the workload. joined: the PodGroup and queue to which a
-    pod is admitted, for its record; None to omit them.
+    `is_changed` tells whether an update changes the workload. `joined` is the PodGroup and queue to
+    which a pod is admitted, for the record; None to omit both.
 
-    Values that users write are replaced. A user who changes the workload becomes the submitter;
-    otherwise the record stays.
+    A record that a user has written is replaced. A user who changes the workload becomes the
+    submitter; otherwise the record stays.
     """
     if review.request.user in review.settings.trusted or not review.request.user:
         return
@@ -91,7 +92,7 @@ def check_record(review: Review) -> None:
 
 
 def check_template(metadata: object, path: str, findings: Findings) -> None:
-    """Deny a record in the metadata of a template: objects created from it get their own record."""
+    """Deny a record of submitters in a template: created objects get their own record."""
     if SUBMITTER in get_mapping(metadata, "annotations"):
         findings.deny(
             f"{path}.annotations[{SUBMITTER}]: Forbidden: only admission writes it; leave it out"

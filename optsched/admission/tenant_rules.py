@@ -1,8 +1,8 @@
 """Annotations by which a tenant could get more than its share, and who may write them.
 
 Only the scheduler and device plugins may record which devices a pod holds. Users who may update
-queues count as administrators and may write all annotations. A setting lists the guarded
-annotations that tenants may write, too.
+queues are administrators and may write all annotations. A setting lists the guarded annotations
+that tenants may also write.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from optsched.admission.review import Raw, Request
 
 GUARDED: Final = (PREEMPTABLE, COOLDOWN_TIME, USER, CRATER_USER)
-"""Annotations and labels that protect a pod from eviction, or name who is charged for its use."""
+"""Annotations and labels that protect a pod from eviction, or name the user to charge."""
 
 RESERVED: Final = (
     ADMITTED_QUEUE,
@@ -61,7 +61,7 @@ SYSTEM_CLASSES: Final = "system-"
 def check_annotations(review: Review, *templates: str) -> None:
     """Deny guarded annotations and labels, unless the submitter may write them.
 
-    templates: fields of the spec that hold lists with pod templates, such as `tasks`.
+    `templates` names fields of the spec that hold lists with pod templates, such as `tasks`.
     """
     before = set(_annotations_and_labels(review.request.old, templates))
     for path, key, value in _annotations_and_labels(review.request.obj, templates):
@@ -85,7 +85,7 @@ def check_reserved(review: Review) -> None:
 def check_templates(review: Review) -> None:
     """Deny PriorityClasses and annotations in a new job's templates that its submitter may not use.
 
-    Pods that controllers create from these templates are not reviewed.
+    Pods that controllers create from pod templates of a job are not reviewed.
     """
     for path, template in _pod_templates(review.request.obj, ("tasks",)):
         name = get_mapping(template, "spec").get("priorityClassName")
@@ -104,8 +104,8 @@ def check_templates(review: Review) -> None:
 def check_marks(review: Review) -> None:
     """Deny annotations of a PodGroup that only schedulers write; users may remove them.
 
-    They record when a plugin last moved pods, which counts for the whole cluster, and where moved
-    pods have reserved capacity.
+    The annotations record when a plugin last moved pods, which affects the whole cluster, and where
+    moved pods have reserved capacity.
     """
     after = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
     keys = [key for key in _find_changed(review.request, is_mark) if key in after]
@@ -145,7 +145,7 @@ def _deny_reserved(keys: Sequence[str], owner: str, review: Review) -> None:
 
 
 def check_priority(name: object, review: Review, path: str = "spec") -> None:
-    """Deny a PriorityClass that tenants may not name; path: the path of the naming spec."""
+    """Deny a PriorityClass that tenants may not name in the spec at `path`."""
     if not isinstance(name, str) or not name:
         return
     allowed = review.settings.tenant_classes
@@ -165,7 +165,7 @@ def is_system_class(name: object) -> bool:
 
 
 def warn_of_lift(name: object, review: Review) -> None:
-    """Warn that a PriorityClass only counts if the pods of the gang have its priority, too.
+    """Warn that a PriorityClass has an effect only if the gang's pods also have its priority.
 
     The scheduler compares the priorities, because most pods are created after their PodGroup.
     """
@@ -189,7 +189,7 @@ def _is_administrator(subject: Subject, review: Review) -> bool:
 
 
 def _is_scheduler(review: Review) -> bool:
-    """Return whether the user may bind pods of the whole cluster."""
+    """Return whether the user may bind pods of the whole cluster, as schedulers may."""
     subject = Subject(review.request.user, review.request.groups)
     question = AccessQuestion(subject, "create", POD, "", subresource="binding")
     return bool(review.answer(question, default=True))

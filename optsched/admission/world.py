@@ -1,4 +1,4 @@
-"""The cluster's state that reviews read, and the settings of the administrator."""
+"""The state of the cluster that reviews read, and the settings of the administrator."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MAX_QUEUE_DEPTH: Final = 5
 
 
 class World(Protocol):
-    """The cluster's state that a review reads."""
+    """The state of the cluster that a review reads."""
 
     def queue(self, name: str) -> Queue | None:
-        """Return the queue with a name; None if it does not exist."""
+        """Return the queue with a name; None if the queue does not exist."""
 
     def queues(self) -> Iterable[Queue]:
-        """Return all queues."""
+        """Return all queues of the cluster."""
 
     def children(self, name: str) -> tuple[Queue, ...]:
         """Return the queues whose parent has this name."""
@@ -46,15 +46,16 @@ class Settings:
     """Settings of the administrator.
 
     scheduler_names: the schedulers whose pods are reviewed; the first is the default of jobs.
-    trusted: users that act for other users, such as optsched's controllers; their own access to
-    queues is not checked.
+    trusted: users that act for other users, such as optsched's controllers; the access of trusted
+    users to queues is not checked.
     zones: the known names of time zones; None to accept every name.
     checks_allocated: whether a queue with allocated pods may not be deleted (Volcano's
     --enable-queue-allocated-pods-check).
-    resource_groups: the first group that matches a pod decides where the pod runs.
+    resource_groups: groups of pods; the first group that matches a pod decides where the pod runs.
     gates_pods: whether annotated pods get a scheduling gate until their queue has capacity
     (Volcano's feature SchedulingGatesQueueAdmission).
-    checks_use: whether a user needs the right `use` of a queue, unless the queue's lists name them.
+    checks_use: whether a user must have the right `use` of a queue, unless the queue's lists name
+    the user.
     tenant_annotations: guarded annotations that tenants, who may not update queues, may write.
     tenant_classes: PriorityClasses that tenants may name; None for all but system classes.
     device_schedulers: other schedulers whose pods hold devices according to their annotations.

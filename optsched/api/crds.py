@@ -1,9 +1,8 @@
-"""The custom kinds. The manifests in `deploy/crds` define them; parsers follow their schemas.
+"""The custom kinds, which the manifests in `deploy/crds` define; parsers follow their schemas.
 
 Groups, names, fields, defaults and limits are Volcano's (staging/src/volcano.sh/apis: scheduling
 v1beta1, batch, bus, flow, topology, nodeinfo, shard and config v1alpha1). Volcano's clients can
-therefore decode every object that this project stores. The differences are:
-
+therefore decode every object that this project stores. The differences from Volcano are:
 - `reclaimable` has its default in the schema; Volcano leaves the default to a webhook.
 - An empty state or phase is accepted, and `kubectl get` prints more columns.
 - The event `JobUnknown` means `Unknown`.
@@ -44,7 +43,7 @@ CUSTOM_KINDS: Final = (
     kinds.JOB_TEMPLATE,
     kinds.COLOCATION_CONFIGURATION,
 )
-"""The kinds that `deploy/crds` defines."""
+"""The custom kinds that the manifests in `deploy/crds` define."""
 
 _CHECKED_KINDS: Final = frozenset(CUSTOM_KINDS) - {
     kinds.NODE_SHARD,
@@ -75,7 +74,7 @@ def custom_resource_definition(kind: kinds.Kind) -> dict[str, Any]:
     """Return the CustomResourceDefinition of one of CUSTOM_KINDS; callers must not change it."""
     folder = importlib.resources.files("optsched.deploy") / "crds"
     source = (folder / f"{kind.group}_{kind.plural}.yaml").read_text(encoding="utf-8")
-    # The C loader of PyYAML takes a fifth of the time where it is installed.
+    # The C loader of PyYAML, where it is installed, takes a fifth of the time.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     found: dict[str, Any] = yaml.load(source, Loader=loader)  # noqa: S506 - both loaders are safe
     return found
@@ -101,8 +100,8 @@ def job_spec_schema() -> Schema:
 def unknown_fields(kind: kinds.Kind, obj: object) -> tuple[FieldError, ...]:
     """Return an error for each field that a kind does not have, with the likely field name.
 
-    An API server silently drops unknown fields. The result is empty for kinds without a schema in
-    this package, such as Pod.
+    An API server silently drops unknown fields. Kinds without a schema in this package, such as
+    Pod, have no errors.
     """
     if kind not in _CHECKED_KINDS:
         return ()

@@ -21,9 +21,9 @@ __all__ = ["FieldError", "InvalidObject"]
 
 
 class InvalidObject(Exception):
-    """An object has errors that make it unusable; `errors` lists all of them.
+    """An object has errors that make the object unusable; `errors` lists all errors.
 
-    The message has one line for each error: `Queue ml-training: spec.weight: 70000 is ...`.
+    The message has one line for each error, such as `Queue ml-training: spec.weight: 70000 is ...`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ MAX_INT32: Final = 2**31 - 1
 MAX_NAME: Final = 253
 NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
-# The API server publishes this pattern for quantities.
+# The pattern that the API server publishes for quantities.
 QUANTITY: Final[Schema] = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
     "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
@@ -56,69 +56,69 @@ QUANTITY: Final[Schema] = {
 
 
 def text(description: str, **rules: object) -> Schema:
-    """Return the schema of a string."""
+    """Return the OpenAPI schema of a string."""
     return {"description": description, "type": "string", **rules}
 
 
 def name(description: str, **rules: object) -> Schema:
-    """Return the schema of a string that names another object."""
+    """Return the OpenAPI schema of a string that names another object."""
     return text(description, maxLength=MAX_NAME, **rules)
 
 
 def integer(description: str, **rules: object) -> Schema:
-    """Return the schema of a 32-bit integer."""
+    """Return the OpenAPI schema of a 32-bit integer."""
     return {"description": description, "type": "integer", "format": "int32", **rules}
 
 
 def count(description: str, **rules: object) -> Schema:
-    """Return the schema of a 32-bit integer that is not negative."""
+    """Return the OpenAPI schema of a 32-bit integer that is not negative."""
     return integer(description, minimum=0, **rules)
 
 
 def boolean(description: str, **rules: object) -> Schema:
-    """Return the schema of a boolean."""
+    """Return the OpenAPI schema of a boolean."""
     return {"description": description, "type": "boolean", **rules}
 
 
 def moment(description: str) -> Schema:
-    """Return the schema of a time in RFC 3339 format."""
+    """Return the OpenAPI schema of a time in RFC 3339 format."""
     return text(description, format="date-time")
 
 
 def amounts(description: str) -> Schema:
-    """Return the schema of quantities by resource."""
+    """Return the OpenAPI schema of a mapping from resource names to quantities."""
     return mapping(description, QUANTITY)
 
 
 def texts(description: str) -> Schema:
-    """Return the schema of a list of strings."""
+    """Return the OpenAPI schema of a list of strings."""
     return listing(description, {"type": "string"})
 
 
 def mapping(description: str, values: Schema) -> Schema:
-    """Return the schema of a map from user-chosen names to values with the schema `values`."""
+    """Return the OpenAPI schema of a map from user-chosen names to values of schema `values`."""
     return {"description": description, "type": "object", "additionalProperties": values}
 
 
 def listing(description: str, items: Schema) -> Schema:
-    """Return the schema of a list whose items have the schema `items`."""
+    """Return the OpenAPI schema of a list whose items have the schema `items`."""
     return {"description": description, "type": "array", "items": items}
 
 
 def record(description: str, required: tuple[str, ...] = (), /, **fields: Schema) -> Schema:
-    """Return the schema of an object with fixed field names."""
+    """Return the OpenAPI schema of an object with fixed field names."""
     end = {"required": list(required)} if required else {}
     return {"description": description, "type": "object", "properties": fields, **end}
 
 
 def plain(description: str, **rules: object) -> Schema:
-    """Return the schema of an object whose fields are not checked and are all kept."""
+    """Return the OpenAPI schema of an object whose fields are all kept and not checked."""
     kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     return {"description": description, **kept, **rules}
 
 
 def whole_object(description: str, **parts: Schema) -> Schema:
-    """Return the schema of a whole API object: type, metadata and the given parts."""
+    """Return the OpenAPI schema of a whole API object: type, metadata and the given fields."""
     return record(
         description,
         apiVersion=text("Group and version of the kind."),
@@ -129,13 +129,13 @@ def whole_object(description: str, **parts: Schema) -> Schema:
 
 
 class Fields:
-    """A parser for the fields of one object or of one part of an object.
+    """A parser for the fields of one object or of a nested mapping of an object.
 
     Each method returns the value of the field `name`. A name that the schema does not have raises
-    KeyError; that is a defect of the caller. A null or absent field has the schema's default. A
-    value that does not match the schema is added to `errors` and treated as absent; parsing goes on
-    with the other fields. Lengths and patterns are not checked: the API server checks them, and an
-    object with an invalid name can still be looked up.
+    KeyError, which is a defect of the caller. A null or absent field has the default of the schema.
+    A value that does not match the schema is added to `errors` and treated as absent; the other
+    fields are still parsed. Lengths and patterns are not checked, because the API server checks
+    them, and an object with an invalid name can still be looked up.
     """
 
     __slots__ = ("_errors", "_obj", "_path", "_properties")
@@ -162,13 +162,13 @@ class Fields:
         self._errors.append(FieldError(self.path_of(name), value, message))
 
     def raw(self, name: str) -> object:
-        """Return the value without any check; None for an absent field."""
+        """Return the value of a field without any check; None for an absent field."""
         if name not in self._properties:
             raise KeyError(self.path_of(name))
         return self._obj.get(name)
 
     def text(self, name: str) -> str:
-        """Return a string; an empty string counts as absent."""
+        """Return the string in a field; an empty string is treated as absent."""
         schema, value = self._properties[name], self._obj.get(name)
         default: str = schema.get("default", "")
         if value is None or value == "":
@@ -180,12 +180,12 @@ class Fields:
         return str(value)
 
     def integer(self, name: str) -> int:
-        """Return an integer; 0 for an absent field without a default in the schema."""
+        """Return the integer in a field; 0 for an absent field without a default in the schema."""
         number = self.optional_integer(name)
         return number if number is not None else 0
 
     def optional_integer(self, name: str) -> int | None:
-        """Return an integer; None for an absent field without a default in the schema."""
+        """Return the integer in a field; None if absent and without a default in the schema."""
         schema, value = self._properties[name], self._obj.get(name)
         default: int | None = schema.get("default")
         if value is None:
@@ -197,7 +197,7 @@ class Fields:
         return int(value)
 
     def boolean(self, name: str) -> bool:
-        """Return a boolean; False for an absent field without a default in the schema."""
+        """Return the boolean in a field; False if absent and without a default in the schema."""
         value = self._obj.get(name)
         default: bool = self._properties[name].get("default", False)
         if value is None:
@@ -208,7 +208,7 @@ class Fields:
         return default
 
     def time_ms(self, name: str) -> int | None:
-        """Return a time in milliseconds since 1970, or None."""
+        """Return the time in a field in milliseconds since 1970; None if absent or invalid."""
         value = self.raw(name)
         if value is None:
             return None
@@ -219,7 +219,7 @@ class Fields:
             return None
 
     def duration_ms(self, name: str) -> int | None:
-        """Return a duration in Go's notation as milliseconds, or None."""
+        """Return the Go duration in a field in milliseconds; None if absent or invalid."""
         value = self.raw(name)
         if value is None:
             return None
@@ -230,11 +230,14 @@ class Fields:
             return None
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """Return an object without any check of its fields."""
+        """Return the mapping in a field, without a check of its entries."""
         return dict(self._entries(name))
 
     def amounts(self, name: str, *, whole_gpus: bool = False) -> dict[str, int]:
-        """Return amounts in base units by resource; whole_gpus: reject fractions of GPUs."""
+        """Return the amounts in a field by resource, in base units.
+
+        With `whole_gpus`, fractions of GPUs are errors.
+        """
         found, errors = parse_resource_list(
             self.raw(name), self.path_of(name), whole_gpus=whole_gpus
         )
@@ -242,7 +245,7 @@ class Fields:
         return found
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return a list of strings."""
+        """Return the list of strings in a field."""
         found = []
         for position, value in enumerate(self._items(name)):
             if isinstance(value, str):
@@ -252,7 +255,7 @@ class Fields:
         return tuple(found)
 
     def choices(self, name: str) -> tuple[str, ...]:
-        """Return a list of strings; each is one of the values that the schema lists."""
+        """Return the list of strings in a field, each of them a value that the schema lists."""
         items: Schema = self._properties[name]["items"]
         return tuple(
             value
@@ -261,7 +264,7 @@ class Fields:
         )
 
     def text_lists_by_name(self, name: str) -> dict[str, tuple[str, ...]]:
-        """Return lists of strings by user-chosen name; null is an empty list."""
+        """Return the lists of strings in a field by user-chosen name; null is an empty list."""
         return {
             key: tuple(
                 text
@@ -272,7 +275,7 @@ class Fields:
         }
 
     def texts_by_name(self, name: str) -> dict[str, str]:
-        """Return strings by user-chosen name."""
+        """Return the strings in a field by user-chosen name."""
         return {
             key: value
             for key, value in self._entries(name)
@@ -280,7 +283,7 @@ class Fields:
         }
 
     def integers_by_name(self, name: str) -> dict[str, int]:
-        """Return integers by user-chosen name."""
+        """Return the integers in a field by user-chosen name."""
         schema = self._properties[name]["additionalProperties"]
         return {
             key: value
@@ -289,25 +292,25 @@ class Fields:
         }
 
     def record(self, name: str) -> Fields:
-        """Return the fields of a part; all fields of an absent part have their defaults."""
+        """Return the parser of a nested mapping; fields of an absent mapping have defaults."""
         return Fields(self._obj.get(name), self._properties[name], self.path_of(name), self._errors)
 
     def nested_fields(self, name: str, obj: object, schema: Schema) -> Fields:
-        """Return the fields of `obj`, a part under the user-chosen name `name`."""
+        """Return a parser for `obj`, a mapping under the user-chosen name `name`."""
         return Fields(obj, schema, self.path_of(name), self._errors)
 
     def optional_record(self, name: str) -> Fields | None:
-        """Return the fields of a part; None for an absent part."""
+        """Return the parser of a nested mapping; None if the mapping is absent."""
         return None if self._obj.get(name) is None else self.record(name)
 
     def records(self, name: str) -> Iterator[Fields]:
-        """Yield the fields of each item of a list, in order."""
+        """Yield the parser of each item of a list, in order."""
         items: Schema = self._properties[name]["items"]
         for position, value in enumerate(self._items(name)):
             yield Fields(value, items, f"{self.path_of(name)}[{position}]", self._errors)
 
     def records_by_name(self, name: str) -> Iterator[tuple[str, Fields]]:
-        """Yield each user-chosen name with the fields of the part under it."""
+        """Yield each user-chosen name with the parser of the mapping under this name."""
         values: Schema = self._properties[name]["additionalProperties"]
         for key, value in self._entries(name):
             yield key, Fields(value, values, f"{self.path_of(name)}[{key}]", self._errors)
@@ -358,7 +361,7 @@ def _integer_problem(value: object, schema: Schema) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LabelCondition:
-    """A condition on one label. operator: In, NotIn, Exists or DoesNotExist."""
+    """A condition on one label; `operator` is In, NotIn, Exists or DoesNotExist."""
 
     key: str
     operator: str
@@ -367,14 +370,14 @@ class LabelCondition:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """Label conditions that must all hold; an empty selector matches every object."""
+    """Label conditions that an object must all satisfy; an empty selector matches every object."""
 
     match_labels: Mapping[str, str] = field(default_factory=dict)
     conditions: tuple[LabelCondition, ...] = ()
 
 
 def read_selector(fields: Fields) -> LabelSelector:
-    """Return the selector in fields with the schema of a Kubernetes label selector."""
+    """Return the label selector that a parser's fields describe in Kubernetes' schema."""
     return LabelSelector(
         match_labels=fields.texts_by_name("matchLabels"),
         conditions=tuple(

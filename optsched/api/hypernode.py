@@ -2,7 +2,7 @@
 
 Source of names and limits: Volcano's topology/v1alpha1/hypernode_types.go and its webhook
 (pkg/webhooks/admission/hypernodes). Relations between HyperNodes (parents, cycles, nodes that are
-members of two HyperNodes) are checked by the code that builds the tree, not in this module.
+members of two HyperNodes) are checked by the code that builds the tree of HyperNodes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class HyperNodeCondition:
-    """A status condition of a HyperNode. transition_ms: milliseconds since 1970, or None."""
+    """A status condition of a HyperNode; `transition_ms` is in ms since 1970, or None."""
 
     type: str
     status: str
@@ -62,8 +62,9 @@ class HyperNodeCondition:
 class HyperNode:
     """Nodes that are close to each other in the network.
 
-    tier: None if it cannot be read; such a HyperNode is ignored. num_nodes, conditions: from the
-    stored status. errors: fields that cannot be read; a member that cannot be read is left out.
+    `tier` is None if the tier cannot be read; a HyperNode without a tier is ignored. `num_nodes`
+    and `conditions` are read from the stored status. `errors` holds the fields that cannot be read;
+    a member that cannot be read is omitted.
     """
 
     meta: ObjectMeta
@@ -76,14 +77,14 @@ class HyperNode:
 
     @property
     def name(self) -> str:
-        """The HyperNode's name."""
+        """The name of the HyperNode."""
         return self.meta.name
 
 
 def parse_hypernode(obj: object) -> tuple[HyperNode | None, tuple[FieldError, ...]]:
     """Return the HyperNode in a manifest or API object, and the errors of its fields.
 
-    The HyperNode is None only if the object has no name; other errors leave it usable.
+    The HyperNode is None only if the object has no name; a HyperNode with other errors is usable.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -155,8 +156,8 @@ def _condition(fields: Fields) -> HyperNodeCondition:
 class NumaResource:
     """A resource whose units belong to NUMA nodes.
 
-    allocatable: ids of idle units as numbers and ranges, such as `0-3,8`. capacity: number of
-    units.
+    `allocatable` holds the ids of idle units as numbers and ranges, such as `0-3,8`. `capacity` is
+    the number of units.
     """
 
     allocatable: str = ""
@@ -174,7 +175,7 @@ class CpuPlace:
 
 @dataclass(frozen=True, slots=True)
 class PodAllocation:
-    """The resources allocated to one pod. containers: as the node agent writes them, not parsed."""
+    """The resources allocated to one pod; `containers` is kept unparsed from the node agent."""
 
     uid: str
     name: str
@@ -193,10 +194,11 @@ class GpuPlace:
 
 @dataclass(frozen=True, slots=True)
 class Numatopology:
-    """The NUMA nodes of the node of the same name.
+    """The NUMA nodes of the node with the same name.
 
-    policies: by kubelet manager, such as CPUManagerPolicy. reserved: quantities by resource, not
-    parsed. cpus, gpus: by id. errors: fields that cannot be read; their values are ignored.
+    `policies` holds policies by kubelet manager, such as CPUManagerPolicy. `reserved` holds
+    quantities by resource, not parsed. `cpus` and `gpus` are locations by id. `errors` holds the
+    fields that cannot be read; the values of these fields are ignored.
     """
 
     meta: ObjectMeta
@@ -258,9 +260,9 @@ def _pod(fields: Fields) -> PodAllocation:
 class NodeShard:
     """The names of the nodes that one scheduler uses.
 
-    wanted: nodes that the shard should contain. in_use, to_remove, to_add: the status that the
-    scheduler wrote at updated_ms, in milliseconds since 1970. errors: fields that cannot be read;
-    their values are ignored.
+    `wanted` holds the nodes that the shard should contain. `in_use`, `to_remove` and `to_add` are
+    the status that the scheduler wrote at `updated_ms`, in milliseconds since 1970. `errors` holds
+    the fields that cannot be read; the values of these fields are ignored.
     """
 
     meta: ObjectMeta
@@ -273,7 +275,7 @@ class NodeShard:
 
     @property
     def name(self) -> str:
-        """The shard's name."""
+        """The name of the NodeShard."""
         return self.meta.name
 
 

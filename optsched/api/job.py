@@ -2,8 +2,8 @@
 
 Source of names, defaults and limits: Volcano's batch/v1alpha1/job.go and its job webhooks
 (pkg/webhooks/admission/jobs). The parser sets the same defaults as Volcano's mutating webhook:
-names of tasks, minimums, numbers of retries. A job that the webhook has not seen is therefore read
-in the same way.
+names of tasks, minimums, numbers of retries. A job that the webhook has not seen therefore has the
+same fields after parsing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class JobPhase(StrEnum):
 
 
 class JobEvent(StrEnum):
-    """Events of a job, a task or a pod; the last three are for controllers only."""
+    """Events of a job, task or pod; policies may not use PodRunning, OutOfSync, CommandIssued."""
 
     ANY = "*"
     POD_PENDING = "PodPending"
@@ -61,7 +61,7 @@ class JobEvent(StrEnum):
 
 
 class JobAction(StrEnum):
-    """Actions on a job, a task or a pod."""
+    """Actions of lifecycle policies and Commands on a job, a task or a pod."""
 
     ABORT_JOB = "AbortJob"
     RESTART_JOB = "RestartJob"
@@ -83,7 +83,7 @@ class NumaPolicy(StrEnum):
 
 
 class Iteration(StrEnum):
-    """Whether a task waits for any or for all of the tasks that it depends on."""
+    """Whether a task waits for any or for all of the tasks on which it depends."""
 
     ANY = "any"
     ALL = "all"
@@ -93,7 +93,8 @@ class Iteration(StrEnum):
 class LifecyclePolicy:
     """The action that an event or an exit code triggers.
 
-    action: None if it cannot be read. timeout_ms: how long the event must last, or None.
+    `action` is None if the action cannot be read. `timeout_ms` is the time in milliseconds for
+    which the event must last, or None.
     """
 
     action: JobAction | None
@@ -112,7 +113,7 @@ class DependsOn:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPolicy:
-    """Groups of equal size into which the pods of a task are split."""
+    """Partitions of equal size into which the pods of a task are split."""
 
     total: int
     size: int
@@ -122,7 +123,7 @@ class PartitionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class JobVolume:
-    """A volume that every container of a job mounts. claim: spec of a PVC to create, or None."""
+    """A volume that every container of a job mounts; `claim` is the spec of a PVC to create."""
 
     mount_path: str
     claim_name: str = ""
@@ -131,11 +132,11 @@ class JobVolume:
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """A number of equal pods.
+    """A number of equal pods of a job.
 
-    min_available: an absent field has the default of Volcano's webhook. template: the pod template
-    of the user, not parsed. max_retry: the task fails after this number of restarts of one pod; -1:
-    never.
+    `min_available` has the default of Volcano's webhook if the field is absent. `template` is the
+    pod template of the user, not parsed. `max_retry` is the number of restarts of one pod after
+    which the task fails, or -1 for no limit.
     """
 
     name: str
@@ -150,15 +151,16 @@ class TaskSpec:
 
 
 MAX_PODS: Final = 100_000
-"""Most pods of one job; controllers track each pod, and Kubernetes is designed for 150 000 pods."""
+"""Maximum number of pods of one job; Kubernetes is designed for 150 000 pods in a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """The tasks of a job, the number of pods that start together, and the lifecycle policies.
 
-    min_available: the sum over the tasks if the field is absent. ttl_s, min_success,
-    running_estimate_ms: None if the field is absent. plugins: arguments by plugin name.
+    `min_available` is the sum over the tasks if the field is absent. `ttl_s`, `min_success` and
+    `running_estimate_ms` are None if their field is absent. `plugins` holds arguments by plugin
+    name.
     """
 
     scheduler_name: str = wellknown.DEFAULT_SCHEDULER_NAME
@@ -177,13 +179,13 @@ class JobSpec:
 
     @property
     def num_pods(self) -> int:
-        """Number of pods of all tasks."""
+        """The number of pods of all tasks of the job."""
         return sum(task.replicas for task in self.tasks)
 
 
 @dataclass(frozen=True, slots=True)
 class JobCondition:
-    """A phase that a job has entered. transition_ms: milliseconds since 1970, or None."""
+    """A phase that a job has entered; `transition_ms` is in ms since 1970, or None."""
 
     phase: JobPhase
     transition_ms: int | None = None
@@ -193,9 +195,10 @@ class JobCondition:
 class JobStatus:
     """The stored status of a job.
 
-    phase: Pending while no phase is stored; `is_new` is then True. task_counts: pods by phase, by
-    task. evictions: restarts after evictions, which are not retries. restarted: the version from
-    which on pods count, by part of the job. last_command: UID of the last executed Command.
+    `phase` is Pending while no phase is stored; `is_new` is then True. `task_counts` holds the
+    number of pods by task and phase. `evictions` counts restarts after evictions, which are not
+    retries. `restarted` holds, by restarted unit of the job, the version from which on pods count.
+    `last_command` is the UID of the last executed Command.
     """
 
     phase: JobPhase = JobPhase.PENDING
@@ -223,7 +226,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A batch job. errors: fields that cannot be read; they have their defaults."""
+    """A batch job; `errors` holds the fields that cannot be read, which have their defaults."""
 
     meta: ObjectMeta
     spec: JobSpec = JobSpec()
@@ -232,7 +235,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """`namespace/name`."""
+        """The key `namespace/name` of the job."""
         return self.meta.key
 
 
@@ -252,7 +255,7 @@ def parse_job(obj: object) -> tuple[Job | None, tuple[FieldError, ...]]:
 
 
 def read_job_spec(spec: Fields) -> JobSpec:
-    """Return the spec of a Job, JobTemplate or CronJob's jobs, with Volcano's defaults."""
+    """Return the spec of a Job, JobTemplate or a CronJob's jobs, with Volcano's defaults."""
     tasks = tuple(_task(each, index) for index, each in enumerate(spec.records("tasks")))
     num_pods = sum(task.replicas for task in tasks)
     if num_pods > MAX_PODS:
@@ -334,7 +337,7 @@ def _policy(policy: Fields) -> LifecyclePolicy:
     names = dict.fromkeys([*policy.choices("events"), policy.text("event")])
     return LifecyclePolicy(
         action=JobAction(action) if action else None,
-        # The guides write JobUnknown for what the API calls Unknown.
+        # Volcano's guides write JobUnknown for the event that its API calls Unknown.
         events=tuple(
             JobEvent.UNKNOWN if name == "JobUnknown" else JobEvent(name) for name in names if name
         ),
@@ -389,8 +392,8 @@ def _status(status: Fields) -> JobStatus:
 class Command:
     """An action to execute once, such as AbortJob, ResumeJob, OpenQueue or CloseQueue.
 
-    target: the object to act on; None if the Command names no object. errors: fields that cannot
-    be read.
+    `target` is the object on which to act, or None if the Command names no object. `errors` holds
+    the fields that cannot be read.
     """
 
     meta: ObjectMeta
@@ -402,7 +405,7 @@ class Command:
 
     @property
     def key(self) -> str:
-        """`namespace/name`."""
+        """The key `namespace/name` of the Command."""
         return self.meta.key
 
 
@@ -429,7 +432,7 @@ def parse_command(obj: object) -> tuple[Command | None, tuple[FieldError, ...]]:
 
 
 def _target(target: Fields) -> OwnerReference:
-    # The result does not hold this field; reading it reports a value that is not a boolean.
+    # The result does not hold blockOwnerDeletion; reading the field reports a non-boolean value.
     target.boolean("blockOwnerDeletion")
     return OwnerReference(
         api_version=target.text("apiVersion"),

@@ -41,7 +41,7 @@ class FlowPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HttpProbe:
-    """An HTTP GET request that a task's pods must answer. header: name and value, or empty."""
+    """An HTTP GET request that a task's pods must answer; `header` is name and value, or empty."""
 
     task: str
     path: str
@@ -51,7 +51,7 @@ class HttpProbe:
 
 @dataclass(frozen=True, slots=True)
 class TcpProbe:
-    """A port of a task's pods that must be open."""
+    """A TCP port of a task's pods that must be open."""
 
     task: str
     port: int
@@ -67,7 +67,7 @@ class TaskProbe:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Probes of the dependencies; once all pass, a job may start before these are completed."""
+    """Probes of jobs; a dependent job may start once all pass, before those jobs are completed."""
 
     http: tuple[HttpProbe, ...] = ()
     tcp: tuple[TcpProbe, ...] = ()
@@ -76,7 +76,7 @@ class Probes:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One job of a flow. name: its JobTemplate. patch: fields that override the template's."""
+    """A job of a flow; `name` is its JobTemplate, `patch` overrides fields of that template."""
 
     name: str
     targets: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class FlowJobHistory:
-    """A phase that a job of a flow has entered; times are milliseconds since 1970, or None."""
+    """A phase that a job of a flow has entered; times are in ms since 1970, or None."""
 
     phase: JobPhase | None
     start_ms: int | None = None
@@ -95,7 +95,7 @@ class FlowJobHistory:
 
 @dataclass(frozen=True, slots=True)
 class FlowJob:
-    """The stored status of one job of a flow; times are milliseconds since 1970, or None."""
+    """The stored status of one job of a flow; times are in ms since 1970, or None."""
 
     name: str
     phase: JobPhase | None = None
@@ -117,7 +117,7 @@ class FlowCondition:
 
 @dataclass(frozen=True, slots=True)
 class JobFlowStatus:
-    """The stored status of a flow; the fields of type str hold names of jobs."""
+    """The stored status of a flow; tuples of strings hold names of jobs."""
 
     phase: FlowPhase = FlowPhase.PENDING
     is_new: bool = True
@@ -133,7 +133,7 @@ class JobFlowStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobFlow:
-    """A graph of dependent jobs. errors: fields that cannot be read; they have their defaults."""
+    """A graph of dependent jobs; `errors` holds unreadable fields, which have their defaults."""
 
     meta: ObjectMeta
     flows: tuple[Flow, ...] = ()
@@ -143,7 +143,7 @@ class JobFlow:
 
     @property
     def key(self) -> str:
-        """`namespace/name`."""
+        """The key `namespace/name` of the JobFlow."""
         return self.meta.key
 
 
@@ -256,9 +256,9 @@ def _phase(text: str) -> JobPhase | None:
 class JobTemplate:
     """A template from which JobFlows create jobs.
 
-    template: the spec as stored, which is copied into created jobs. job: the same spec, parsed.
-    jobs: names of the jobs created from the template, from the stored status. errors: fields that
-    cannot be read; they have their defaults.
+    `template` is the spec as stored, which is copied into created jobs. `job` is the parsed spec.
+    `jobs` holds the names of the jobs created from the template, from the stored status. `errors`
+    holds the fields that cannot be read, which have their defaults.
     """
 
     meta: ObjectMeta
@@ -269,7 +269,7 @@ class JobTemplate:
 
     @property
     def key(self) -> str:
-        """`namespace/name`."""
+        """The key `namespace/name` of the JobTemplate."""
         return self.meta.key
 
 
@@ -321,10 +321,10 @@ class ActiveJob:
 class CronJob:
     """Jobs that are created on a schedule.
 
-    time_zone: empty if the field is absent. starting_deadline_s: seconds by which a job may be
-    late, or None. template: the spec as stored, which is copied into created jobs. job: the same
-    spec, parsed. last_schedule_ms, last_success_ms: milliseconds since 1970, or None. errors:
-    fields that cannot be read; they have their defaults.
+    `time_zone` is empty if the field is absent. `starting_deadline_s` is the maximum delay of a job
+    in seconds, or None. `template` is the spec as stored, which is copied into created jobs. `job`
+    is the parsed spec. `last_schedule_ms` and `last_success_ms` are in milliseconds since 1970, or
+    None. `errors` holds the fields that cannot be read, which have their defaults.
     """
 
     meta: ObjectMeta
@@ -346,7 +346,7 @@ class CronJob:
 
     @property
     def key(self) -> str:
-        """`namespace/name`."""
+        """The key `namespace/name` of the CronJob."""
         return self.meta.key
 
 

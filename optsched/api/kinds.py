@@ -11,9 +11,9 @@ from urllib.parse import quote
 class Kind:
     """A kind of API object.
 
-    group: empty for the core group. plural: as in paths. has_status: whether the kind has a
-    status subresource, through which its status is written. categories: names under which
-    `kubectl get` lists objects of several kinds together.
+    `group` is empty for the core group. `plural` is the name in paths. `has_status` tells whether
+    the kind has a status subresource, through which its status is written. `categories` holds names
+    under which `kubectl get` lists objects of several kinds together.
     """
 
     group: str
@@ -37,7 +37,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A reference to one object. namespace: empty for a cluster-scoped kind."""
+    """A reference to one object; `namespace` is empty for a cluster-scoped kind."""
 
     kind: Kind
     namespace: str
@@ -45,7 +45,7 @@ class Ref:
 
     @property
     def key(self) -> str:
-        """`namespace/name`, or the name alone for a cluster-scoped kind."""
+        """The key `namespace/name`, or only the name for a cluster-scoped kind."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ SCHEDULING_POD_GROUPS: Final = tuple(
     Kind("scheduling.k8s.io", version, "PodGroup", "podgroups", "podgroup")
     for version in ("v1beta1", "v1alpha3", "v1alpha2")
 )
-"""Kubernetes' own PodGroup kind, newest version first; a cluster may serve any of them."""
+"""Kubernetes' own PodGroup kind, newest version first; a cluster may serve any version."""
 HYPER_NODE: Final = Kind(
     "topology.volcano.sh",
     "v1alpha1",
@@ -256,7 +256,7 @@ RESOURCE_SLICES: Final = tuple(
     )
     for version in _DEVICE_VERSIONS
 )
-"""The kind ResourceSlice, newest version first; a cluster may serve any of them."""
+"""The kind ResourceSlice, newest version first; a cluster may serve any version."""
 DEVICE_KINDS: Final = (*RESOURCE_CLAIMS, *DEVICE_CLASSES, *RESOURCE_SLICES)
 REPLICA_SET: Final = Kind(
     "apps", "v1", "ReplicaSet", "replicasets", "replicaset", ("rs",), has_status=True
@@ -350,15 +350,15 @@ _KIND_OF: Final = {(kind.api_version, kind.kind): kind for kind in KINDS}
 
 
 def find_kind(api_version: str, kind: str) -> Kind | None:
-    """Return the kind that an object's `apiVersion` and `kind` name; None if it is not in KINDS."""
+    """Return the kind that an object's `apiVersion` and `kind` name; None if not in KINDS."""
     return _KIND_OF.get((api_version, kind))
 
 
 def collection_path(kind: Kind, namespace: str | None = None) -> str:
     """Return the path under which objects of a kind are listed, watched and created.
 
-    namespace: None for all namespaces and for a cluster-scoped kind. A namespace together with a
-    cluster-scoped kind raises ValueError.
+    `namespace` is None for all namespaces and for a cluster-scoped kind. Raises ValueError for a
+    namespace with a cluster-scoped kind.
     """
     root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
     if namespace is None:
@@ -369,10 +369,10 @@ def collection_path(kind: Kind, namespace: str | None = None) -> str:
 
 
 def object_path(kind: Kind, namespace: str | None, name: str, subresource: str = "") -> str:
-    """Return the path of one object, or of a subresource of the object such as status or binding.
+    """Return the path of an object, or of a subresource of the object such as status or binding.
 
     Raises ValueError for a namespaced kind without a namespace, and for a cluster-scoped kind with
-    one.
+    a namespace.
     """
     if kind.namespaced and not namespace:
         raise ValueError(f"{kind} {name!r} needs a namespace")

@@ -33,8 +33,8 @@ class OwnerReference:
 class ObjectMeta:
     """Name, creation time, labels and owners of an object.
 
-    creation_ms: 0 if the object has no creation time, as in a manifest. deletion_ms: the
-    deletion timestamp, or None. Times are milliseconds since 1970.
+    `creation_ms` is 0 if the object has no creation time, as in a manifest. `deletion_ms` is the
+    deletion timestamp, or None. Times are in milliseconds since 1970.
     """
 
     name: str
@@ -49,19 +49,19 @@ class ObjectMeta:
 
     @property
     def key(self) -> str:
-        """`namespace/name`, or the name alone for a cluster-scoped object."""
+        """The key `namespace/name`, or only the name for a cluster-scoped object."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The owner that is the managing controller of the object, or None."""
+        """The owner that is the managing controller of the object, or None without a controller."""
         return next((owner for owner in self.owners if owner.controller), None)
 
 
 def parse_meta(obj: object, errors: list[FieldError]) -> ObjectMeta | None:
     """Return the metadata of an object; None if the object has no name.
 
-    Fields that cannot be read are added to `errors` and have their defaults.
+    Errors of unreadable fields are added to `errors`; unreadable fields have their defaults.
     """
     if not isinstance(obj, dict):
         errors.append(FieldError("", obj, _NOT_AN_OBJECT))
@@ -142,7 +142,7 @@ def _owners(references: list[object]) -> list[OwnerReference]:
 
 
 class EventType(StrEnum):
-    """The type of an event: normal or a warning."""
+    """The type of a Kubernetes event: normal or warning."""
 
     NORMAL = "Normal"
     WARNING = "Warning"

@@ -51,7 +51,7 @@ class TopologyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkTopology:
-    """The highest tier that a gang's pods may span, by number or by name; neither: no limit."""
+    """The highest tier that a gang's pods may span, by number or by name; no limit without both."""
 
     mode: TopologyMode = TopologyMode.HARD
     highest_tier: int | None = None
@@ -60,10 +60,10 @@ class NetworkTopology:
 
 @dataclass(frozen=True, slots=True)
 class SubGroupPolicy:
-    """A policy that divides the pods of a PodGroup into sub-groups.
+    """A policy that divides the pods of a PodGroup into subgroups.
 
-    selector: None if the policy has no selector; Volcano distinguishes a missing selector from an
-    empty one.
+    `selector` is None if the policy has no selector. Volcano distinguishes a missing selector from
+    an empty selector.
     """
 
     name: str
@@ -76,7 +76,7 @@ class SubGroupPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PodGroupCondition:
-    """A status condition of a PodGroup. transition_ms: milliseconds since 1970, or None."""
+    """A status condition of a PodGroup; `transition_ms` is in ms since 1970, or None."""
 
     type: str
     status: str
@@ -99,9 +99,9 @@ class PodGroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
-    """Pods that start together or not at all. Amounts are base units by resource.
+    """Pods that start together or not at all; amounts are in base units by resource.
 
-    errors: fields that cannot be read; a gang with such errors is not placed.
+    `errors` holds the fields that cannot be read; a gang with errors is not placed.
     """
 
     meta: ObjectMeta
@@ -117,7 +117,7 @@ class PodGroup:
 
     @property
     def key(self) -> str:
-        """`namespace/name`."""
+        """The key `namespace/name` of the PodGroup."""
         return self.meta.key
 
 
@@ -154,7 +154,7 @@ def group_name_of(annotations: Mapping[str, str]) -> str:
 
 
 def read_topology(fields: Fields) -> NetworkTopology | None:
-    """Return the limit in `networkTopology` of a spec or part of a spec; None if it is absent."""
+    """Return the topology limit in the field `networkTopology`; None if the field is absent."""
     topology = fields.optional_record("networkTopology")
     if topology is None:
         return None
@@ -167,7 +167,7 @@ def read_topology(fields: Fields) -> NetworkTopology | None:
 
 
 MOST_RESOURCES: Final = 100
-"""Most names in minResources; the same limit holds for the resource names of a pod."""
+"""Maximum number of names in minResources, which is also the limit for a pod's resources."""
 
 
 def _min_resources(spec: Fields) -> dict[str, int]:

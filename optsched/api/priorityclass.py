@@ -1,4 +1,4 @@
-"""PriorityClass: a name for a priority, read from `scheduling.k8s.io/v1`."""
+"""PriorityClass: a named priority, read from `scheduling.k8s.io/v1`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PRIORITY_CLASS_SCHEMA: Final = record(
 
 
 class PreemptionPolicy(StrEnum):
-    """Whether the pods of a class may preempt others."""
+    """Whether the pods of a PriorityClass may preempt other pods."""
 
     LOWER = "PreemptLowerPriority"
     NEVER = "Never"
@@ -39,7 +39,7 @@ class PreemptionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A name for a priority."""
+    """A PriorityClass: a named priority of pods."""
 
     meta: ObjectMeta
     value: int
@@ -50,14 +50,15 @@ class PriorityClass:
 
     @property
     def name(self) -> str:
-        """The name that pods and PodGroups use."""
+        """The name by which pods and PodGroups refer to the PriorityClass."""
         return self.meta.name
 
 
 def parse_priority_class(obj: object) -> tuple[PriorityClass | None, tuple[FieldError, ...]]:
     """Return the PriorityClass in a manifest or API object, and the errors of its fields.
 
-    The class is None only if the object has no name. The value is 0 if it cannot be read.
+    The PriorityClass is None only if the object has no name. The value is 0 if the field `value`
+    cannot be read.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

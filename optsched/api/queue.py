@@ -1,8 +1,8 @@
 """Queue: a share of the cluster, read from `scheduling.volcano.sh/v1beta1`.
 
 Source of names, defaults and limits: Volcano's scheduling/v1beta1/types.go and its queue webhooks
-(pkg/webhooks/admission/queues). One difference is deliberate: a guarantee without a deserved
-amount is accepted, although Volcano denies it since 1.14.
+(pkg/webhooks/admission/queues). One difference is deliberate: a guarantee without a deserved amount
+is accepted, although Volcano has denied it since 1.14.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class QueueState(StrEnum):
 
 
 class DequeueStrategy(StrEnum):
-    """Whether a job that does not fit blocks the jobs behind it in the queue (fifo) or not."""
+    """Whether a job that does not fit blocks later jobs of its queue (fifo) or not (traverse)."""
 
     FIFO = "fifo"
     TRAVERSE = "traverse"
@@ -49,7 +49,7 @@ class DequeueStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeGroupTerms:
-    """Node groups of an affinity or anti-affinity, required and preferred."""
+    """Names of node groups in an affinity or anti-affinity, required and preferred."""
 
     required: tuple[str, ...] = ()
     preferred: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class DeviceQuota:
     """Quotas on devices claimed through dynamic resource allocation.
 
     The keys are those of Volcano's capacity plugin: `deviceclass/<class>` for a number of devices,
-    `<dimension>.deviceclass/<class>` for a consumable capacity.
+    and `<dimension>.deviceclass/<class>` for a consumable capacity.
     """
 
     capability: Mapping[str, int] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class DeviceQuota:
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """Number of PodGroups of a queue in each phase."""
+    """The number of PodGroups of a queue in each phase."""
 
     unknown: int = 0
     pending: int = 0
@@ -90,7 +90,7 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """The stored status of a queue. Amounts are base units by resource."""
+    """The stored status of a queue; amounts are in base units by resource."""
 
     state: QueueState = QueueState.OPEN
     allocated: Mapping[str, int] = field(default_factory=dict)
@@ -101,12 +101,13 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue: a share of the cluster. Amounts are base units by resource.
+    """A queue, which is a share of the cluster; amounts are in base units by resource.
 
-    Fractions of devices are rounded down in capability and deserved, and up in guarantee.
-    capability: a resource that is not listed has no limit. deserved: the amounts of the spec;
-    `effective_deserved` adds the amounts that the guarantee implies. parent: empty for a top-level
-    queue. errors: fields that cannot be read; no task is placed in a queue with errors.
+    Fractions of devices are rounded down in `capability` and `deserved`, and up in `guarantee`. A
+    resource that is not listed in `capability` has no limit. `deserved` holds the amounts of the
+    spec; `effective_deserved` adds the amounts that the guarantee implies. `parent` is empty for a
+    top-level queue. `errors` holds the fields that cannot be read; no task is placed in a queue
+    with errors.
     """
 
     meta: ObjectMeta
@@ -128,12 +129,12 @@ class Queue:
 
     @property
     def name(self) -> str:
-        """The queue's name."""
+        """The name of the queue."""
         return self.meta.name
 
     @property
     def access_lists(self) -> dict[str, frozenset[str]]:
-        """Users, groups and namespaces that may submit, by annotation; all empty: no limit."""
+        """Users, groups and namespaces that may submit, by annotation; all empty means no limit."""
         return {key: _names(self.meta.annotations.get(key, "")) for key in _ACCESS_LISTS}
 
     def lists(self, subject: wellknown.Subject, namespace: str) -> bool:
@@ -147,7 +148,7 @@ class Queue:
 
     @property
     def effective_deserved(self) -> dict[str, int]:
-        """The deserved amounts; the guarantee for resources without a deserved amount."""
+        """The deserved amounts, and the guarantee of resources without a deserved amount."""
         return {**self.guarantee, **self.deserved}
 
     @property
@@ -157,12 +158,12 @@ class Queue:
 
     @property
     def hierarchy_weights(self) -> str:
-        """The weights of the queues along `hierarchy`, such as 1/2/8."""
+        """The weights of the queues along the path `hierarchy`, such as 1/2/8."""
         return self.meta.annotations.get(wellknown.HIERARCHY_WEIGHTS, "")
 
     @property
     def overuse_tolerance(self) -> str:
-        """How far the queue may exceed its share before the excess is reclaimed; not parsed."""
+        """By how much the queue may exceed its share before the excess is reclaimed; unparsed."""
         return self.meta.annotations.get(wellknown.OVERUSE_TOLERANCE, "")
 
 
@@ -170,7 +171,7 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
     """Return the queue in a manifest or API object, and the errors of its fields.
 
     The queue is None only if the object has no name. Fields with errors have their defaults, so
-    that the queue can be shown; such a queue accepts no gangs.
+    that the queue can be shown; a queue with errors accepts no gangs.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -181,7 +182,8 @@ def parse_queue(obj: object) -> tuple[Queue | None, tuple[FieldError, ...]]:
     guarantee = spec.record("guarantee").amounts("resource")
     deserved = spec.amounts("deserved")
     _check_floor(spec, "deserved", deserved, guarantee)
-    # A share is rounded down to whole devices, but not below the guarantee, which is rounded up.
+    # A deserved amount is rounded down to whole devices, but not below the guarantee, which is
+    # rounded up.
     deserved = {
         resource: max(amount, min(guarantee.get(resource, 0), deserved[resource]))
         for resource, amount in _whole_amounts(spec, "deserved", deserved).items()
@@ -218,13 +220,13 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _weight(spec: Fields) -> int:
-    # Volcano's webhook reads 0, which is what Go writes for "not set", as 1.
+    # Volcano's webhook replaces the weight 0, which Go writes for an unset weight, by 1.
     value = spec.raw("weight")
     return 1 if type(value) is int and value == 0 else spec.integer("weight")
 
 
 def _whole_amounts(spec: Fields, name: str, found: Mapping[str, int]) -> dict[str, int]:
-    """Return the amounts of a field that can be read, with fractions of devices rounded down."""
+    """Return the readable amounts of a field, with fractions of devices rounded down."""
     raw: Any = spec.raw(name)
     return {resource: whole_amount(resource, raw[resource]) for resource in found}
 

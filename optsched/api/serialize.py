@@ -1,7 +1,7 @@
 """Status patches that the scheduler writes, with Volcano's field names.
 
-The patches are JSON merge patches (RFC 7386). They always contain every count, because a count
-that drops to zero must overwrite the stored value. A key to be removed is written as null.
+The patches are JSON merge patches (RFC 7386). The patches always contain every count, because a
+count that drops to zero must overwrite the stored value. A key to be removed is written as null.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def podgroup_status_patch(
     succeeded: int,
     failed: int,
 ) -> dict[str, Any]:
-    """Return the patch of a PodGroup that sets its status; the kind has no status subresource."""
+    """Return the patch that sets a PodGroup's status; the kind has no status subresource."""
     return {
         "status": {
             "phase": phase.value,
@@ -38,7 +38,7 @@ def podgroup_status_patch(
 
 
 def condition_fields(condition: PodGroupCondition) -> dict[str, Any]:
-    """Return the fields of a condition as stored; empty fields are omitted, as in Go."""
+    """Return the fields of a condition for storage; empty fields are omitted, as in Go."""
     fields = {
         "type": condition.type,
         "status": condition.status,
@@ -60,8 +60,8 @@ def queue_status_patch(
 ) -> dict[str, Any]:
     """Return the patch that sets a queue's allocated amounts and its PodGroups in each phase.
 
-    allocated: base units by resource. previous: resources in the stored status; those that are
-    not in `allocated` are removed.
+    `allocated` holds base units by resource. `previous` holds the resources in the stored status;
+    resources that are not in `allocated` are removed.
     """
     gone = dict.fromkeys(sorted(set(previous) - allocated.keys()))
     return {
@@ -79,7 +79,7 @@ def queue_status_patch(
 def nodeshard_status_patch(
     in_use: list[str], to_remove: list[str], to_add: list[str], now_ms: int
 ) -> dict[str, Any]:
-    """Return the patch of a NodeShard's status subresource with the nodes that are used."""
+    """Return the patch of a NodeShard's status subresource with the nodes in use."""
     return {
         "status": {
             "nodesInUse": in_use,

@@ -39,7 +39,7 @@ JOB_RETRY_COUNT: Final = "volcano.sh/job-retry-count"
 POD_QUEUE_NAME: Final = "volcano.sh/queue-name"
 JOB_FORWARDING: Final = "volcano.sh/job-forwarding"
 
-# Pods and PodGroups: which of them may be victims, and when.
+# Pods and PodGroups: which pods may be victims, and when.
 PREEMPTABLE: Final = "volcano.sh/preemptable"
 REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"  # on nodes too
 COOLDOWN_TIME: Final = "volcano.sh/cooldown-time"
@@ -111,18 +111,18 @@ NODE_VGPU_REGISTER: Final = "volcano.sh/node-vgpu-register"
 
 
 def first_annotation(annotations: Mapping[str, str], keys: tuple[str, ...]) -> str:
-    """Return the first non-empty annotation among `keys`, in their order; empty if all are."""
+    """Return the first non-empty annotation among `keys`, in the order of `keys`; else empty."""
     return next((annotations[key] for key in keys if annotations.get(key)), "")
 
 
 # --- truth ----------------------------------------------------------------------------------------
 
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-"""The texts that Go's `strconv.ParseBool` reads as true."""
+"""The texts that Go's `strconv.ParseBool` parses as true."""
 
 
 def is_true(text: str | None) -> bool:
-    """Return whether a string is true in the sense of Go's `strconv.ParseBool`."""
+    """Return whether Go's `strconv.ParseBool` parses a text as true."""
     return text in _TRUE
 
 
@@ -146,7 +146,7 @@ class Subject:
 
 
 def parse_submitters(text: object) -> tuple[Subject, ...]:
-    """Return the subjects in an annotation; an empty tuple if it is missing or invalid."""
+    """Return the subjects in an annotation; empty if the annotation is missing or invalid."""
     if not isinstance(text, str) or not text:
         return ()
     try:
@@ -155,20 +155,20 @@ def parse_submitters(text: object) -> tuple[Subject, ...]:
         return ()
     entries = found if isinstance(found, list) else [found]
     subjects = [_subject(entry) for entry in entries]
-    # One invalid entry invalidates the annotation: a shorter list could grant more access.
+    # An invalid entry invalidates the annotation, because a shorter list could grant more access.
     return tuple(s for s in subjects if s is not None) if all(subjects) else ()
 
 
 def format_joined(uid: str, queue: str) -> str:
-    """Return the text that records the PodGroup and the queue that a pod was admitted to."""
+    """Return a text with the PodGroup and the queue to which a pod was admitted."""
     return f"{uid} {queue}"
 
 
 def parse_joined(text: object) -> str | None:
-    """Return the PodGroup and queue that a pod was admitted to, as `format_joined` writes them.
+    """Return the PodGroup and queue to which a pod was admitted, as `format_joined` writes them.
 
-    None if the annotation does not record them. Empty for a pod that was created before its
-    PodGroup.
+    The result is None if the annotation does not record a PodGroup and a queue. The result is empty
+    for a pod that was created before its PodGroup.
     """
     try:
         entry = json.loads(text) if isinstance(text, str) else None
@@ -181,7 +181,7 @@ def parse_joined(text: object) -> str | None:
 def format_submitters(subjects: Iterable[Subject], joined: str | None = None) -> str:
     """Return the annotation for subjects, sorted by user name and without duplicates.
 
-    joined: see `parse_joined`.
+    `joined` is the PodGroup and queue of a pod, as in `parse_joined`.
     """
     more = {} if joined is None else {_JOINED: joined}
     unique = sorted(set(subjects), key=lambda subject: (subject.user, sorted(subject.groups)))

@@ -1,5 +1,6 @@
 """A real Kubernetes control plane on loopback: etcd, kube-apiserver, controllers and KWOK.
 
-`assets` finds or builds the binaries, and `plane` runs them; the other modules support these two.
-The package uses no Kubernetes client library: requests to the API go through `kubectl`.
+`assets` finds or builds the binaries, and `plane` runs the binaries; the other modules support
+`assets` and `plane`. The package uses no Kubernetes client library: requests to the API server go
+through `kubectl`.
 """

@@ -1,8 +1,8 @@
 """Find the six binaries of the control plane and Helm, or build them once from Go modules.
 
-Each binary is looked up in KUBEBUILDER_ASSETS, on PATH and in the cache, and used if its version is
+Each binary is searched in KUBEBUILDER_ASSETS, on PATH and in the cache, and used if its version is
 accepted. Missing binaries are built from `deploy/local`, whose go.mod files pin every source. The
-build uses the Go on PATH, or a recent release that this Go downloads if it is too old itself.
+build uses the Go on PATH, or a recent release that this Go downloads if the Go on PATH is too old.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class ToolchainError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """A go command and its version."""
+    """A Go toolchain: the path of the go command, and its version."""
 
     binary: Path
     version: tuple[int, ...]
 
 
 def architecture() -> str:
-    """Return this machine's architecture by its name in Go and Kubernetes: amd64 or arm64."""
+    """Return the architecture of this machine as Go and Kubernetes name it: amd64 or arm64."""
     machine = platform.machine()
     if machine not in ARCHITECTURE_OF:
         raise ToolchainError(f"machine {machine!r}: the control plane runs on x86_64 and aarch64")
@@ -56,9 +56,9 @@ def architecture() -> str:
 
 
 def go_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which a go command depends on its command line alone.
+    """Return an environment in which a go command depends only on its command line.
 
-    GOTOOLCHAIN could make go run another release, and GOWORK could make it read files outside the
+    GOTOOLCHAIN could make go run another release, and GOWORK could make go read files outside the
     module. GOROOT could give a downloaded go the standard library of another release.
     """
     kept = {name: value for name, value in env.items() if name != "GOROOT"}
@@ -67,7 +67,7 @@ def go_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_go_toolchain(env: Mapping[str, str]) -> Go | None:
-    """Return the go on PATH with its version, or None if there is none that runs."""
+    """Return the go command on PATH with its version; None if no go command runs."""
     binary = shutil.which("go", path=env.get("PATH", ""))
     if binary is None:
         return None
@@ -79,7 +79,7 @@ def find_go_toolchain(env: Mapping[str, str]) -> Go | None:
 
 
 def ensure_recent_go(go: Go, env: Mapping[str, str], on_progress: Progress) -> Path:
-    """Return a go command of at least GO_MINIMUM: `go`, or one that it downloads as a module.
+    """Return a go command of at least GO_MINIMUM: `go`, or a release that `go` downloads.
 
     Every release of Go is also a version of the module golang.org/toolchain, which go checks
     against the checksum database like any other module (https://go.dev/doc/toolchain).
@@ -109,12 +109,12 @@ BUILD_FLAGS = ("-v", "-mod=readonly", "-trimpath", "-buildvcs=false")
 
 
 class AssetsError(Exception):
-    """Raised when binaries are missing and cannot be built; says which, and how to provide them."""
+    """Raised when binaries are missing and cannot be built; names them and how to provide them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """One binary: where its source is, and which versions of it are accepted."""
+    """A binary: where its source is, and which versions of the binary are accepted."""
 
     name: str
     module: str
@@ -145,12 +145,12 @@ BINARIES = (
 """The binaries of the control plane."""
 
 HELM = Binary("helm", "helm", "helm.sh/helm/v4/cmd/helm", r'Version:"v4\.', ("version",))
-"""Only needed to install charts."""
+"""The Helm binary, which only the installation of charts requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """The paths of the binaries."""
+    """The paths of the binaries by name."""
 
     paths: Mapping[str, Path]
 
@@ -161,7 +161,7 @@ class Assets:
 
 @dataclass(frozen=True, slots=True)
 class FoundBinaries:
-    """The binaries found, by name, and the candidates refused because of their versions."""
+    """The paths of the found binaries by name, and the candidates refused for their version."""
 
     paths: dict[str, Path]
     refused: tuple[str, ...]
@@ -172,11 +172,11 @@ def require(
     env: Mapping[str, str] | None = None,
     binaries: Sequence[Binary] = BINARIES,
 ) -> Assets:
-    """Return the paths of some binaries, after building the missing ones.
+    """Return the paths of binaries, after building the missing binaries.
 
-    During a build, `on_progress` is called every few seconds. A kubectl of another minor version
-    is accepted if no other binary is missing. Raises AssetsError when a binary is missing and
-    cannot be built.
+    During a build, `on_progress` is called every few seconds. A kubectl of another minor version is
+    accepted if no other binary is missing. Raises AssetsError if a binary is missing and cannot be
+    built.
     """
     env = os.environ if env is None else env
     try:
@@ -196,7 +196,7 @@ def require(
 
 
 def find_binaries(env: Mapping[str, str], binaries: Sequence[Binary] = BINARIES) -> FoundBinaries:
-    """Look binaries up in KUBEBUILDER_ASSETS, on PATH and in the cache, in this order."""
+    """Find binaries in KUBEBUILDER_ASSETS, on PATH and in the cache, in this order."""
     paths: dict[str, Path] = {}
     refused: list[str] = []
     for binary in binaries:
@@ -226,8 +226,8 @@ def _cached(binary: Binary, env: Mapping[str, str]) -> Path | None:
 def cache_path(binary: Binary, env: Mapping[str, str]) -> Path:
     """Return the cache path of a binary; its folder's name holds a digest of the build's inputs.
 
-    The digest covers Go only by the minimum release in go.mod: a later release of Go does not
-    repeat a build of six minutes.
+    The digest depends on Go only through the minimum release in go.mod, so a later release of Go
+    does not repeat a build of six minutes.
     """
     folder = shipped("local", binary.module)
     recipe = " ".join([*BUILD_FLAGS, _link_flags()])
@@ -251,7 +251,7 @@ def _first_line(text: str) -> str:
 
 
 def _link_flags() -> str:
-    """Return linker flags that set Kubernetes's version, without which it refuses to start."""
+    """Return linker flags that set Kubernetes' version, without which Kubernetes does not start."""
     go_mod = shipped("local", "kubernetes", "go.mod").read_text()
     pinned = re.search(rf"k8s\.io/kubernetes (v{re.escape(MINOR)}\.\d+)", go_mod)
     if pinned is None:
@@ -281,7 +281,7 @@ def _build_missing(
 
 
 def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progress) -> Path:
-    """Build into a temporary folder, then rename, so that the cache never holds partial files."""
+    """Build into a temporary folder, then rename it, so that the cache holds no partial files."""
     target = cache_path(binary, env)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as folder:
@@ -318,7 +318,7 @@ def _build(binary: Binary, go: Path, env: Mapping[str, str], on_progress: Progre
 
 
 def _progress(log: str) -> str:
-    """Summarise the output of `go build -v` so far: a line for each module, then each package."""
+    """Summarize the output of `go build -v`, which has a line for each module and each package."""
     lines = log.splitlines()
     downloads = sum(line.startswith("go: downloading") for line in lines)
     packages = sum(not line.startswith("go: ") for line in lines)

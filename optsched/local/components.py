@@ -1,4 +1,4 @@
-"""The components of a control plane, their order, and their command lines from paths and ports."""
+"""The components of a control plane, their start order, and their command lines."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ CONTROLLER_MANAGER = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
 KWOK = "kwok"
 
-#: The components in the order of starting; they stop in reverse order.
+#: The components in start order; components stop in reverse order.
 COMPONENTS = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 WITH_PORT = (API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
 
-#: The user and the groups of each client of the API server. The controllers share one identity, as
-#: they share one process, and KWOK replaces every kubelet: no single built-in role suffices.
+#: The user and the groups of each client of the API server. The controllers share one identity
+#: because they run in one process. KWOK replaces every kubelet, so no single built-in role
+#: suffices.
 IDENTITIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "admin": ("admin", ("system:masters",)),
     CONTROLLER_MANAGER: ("system:kube-controller-manager", ("system:masters",)),
@@ -35,10 +36,10 @@ IDENTITIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     KWOK: ("kwok", ("system:masters",)),
 }
 
-#: Controllers that have no work in this control plane and are disabled. Nodes have no leases,
-#: address ranges or routes, and no volumes are attached. No client requests certificates, bootstrap
-#: tokens or legacy tokens, and there are no metrics for autoscaling. The TTL controller would
-#: patch every node as the cluster grows.
+#: Controllers without work in this control plane, which are disabled. Nodes have no leases, address
+#: ranges or routes, and no volumes are attached. No client requests certificates, bootstrap tokens
+#: or legacy tokens, and there are no metrics for autoscaling. The TTL controller would patch every
+#: node as the cluster grows.
 IDLE_CONTROLLERS = (
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
@@ -62,7 +63,7 @@ IDLE_CONTROLLERS = (
 
 
 class Lifetime(StrEnum):
-    """How long a plane runs: as long as the process that started it, or until it is stopped."""
+    """How long a plane runs: as long as the process that started the plane, or until a stop."""
 
     OWNED = "owned"
     DETACHED = "detached"
@@ -72,9 +73,10 @@ class Lifetime(StrEnum):
 class Options:
     """The settings of a plane; `extra_args` follow a component's own arguments and override them.
 
-    definitions: a folder of CustomResourceDefinitions that are served before controllers start, or
-    None. kube-controller-manager discovers further kinds only every 30 s. Until it knows a kind,
-    it may not collect the dependents of a deleted object of that kind.
+    `definitions` is a folder of CustomResourceDefinitions that are served before controllers start,
+    or None. kube-controller-manager discovers other kinds only every 30 s. Until
+    kube-controller-manager knows a kind, it may not collect the dependents of a deleted object of
+    that kind.
     """
 
     lifetime: Lifetime = Lifetime.OWNED
@@ -88,17 +90,17 @@ class Options:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """The names of the components, in the order of starting."""
+        """The names of the components, in start order."""
         return tuple(name for name in COMPONENTS if self.scheduler or name != SCHEDULER)
 
 
 class Layout:
     """The paths of all files of one plane.
 
-    etcd: the folder with every object of the cluster and the socket of etcd.
-    private_folders: the folders that only the owner of the plane may enter.
-    state: the file with the ports and the command lines of the started components.
-    lock: the file locked during a start, so that one directory never holds two planes.
+    etcd: folder with every object of the cluster and the socket of etcd.
+    private_folders: folders that only the owner of the plane may enter.
+    state: file with the ports and the command lines of the started components.
+    lock: file that is locked during a start, so that one directory never holds two planes.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -113,21 +115,21 @@ class Layout:
         self.lock = directory / "lock"
 
     def log(self, component: str) -> Path:
-        """Return the path of a component's log, to which every start appends."""
+        """Return the path of the log of a component, to which every start appends."""
         return self.logs / f"{component}.log"
 
     def kubeconfig(self, identity: str) -> Path:
-        """Return the path of the kubeconfig of the administrator or a component."""
+        """Return the path of the kubeconfig of the administrator or of a component."""
         return self.kubeconfigs / identity
 
     def user_kubeconfig(self, user: str) -> Path:
-        """Return the path of another user's kubeconfig; a user may be named like a component."""
+        """Return the kubeconfig path of any other user, who may have the name of a component."""
         return self.kubeconfigs / f"user-{user.replace(':', '-').replace('/', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The started components: enough for any process to find, stop and restart them."""
+    """The started components, with which any process can find, stop and restart them."""
 
     kubectl: str
     ports: Mapping[str, int]
@@ -144,7 +146,7 @@ class State:
 
     @classmethod
     def from_json(cls, text: str) -> State:
-        """Return the state that `to_json` wrote; raises ValueError for any other text."""
+        """Return the state that `to_json` has written; raises ValueError for any other text."""
         try:
             content = json.loads(text)
             return cls(
@@ -164,7 +166,7 @@ class State:
 def commands(
     assets: Assets, layout: Layout, ports: Mapping[str, int], options: Options
 ) -> dict[str, tuple[str, ...]]:
-    """Return the command line of each component, in the order of starting."""
+    """Return the command line of each component, in start order."""
     arguments = {
         ETCD: _etcd(layout),
         API_SERVER: _api_server(layout, ports),
@@ -190,18 +192,19 @@ def _etcd(layout: Layout) -> dict[str, object]:
     own = layout.pki / "server.crt"
     return {
         "data-dir": layout.etcd / "data",
-        # A socket in a private folder needs no encryption. A port would be open to web pages and
+        # A socket in a private folder requires no encryption. A port would be open to web pages and
         # to other users of the machine.
         "listen-client-urls": f"unix://{layout.etcd_socket}",
-        # Only other members would use this address, and there are none; etcd refuses a socket here.
+        # Only other members would use this address, but there are none; etcd refuses a socket here.
         "advertise-client-urls": "http://localhost:2379",
-        # A single member must still listen for peers: on any port, with itself as the only peer.
+        # A single member must still listen for peers: it uses any port, with itself as the only
+        # peer.
         "listen-peer-urls": "https://127.0.0.1:0",
         "peer-cert-file": own,
         "peer-key-file": layout.pki / "server.key",
         "peer-client-cert-auth": "true",
         "peer-trusted-ca-file": own,
-        # Writes need not reach the disk: after a power failure the plane is created again.
+        # Writes do not have to reach the disk: after a power failure the plane is created again.
         "unsafe-no-fsync": "true",
         "log-level": "warn",
     }
@@ -221,10 +224,11 @@ def _api_server(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
         "service-account-issuer": "https://kubernetes.default.svc",
         "service-account-key-file": pki / "service-account.key",
         "service-account-signing-key-file": pki / "service-account.key",
-        # TaintNodesByCondition adds a taint that no controller here removes. ServiceAccount refuses
-        # pods until the namespace's account exists, and mounts tokens that no container reads.
+        # TaintNodesByCondition adds a taint that no controller in the plane removes. ServiceAccount
+        # refuses pods until the namespace's account exists, and mounts tokens that no container
+        # reads.
         "disable-admission-plugins": "TaintNodesByCondition,ServiceAccount",
-        # Enough for a benchmark's hundreds of parallel requests by an ordinary user.
+        # These limits allow a benchmark's hundreds of concurrent requests by an ordinary user.
         "max-requests-inflight": 2000,
         "max-mutating-requests-inflight": 1000,
         "profiling": "false",
@@ -252,7 +256,8 @@ def _client(layout: Layout, component: str) -> dict[str, object]:
         "authentication-skip-lookup": "true",
         "client-ca-file": layout.pki / "ca.crt",
         "authorization-kubeconfig": kubeconfig,
-        # There is one replica each. Clients must not be slower than those they are compared with.
+        # Each component has one replica. Benchmarks compare clients, so rate limits must not slow
+        # clients.
         "leader-elect": "false",
         "kube-api-qps": 5000,
         "kube-api-burst": 5000,

@@ -31,7 +31,7 @@ def shipped(*parts: str) -> Path:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file atomically, readable by its owner only."""
+    """Write a file atomically, with permission to read only for its owner."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(handle, "wb") as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""Call kubectl for one cluster, and make manifests of nodes that KWOK simulates."""
+"""Call kubectl for one cluster, and build manifests of nodes that KWOK simulates."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ class KubectlError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """Calls kubectl with one kubeconfig, regardless of the caller's own environment."""
+    """Calls kubectl with one kubeconfig, regardless of the environment of the caller."""
 
     binary: Path
     kubeconfig: Path
 
     def __call__(self, *arguments: str, input: str | None = None) -> str:
-        """Return the output of kubectl; `input` is for `-f -`. Raises KubectlError."""
-        # The discovery cache is keyed by address, which may have belonged to another plane before.
+        """Return the output of kubectl; `input` is the text for `-f -`. Raises KubectlError."""
+        # The discovery cache has the address as key, which may have belonged to another plane
+        # before.
         cache = self.kubeconfig.with_name("kubectl-cache")
         common = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}")
         result = run([self.binary, *common, *arguments], input=input)
@@ -45,9 +46,10 @@ class Kubectl:
 
 
 def install_crds(kubectl: Kubectl, folder: Path) -> tuple[str, ...]:
-    """Apply every CRD of a folder, wait until all are served, and return their names.
+    """Apply every CRD of a folder, wait until all CRDs are served, and return their names.
 
-    Client-side apply would fail: a large schema does not fit into its annotation.
+    Client-side apply would fail, because a large schema does not fit into the annotation that
+    client-side apply writes.
     """
     if not any(folder.glob("*.yaml")):
         return ()
@@ -67,10 +69,10 @@ def node_manifest(
     gpu: int = 0,
     labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return a v1 Node of the given capacity, with quantities as Kubernetes writes them.
+    """Return a v1 Node of the given capacity, with quantities in Kubernetes notation.
 
-    `labels` are added to the default labels and override them. If `gpu` is 0, the node lacks
-    the resource, like a real node without a device plugin.
+    `labels` are added to the default labels and override them. If `gpu` is 0, the node does not
+    have the GPU resource, like a real node without a device plugin.
     """
     capacity = {"cpu": cpu, "memory": memory, "pods": str(MAX_PODS)}
     if gpu:
@@ -94,5 +96,5 @@ def node_manifest(
 
 
 def manifest_list(manifests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return manifests as one List, for one call of `kubectl apply`."""
+    """Return manifests as one List, for a single call of `kubectl apply`."""
     return {"apiVersion": "v1", "kind": "List", "items": list(manifests)}

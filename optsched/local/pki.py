@@ -32,7 +32,7 @@ SERVER_NAMES = (
 
 
 def write_credential(credential: Credential, stem: Path) -> None:
-    """Write `stem`.crt and `stem`.key, readable by the owner alone."""
+    """Write `stem`.crt and `stem`.key, with permission to read only for the owner."""
     write_private(stem.with_suffix(".crt"), credential.certificate)
     write_private(stem.with_suffix(".key"), credential.key)
 
@@ -44,7 +44,7 @@ def read_authority(folder: Path) -> Authority:
 
 
 def ensure_pki(folder: Path, *, now: datetime) -> Authority:
-    """Return the plane's certificate authority; create it and the components' keys if missing.
+    """Return the plane's certificate authority; create the authority and all keys if missing.
 
     The folder is created once, atomically, and then kept, so that issued kubeconfigs stay valid.
     """
@@ -65,7 +65,7 @@ def ensure_pki(folder: Path, *, now: datetime) -> Authority:
 def kubeconfig(
     server: str, authority: bytes, *, user: str, credential: Credential
 ) -> dict[str, Any]:
-    """Return the kubeconfig with which `user` connects to `server`; `authority` is PEM."""
+    """Return the kubeconfig with which `user` connects to `server`; `authority` is in PEM."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -90,7 +90,7 @@ def kubeconfig(
 
 
 def write_kubeconfig(path: Path, content: dict[str, Any]) -> None:
-    """Write a kubeconfig as JSON, which every YAML parser reads."""
+    """Write a kubeconfig as JSON, which every YAML parser accepts."""
     write_private(path, json.dumps(content, indent=2).encode() + b"\n")
 
 

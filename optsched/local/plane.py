@@ -50,15 +50,15 @@ MAX_SOCKET_PATH = 107
 
 
 class PlaneError(Exception):
-    """Raised when a plane cannot be started or used; quotes the log of a component that failed."""
+    """Raised when a plane cannot be started or used; quotes the log of a failed component."""
 
 
 class ControlPlane:
-    """A control plane in a directory, which any process may attach to and operate.
+    """A control plane in a directory, to which any process may attach.
 
-    As a context manager, it stops the plane at the end of the block.
+    As a context manager, a plane stops at the end of the block.
 
-    definitions: names of the CustomResourceDefinitions that this start has installed.
+    `definitions` holds the names of the CustomResourceDefinitions that this start has installed.
     """
 
     def __init__(self, directory: Path, state: State) -> None:
@@ -77,12 +77,12 @@ class ControlPlane:
         *,
         on_progress: Progress = lambda _: None,
     ) -> ControlPlane:
-        """Start every component and return when all are ready, in about three seconds.
+        """Start every component and return once all are ready, in about three seconds.
 
-        Objects and certificates of an earlier start in the same directory are kept, and so are its
-        ports if they are still free. Raises PlaneError when a plane runs there already or a
-        component fails, and KubectlError when definitions are refused. After an error, no
-        component of this start is left running.
+        Objects and certificates of an earlier start in the same directory are kept. Ports of an
+        earlier start are kept if they are still free. Raises PlaneError if a plane already runs in
+        the directory or a component fails, and KubectlError if definitions are refused. After an
+        error, no component of the failed start is left running.
         """
         options = options or Options()
         layout = Layout(directory.absolute())
@@ -105,7 +105,7 @@ class ControlPlane:
 
     @classmethod
     def attach(cls, directory: Path) -> ControlPlane:
-        """Return the plane that any process started in this directory, running or not."""
+        """Return the plane that a process started in this directory, running or not."""
         layout = Layout(directory.absolute())
         state = _read_state(layout)
         if state is None:
@@ -114,7 +114,7 @@ class ControlPlane:
 
     @property
     def directory(self) -> Path:
-        """The directory of the plane."""
+        """The directory that holds the files of the plane."""
         return self.layout.directory
 
     @property
@@ -124,7 +124,7 @@ class ControlPlane:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
+        """The path of the administrator's kubeconfig."""
         return self.layout.kubeconfig("admin")
 
     @property
@@ -134,7 +134,7 @@ class ControlPlane:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """The names of its components, in the order of starting."""
+        """The names of the plane's components, in start order."""
         return tuple(name for name in COMPONENTS if name in self._state.commands)
 
     @property
@@ -143,18 +143,18 @@ class ControlPlane:
         return processes.find_running(self._state.commands)
 
     def is_ready(self) -> bool:
-        """Return whether every component answers its health probe with OK."""
+        """Return whether the health probe of every component answers OK."""
         return all(self._answers(name) for name in self.components)
 
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
-        """Issue a certificate to a user and return their kubeconfig; it grants no permissions."""
+        """Issue a certificate to a user, without permissions, and return the user's kubeconfig."""
         authority = read_authority(self.layout.pki)
         path = self.layout.user_kubeconfig(user)
         _write_kubeconfig(path, authority, self.server, (user, tuple(groups)))
         return path
 
     def kill(self, component: str) -> None:
-        """Kill a component with SIGKILL, which looks like a crash."""
+        """Kill a component with SIGKILL, as if it had crashed."""
         self._end(component, grace_s=0)
 
     def start_component(self, component: str) -> None:
@@ -167,7 +167,7 @@ class ControlPlane:
         self.start_component(component)
 
     def stop(self) -> None:
-        """Stop all running components, in reverse order of starting."""
+        """Stop all running components, in reverse start order."""
         running = self.pids
         for name in reversed([name for name in self.components if name in running]):
             processes.end(running[name], self._state.commands[name], grace_s=GRACE_S)
@@ -202,7 +202,8 @@ class ControlPlane:
 
     def _spawn(self, name: str) -> int:
         command = self._command(name)
-        # With the user's HOME, KWOK would add their ~/.kwok/kwok.yaml to the plane's stages.
+        # With the user's HOME, KWOK would add the user's ~/.kwok/kwok.yaml to the stages of the
+        # plane.
         environment = {
             "HOME": str(self.layout.directory),
             "PATH": os.environ.get("PATH", os.defpath),
@@ -224,7 +225,7 @@ class ControlPlane:
             connection.close()
 
     def _connection(self, name: str) -> http.client.HTTPConnection:
-        """Return a connection to a component; KWOK serves only its health, over plain HTTP."""
+        """Return a connection to a component; KWOK serves only health, over plain HTTP."""
         if name == ETCD:
             return _SocketConnection(self.layout.etcd_socket)
         port = self._state.ports[name]
@@ -251,7 +252,7 @@ class ControlPlane:
 
 
 class Owner:
-    """Ownership of a plane by this process: when the process ends, the watchdog stops the plane."""
+    """Ownership of a plane by this process: a watchdog stops the plane when the process ends."""
 
     def __init__(self, layout: Layout) -> None:
         reading, self._writing = os.pipe()
@@ -266,7 +267,7 @@ class Owner:
             os.close(reading)
 
     def release(self) -> None:
-        """End the watchdog."""
+        """End the watchdog process, without a stop of the plane."""
         os.kill(self._watchdog, signal.SIGKILL)
         os.waitpid(self._watchdog, 0)
         os.close(self._writing)
@@ -330,12 +331,12 @@ def _write_kubeconfig(
 
 
 def _waves(components: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return etcd, then the API server, then its clients; starting a client early delays it."""
+    """Return the start order: etcd, the API server, and all clients, which start concurrently."""
     return [(ETCD,), (API_SERVER,), tuple(components[2:])]
 
 
 class _SocketConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
+    """An HTTP connection over a Unix socket."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=PROBE_TIMEOUT_S)

@@ -1,7 +1,8 @@
 """Start processes, find them by their command lines, and end them; Linux only.
 
-A component's command line names its plane's directory and is therefore unique. To find a process
-by its command line needs no record of process ids, which could be reused by another process.
+The command line of a component names the directory of its plane and is therefore unique. Finding a
+process by its command line requires no record of process ids, which could be reused by another
+process.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def run(
     input: str | None = None,
     timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end and return its output and exit code, whatever the code is."""
+    """Run a command to its end and return its output and exit code, even if it fails."""
     return subprocess.run(  # noqa: S603 - no shell
         command,
         env=env,
@@ -66,7 +67,7 @@ def spawn(
 
 
 def find_running(commands: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Return the process id of each running command, by its name; zombies do not count."""
+    """Return the process id of each running command, by name; zombies are ignored."""
     found: dict[str, int] = {}
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
@@ -91,18 +92,18 @@ def _command_line(pid: int) -> bytes:
 
 
 def _matches(line: bytes, command: Sequence[str]) -> bool:
-    # The program is not compared: a script may have replaced itself by another program.
+    # The program is not compared, because a script may have replaced itself by another program.
     return line.endswith(b"".join(b"\0" + os.fsencode(part) for part in command[1:]) + b"\0")
 
 
 def end(pid: int, command: Sequence[str], *, grace_s: float) -> None:
-    """Terminate a process, kill it after `grace_s`, and return when it has ended."""
+    """Terminate a process, kill it after `grace_s` seconds, and return once it has ended."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        # While the handle is open, the id cannot be reused by another process.
+        # While the handle is open, no other process can get the same id.
         if is_running(pid, command):
             _signal_until_gone(handle, grace_s)
     finally:
@@ -123,9 +124,10 @@ def _signal_until_gone(handle: int, grace_s: float) -> None:
 
 
 def has_ended(child: int) -> bool:
-    """Return whether a child of this process has ended, and reap it if so.
+    """Return whether a child of this process has ended, and reap an ended child.
 
-    The child's command line cannot decide this: the kernel shows it only shortly after the start.
+    The command line of the child cannot decide this, because the kernel shows a command line only
+    shortly after the start.
     """
     try:
         return os.waitpid(child, os.WNOHANG) != (0, 0)
@@ -134,19 +136,19 @@ def has_ended(child: int) -> bool:
 
 
 # Linux assigns ports from 32768 on (net.ipv4.ip_local_port_range) to outgoing connections and to
-# listeners of port 0, and Kubernetes assigns node ports from 30000 on. A port below both stays
+# listeners of port 0. Kubernetes assigns node ports from 30000 on. A port below both ranges stays
 # free while its owner restarts.
 LASTING = range(20_000, 30_000)
 MOST_TRIES = 100
 
 
 def choose_ports(names: Iterable[str], earlier: Mapping[str, int]) -> dict[str, int]:
-    """Return a free loopback port for each name, the earlier port if it is still free.
+    """Return a free loopback port for each name: the earlier port if it is still free.
 
-    Raises OSError when no port is free.
+    Raises OSError if no port is free.
     """
     with ExitStack() as held:
-        # Each port stays bound until all are chosen, so that no two names get the same port.
+        # Each port stays bound until all ports are chosen, so that no two names get the same port.
         sockets = {name: held.enter_context(_bind(earlier.get(name))) for name in names}
         return {name: bound.getsockname()[1] for name, bound in sockets.items()}
 

@@ -1,8 +1,9 @@
-"""The process that ends an owned plane when its owner ends, however the owner ends.
+"""The process that ends an owned plane when the owner of the plane ends for any reason.
 
-Its standard input is a pipe whose other end only the owner holds. The pipe closes when the owner
-ends: on return, on an exception or on SIGKILL. The kernel's PR_SET_PDEATHSIG is no alternative: it
-follows the *thread* that started a component, which may end long before its process.
+The standard input of the watchdog is a pipe whose other end only the owner holds. The pipe closes
+when the owner ends: on return, on an exception or on SIGKILL. The kernel's PR_SET_PDEATHSIG is no
+alternative, because it follows the *thread* that started a component. This thread may end long
+before its process.
 """
 
 from __future__ import annotations
