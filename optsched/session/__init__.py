@@ -1,1 +1,1 @@
-"""A session: from a snapshot to a verified plan. It acts on the outside only through its ports."""
+"""A session, which turns a snapshot into a verified plan and does all I/O by its ports."""

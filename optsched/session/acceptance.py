@@ -30,25 +30,26 @@ if TYPE_CHECKING:
     from optsched.session.eviction_rounds import Rounds
 
 NOTHING = "none"
-"""The engine of a plan without actions, if every other plan breaks a rule."""
+"""The engine name of a plan without actions, used if every other plan breaks a rule."""
 
 
 @dataclass(frozen=True, eq=False)
 class Accepted:
-    """The candidate that the verifier accepts, and the violations of the candidates before it.
+    """The candidate that the verifier accepts, and the violations of rejected candidates.
 
     Attributes
     ----------
     candidate
-        The candidate with its actions and loans; a plan without actions if all were rejected.
+        The accepted candidate with its actions and loans. If the verifier rejects all candidates,
+        this is a plan without actions.
     violations
         The violations of rejected candidates.
     blocked
-        The gangs that rules of custom plugins reject, by key, and why.
+        By gang key, the reason of a gang that rules of custom plugins reject.
     repairs
-        Rejected candidates that competed again without the gangs at fault.
+        Records of rejected candidates that were repaired by dropping the gangs at fault.
     kept_at
-        Where the last rejected plan and its snapshot are stored.
+        The location at which the last rejected plan and its snapshot are stored.
 
     """
 
@@ -60,17 +61,18 @@ class Accepted:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether every candidate was rejected."""
+        """Whether the verifier rejected every candidate."""
         return self.candidate.answer.engine == NOTHING
 
 
 def accept_candidate(
     attempt: Attempt, rounds: Rounds, candidates: Sequence[Candidate], *, is_last: bool
 ) -> Accepted:
-    """Return the best candidate that keeps every hard rule; a plan without actions if none does.
+    """Return the best candidate that satisfies every hard rule, or else a plan without actions.
 
-    A rejected candidate is repaired and competes again. If only rules of custom plugins reject it,
-    it is repaired only in the last attempt. Before that, the next attempt leaves its gangs out.
+    A rejected candidate is repaired and competes again. A candidate that only rules of custom
+    plugins reject is repaired only in the last attempt. Before the last attempt, the next attempt
+    excludes the rejected gangs.
     """
     session, first = attempt.session, rounds.first
     found: list[Violation] = []
@@ -105,7 +107,7 @@ def accept_candidate(
         if repaired is not None:
             repairs.append(Repair(repaired.dropped, violations[0]))
             waiting = rank_candidates([repaired, *waiting])
-        # So far, the pipeline has only proposed plans that are better than the rejected one.
+        # The pipeline has so far proposed only plans that are better than the rejected one.
         if waiting and is_first_refusal and rounds.can_evict:
             greedy = propose_greedily(attempt, first, waiting[0])
             waiting = rank_candidates([*waiting, *greedy])
@@ -117,9 +119,10 @@ def accept_candidate(
 def _lend_and_verify(
     attempt: Attempt, scope: EvictionScope, chosen: Candidate
 ) -> tuple[Candidate, list[Violation]]:
-    """Return the candidate with its loans, and the hard rules that it breaks.
+    """Return the candidate with its loans, and the violations by the returned candidate.
 
-    The verifier checks both together. If it rejects them, it checks the candidate without loans.
+    The verifier checks the candidate with its loans. If it rejects them, it checks the candidate
+    without loans.
     """
     session, each = attempt.session, chosen.round
     lent = chosen

@@ -1,4 +1,4 @@
-"""One attempt of a session: its input with reservations, and the value of actions on it."""
+"""One attempt of a session: its input with reservations, and the evaluation of actions."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Attempt:
-    """The input of a session with its reservations.
+    """The input of a session with its reservations, for one attempt.
 
     Attributes
     ----------
     before
-        The snapshot for the verifier: with reservations, before any pod is evicted.
+        The snapshot for the verifier, with reservations and before any eviction.
     reserved
-        The reservations, with the snapshot from which rounds start.
+        The reservations, and the snapshot with which rounds start.
     shuffled
-        Evictions by the action `shuffle`; their pods are terminating in the reserved snapshot.
+        Evictions by the action `shuffle`, whose pods are terminating in the snapshot of `reserved`.
 
     """
 
@@ -62,11 +62,11 @@ class Attempt:
     shuffled: tuple[Evict, ...] = ()
 
     def find_tiers(self, problem: Problem) -> Tiers:
-        """Return the tiers of gangs; gangs whose reservation starts now come first."""
+        """Return the tiers of gangs, where gangs whose reservation starts now come first."""
         return find_tiers(problem, self.session.policy, self.reserved.heads(problem))
 
     def list_actions(self, each: Round, answer: Answer) -> tuple[Action, ...]:
-        """Return all actions of a solution, with the devices that are allocated to its pods."""
+        """Return all actions of a solution, with the devices allocated to its pods."""
         placed = actions_of(each.problem, answer.decisions, each.tiers)
         evictions = each.clearing.evictions
         known = {eviction.task for eviction in (*self.shuffled, *evictions)}
@@ -74,24 +74,25 @@ class Attempt:
             a
             for a in placed
             if isinstance(a, Enqueue)
-            # Evictions of moved pods name their new nodes; no pod exists yet that could be bound.
+            # Evictions of moved pods contain their new nodes; their successors cannot be bound yet.
             or (a.task not in known if isinstance(a, Evict) else not is_successor(a.task))
         )
         return self.with_devices((*evictions, *real))
 
     def with_devices(self, actions: Sequence[Action]) -> tuple[Action, ...]:
-        """Return the evictions of shuffled pods, then some actions with the devices of pods."""
+        """Return the evictions of shuffled pods and `actions`, with the devices of placed pods."""
         return with_cards(self.before, (*self.shuffled, *actions), self.session.rules)
 
     def verify(self, each: Round, actions: tuple[Action, ...]) -> list[Violation]:
-        """Return the hard rules that actions break."""
+        """Return the violations of hard rules by the actions of a plan."""
         before = replace(self.before, bookings=each.problem.snapshot.bookings)
         return verify_actions(before, actions, self.session.rules)
 
     def verify_start(self, each: Round, answer: Answer) -> list[Violation]:
-        """Return the hard rules that a solution breaks as the start of a search.
+        """Return the violations of hard rules by the start solution of a search.
 
-        Loans are not allowed in it, as a search counts every gang of its start as admitted.
+        A start solution must not contain loans, because a search treats every gang in its start
+        solution as admitted.
         """
         before = replace(self.before, bookings=each.problem.snapshot.bookings)
         rules = without_lending(self.session.rules)
@@ -104,16 +105,16 @@ class Attempt:
         base: Decisions | None = None,
         stopped: str = "",
     ) -> Candidate:
-        """Return actions as a candidate, with their value on every level.
+        """Return actions as a candidate, with the value of each level of the objective.
 
         Parameters
         ----------
         previous
-            An earlier problem, which makes compiling cheaper and changes nothing else.
+            An earlier problem. It makes compiling cheaper and does not change the result.
         base
-            Decisions on which gangs are enqueued or rejected; None to take these from the actions.
+            Decisions on which gangs are enqueued or rejected. None to derive them from the actions.
         stopped
-            Why the search for the actions ended.
+            The reason why the search for the actions ended.
 
         """
         policy, start = self.session.policy, self.reserved.snapshot
@@ -130,7 +131,7 @@ class Attempt:
 
 
 def begin_attempt(session: SessionInput, previous: Problem | None) -> Attempt:
-    """Shuffle pods if the policy does, then reserve capacity for gangs that wait for too long."""
+    """Shuffle pods if the policy does so, then reserve capacity for gangs that wait too long."""
     policy, start = session.policy, session.snapshot
     shuffled: tuple[Evict, ...] = ()
     if SHUFFLE in policy.actions:

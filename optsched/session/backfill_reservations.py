@@ -1,4 +1,4 @@
-"""Reservations for gangs that have waited for too long, and the snapshot with them."""
+"""Backfill reservations for gangs that have waited too long, and the snapshot with them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 HOLD_MS = 600_000
-"""How long nodes are reserved for a gang without a known start.
+"""The time for which nodes are reserved for a gang without a known start, in milliseconds.
 
-After that, other gangs may use them for `HOLD_MS`. Then they are reserved for twice as long, and so
-on.
+After that time, other gangs may use the nodes for `HOLD_MS`. Then the nodes are reserved for twice
+as long, and so on.
 """
 
 MOST_EXPECTED = 256
@@ -41,13 +41,13 @@ class Reserved:
     ----------
     snapshot
         The snapshot with the reservations that other gangs must respect. A reservation that starts
-        now may reserve no nodes; it is kept because later reservations depend on it.
+        now may reserve no nodes, but remains because later reservations depend on it.
     bookings
-        All reservations, including those of gangs that can start now.
+        All reservations, including the reservations of gangs that can start now.
     problem
-        The compiled problem; makes compiling the snapshot again cheaper.
+        The compiled problem, from which the snapshot can be compiled again at lower cost.
     outside
-        Keys of gangs that have waited for too long for their pods to be created, in order.
+        Keys of gangs that have waited too long for their pods to be created, in order.
 
     """
 
@@ -57,14 +57,14 @@ class Reserved:
     outside: tuple[str, ...] = ()
 
     def late(self, problem: Problem) -> list[int]:
-        """Return the indices of the gangs `outside`."""
+        """Return the indices of the gangs in `outside`."""
         if not self.outside:
             return []
         number = {gang.key: i for i, gang in enumerate(problem.snapshot.gangs)}
         return [number[key] for key in self.outside]
 
     def heads(self, problem: Problem) -> list[int]:
-        """Return the indices of the gangs whose reservation starts now, in order."""
+        """Return the indices of the gangs whose reservation starts now, in reservation order."""
         if not self.bookings:
             return []
         number = {gang.key: i for i, gang in enumerate(problem.snapshot.gangs)}
@@ -72,9 +72,9 @@ class Reserved:
         return [number[b.gang] for b in self.bookings if b.start_ms <= now and not b.is_open]
 
     def add_expectations(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-        """Return the reasons of gangs with reservations, with the expected starts added.
+        """Return by gang with a reservation its reason to wait, extended by the expected start.
 
-        Gangs whose reservation starts now are omitted.
+        A gang whose reservation starts now is omitted.
         """
         return {
             b.gang: replace(reason, message=f"{reason.message}; {expectation(b)}")
@@ -88,17 +88,18 @@ class Reserved:
 def reserve(
     snapshot: Snapshot, policy: Policy, previous: Problem | None, *, is_ordered: bool
 ) -> Reserved:
-    """Reserve capacity for the gangs that have waited for too long.
+    """Return reservations of capacity for the gangs that have waited too long.
 
     Parameters
     ----------
     snapshot, policy
-        The cluster, and the policy with the maximum number of reservations.
+        The snapshot of the cluster, and the policy with the maximum number of reservations.
     previous
-        The problem of an earlier session; makes compiling cheaper and changes nothing else.
+        The problem of an earlier session. It makes compiling cheaper and does not change the
+        result.
     is_ordered
-        Whether the session places gangs whose reservation starts now before all others of their
-        priority. Then no capacity has to be reserved for them.
+        Whether the session places gangs whose reservation starts now before all other gangs of
+        their priority. If so, no capacity has to be reserved for these gangs.
 
     """
     snapshot = replace(snapshot, bookings=()) if snapshot.bookings else snapshot
@@ -123,10 +124,10 @@ def reserve(
 def expected(
     snapshot: Snapshot, policy: Policy, keys: Collection[str]
 ) -> dict[str, CapacityReservation]:
-    """Return the reservations that gangs would get if they had waited for too long, by key.
+    """Return the reservations that gangs would get if they had waited too long, by gang key.
 
-    Gangs that did wait that long precede them, if they are at least as important. A gang has no
-    reservation if it can not start in an empty cluster or is too far back (`MOST_EXPECTED`).
+    Gangs that have waited too long, and are at least as important, get reservations first. A gang
+    has no reservation if it cannot start in an empty cluster or is too far back (`MOST_EXPECTED`).
     """
     due_ms = snapshot.taken_ms - policy.budgets.starvation_after_ms - 1
     gangs = (
@@ -140,7 +141,7 @@ def expected(
 
 
 def _bypassed(snapshot: Snapshot, policy: Policy) -> list[Gang]:
-    """Return the gangs that have waited for too long, by priority, then by waiting time."""
+    """Return the gangs that have waited too long, by priority, then by waiting time."""
     found = policy.rules.find_rule(Sla.name)
     sla = found.rule if found is not None and isinstance(found.rule, Sla) else None
     late = snapshot.taken_ms - policy.budgets.starvation_after_ms
@@ -165,14 +166,14 @@ def _may_start(gang: Gang) -> bool:
 
 
 def _is_outside(gang: Gang, snapshot: Snapshot, policy: Policy) -> bool:
-    """Return whether a gang waits for its pods to be created, and others must wait for it."""
+    """Return whether a gang waits for its pods to be created while nodes are reserved for it."""
     if gang.phase is not GangPhase.PENDING or gang.is_implicit or gang.tasks:
         return False
     return reserves_nodes(_late_by(gang, snapshot.taken_ms, policy))
 
 
 def _late_by(gang: Gang, now_ms: int, policy: Policy) -> int:
-    """Return how much longer than `starvationAfter` a gang has waited; 0 if only its SLA is due."""
+    """Return by how many ms a gang has waited longer than `starvationAfter`, at least 0."""
     return max(now_ms - gang.waiting_since_ms - policy.budgets.starvation_after_ms, 0)
 
 
@@ -193,9 +194,9 @@ def _reservation_request(
 
 
 def reserves_nodes(waited_ms: int) -> bool:
-    """Return whether nodes are reserved for a gang that has waited so long beyond the limit.
+    """Return whether nodes are reserved for a gang that has exceeded the limit by `waited_ms`.
 
-    They are reserved for `HOLD_MS`, then free for other gangs for `HOLD_MS`, then reserved for
+    Nodes are reserved for `HOLD_MS`, then released to other gangs for `HOLD_MS`, then reserved for
     twice as long, and so on. So neither the gang nor smaller gangs wait forever for pods that do
     not end.
     """

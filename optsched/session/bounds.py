@@ -1,8 +1,8 @@
-"""Bounds of a certificate: over every plan that the policy allows, evictions included.
+"""Bounds of a certificate, valid for all plans that the policy allows, with evictions.
 
-The engines prove bounds for a problem whose victims are fixed. If the policy could evict other
-pods, such a bound does not cover the plans with those evictions. This module replaces it by a bound
-that does.
+The engines prove bounds for a problem whose victims are fixed. If the policy permits other
+victims, an engine's bound does not cover the plans with these victims. This module replaces the
+engine's bound by one that covers all plans.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.joint.bound import EvictionBounds
 
 GANG_BY_GANG = "victims were searched gang by gang"
-"""A limitation: some bound is looser than the one that the engine proved for fixed victims."""
+"""The limitation that a bound is looser than the bound that an engine proved for fixed victims."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +40,10 @@ class EvictionScope:
     first
         The round without evictions.
     is_open
-        Whether the policy lets some pod be evicted or moved for some waiting gang.
+        Whether the policy permits that some pod is evicted or moved for some waiting gang.
     bounds
-        Bounds over all plans, given the values of the chosen plan on the levels above; None if no
-        joint model was solved.
+        Bounds over all plans, given the chosen plan's values on the more important levels. None if
+        no joint model was solved.
 
     """
 
@@ -52,7 +52,7 @@ class EvictionScope:
     bounds: EvictionBounds | None = None
 
     def limitations(self, results: Sequence[LevelResult]) -> tuple[str, ...]:
-        """Return why results are not proved although the engines may have reached their optimum."""
+        """Return why results are not proved optimal although the engines may have reached it."""
         if not self.is_open:
             return ()
         open_levels = [r.name for r in results if r.status is not LevelStatus.OPTIMAL]
@@ -60,7 +60,7 @@ class EvictionScope:
         return (GANG_BY_GANG,) if unbounded else ()
 
     def _bound_of(self, level: str) -> int | None:
-        """Return the joint model's bound of a level; None if it has none."""
+        """Return the joint model's bound of a level; None if the joint model has no bound."""
         if self.bounds is None:
             return None
         if level == VICTIMS:
@@ -71,9 +71,9 @@ class EvictionScope:
         return dict(zip(names, self.bounds.levels, strict=True)).get(level)
 
     def values_of(self, chosen: Candidate) -> list[int] | None:
-        """Return a candidate's values on the levels of the first round, then its number of victims.
+        """Return the values of a candidate on the first round's levels, then its victim count.
 
-        None if the candidate lacks such a level. Levels over nodes get 0, as no bound over all
+        None if the candidate lacks such a level. Levels over nodes get 0, because no bound over all
         plans depends on their values.
         """
         reached = {r.name: r.value for r in chosen.sections[0]}
@@ -91,7 +91,7 @@ class EvictionScope:
     def certify(self, chosen: Candidate) -> tuple[tuple[LevelResult, ...], ...]:
         """Return the sections of a candidate with bounds that hold over all plans.
 
-        Bounds of levels over nodes hold for the victims of the candidate.
+        Bounds of levels over nodes hold only for the victims of the candidate.
         """
         over_gangs, over_victims, over_nodes = chosen.sections
         if not self.is_open:
@@ -107,9 +107,9 @@ class EvictionScope:
         return over_gangs, over_victims, over_nodes
 
     def _with_lost_levels(self, results: Sequence[LevelResult]) -> tuple[LevelResult, ...]:
-        """Return the results, with value 0 for levels to maximise that do not apply to the problem.
+        """Return the results plus a value of 0 for each level to maximise that does not apply.
 
-        With other victims, gangs may remain that count there, so a proof needs these levels, too.
+        With other victims, such a level may apply, so a proof of optimality must include it.
         """
         found, names = list(results), [r.name for r in results]
         at = 0
@@ -124,13 +124,13 @@ class EvictionScope:
         return tuple(found)
 
     def _tighten(self, result: LevelResult, known: int | None) -> LevelResult:
-        """Return the result with the tighter of a known bound and the joint model's bound."""
+        """Return the result with the tighter of the bound `known` and the joint model's bound."""
         bounds = [b for b in (known, self._bound_of(result.name)) if b is not None]
         return with_bound(result, min(bounds) if result.sense is Sense.MAX else max(bounds))
 
     def _bound_victims(self, result: LevelResult, chosen: Candidate) -> LevelResult:
         if any(eviction.to for eviction in chosen.round.clearing.evictions):
-            return result  # The level counts moves, for which the consolidation's bound holds.
+            return result  # The level includes moves, for which the consolidation's bound holds.
         known = [self._bound_of(result.name) or 0]
         if result.name == VICTIMS and self._needs_victims(chosen):
             known.append(1)
@@ -152,7 +152,7 @@ class EvictionScope:
 
 
 def with_bound(result: LevelResult, bound: int) -> LevelResult:
-    """Return the result with another bound and the status that follows."""
+    """Return the result with the bound `bound` and the status that this bound implies."""
     if result.value == bound:
         status = LevelStatus.OPTIMAL
     elif result.status is LevelStatus.OPTIMAL:
@@ -163,7 +163,7 @@ def with_bound(result: LevelResult, bound: int) -> LevelResult:
 
 
 def _ideals(own: Round, first: Round) -> dict[str, int]:
-    """Return, by level over gangs, a bound that no plan beats with or without the victims."""
+    """Return by level over gangs a bound that no plan exceeds, with or without the victims."""
     found: dict[str, int] = {}
     for each in (own, first):
         for level in each.levels:
@@ -176,10 +176,10 @@ def _ideals(own: Round, first: Round) -> dict[str, int]:
 
 
 def _is_alone(candidate: Candidate) -> bool:
-    """Return whether the fewest victims for the only preemptor are the fewest of every plan.
+    """Return whether the fewest victims for the only preemptor are the fewest of all plans.
 
-    This holds if no other gang has pending tasks. Otherwise, victims for another gang, even a less
-    important one, may free nodes or queue shares that the preemptor needs, too.
+    This is true if no other gang has pending tasks. Otherwise, victims for another gang, even a
+    less important one, may free nodes or queue shares that the preemptor also needs.
     """
     preemptors = {e.preemptor for e in candidate.round.clearing.evictions if not e.to}
     if len(preemptors) != 1:
@@ -192,7 +192,7 @@ def _is_alone(candidate: Candidate) -> bool:
 def can_evict(problem: Problem, rules: RuleSet, reach: frozenset[str]) -> bool:
     """Return whether some running pod may be evicted or moved for some gang with pending tasks.
 
-    The check considers priorities and queues, but not shares or nodes, so true may be wrong.
+    The check covers priorities and queues, but not shares or nodes, so True may be wrong.
     """
     if not reach or not len(problem.open_gangs):
         return False

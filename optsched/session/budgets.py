@@ -1,4 +1,4 @@
-"""Spent disruption budgets, and the gangs that wait for resources of the pods they protect."""
+"""Spent disruption budgets, and the gangs that wait for resources of protected pods."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 SHORT_OF_ROOM = frozenset({ReasonCode.RESOURCES, ReasonCode.FRAGMENTED})
-"""Reasons for waiting that an eviction could remove."""
+"""Codes of reasons for waiting that an eviction could remove."""
 
 
 class Protection:
-    """The tasks that could be evicted for gangs if spent budgets did not protect them."""
+    """The tasks that could be evicted for gangs if spent budgets did not protect these tasks."""
 
     def __init__(self, problem: Problem, rules: RuleSet, reach: frozenset[str]) -> None:
         self._problem = problem
@@ -36,7 +36,7 @@ class Protection:
         self._known: dict[tuple[int, int, int], Mapping[str, int]] = {}
 
     def _coverage(self) -> Bool:
-        """Return (B, V) whether a spent budget covers a task that nothing else protects."""
+        """Return (B, V) whether a spent budget is the only protection of a task that it covers."""
         if self._tasks is None:
             return np.zeros((0, 0), np.bool_)
         found = [[covers(b, t) for t in self._tasks.tasks] for b in self._spent]
@@ -44,7 +44,7 @@ class Protection:
         return cover & ~self._spared() if cover.any() else cover
 
     def _spared(self) -> Bool:
-        """Return (V,) the tasks that may not be evicted even without budgets."""
+        """Return (V,) the tasks that may not be evicted even without disruption budgets."""
         spared = unwilling(self._problem)
         for rule in self._rules.guarding:
             mine = None if isinstance(rule, Victims) else rule.spares(self._problem)
@@ -52,9 +52,9 @@ class Protection:
         return spared
 
     def keeping(self, pending: Mapping[str, Reason]) -> Mapping[str, Mapping[str, int]]:
-        """Return, for gangs that lack resources, the number of protected pods by budget key.
+        """Return by waiting gang and budget key how many pods the budget protects.
 
-        Only pods count whose eviction could help the gang.
+        Only gangs that lack resources are included, and only pods whose eviction could help them.
         """
         if not self._cover.any():
             return {}
@@ -75,7 +75,7 @@ class Protection:
         return self._known[alike]
 
     def _candidates(self, gang: int) -> Bool:
-        """Return (V,) the tasks on usable nodes that a gang could evict if budgets allowed it."""
+        """Return (V,) the tasks on usable nodes that a gang could evict if budgets permitted it."""
         problem, running = self._problem, running_tasks(self._problem)
         queues, gangs = running.queue_of, running.gang_of
         own = queues == problem.queue_of[gang]
@@ -91,7 +91,7 @@ class Protection:
         return found & self._open_to(classes)[running.node_of]
 
     def _open_to(self, classes: Iterable[int]) -> Bool:
-        """Return (N,) the nodes that some of the task classes may use."""
+        """Return (N,) the nodes that at least one of the task classes may use."""
         open_nodes = np.zeros(self._problem.num_nodes, np.bool_)
         for task_class in classes:
             masks = (rule.mask(self._problem, task_class) for rule in self._rules.masking)
@@ -103,7 +103,7 @@ class Protection:
 
 
 def with_budgets(reason: Reason, kept: Mapping[str, int]) -> Reason:
-    """Return a reason that also names the budgets and how many helpful victims each protects."""
+    """Return a reason extended by the budgets in `kept` and the number of pods each protects."""
     told = [
         f"{count_noun(number, 'pod')} that could make room {'stays' if number == 1 else 'stay'} "
         f"because of the disruption budget {key}"

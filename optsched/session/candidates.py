@@ -1,8 +1,8 @@
-"""Candidate plans of a session: compared on the levels of the policy, repaired if rejected.
+"""Candidate plans of a session, which are compared by the policy's levels and can be repaired.
 
-The solver and the pipeline propose plans with and without evictions. The best one that the verifier
-accepts becomes the plan. A rejected plan loses the gangs at fault one after another, then competes
-again.
+The solver and the pipeline propose plans with and without evictions. The best candidate that the
+verifier accepts becomes the plan. A rejected candidate loses the gangs at fault one after another,
+then competes again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """A problem with its victims terminating, and the solutions found for it.
+    """A problem in which the victims are terminating, and the solutions for it.
 
     Attributes
     ----------
     problem
         The problem of the snapshot in which the victims are terminating.
     answers
-        The best solution, then the greedy solution.
+        The best solution, followed by the greedy solution.
     clearing
-        The victims, and the gangs for which they free capacity.
+        The victims, and the gangs for which their evictions free capacity.
     evicting
-        The pipeline with evictions on the same problem; None if the round has victims itself.
+        The pipeline with evictions on the same problem; None if the round already has victims.
 
     """
 
@@ -60,11 +60,11 @@ class Candidate:
     Attributes
     ----------
     actions
-        The actions of the plan; None until they are needed.
+        The actions of the plan; None until the actions are needed.
     dropped
-        Keys of the gangs that repair has dropped from the plan.
+        Keys of the gangs that a repair has dropped from the plan.
     lending
-        The loans of the plan; None without loans.
+        The loans of the plan; None if the plan has no loans.
 
     """
 
@@ -76,12 +76,12 @@ class Candidate:
 
     @property
     def decisions(self) -> Decisions:
-        """The decisions, loans included."""
+        """The decisions of the plan, including loans."""
         return self.answer.decisions if self.lending is None else self.lending.decisions
 
     @cached_property
     def sections(self) -> tuple[tuple[LevelResult, ...], ...]:
-        """Results of levels over gangs, over victims and over nodes, in order of importance."""
+        """Results of the levels over gangs, over victims and over nodes, in order of importance."""
         over_gangs: list[LevelResult] = []
         over_nodes: list[LevelResult] = []
         for level, result in zip(self.round.levels, self.answer.results, strict=False):
@@ -90,16 +90,16 @@ class Candidate:
 
 
 def rank_candidates(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return candidates from the best to the worst; equal candidates keep their order."""
+    """Return candidates from the best to the worst, where equal candidates keep their order."""
     return sorted(candidates, key=cmp_to_key(_compare))
 
 
 def _compare(one: Candidate, other: Candidate) -> int:
-    """Return a negative number if the first is better on the most important level that differs."""
+    """Return the difference on the first level that differs, negative if `one` is better."""
     for mine, theirs in zip(one.sections, other.sections, strict=True):
         values, others = _signed(mine), _signed(theirs)
         for name in _merge_names(list(values), list(others)):
-            # A level that does not apply to a problem has the value 0 there.
+            # A level that does not apply to a problem has the value 0 in that problem.
             difference = others.get(name, 0) - values.get(name, 0)
             if difference:
                 return difference
@@ -107,12 +107,12 @@ def _compare(one: Candidate, other: Candidate) -> int:
 
 
 def _signed(results: Sequence[LevelResult]) -> dict[str, int]:
-    """Return the values by level, signed so that larger is better."""
+    """Return the value of each level by name, negated for levels to minimise."""
     return {r.name: r.value if r.sense is Sense.MAX else -r.value for r in results}
 
 
 def _merge_names(names: list[str], others: list[str]) -> list[str]:
-    """Return the names of two lists of levels, merged in an order that agrees with both."""
+    """Return the level names of two lists, merged in an order that agrees with both lists."""
     merged: list[str] = []
     while names and others:
         if names[0] == others[0]:

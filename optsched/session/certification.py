@@ -1,4 +1,4 @@
-"""Certificates: the values of a chosen plan, their proofs, and why gangs wait."""
+"""Certificates: the values of a chosen plan with their bounds, and the reasons why gangs wait."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Certified:
     Attributes
     ----------
     opened
-        Keys of the tasks without a node whose gates open, because their queues admit them.
+        Keys of the tasks that get no node but whose gates open, because their queues admit them.
     flaws
-        Contradictions between objects of the cluster.
+        Contradictions between cluster objects.
     num_cut_searches
-        Number of device searches that ended without a result, by the limit that ended them.
+        Number of device searches that were cut without a result, by the limit that cut them.
 
     """
 
@@ -104,7 +104,7 @@ def certify_plan(
 
 
 def first_stage(session: SessionInput, scope: EvictionScope, chosen: Candidate) -> Decided:
-    """Return a chosen candidate as the first stage of lending."""
+    """Return a chosen candidate as the decided first stage, on which lending builds."""
     over_gangs = scope.certify(chosen)[0]
     return Decided(
         problem=chosen.round.problem,
@@ -123,7 +123,7 @@ def certify(
     chosen: Candidate,
     pending: Mapping[str, Reason] | None = None,
 ) -> tuple[Certificate, Mapping[str, int]]:
-    """Return the certificate of a candidate, and its cut device searches by limit."""
+    """Return the certificate of a candidate, and the number of cut device searches by limit."""
     session = attempt.session
     rules, answer = session.policy.rules, chosen.answer
     actions = chosen.actions or ()
@@ -165,7 +165,7 @@ def certify(
 
 
 def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-    """Return the reasons of gangs that no eviction helps, where they replace vaguer reasons."""
+    """Return the reasons of gangs that no eviction helps, if they replace less precise reasons."""
     gangs = rounds.first.problem.snapshot.gangs
     found = ((gangs[g].key, reason) for g, reason in rounds.hopeless.items())
     return {
@@ -178,7 +178,7 @@ def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str
 def _bound_over_all_plans(
     attempt: Attempt, scope: EvictionScope, chosen: Candidate
 ) -> EvictionScope:
-    """Return the scope with bounds over every plan that the policy allows, for unproved levels."""
+    """Return the scope with bounds over all plans that the policy allows, for unproved levels."""
     session, first = attempt.session, scope.first
     solver, clock = session.context.solver, session.clock
     if not session.is_optimised or solver is None or clock.is_late:

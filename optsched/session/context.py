@@ -21,29 +21,30 @@ class SessionContext:
     Attributes
     ----------
     clock
-        None if no clock may be read; then all durations are 0 and time limits nothing.
+        The clock. None if no clock may be read; all durations are then 0, and no limit on time
+        applies.
     solver
-        The solver; None for the greedy pipeline alone.
+        The solver; None to use only the greedy pipeline.
     incidents
-        Stores plans that the verifier rejects; None to store none.
+        The store of plans that the verifier rejects; None to store no plan.
     limits
-        The limits of one search; None for the policy's budget.
+        The limits of one search; None for the limits in the policy's budget.
     outside
         The port for calls of extenders; None to replay the replies that the snapshot records.
     watch
-        Receives the progress of searches; None to record no history.
+        The receiver of search progress; None to record no history.
     start
-        Incumbents of an earlier session on the same snapshot, to resume from.
+        The incumbents of an earlier session on the same snapshot, from which searches resume.
     warm_start
-        Placements that an earlier search has found. The session starts from those that still hold,
-        if they are better than the pipeline's.
+        Placements that an earlier search has found. The session starts from those placements that
+        are still valid, if they are better than the pipeline's placements.
     period_ms
-        Wall time in which a session aims to end; None for no such aim. On large clusters, searches
-        then get less time, and later candidates and bounds are skipped.
+        The wall time in which a session aims to end, in milliseconds; None for no aim. On large
+        clusters, searches then get less time, and later candidates and bounds are skipped.
     explains
         Whether to explain why gangs wait. Without explanations, all reasons are `UNEXPLAINED`, and
-        the certificate has no queue shares. Actions, levels and the keys of `Plan.pending` are the
-        same.
+        the certificate has no queue shares. Actions, levels and the keys of `Plan.pending` do not
+        depend on `explains`.
 
     """
 

@@ -1,4 +1,4 @@
-"""Translation of decisions (arrays) into actions and reasons (names), and back."""
+"""Translation of decisions (arrays) into actions and reasons (names), and of actions back."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Action, ...]:
-    """Return the actions in the order in which they are carried out.
+    """Return the actions of decisions in the order in which they are executed.
 
     Gangs are enqueued first, then victims are evicted. Then tasks are bound gang by gang, the most
-    important tier and the oldest gang first. So a plan that is interrupted leaves as few gangs
-    partially bound as possible.
+    important tier and the oldest gang first. So an interrupted plan leaves as few gangs as possible
+    partially bound.
     """
     gangs, nodes = problem.snapshot.gangs, problem.snapshot.nodes
     enqueued = [Enqueue(gangs[g].key) for g in np.flatnonzero(decisions.enqueued).tolist()]
@@ -51,7 +51,7 @@ def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Ac
 def decisions_of(problem: Problem, actions: Sequence[Action]) -> Decisions:
     """Return the decisions of actions, in a problem without their victims.
 
-    ValueError if an action names a task, node or gang that does not exist.
+    Raises `ValueError` if an action contains a task, node or gang that does not exist.
     """
     tasks = {task.key: t for t, task in enumerate(problem.tasks)}
     nodes = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
@@ -74,7 +74,7 @@ def decisions_of(problem: Problem, actions: Sequence[Action]) -> Decisions:
 
 
 def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[str, Reason]:
-    """Return why each gang with pending tasks waits, by key; equal gangs share an explanation."""
+    """Return by key why each gang with pending tasks waits; equal gangs share an explanation."""
     outcome = Outcome(problem, decisions)
     explainer = Explainer(outcome, rules)
     gangs = problem.snapshot.gangs
@@ -115,7 +115,7 @@ def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[s
 
 
 def pending_keys(problem: Problem, decisions: Decisions) -> list[str]:
-    """Return the keys of `pending_of` in its order, without the reasons."""
+    """Return the keys of the gangs in `pending_of`, in the same order, without the reasons."""
     waits = decisions.refused.copy()
     waits[list(problem.blocked)] = True
     waits |= (Outcome(problem, decisions).num_pending > 0) & (problem.shape_of >= 0)
@@ -124,7 +124,7 @@ def pending_keys(problem: Problem, decisions: Decisions) -> list[str]:
 
 
 def _shared_reasons(outcome: Outcome, explainer: Explainer, gangs: I64) -> dict[str, Reason]:
-    """Return why gangs without placed tasks wait, by key; computed once per shape and queue."""
+    """Return by key why gangs without placed tasks wait, computed once per shape and queue."""
     problem = outcome.problem
     kind = problem.shape_of[gangs] * len(problem.queues.names) + problem.queue_of[gangs]
     _, first, which = np.unique(kind, return_index=True, return_inverse=True)
@@ -138,20 +138,20 @@ def _nobody(_: int) -> int:
 
 
 def _placed(outcome: Outcome, gang: int) -> bytes:
-    """Return which tasks of a gang are placed, as a comparable value."""
+    """Return which tasks of a gang are placed, as bytes that can be compared."""
     start, end = outcome.problem.task_start[gang : gang + 2].tolist()
     return outcome.placed[start:end].tobytes()
 
 
 def _end_ms(problem: Problem, gang: int) -> int | None:
-    """Return when a gang would end; None if there is no reservation that it must not delay."""
+    """Return the expected end of a gang in ms; None if no reservation binds the gang."""
     if not problem.rows[gang].bound:
         return None
     return gang_end_ms(problem.snapshot.gangs[gang], problem.snapshot.taken_ms)
 
 
 def _refusal_reason(outcome: Outcome, refused: Sequence[Reason], number: int) -> Reason:
-    """Return why a gang is not enqueued: the reason of the first rule that rejects it."""
+    """Return why a gang is not enqueued, which is the reason of the first rule that rejects it."""
     if refused:
         return refused[0]
     gang = outcome.problem.snapshot.gangs[number]

@@ -1,6 +1,6 @@
-"""The plan of the greedy pipeline with evictions, which competes with the solver's plans.
+"""The greedy pipeline with evictions, whose plan competes with the solver's plans.
 
-It does not depend on these, so it can be made while the solver's process works.
+The pipeline does not depend on the solver's plans, so it can run while the solver's process works.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvictingPipeline:
-    """The greedy pipeline with evictions on one problem; it runs when its plan is first read."""
+    """The greedy pipeline with evictions on one problem, run when its plan is first read."""
 
     problem: Problem
     rules: RuleSet
@@ -29,7 +29,7 @@ class EvictingPipeline:
 
     @cached_property
     def decisions(self) -> Decisions:
-        """The decisions of the pipeline."""
+        """The decisions of the greedy pipeline with evictions."""
         options = replace(self.options, gated=True, is_late=self.clock.deadline())
         with self.clock.measure_aside("greedy"):
             return run_greedy(self.problem, self.rules, options)

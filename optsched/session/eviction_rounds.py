@@ -1,4 +1,4 @@
-"""Free capacity for gangs that do not fit idle capacity: evict pods for them, or move pods."""
+"""Evictions and moves of pods that free capacity for gangs that do not fit idle capacity."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ if TYPE_CHECKING:
     from optsched.session.candidates import Round
 
 _MAX_TRIES = 3
-"""Maximum number of searches for victims, if a gang can not use the capacity that they free."""
+"""Maximum number of searches for victims if some gang cannot use the capacity freed for it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """The rounds of an attempt.
+    """The rounds of an attempt, without and with evictions.
 
     Attributes
     ----------
     first
         The round without evictions.
     cleared
-        The round with pods evicted or moved for gangs that wait in the first one; None if that
-        helps no gang.
+        The round with pods evicted or moved for gangs that wait in `first`. None if neither
+        evicting nor moving pods helps any gang.
     joint
-        The round with victims chosen for all gangs jointly; None if that is no improvement.
+        The round with victims chosen jointly for all gangs; None if it improves no other round.
     hopeless
-        Gangs of the first round that no eviction helps, with the reason if one is known.
+        By index of a gang that no eviction helps, the reason; None if the reason is unknown.
     can_evict
-        Whether the policy lets some pod be evicted or moved for some waiting gang.
+        Whether the policy permits that some pod is evicted or moved for some waiting gang.
 
     """
 
@@ -67,14 +67,14 @@ class Rounds:
 
     @property
     def scope(self) -> EvictionScope:
-        """The plans that bounds of certificates have to cover."""
+        """The set of plans that the bounds of a certificate have to cover."""
         return EvictionScope(self.first, self.can_evict)
 
 
 def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
     """Search for pods to evict or move for the gangs that the first round leaves waiting.
 
-    The policy names evicting and moving in some order. The second of them is tried only if the
+    The policy lists evicting and moving in some order. The second of them is tried only if the
     first one helps no gang.
     """
     session = attempt.session
@@ -110,10 +110,9 @@ def _evict_pods(
 ) -> tuple[Round | None, Mapping[int, Reason | None]]:
     """Return the round with victims found gang by gang, and the gangs that no eviction helps.
 
-    It leaves `kept_ms` of the time to the joint search for victims of all gangs.
-
-    Victims of a gang depend on those of more important gangs. If a gang can not use the capacity
-    that was freed for it, the whole search is repeated without that gang.
+    The search leaves `kept_ms` of the time to the joint search for victims of all gangs. Victims of
+    a gang depend on the victims of more important gangs. If a gang cannot use the capacity that was
+    freed for it, the entire search is repeated without that gang.
     """
     session, start = attempt.session, attempt.reserved.snapshot
     clock, decisions = session.clock, first.answers[0].decisions
@@ -131,7 +130,7 @@ def _evict_pods(
         misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
         if not misplaced:
             return _without_needless_victims(attempt, found, again, kept_ms), found.hopeless
-        # Custom rules are in no model. Before a gang is given up, victims are tried by verifying.
+        # No model contains custom rules. Before a gang is excluded, its victims are verified.
         fresh = misplaced - means.by_trial if has_custom_rules(session.rules) else frozenset()
         means = replace(
             means,
@@ -144,9 +143,10 @@ def _evict_pods(
 def _retry_round(
     attempt: Attempt, snapshot: Snapshot, clearing: EvictionPlan, known: Round, kept_ms: int = 0
 ) -> Round:
-    """Return the round with some victims; its search starts from what still fits of a known round.
+    """Return the round with some victims, searched from the valid placements of a known round.
 
-    The victims free capacity, so without that start the search could begin with a worse solution.
+    The victims free capacity. Without the known placements, the search could start with a worse
+    solution.
     """
     placed = WarmStart.from_decisions(known.problem, known.answers[0].decisions)
     return place_pods(attempt, snapshot, clearing, known.problem, placed, kept_ms)
@@ -157,9 +157,9 @@ def _without_needless_victims(
 ) -> Round:
     """Return the round with only the victims that preemptors need once all gangs are placed again.
 
-    A preemptor may need fewer victims if fewer other gangs count against its queue than before. The
-    other victims stay on their nodes and count in their queues, so all gangs are placed again. A
-    gang that no longer fits then evicts no pods.
+    A preemptor may need fewer victims if the round places fewer other gangs in its queue. Victims
+    that are not needed stay on their nodes and in the use of their queues, so all gangs are placed
+    again. A gang that no longer fits then evicts no pods.
     """
     start = attempt.reserved.snapshot
     with attempt.session.clock.measure("victims"):
@@ -187,7 +187,7 @@ def _without_needless_victims(
 
 
 def _move_pods(attempt: Attempt, first: Round) -> Round | None:
-    """Return the round in which running pods move, if that helps any gang."""
+    """Return the round in which running pods move; None if no move helps any gang."""
     session, start = attempt.session, attempt.reserved.snapshot
     clock, solver = session.clock, session.context.solver
     if solver is None:
@@ -209,7 +209,7 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
             found = consolidate(bare, session.rules, decisions, means)
         if not found.evictions:
             return None
-        # Gangs that start need no reservation; reservations of other gangs still hold.
+        # Gangs that start need no reservation. The reservations of other gangs remain.
         bookings = tuple(b for b in start.bookings if b.gang not in found.gains)
         snapshot = found.apply_to(replace(start, bookings=bookings))
         clearing = EvictionPlan(found.evictions, results=found.results)
@@ -226,10 +226,10 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
 
 
 def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None:
-    """Return the round with victims chosen for all gangs jointly, if it is an improvement.
+    """Return the round with victims chosen jointly for all gangs; None if it is no improvement.
 
-    It must start more important gangs than the best known round, or be worse on no level over
-    gangs. Victims that only shift shares between queues are left to the search gang by gang.
+    An improvement starts more important gangs than the best known round, or is worse on no level
+    over gangs. Victims that only shift shares between queues are left to the search gang by gang.
     """
     session, decisions = attempt.session, first.answers[0].decisions
     clock, rules, reach = session.clock, session.rules, session.reach
@@ -251,7 +251,7 @@ def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None
 
 
 def _improves(again: Round, known: Round) -> bool:
-    """Return whether a round starts more important gangs than another, or is worse on no level."""
+    """Return whether round `again` starts more important gangs, or is worse on no level."""
     mine, theirs = _signed_values(again), _signed_values(known)
     for level in again.levels:
         if isinstance(level, Started) and mine[level.name] != theirs.get(level.name, 0):
@@ -260,7 +260,7 @@ def _improves(again: Round, known: Round) -> bool:
 
 
 def _signed_values(each: Round) -> dict[str, int]:
-    """Return the values of a round on its levels over gangs, signed so that larger is better."""
+    """Return the value of each level over gangs by name, negated for levels to minimise."""
     pairs = zip(each.levels, each.answers[0].results, strict=True)
     return {
         level.name: result.value if level.sense is Sense.MAX else -result.value

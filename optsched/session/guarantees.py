@@ -1,9 +1,9 @@
-"""Queue guarantees that exceed the cluster are dropped.
+"""Queue guarantees that exceed cluster capacity, which sessions drop.
 
-A guarantee that can never be met would block all other queues in vain. Queues are considered from
-the oldest to the youngest. A guarantee of a resource is dropped if it exceeds the capacity that
-older guarantees leave of all nodes, NotReady nodes included. The same holds for the capability of
-the queue and of its ancestors.
+A guarantee that cannot be met would block all other queues without use. Queues are processed from
+the oldest to the youngest. The guarantee of a resource is dropped if it exceeds the capacity that
+the guarantees of older queues leave on all nodes, including NotReady nodes. It is also dropped if
+it exceeds the capability that older queues leave to the queue or to an ancestor.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Unheld:
     Attributes
     ----------
     queue, resource, amount
-        The queue, the resource and the guaranteed amount.
+        The name of the queue, the resource and the guaranteed amount.
     holder
-        The queue or ancestor whose capability is too small; empty for the cluster.
+        The queue or ancestor whose capability is too small; empty if the cluster is too small.
     capacity, older
-        The capability of the holder, and what the guarantees of older queues take of it.
+        The capability of the holder, and the amount of it that older queues' guarantees use.
     """
 
     queue: str
@@ -45,7 +45,8 @@ class Unheld:
 def hold_guarantees(snapshot: Snapshot) -> tuple[Snapshot, tuple[Unheld, ...]]:
     """Return the snapshot without guarantees that exceed cluster capacity, and those guarantees.
 
-    Returns the same snapshot if no guarantee is dropped. Without any nodes, none is dropped.
+    Returns the same snapshot if no guarantee is dropped. A snapshot without nodes keeps all
+    guarantees.
     """
     named = {r for q in snapshot.queues for r, _ in q.guarantee}
     if not named or not snapshot.nodes:
@@ -111,7 +112,7 @@ def _parent(queue: Queue, snapshot: Snapshot) -> str:
 
 
 def claims(floors: Mapping[str, int], parents: Mapping[str, str]) -> dict[str, int]:
-    """Return the claim of each queue, and of the cluster under the empty name.
+    """Return the claim of each queue, and the claim of the cluster under the empty name.
 
     A claim is the guarantee of a queue, or the sum of its children's claims if that is larger.
     """

@@ -1,8 +1,9 @@
-"""Lend idle capacity to gangs beyond their queues' deserved shares, once all else is decided.
+"""Lend idle capacity to gangs beyond their queues' deserved shares, as the last stage of a session.
 
 Mathematics: models/formulation/lending.md. The first stage of a session caps queues at their
-deserved shares. This second stage keeps its decisions and starts gangs that may borrow on the
-remaining idle capacity. Reclaim can take the capacity back, as loans count as above the share.
+deserved shares. The second stage keeps the first stage's decisions and starts gangs that may borrow
+on the remaining idle capacity. Reclaim can take the capacity back, because a queue with loans is
+above its deserved share.
 """
 
 from __future__ import annotations
@@ -43,34 +44,34 @@ if TYPE_CHECKING:
 _OFF = f"proportion lends nothing: that takes {LEND_IDLE}, the action reclaim and a solver"
 
 _MOST_COMPARED = 12
-"""Maximum number of gangs of a queue that may borrow for which all sets of them are compared."""
+"""Maximum number of gangs of a queue that may borrow for which all sets of gangs are compared."""
 
 _MOST_COUNTED = 256
-"""Maximum number of task classes for which the tasks that fit nodes are counted.
+"""Maximum number of task classes for which the number of fitting tasks is computed.
 
-With more classes, all tasks count.
+With more task classes, all tasks are assumed to fit.
 """
 
 _MOST_JUDGED = 64
-"""Maximum number of sets of gangs that are compared on every level over gangs."""
+"""Maximum number of sets of gangs that are evaluated on every level over gangs."""
 
 LENT = "lent"
 """The first word of the names of levels over gangs that borrow."""
 
 LENT_LAST = "loans were decided last and are bounded by idle capacity"
-"""A limitation: other plans with the same values on the levels above might lend more."""
+"""The limitation that plans with equal values on more important levels might lend more."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lending:
-    """The loans of a session.
+    """The loans of a plan, which are the placements of gangs that borrow.
 
     Attributes
     ----------
     decisions
-        The decisions of the first stage, and the placements of gangs that borrow.
+        The decisions of the first stage together with the placements of gangs that borrow.
     results
-        The levels of the tasks that borrow, one per tier, in the unit of admission.
+        The results of the levels of borrowing tasks, one per tier, in the unit of admission.
 
     """
 
@@ -78,24 +79,24 @@ class Lending:
     results: tuple[LevelResult, ...] = ()
 
     def gangs(self, problem: Problem, first: Decisions) -> list[str]:
-        """Return the keys of the gangs that borrow; `first` are the first stage's decisions."""
+        """Return keys of the gangs that borrow, given the first stage's decisions `first`."""
         fresh = (self.decisions.node_of >= 0) & (first.node_of < 0)
         return [problem.snapshot.gangs[g].key for g in np.unique(problem.gang_of[fresh]).tolist()]
 
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """The first stage of a session.
+    """The decisions of the first stage of a session, before lending.
 
     Attributes
     ----------
     decisions, actions
-        The decisions, and the same decisions as actions. Evictions among these name victims and
-        preemptors.
+        The decisions, and the same decisions as actions. The evictions in `actions` contain their
+        victims and preemptors.
     counts_all
-        Whether the policy's levels count every task that the first stage places.
+        Whether the policy's levels include every task that the first stage places.
     is_proved
-        Whether the levels over gangs are proved optimal.
+        Whether the values on the levels over gangs are proved optimal.
 
     """
 
@@ -116,13 +117,13 @@ class Decided:
 
 
 def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
-    """Start gangs that may borrow on idle capacity.
+    """Start gangs that may borrow on idle capacity, after the first stage.
 
     Returns
     -------
     Lending | None
-        None if the policy does not lend or no waiting gang may borrow. The decisions are not
-        verified.
+        The loans, which are not verified. None if the policy does not lend or no waiting gang may
+        borrow.
 
     """
     shares = find_shares(decided.rules)
@@ -150,9 +151,9 @@ def separate_loans(
 ) -> tuple[Decisions, Lending | None]:
     """Return the decisions of a finished plan without its loans, and the loans.
 
-    If a queue exceeds its deserved share, its gangs that may borrow are split: one set fits the
-    share, the other borrows. The split has the best values on the levels over gangs; for queues
-    with many such gangs, it is the best split found.
+    If a queue exceeds its deserved share, its gangs that may borrow are split into gangs that fit
+    the share and gangs that borrow. The split has the best values on the levels over gangs. For
+    queues with many such gangs, it is the best split that was found.
     """
     shares = find_shares(decided.rules)
     if shares is None or not shares.lends:
@@ -170,7 +171,7 @@ def separate_loans(
 
 
 def find_shares(rules: RuleSet) -> Proportion | None:
-    """Return the rule that caps queues at their deserved shares by weight; None without one."""
+    """Return the rule that caps queues at deserved shares by weight; None without such a rule."""
     found = rules.find_rule("proportion")
     if found is None or not found.binds or not isinstance(found.rule, Proportion):
         return None
@@ -178,9 +179,9 @@ def find_shares(rules: RuleSet) -> Proportion | None:
 
 
 def without_lending(rules: RuleSet) -> RuleSet:
-    """Return the rules without lending, for policies that can not reclaim loans.
+    """Return the rules without lending, for policies that cannot reclaim loans.
 
-    Loans are reclaimed by evicting whole gangs, which the greedy pipeline alone does not do.
+    Reclaim of loans evicts entire gangs, which the greedy pipeline alone does not do.
     """
     return _with_shares(rules, lends=False)
 
@@ -190,7 +191,7 @@ def without_lending(rules: RuleSet) -> RuleSet:
 
 @dataclass(frozen=True, eq=False)
 class _Placed:
-    """(T,) nodes of the tasks that borrow, and a bound for each level; None if unknown."""
+    """(T,) node of each task that borrows, and a bound for each level; None if unknown."""
 
     node_of: I64
     bounds: tuple[int | None, ...]
@@ -205,7 +206,7 @@ def _place_borrowers(
     rest = fix_decisions(problem, decided.decisions, others)
     options = GreedyOptions(actions=(ALLOCATE,), tier_of=decided.tiers.of, gated=False)
     decisions = run_greedy(rest, rules, options)
-    # Capacity of terminating pods is not idle.
+    # Capacity of terminating pods is not idle, so loans must not use it.
     nothing = np.full_like(decisions.nominated, UNPLACED)
     decisions = replace(decisions, nominated=nothing)
     answer = evaluate_greedy(rest, decisions, levels, NO_SOLVER)
@@ -215,7 +216,7 @@ def _place_borrowers(
 
 
 def _with_shares(rules: RuleSet, **fields: bool) -> RuleSet:
-    """Return the rules with other fields of `Proportion`."""
+    """Return the rules with the fields `fields` of `Proportion` replaced."""
     active = (
         replace(a, rule=replace(a.rule, **fields)) if isinstance(a.rule, Proportion) else a
         for a in rules.active
@@ -224,10 +225,10 @@ def _with_shares(rules: RuleSet, **fields: bool) -> RuleSet:
 
 
 def _find_waiting(decided: Decided) -> I64:
-    """Return the waiting gangs of which the first stage places no task.
+    """Return the indices of waiting gangs of which the first stage places no task.
 
-    Gangs that lose pods are excluded. So are gangs in the tree of a reclaiming queue, because the
-    verifier counts all that such a queue gains.
+    Gangs that lose pods are excluded. Gangs in the tree of a reclaiming queue are also excluded,
+    because the verifier includes all that such a queue gains.
     """
     problem = decided.problem
     outcome = Outcome(problem, decided.decisions)
@@ -259,7 +260,7 @@ def _find_borrowers(decided: Decided) -> I64:
 
 
 def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
-    """Return (T,) the placed tasks of gangs that take their queue above its deserved share."""
+    """Return (T,) the placed tasks of gangs that raise a queue above its deserved share."""
     problem, decisions = decided.problem, decided.decisions
     placed = np.maximum(decisions.node_of, decisions.nominated) >= 0
     tasks = np.flatnonzero(placed)
@@ -309,8 +310,8 @@ def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
 def _fill_share(gain: I64, worth: Sequence[tuple[int, ...]], left: I64) -> list[Bool]:
     """Return sets (m,) of gangs of one queue that fit its share, the most valuable sets first.
 
-    `gain` is (m, R), what each gang adds. `worth` is the value of each gang on every level, the
-    most valuable gang first. `left` is (R,), what is left of the share.
+    `gain` is (m, R) what each gang adds to the use of the queue. `worth` is the value of each gang
+    on every level, the most valuable gang first. `left` is (R,) the unused deserved share.
     """
     used = gain > 0
 
@@ -341,7 +342,7 @@ def _reclaims(eviction: Evict) -> bool:
 
 
 def _in_families(problem: Problem, queues: Sequence[int]) -> Bool:
-    """Return (Q,) the queues that are under the same top queue as one of some queues."""
+    """Return (Q,) the queues that have the same top queue as one of the queues `queues`."""
     tree = problem.queues
     is_root = np.array([name == ROOT_QUEUE for name in tree.names], np.bool_)
     above = tree.subtree & ~is_root[:, None]
@@ -352,9 +353,9 @@ def _in_families(problem: Problem, queues: Sequence[int]) -> Bool:
 
 
 def _can_exceed(problem: Problem) -> Bool:
-    """Return (Q,) the queues that request more than their deserved share of some resource.
+    """Return (Q,) the queues whose demand exceeds their deserved share of some resource.
 
-    Resources of which a queue deserves the whole cluster do not count.
+    Resources of which a queue deserves the entire cluster are ignored.
     """
     due = own_shares(problem)
     exceeds = (problem.queues.requested > due) & (due < problem.total)
@@ -362,7 +363,7 @@ def _can_exceed(problem: Problem) -> Bool:
 
 
 def _could_fit(problem: Problem, idle: I64, gangs: I64) -> Bool:
-    """Return (m,) whether some task of each gang is in `_fitting_classes`."""
+    """Return (m,) whether `_fitting_classes` contains the class of some task of each gang."""
     fits = _fitting_classes(problem, idle)
     shapes = problem.shapes
     number = np.unique(problem.shape_of[gangs])
@@ -395,7 +396,7 @@ def _fit_somewhere(problem: Problem, idle: I64, gangs: I64) -> Bool:
 def _fitting_classes(problem: Problem, idle: I64) -> Bool:
     """Return (C,) the task classes that request at most the largest idle amount of each resource.
 
-    The largest amounts may be on different nodes.
+    The largest idle amounts of two resources may be on different nodes.
     """
     largest = idle[problem.ready].max(axis=0, initial=0)
     fits = (problem.classes.request <= largest).all(axis=1)
@@ -406,7 +407,7 @@ def _fitting_classes(problem: Problem, idle: I64) -> Bool:
 
 
 def _build_levels(problem: Problem, tiers: Tiers, gangs: I64) -> list[Placed]:
-    """Return the levels that count the tasks that borrow, one level per tier."""
+    """Return levels that add up the weights of tasks that borrow, one level per tier."""
     weights = problem.derived(dominant_weights)
     mine = np.full(problem.num_gangs, -1, np.int64)
     mine[gangs] = tiers.of[gangs]
@@ -434,21 +435,21 @@ def _count_loans(
         if decided.is_empty and bound is not None:
             most = min(most, bound)
         results.append(_result(level, level.value(fresh), most))
-    # A level with the bound 0 does not apply: nothing can be lent there.
+    # A level with the bound 0 is omitted, because nothing can be lent in its tier.
     return tuple(r for r in results if r.bound)
 
 
 def _newly_placed(decisions: Decisions, first: Decisions) -> I64:
-    """Return (T,) the nodes of the tasks that the first stage leaves pending."""
+    """Return (T,) nodes of tasks that the first stage leaves unplaced; `UNPLACED` for others."""
     return np.where(first.node_of >= 0, UNPLACED, decisions.node_of)
 
 
 def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: bool) -> int:
-    """Return an upper bound on a level of loans, over all plans with equal values above it.
+    """Return a bound on a level of loans over all plans equal on the more important levels.
 
-    Another plan may start other gangs in its first stage and lend to the gangs that start here. So
-    the bound counts all gangs of the tier that may borrow, and the idle capacity before the
-    session. If `is_fixed`, the first stage uses equal amounts in every such plan, and these are
+    Another plan may start other gangs in its first stage and lend to gangs that start in this plan.
+    So the bound includes all gangs of the tier that may borrow, and the idle capacity before the
+    session. If `is_fixed`, the first stage of every such plan uses equal amounts, which are
     subtracted. `on_nodes` is (C,), see `_count_fitting`.
     """
     problem, snapshot, shapes = decided.problem, decided.problem.snapshot, decided.problem.shapes
@@ -484,7 +485,10 @@ def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: 
 
 
 def _count_fitting(problem: Problem) -> I64:
-    """Return (C,) an upper bound on the tasks of each class that fit nodes before the session."""
+    """Return (C,) an upper bound on the tasks of each class that fit idle capacity on nodes.
+
+    The idle capacity is that before the session.
+    """
     request = problem.classes.request
     fits = _fitting_classes(problem, problem.idle)
     found = np.where(fits, np.iinfo(np.int32).max, 0).astype(np.int64)
@@ -502,9 +506,9 @@ def _count_fitting(problem: Problem) -> I64:
 def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
     """Return an upper bound on the weight of tasks that fit the idle amount of one resource.
 
-    This is the fractional knapsack: classes with the most weight per unit of the resource come
-    first. The bound is its dual at the price of the class that is cut. It is exact in integers, and
-    valid at any price.
+    The bound relaxes to a fractional knapsack, in which classes with the most weight per unit of
+    the resource come first. The bound is the knapsack's dual at the price of the class that is cut.
+    It is exact in integers and valid at any price.
     """
     most = int((number * weight)[request <= 0].sum())
     used = request > 0
@@ -521,9 +525,9 @@ def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
 
 
 def _is_use_fixed(decided: Decided) -> bool:
-    """Return whether plans with equal values of admission place tasks of equal weight in each tier.
+    """Return whether plans with equal admission values place equal weights of tasks in each tier.
 
-    This holds if gangs start with all tasks and no pod is evicted or nominated.
+    This is true if gangs start with all tasks and no pod is evicted or nominated.
     """
     problem = decided.problem
     if any(isinstance(a, Evict) for a in decided.actions):
@@ -553,9 +557,9 @@ class Withheld:
     Attributes
     ----------
     reasons
-        By gang key, why no capacity is lent to the gang.
+        By gang key, the reason why no capacity is lent to the gang.
     amounts
-        (resource, amount) pairs that these gangs would use together.
+        (resource, amount) pairs, the sum of what the withheld gangs would use.
 
     """
 
@@ -564,13 +568,13 @@ class Withheld:
 
     @property
     def sentence(self) -> str:
-        """A sentence that says which rule keeps which amounts idle."""
+        """A sentence that contains the amounts that lending leaves idle, and the reason."""
         told = ", ".join(amount_text(name, amount) for name, amount in self.amounts)
         why = "; ".join(sorted(set(self.reasons.values())))
         return f"proportion keeps {told} idle, which gangs that wait could use: {why}"
 
     def explain(self, key: str, reason: Reason) -> Reason:
-        """Return the reason of a gang; for a withheld gang, why it may not borrow is added."""
+        """Return the reason of a gang, extended for a withheld gang by why it may not borrow."""
         why = self.reasons.get(key)
         if why is None:
             return reason
@@ -580,7 +584,8 @@ class Withheld:
 def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld | None:
     """Return the gangs that only the deserved share of their queue keeps off idle capacity.
 
-    To find them, the greedy pipeline places gangs without that cap. None if no gang would start.
+    The greedy pipeline finds these gangs by placing gangs without the cap of deserved shares.
+    Returns None if no gang would start.
     """
     shares = find_shares(decided.rules)
     if shares is None:

@@ -1,4 +1,4 @@
-"""Contradictions between cluster objects: each is reported and affects no other object."""
+"""Contradictions between cluster objects, each of which is reported as a flaw of one object."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 def find_flaws(
     snapshot: Snapshot, unheld: Iterable[Unheld], *, reads_topology: bool
 ) -> tuple[Flaw, ...]:
-    """Return the flaws of queues, shared devices, the network, and topology requests of gangs.
+    """Return the flaws of queues, shared devices, HyperNodes and topology requests of gangs.
 
     Parameters
     ----------
     snapshot
-        The snapshot before normalisation, with all guarantees.
+        The snapshot before normalisation, with all guarantees of queues.
     unheld
-        The dropped guarantees.
+        The guarantees that were dropped because they exceed cluster capacity.
     reads_topology
-        Whether any rule reads the network topology of gangs.
+        Whether the policy has a rule that reads the network topology of gangs.
 
     """
     found = [*_queue_flaws(snapshot), *map(_unheld_flaw, unheld)]
@@ -49,7 +49,7 @@ def _queue_flaw(queue: str, code: FlawCode, message: str) -> Flaw:
 
 
 def _queue_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Yield queues that take no new work because of their own state."""
+    """Yield flaws of queues that accept no new work because of their own state."""
     for name, reason in queue_faults(snapshot.queues).items():
         yield _queue_flaw(name, FlawCode.QUEUE, f"{reason.message}; it takes no new work")
 
@@ -78,7 +78,7 @@ def _tree_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _sum_flaws(parent: Queue, children: Iterable[Queue]) -> Iterator[Flaw]:
-    """Yield resources in which the child queues of a queue have more than the queue itself."""
+    """Yield a flaw for each resource of which child queues together exceed their parent queue."""
     children = list(children)
     guaranteed, deserved = (
         _summed(c.guarantee for c in children),
@@ -122,7 +122,7 @@ def _ceiling_flaws(queue: Queue, by_name: Mapping[str, Queue]) -> Iterator[Flaw]
 def _ceiling_above(
     queue: Queue, resource: str, by_name: Mapping[str, Queue]
 ) -> tuple[str, int] | None:
-    """Return the nearest ancestor that limits a resource, and its limit."""
+    """Return the nearest ancestor that limits a resource, and its limit; None if none does."""
     seen = {queue.name}
     while queue.name != ROOT_QUEUE and queue.parent in by_name and queue.parent not in seen:
         queue = by_name[queue.parent]
@@ -137,7 +137,7 @@ def _ceiling_above(
 
 
 def _card_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Yield nodes whose device plugins report unreadable values or unknown NPUs."""
+    """Yield flaws of nodes whose device plugins report unreadable values or unknown NPUs."""
     for node in (n for n in snapshot.nodes if n.shared_gpus or n.card_problem):
         if node.card_problem:
             yield Flaw(kinds.NODE, node.name, FlawCode.CARDS, node.card_problem)
@@ -157,7 +157,7 @@ def _hypernode_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Yield gangs that name a tier that no HyperNode has; they are placed nevertheless."""
+    """Yield flaws of gangs that request a tier that no HyperNode has; these gangs are placed."""
     tiers = sorted({h.tier for h in snapshot.topology.hypernodes})
     if not tiers:
         return
@@ -171,9 +171,9 @@ def _tier_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _unread_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
-    """Yield the first gang with a network topology if no rule reads it.
+    """Yield a flaw of the first gang with a hard network topology that no rule reads.
 
-    It represents all such gangs, as the remedy is the same.
+    The flaw represents all such gangs, because the remedy is the same.
     """
     for gang in snapshot.gangs:
         if gang.uid and gang.derived(_stays_together):
@@ -186,7 +186,7 @@ def _unread_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _stays_together(gang: Gang) -> bool:
-    """Return whether a gang or a sub-group of it has a hard network topology."""
+    """Return whether a gang or one of its subgroups has a hard network topology."""
     asked = (gang.topology, *(rule.topology for rule in gang.sub_groups))
     return any(request is not None and request.is_hard for request in asked)
 
@@ -206,7 +206,7 @@ def _tier_text(tier: int, tiers: list[int]) -> str:
 
 
 def budget_flaws(keys: Iterable[str]) -> Iterator[Flaw]:
-    """Yield spent disruption budgets that protect pods whose resources gangs wait for."""
+    """Yield flaws of spent disruption budgets that protect pods whose resources gangs wait for."""
     message = "it allows no disruption now, and gangs wait for resources of pods under it"
     for key in sorted(set(keys)):
         yield Flaw(kinds.POD_DISRUPTION_BUDGET, key, FlawCode.BUDGET, message)

@@ -1,4 +1,4 @@
-"""Offline solves of an instance: identity of the input, history, why the solve ended, resuming."""
+"""Offline solves of an instance: input identity, progress history, end status and resuming."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 _PAUSE: Final = 9
 """The pause after storing a partial result, as a multiple of the time that storing took.
 
-So storing takes at most a tenth of the time.
+With this pause, storing takes at most a tenth of the time of a solve.
 """
 
 
 class ResumeError(Exception):
-    """Raised if a solve can not resume an earlier result; the message names the field."""
+    """Raised if a solve cannot resume an earlier result; the message contains the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The instance, the model and the parameters of a result: all that is known before a solve."""
+    """The instance, the model and the parameters of a result, which are known before a solve."""
 
     instance: InstanceIdentity
     model: ModelIdentity
@@ -60,17 +60,17 @@ class Means:
     Attributes
     ----------
     clock
-        The clock; None if no clock may be read.
+        The clock; None if the solve must not read a clock.
     solver, limits
-        The solver and its limits.
+        The solver, or None for the greedy pipeline alone, and the limits of a search.
     is_stopped
-        Returns whether a stop was requested.
+        A function that returns whether a stop was requested.
     show
-        Called with every new progress.
+        A function that receives every new progress.
     keep
-        Called with the partial result, from time to time.
+        A function that receives partial results from time to time; None to store none.
     earlier
-        The result to resume, which `check_resumable` has accepted; None to start afresh.
+        The result to resume, which `check_resumable` has accepted; None to start a new solve.
 
     """
 
@@ -84,13 +84,13 @@ class Means:
 
 
 def model_identity(policy: Policy, read: Callable[[Path], str]) -> ModelIdentity:
-    """Return the identity of a policy; raises `PolicyError` if its file is missing."""
+    """Return the identity of a policy; raises `PolicyError` if the policy's file is missing."""
     files = tuple(FileSum(path, checksum(text)) for path, text in policy.plugin_files)
     return ModelIdentity(policy.name, policy.source, definition_of(policy, read), files)
 
 
 def parameters_of(policy: Policy, limits: Limits, schedulers: tuple[str, ...] = ()) -> Parameters:
-    """Return the parameters of a result for some limits."""
+    """Return the parameters that a result records for a policy and limits."""
     return Parameters(
         solver="none" if policy.solver is SolverKind.NONE else "cpsat",
         time_limit_s=None if limits.budget_ms is None else limits.budget_ms / 1000,
@@ -105,7 +105,7 @@ def parameters_of(policy: Policy, limits: Limits, schedulers: tuple[str, ...] = 
 def solve_offline(
     snapshot: Snapshot, policy: Policy, assignment: Assignment, means: Means
 ) -> tuple[Report, SolveResult]:
-    """Solve a snapshot, resuming an earlier result if there is one.
+    """Solve a snapshot, resuming an earlier result if `means` contains one.
 
     Returns the report of the session and the result. The result is partial if the solve was stopped
     or reached a limit.
@@ -129,7 +129,7 @@ def solve_offline(
 
 
 def solve_status_of(certificate: Certificate, limits: Limits, *, optimises: bool) -> SolveStatus:
-    """Return why a solve ended, according to its certificate."""
+    """Return the status with which a solve ended, according to its certificate."""
     is_close = all(limits.suffices(each.value, each.bound) for each in certificate.levels)
     if not optimises or (is_close and not certificate.relaxed):
         return SolveStatus.COMPLETE
@@ -163,7 +163,7 @@ def check_resumable(earlier: SolveResult, assignment: Assignment) -> None:
 
 @dataclass
 class Recorder:
-    """Watches a session and records the partial result."""
+    """Watches a session and records its partial result."""
 
     assignment: Assignment
     means: Means
@@ -194,7 +194,7 @@ class Recorder:
         self._offer_incumbent()
 
     def _offer_incumbent(self) -> None:
-        """Store the partial result if the pause since the last time has passed."""
+        """Store the partial result if the pause since the last storing has passed."""
         if self.means.keep is None or not (self._found or self._known):
             return
         clock = self.means.clock
@@ -210,7 +210,7 @@ class Recorder:
             self._next_s = now_s + _PAUSE * (now_s - begun_s)
 
     def result(self, ended: SolveStatus, incumbents: tuple[Incumbent, ...]) -> SolveResult:
-        """Return the result so far, without a plan."""
+        """Return the result of the solve so far, without a plan."""
         given = self.assignment
         return SolveResult(
             ended=ended,

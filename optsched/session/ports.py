@@ -1,4 +1,4 @@
-"""Ports of a session: its clock, and the receivers of incidents and progress."""
+"""The ports of a session: a clock, a store of incidents and a receiver of progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """Wall-clock time, and monotonic time for measurements."""
+    """A source of wall-clock time, and of monotonic time for measurements."""
 
     def now_ms(self) -> int:
         """Return the time in milliseconds since the Unix epoch."""
@@ -23,20 +23,20 @@ class Clock(Protocol):
 
 
 class Incidents(Protocol):
-    """Stores plans that the verifier rejects."""
+    """A store of plans that the verifier rejects."""
 
     def violated(self, snapshot: Snapshot, plan: Plan, violations: list[Violation]) -> str:
-        """Store a snapshot and the plan that broke rules; return where they are stored."""
+        """Store a snapshot and a rejected plan, and return the location of the stored files."""
 
 
 class Watch(Protocol):
-    """Receives the progress of a session."""
+    """A receiver of the progress of a session."""
 
     def progressed(self, progress: Progress) -> None:
-        """Receive a better value or bound of a level."""
+        """Receive a better value or a better bound of a level."""
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
-        """Receive a better solution of a search.
+        """Receive a better solution of the search with the number `turn`.
 
-        `incumbent` computes it, which may take a while.
+        `incumbent` is a function that computes the solution, which may take a while.
         """

@@ -1,10 +1,10 @@
-"""The scheduling gates that open for tasks that fit no node, because their queue admits them.
+"""Scheduling gates that open for tasks that fit no node but that their queue admits.
 
-A gate hides a pod from autoscalers. Once only nodes are missing, the autoscaler has to see the pod.
-From then on, the task counts against its queue, so that no more gates open than the queue may hold.
+A gate hides a pod from autoscalers. If a pod lacks only nodes, the autoscaler has to see the pod.
+An opened task is charged to its queue, so that gates open only within the limits of the queue.
 
-Source: Volcano, docs/design/scheduling-gates-queue-admission.md. There gates open task by task;
-here the gates of a gang's minimum open together or not at all.
+Source: Volcano, docs/design/scheduling-gates-queue-admission.md. In Volcano, gates open task by
+task. In this module, the gates of a gang's minimum open together or not at all.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _FOR_NODES: Final = frozenset(
         ReasonCode.OUTRANKED,
     }
 )
-"""Reasons of gangs that more nodes could help."""
+"""Codes of reasons for waiting that more nodes could remove."""
 
 
 def opened(
     outcome: Outcome, rules: RuleSet, tiers: Tiers, pending: Mapping[str, Reason]
 ) -> tuple[str, ...]:
-    """Return the keys of tasks without a node whose gates open, the most important gangs first.
+    """Return keys of tasks without a node whose gates open, in order of importance of their gangs.
 
     `pending` is the reason why each gang with pending tasks waits, by gang key.
     """
@@ -74,7 +74,7 @@ def opened(
 def _releasable_tasks(
     outcome: Outcome, rooms: _Rooms, gang: int, tasks: Sequence[int]
 ) -> list[int]:
-    """Return the gated tasks of a gang that its queue admits: its minimum, then one by one."""
+    """Return the gated tasks of a gang that its queue admits: its minimum, then single tasks."""
     problem = outcome.problem
     closed = [t for t in tasks if problem.tasks[t].gate is QueueGate.CLOSED]
     first = _tasks_needed_together(outcome, gang, tasks)
@@ -91,7 +91,7 @@ def _releasable_tasks(
 
 
 def _tasks_needed_together(outcome: Outcome, gang: int, tasks: Sequence[int]) -> set[int]:
-    """Return the tasks that a gang needs together; tasks with open gates are chosen first."""
+    """Return the tasks that a gang has to place together, with open gates preferred."""
     problem = outcome.problem
     in_order = sorted(tasks, key=lambda t: (problem.tasks[t].gate is QueueGate.CLOSED, t))
     found: set[int] = set()
@@ -110,7 +110,7 @@ def _tasks(problem: Problem, gang: int) -> range:
 
 
 class _Rooms:
-    """What queues may still use in addition to the decisions and the opened tasks."""
+    """The resources that queues may still use beyond the decisions and the opened tasks."""
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
         self._problem = outcome.problem
@@ -121,7 +121,7 @@ class _Rooms:
             self.record_tasks(gang, seated[outcome.problem.gang_of[seated] == gang].tolist())
 
     def has_capacity(self, gang: int, tasks: Iterable[int]) -> bool:
-        """Return whether the queue of a gang admits some of its tasks together."""
+        """Return whether the queue of a gang admits the tasks `tasks` of the gang together."""
         queue, taken = self._ledger.queue_of[gang], list[tuple[int, int]]()
         fits = True
         for task_class, number in self._by_class(tasks):
@@ -136,7 +136,7 @@ class _Rooms:
         return fits
 
     def record_tasks(self, gang: int, tasks: Iterable[int]) -> None:
-        """Count tasks of a gang against its queue."""
+        """Charge tasks of a gang to its queue."""
         for task_class, number in self._by_class(tasks):
             self._record_class(gang, task_class, number)
 
@@ -153,11 +153,11 @@ class _Rooms:
 
 
 _ANYWHERE: Final = np.zeros(1, np.int64)
-"""A placeholder node: quota rules ignore the node of a task."""
+"""A placeholder for the node of a task, because quota rules ignore nodes."""
 
 
 def _quota_states(problem: Problem, rules: RuleSet, ledger: Ledger) -> list[Greedy]:
-    """Return the greedy plugins of the rules that limit what a queue may use."""
+    """Return the greedy plugins of the rules that limit the use of queues."""
     asked = (a.rule.open(problem, ledger) for a in rules.enforced if Face.ALLOCATABLE in a.faces)
     return [
         each for each in asked if each is not None and type(each).max_tasks is not Greedy.max_tasks

@@ -1,4 +1,4 @@
-"""Deserved shares by weight for the solver and the greedy pipeline: exact, in whole base units.
+"""Deserved shares by weight for the solver and the greedy pipeline, in whole base units.
 
 Mathematics: the page `proportion` of the formulation, under "Shares". The verifier computes the
 same shares with separate code, `shares_by_name`.
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
     from optsched.problem.queues import QueueArrays
 
 TOP = -1
-"""The index that stands for the cluster as the parent of the top queues."""
+"""The index of the cluster, which is the parent of the top queues."""
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedShares:
-    """Deserved shares of queues.
+    """Deserved shares of queues by weight.
 
     Attributes
     ----------
     whole, own
-        (Q, R) base units: shares of a queue with all its descendants, and of its own gangs.
+        (Q, R) shares of each queue with its descendants, and of each queue's own gangs, in base
+        units.
 
     """
 
@@ -42,14 +43,15 @@ class WeightedShares:
 
 
 def weighted_shares(problem: Problem) -> WeightedShares:
-    """Return the deserved shares of queues by weight; computed once for a problem."""
+    """Return the deserved shares of queues by weight, computed once per problem."""
     return problem.derived(_weighted_shares)
 
 
 def supply_of(problem: Problem) -> I64:
-    """Return (R,) allocatable of ready nodes minus the use of pods outside gangs, in base units.
+    """Return (R,) allocatable amounts of ready nodes, less the use of pods outside gangs.
 
-    A node on which such pods use more than it offers contributes zero.
+    Amounts are in base units. A node on which pods outside gangs exceed the allocatable amount
+    contributes zero.
     """
     supply: I64 = np.maximum(problem.allocatable - problem.foreign, 0)[problem.ready].sum(axis=0)
     return supply
@@ -60,7 +62,7 @@ def _weighted_shares(problem: Problem) -> WeightedShares:
 
 
 class _Terms:
-    """The inputs of shares, compared by value, as most problems of a session have equal inputs."""
+    """The inputs of shares, compared by value: most problems of a session have equal inputs."""
 
     def __init__(self, queues: QueueArrays, supply: I64) -> None:
         self.queues, self.supply = queues, supply
@@ -100,18 +102,18 @@ def _share_by(terms: _Terms) -> WeightedShares:
 
 
 class _Tree:
-    """The tree of queues, in which the root queue's own gangs count as one of the top queues.
+    """The tree of queues, in which the root queue's own gangs form one of the top queues.
 
     Attributes
     ----------
     above
-        (Q,) the parent of each queue; TOP for the top queues and for the root queue.
+        (Q,) the parent of each queue; `TOP` for the top queues and for the root queue.
     families
-        By parent queue, its child queues; parents from the top down.
+        By parent queue, its child queues. Parent queues are ordered from the top down.
     upwards
-        Parent queues, the deepest first.
+        The parent queues without `TOP`, the deepest first.
     has_gangs
-        (Q,) whether any gang of a queue or of its descendants holds or requests anything.
+        (Q,) whether any gang of a queue or of its descendants holds or requests a resource.
 
     """
 
@@ -135,9 +137,9 @@ class _Tree:
 
 
 def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
-    """Return (R,) whether some queue may deserve less than it requests.
+    """Return (R,) whether some queue may deserve less of a resource than it requests.
 
-    True may be wrong, False never is.
+    The value may be True although no queue deserves less. False is always exact.
     """
     most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
     inner = [*tree.upwards, *([tree.root] if tree.root >= 0 else [])]
@@ -147,7 +149,7 @@ def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
 
 
 def _uncontested(queues: QueueArrays, tree: _Tree) -> WeightedShares:
-    """Return the shares if every resource suffices: requests, raised to guarantees."""
+    """Return the shares if every resource suffices: the demand, raised to guarantees."""
     own = queues.requested.copy()
     whole = np.minimum(np.maximum(own, queues.guarantee), queues.capability)
     for q in tree.upwards:
@@ -163,12 +165,12 @@ def _uncontested(queues: QueueArrays, tree: _Tree) -> WeightedShares:
 
 
 class _Column:
-    """Shares of one resource.
+    """The deserved shares of one resource.
 
     Attributes
     ----------
     whole, own
-        (Q,) see `WeightedShares`.
+        (Q,) shares of each queue, see `WeightedShares`.
 
     """
 
@@ -228,17 +230,17 @@ def fill(
     takers: Sequence[tuple[int, int, int]],
     precedence: Callable[[int, int], tuple[bool, int, int]],
 ) -> list[int]:
-    """Return shares of a total in proportion to weight, each within its bounds, in whole units.
+    """Return whole shares of a total in proportion to weight, each within its bounds.
 
     Parameters
     ----------
     total
         The amount to divide.
     takers
-        Weight, floor and ceiling of each taker; 0 < weight and 0 ≤ floor ≤ ceiling.
+        (weight, floor, ceiling) of each taker, where 0 < weight and 0 ≤ floor ≤ ceiling.
     precedence
-        A function of the index of a taker and its share rounded down. Among equal remainders, the
-        taker with the smallest value gets a unit first. No two values are equal.
+        A function of the index of a taker and its share rounded down. Among takers with equal
+        remainders, the one with the smallest value gets a unit first. No two values are equal.
 
     """
     most = [ceiling for _, _, ceiling in takers]
@@ -269,7 +271,7 @@ def fill(
 
 
 def _level(total: int, takers: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
-    """Return (rest, weights): at λ = rest / weights, shares λ·weight within bounds sum to a total.
+    """Return (rest, weights) with λ = rest / weights, where bounded shares λ·weight sum to `total`.
 
     The total must lie between the sum of floors and the sum of ceilings. The sum of shares is
     linear in λ between events, at which a share leaves its floor or reaches its ceiling. The levels

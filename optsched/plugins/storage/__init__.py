@@ -1,1 +1,1 @@
-"""Volumes: where claims can be bound, how many volumes a node can attach, how full they get."""
+"""Rules on volumes: where claims can be bound, attach limits of nodes, and volume utilization."""

@@ -1,4 +1,4 @@
-"""Volume limits: a CSI driver can attach only a limited number of volumes to a node.
+"""Volume limits: the maximum number of volumes that a CSI driver can attach to a node.
 
 Mathematics: models/formulation/volume_limits.md. Upstream: `NodeVolumeLimits`.
 """
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 NO_LIMIT = 1 << 40
-"""The limit of nodes that state none for a driver."""
+"""The limit that is assumed for nodes without a limit for a driver."""
 
 Volume: TypeAlias = "tuple[str, str]"
-"""A driver, and the handle that identifies a volume."""
+"""The name of a driver, and the handle that identifies a volume of the driver."""
 
 Requested: TypeAlias = "Mapping[int, Sequence[Volume]]"
-"""Volumes by the index of their driver."""
+"""Volumes by the index of their driver on the axis D."""
 
 
 class VolumeLimits(Rule):
-    """Keep the volumes of a driver on a node within its limit; shared volumes count once."""
+    """Keep the number of distinct volumes of a driver on a node within the node's limit."""
 
     name = "volume-limits"
     hard_face = Face.PREDICATE
@@ -51,7 +51,7 @@ class VolumeLimits(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: checks only drivers of which the plan attaches a further volume."""
+        """See `Rule`. Only drivers of which the plan attaches a new volume are checked."""
         claims = world.snapshot.claims
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -68,7 +68,7 @@ class VolumeLimits(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: nodes whose limits suffice when empty, or that have all volumes attached."""
+        """See `Rule`. A node must fit all volumes when empty, or already hold them all."""
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return None
@@ -79,7 +79,7 @@ class VolumeLimits(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: the number of volumes by driver, and the limits of nodes."""
+        """See `Rule`. The text contains the number of volumes by driver, and the nodes' limits."""
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
             return "can not attach its volumes"
@@ -95,12 +95,12 @@ class VolumeLimits(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `VictimRelevance`: tasks with volumes of limited drivers, numbered by volumes."""
+        """See `VictimRelevance`. Tasks with equal volumes of limited drivers get equal numbers."""
         facts = problem.derived(_facts)
         return problem.derived(_stakes) if facts and facts.requested[task_class] else None
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: attach no more volumes to a node than its drivers still can."""
+        """See `Rule`. The rows limit the attached volumes of each driver on each node."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         facts = problem.derived(_facts)
         if facts is not None:
@@ -132,18 +132,19 @@ def _describe_limits(facts: _Facts, requested: Requested) -> Iterator[str]:
 
 @dataclass(frozen=True, eq=False)
 class _Facts:
-    """The drivers that may reach their limit on some node, and their volumes.
+    """The drivers that may reach their limit on some node, with the requested volumes.
 
     Attributes
     ----------
     drivers
-        (D,) drivers of which pending tasks request more volumes than some node can attach.
+        (D,) names of drivers of which pending tasks request more volumes than some node can attach.
     limit, left
-        (D, N) volumes that a node may have attached, and how many more; may be negative.
+        (D, N) the most volumes that each node may attach, and (D, N) how many more it can attach,
+        which may be negative.
     requested
-        (C,) the volumes of each task class, by driver.
+        (C,) the requested volumes of each task class, by driver.
     snapshot
-        The snapshot of the problem.
+        The snapshot from which the problem was compiled.
 
     """
 
@@ -155,15 +156,15 @@ class _Facts:
 
     @cached_property
     def of_driver(self) -> Mapping[str, int]:
-        """The index of each driver on the axis D."""
+        """The index on the axis D by driver name."""
         return {driver: d for d, driver in enumerate(self.drivers)}
 
     def users(self, volume: Volume) -> Mapping[int, int]:
-        """Return how many residents use a volume, by node, for nodes that limit its driver."""
+        """Return by node the number of residents that use a volume, if the node has a limit."""
         return self.snapshot.attached.get(volume[0], {}).get(volume, {})
 
     def of_task(self, task: Task) -> tuple[Volume, ...]:
-        """Return the volumes of a task whose drivers may reach their limit."""
+        """Return the volumes of a task whose drivers may reach their limit on some node."""
         if not task.shape.claims:
             return ()
         found = volumes_of(self.snapshot.claims, task.shape.claims)
@@ -171,7 +172,7 @@ class _Facts:
 
 
 class _State:
-    """The volumes that are attached to nodes, and their numbers of users."""
+    """The volumes that are attached to nodes, with the number of users of each volume."""
 
     def __init__(self, facts: _Facts) -> None:
         self._facts, self._attachable = facts, facts.left.copy()
@@ -182,7 +183,7 @@ class _State:
         return self._facts.users(volume) if changed is None else changed
 
     def allows(self, requested: Requested) -> Bool:
-        """Return (N,) the nodes that can attach those of some volumes that they lack."""
+        """Return (N,) whether a node can attach the requested volumes that it does not hold yet."""
         num_nodes = self._attachable.shape[1]
         chosen = np.ones(num_nodes, np.bool_)
         for d, volumes in requested.items():
@@ -191,7 +192,7 @@ class _State:
         return chosen
 
     def allows_on(self, node: int, requested: Requested) -> bool:
-        """Return whether a node can attach those of some volumes that it lacks."""
+        """Return whether one node can attach the requested volumes that it does not hold yet."""
         for d, volumes in requested.items():
             fresh = sum(node not in self._users(v) for v in volumes)
             if fresh and self._attachable[d, node] < fresh:
@@ -199,7 +200,7 @@ class _State:
         return True
 
     def change(self, node: int, volumes: Iterable[Volume], sign: int) -> None:
-        """Add (1) or remove (-1) a user of some volumes on a node."""
+        """Add a user of each volume on a node (`sign` 1) or remove one (`sign` -1)."""
         for volume in volumes:
             d = self._facts.of_driver[volume[0]]
             if self._facts.limit[d, node] < NO_LIMIT:
@@ -214,7 +215,7 @@ class _State:
 
 
 def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
-    """Return (N,) how many of some volumes are attached to each node, given their users."""
+    """Return (N,) how many of the volumes with these users are attached to each node."""
     number = np.zeros(num_nodes, np.int64)
     for here in users:
         number[np.fromiter(here, np.int64, len(here))] += 1
@@ -222,7 +223,7 @@ def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
 
 
 def _facts(problem: Problem) -> _Facts | None:
-    """Return the drivers that may reach their limit; None if there is none."""
+    """Return the drivers that may reach their limit; None if no driver can reach it."""
     snapshot = problem.snapshot
     requested = [volumes_of(snapshot.claims, s.claims) for s in problem.classes.shapes]
     number = Counter(driver for driver, _ in {volume for each in requested for volume in each})
@@ -241,7 +242,7 @@ def _facts(problem: Problem) -> _Facts | None:
 
 
 def _limits(nodes: Sequence[Node], wanted: Mapping[str, int]) -> dict[str, I64]:
-    """Return (N,) the limits of ready nodes by requested driver."""
+    """Return by requested driver (N,) the limits of ready nodes; `NO_LIMIT` for other nodes."""
     found: dict[str, I64] = {}
     for n, node in enumerate(nodes) if wanted else ():
         for driver, most in node.attach_limits:
@@ -253,7 +254,7 @@ def _limits(nodes: Sequence[Node], wanted: Mapping[str, int]) -> dict[str, I64]:
 
 
 def _attachable(snapshot: Snapshot, driver: str, limit: I64) -> I64:
-    """Return (N,) how many more volumes of a driver nodes can attach."""
+    """Return (N,) how many more volumes of a driver each node can attach."""
     users = snapshot.attached.get(driver, {}).values()
     nodes = np.fromiter(chain.from_iterable(users), np.int64)
     return np.where(limit < NO_LIMIT, limit - np.bincount(nodes, minlength=len(limit)), limit)
@@ -275,7 +276,7 @@ def _stakes(problem: Problem) -> I64:
 # --- rows ----------------------------------------------------------------------------------------
 
 _LeavingUsers: TypeAlias = "dict[tuple[Volume, int], list[tuple[int, int]]]"
-"""By volume and node whose users may all be evicted: (variable, size) of each group of victims."""
+"""(variable, size) of each group of victims, by volume and node whose users may all be evicted."""
 
 
 def _find_leaving_users(
@@ -312,7 +313,7 @@ class _Rows:
                 self._classes.setdefault(volume, []).append(c)
 
     def write(self) -> None:
-        """Add a row for each driver and each node where the driver may reach its limit."""
+        """Add a row for each driver and each node on which the driver may reach its limit."""
         for d, driver in enumerate(self._facts.drivers):
             requested = [volume for volume in self._classes if volume[0] == driver]
             may_come = np.array(
@@ -324,7 +325,7 @@ class _Rows:
                 self._write(d, n, [requested[i] for i in np.flatnonzero(may_come[:, n]).tolist()])
 
     def _write(self, d: int, node: int, requested: Sequence[Volume]) -> None:
-        """Add the row: attached volumes ≤ remaining limit + detached volumes."""
+        """Add the row: newly attached volumes ≤ remaining limit + detached volumes."""
         may_go, left = self._may_go.get((d, node), []), int(self._facts.left[d, node])
         goes = {volume: self._add_detach_variable(volume, node) for volume in may_go}
         comes: list[int] = []
@@ -338,7 +339,7 @@ class _Rows:
         self._model.add_room([(v, 1) for v in comes], [(v, 1) for v in goes.values()], left, 1)
 
     def _add_attach_variable(self, volume: Volume, node: int) -> int:
-        """Return the variable for whether a task with a volume is placed on a node."""
+        """Return the variable for whether a task with the volume is placed on the node."""
         tasks = self._supplied[self._classes[volume], node]
         tasks = tasks[tasks >= 0]
         most = self._most[tasks]
@@ -347,7 +348,7 @@ class _Rows:
         return self._model.add_indicator(tasks.tolist(), int(most.max()))
 
     def _add_detach_variable(self, volume: Volume, node: int) -> int:
-        """Return the variable for whether a volume is detached as all its users are evicted."""
+        """Return the variable that is 1 only if all users of the volume on the node are evicted."""
         (goes,) = self._model.add_variables(0, 1).tolist()
         for leave, number in self._find_leaving_users[volume, node]:
             self._model.add_row([goes, leave], [number, -1], upper=0)
@@ -358,7 +359,7 @@ class _Rows:
 
 
 class _Live(Greedy):
-    """Volumes as tasks are placed: attached now, and once terminating tasks have left."""
+    """The attached volumes as tasks are placed, now and after terminating tasks are gone."""
 
     def __init__(self, problem: Problem, facts: _Facts) -> None:
         self._problem, self._facts = problem, facts
@@ -387,7 +388,7 @@ class _Live(Greedy):
                 self._undo_placement(node, task_class)
 
     def _add(self, node: int, task_class: int) -> None:
-        """Count a placed task; one that does not fit now waits for terminating tasks to leave."""
+        """Record a placed task, which waits for terminating tasks if it does not fit now."""
         is_now = self._now.allows_on(node, self._facts.requested[task_class])
         self._put.setdefault((node, task_class), []).append(is_now)
         self._later.change(node, self._volumes[task_class], 1)

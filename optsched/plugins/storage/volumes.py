@@ -1,4 +1,4 @@
-"""Volumes: a task runs where its volume claims are reachable or can be bound to volumes.
+"""Volumes: a task runs only where its volume claims are reachable or can be bound to volumes.
 
 Mathematics: models/formulation/volumes.md, models/formulation/volume_zone.md and
 models/formulation/volume_fill.md.
@@ -40,7 +40,7 @@ class Volumes(Rule):
     Attributes
     ----------
     patience_s
-        How long a pod may wait for its volumes after it has a node, in seconds.
+        How long a pod with a node may wait for its volumes, in seconds.
 
     """
 
@@ -64,7 +64,7 @@ class Volumes(Rule):
         yield from self._verify_supply(world)
 
     def _verify_supply(self, world: World) -> Iterator[Violation]:
-        """Yield claims of placed tasks for which no volume remains."""
+        """Yield violations by placed tasks with a claim for which no volume remains."""
         scarce = _scarce(world.snapshot)
         placed = [(t, node.name) for t, _, node in world.placements if scarce & {*t.shape.claims}]
         if not placed:
@@ -93,12 +93,12 @@ class Volumes(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: the claims of the class."""
+        """See `Rule`. The text contains the claims of the class."""
         claims = ", ".join(problem.classes.shapes[task_class].claims)
         return f"can not reach the volumes of {claims}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: true if claims of the class compete for volumes."""
+        """See `Rule`. Returns True if claims of the class compete for volumes."""
         return bool(problem.derived(_supply).of_class[task_class])
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
@@ -107,7 +107,7 @@ class Volumes(Rule):
         return _VolumeMatching(supply) if any(supply.of_class) else None
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: choose a volume for each claim; tasks go to nodes that reach it.
+        """See `Rule`. A volume is chosen for each claim, and tasks go to nodes that reach it.
 
         No two claims may choose the same volume.
         """
@@ -125,7 +125,7 @@ class Volumes(Rule):
                 model.add_row(variables, [1] * len(variables), upper=1)
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: claims that can be used on no node."""
+        """See `Rule`. The reason is a claim that can be used on no node."""
         problem = outcome.problem
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
         for task in problem.tasks[start:end]:
@@ -136,7 +136,7 @@ class Volumes(Rule):
 
 
 def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
-    """Return why the claims of a shape can be used on no node; empty if they can."""
+    """Return why no node can use the claims of a task shape; an empty text if some node can."""
     for key in shape.claims:
         claim = snapshot.claims.get(key)
         if claim is None:
@@ -147,7 +147,7 @@ def unusable(snapshot: Snapshot, shape: TaskShape) -> str:
 
 
 def _reachable(problem: Problem, claim: Claim) -> Bool:
-    """Return (N,) the nodes on which a claim can be used, as `Claim.is_reachable` does."""
+    """Return (N,) the nodes on which a claim can be used, like `Claim.is_reachable`."""
     everywhere = np.ones(problem.num_nodes, np.bool_)
     selects = problem.columns.selects
     allowed = everywhere if claim.nodes is None else selects(claim.nodes)
@@ -175,9 +175,9 @@ def _selects(snapshot: Snapshot) -> Selects:
 
 
 def _standing(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]]:
-    """Return the nodes on which pods already use scarce claims.
+    """Return the names of nodes on which pods already use scarce claims, by claim.
 
-    Claims for which no volume is left are omitted, as they take no volume.
+    A claim for which no volume is left is omitted, because it uses no volume.
     """
     found: dict[str, dict[str, None]] = {}
     for node in snapshot.nodes:
@@ -190,18 +190,18 @@ def _standing(snapshot: Snapshot, scarce: set[str]) -> dict[str, dict[str, None]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Supply:
-    """Scarce claims (those that compete for volumes) of pending and running tasks.
+    """Scarce claims, which compete for volumes, of pending and running tasks.
 
     Attributes
     ----------
     of_class
-        The scarce claims of each task class.
+        (C,) keys of the scarce claims of each task class.
     standing
-        By claim, the indices of the nodes on which pods already use it.
+        By claim key, the indices of the nodes on which pods already use the claim.
     reached
-        (N,) by volume, the nodes that reach it.
+        By volume name, (N,) True for nodes that reach the volume.
     allowed
-        (N,) by claim, the nodes for which a volume can be provisioned.
+        By claim key, (N,) True for nodes on which a volume can be provisioned for the claim.
 
     """
 
@@ -212,11 +212,11 @@ class _Supply:
     allowed: Mapping[str, Bool]
 
     def classes_of(self, key: str) -> list[int]:
-        """Return the task classes that use a claim."""
+        """Return the indices of the task classes that use a claim."""
         return [c for c, keys in enumerate(self.of_class) if key in keys]
 
     def fitting_volumes(self, key: str, nodes: Collection[int]) -> VolumeRequest:
-        """Return the volumes that a claim used on some nodes may get."""
+        """Return the volumes that a claim can be bound to if pods on `nodes` use it."""
         at = list(nodes)
         claim = self.claims[key]
         fitting = tuple(v.name for v in claim.volumes if self.reached[v.name][at].all())
@@ -250,7 +250,7 @@ def _selected(problem: Problem, nodes: NodeSelector | None) -> Bool:
 
 
 class _VolumeMatching(Greedy):
-    """A matching of claims to volumes that is updated as tasks are placed."""
+    """A matching of claims to volumes, which is updated as tasks are placed."""
 
     def __init__(self, supply: _Supply) -> None:
         self._supply = supply
@@ -275,7 +275,7 @@ class _VolumeMatching(Greedy):
                 self._add_user(key, node, count)
 
     def _add_user(self, key: str, node: int, count: int) -> None:
-        """Add users of a claim on a node; the claim holds a volume as long as it has users."""
+        """Add users of a claim on a node; a claim without users holds no volume."""
         used = self._used.setdefault(key, {})
         used[node] = used.get(node, 0) + count
         if used[node] <= 0:
@@ -297,7 +297,7 @@ class _VolumeMatching(Greedy):
         return found
 
     def _together(self, keys: Sequence[str], allowed: Bool) -> Bool:
-        """Return which of some nodes (N,) have volumes for all claims of a task together."""
+        """Return (N,) the nodes of `allowed` with enough volumes for all claims of a task."""
         found = allowed.copy()
         for node in np.flatnonzero(allowed).tolist():
             for key in keys:
@@ -309,7 +309,7 @@ class _VolumeMatching(Greedy):
 
 
 _Choice = tuple[dict[str, int], int]
-"""The variable of each volume for a claim, and the variable of provisioning (-1 for none)."""
+"""The variable of each volume for a claim, and the provisioning variable, -1 if not possible."""
 
 
 def _encode_choice(model: LinearModel, claim: Claim, of_volume: dict[str, list[int]]) -> _Choice:
@@ -323,7 +323,7 @@ def _encode_choice(model: LinearModel, claim: Claim, of_volume: dict[str, list[i
 
 
 def _serving(supply: _Supply, claim: Claim, choice: _Choice, node: int) -> list[int]:
-    """Return the variables of a claim's choices that make it usable on a node."""
+    """Return the variables of the choices by which a claim is usable on a node."""
     chosen, made = choice
     found = [x for name, x in chosen.items() if supply.reached[name][node]]
     return [*found, made] if made >= 0 and supply.allowed[claim.key][node] else found
@@ -348,7 +348,7 @@ def _encode_class(
 def _encode_standing(
     supply: _Supply, claim: Claim, choice: _Choice, where: tuple[LinearModel, int]
 ) -> None:
-    """Add a row by which the chosen volume is reachable from a node where the claim is in use."""
+    """Add a row that makes the chosen volume reachable from a node on which pods use the claim."""
     model, node = where
     serving = _serving(supply, claim, choice, node)
     if serving:
@@ -387,14 +387,14 @@ class VolumeZone(Rule):
         return chosen
 
     def refusal(self, problem: Problem, task_class: int) -> str:
-        """See `Rule`: the claims, and the zones of their volumes."""
+        """See `Rule`. The text contains the claims, and the zones of their volumes."""
         zones = _zones(problem.snapshot, problem.classes.shapes[task_class])
         described = (f"claim {key} ({label} {' or '.join(values)})" for key, label, values in zones)
         return f"did not match the zone of the volume of {', '.join(described)}"
 
 
 def _zones(snapshot: Snapshot, shape: TaskShape) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield (claim, label, values) for each zone label of the volumes of a shape."""
+    """Yield (claim, label, values) for each zone label of the volumes of a task shape."""
     for key in shape.claims:
         claim = snapshot.claims.get(key)
         for label, values in claim.zones if claim is not None else ():
@@ -402,9 +402,9 @@ def _zones(snapshot: Snapshot, shape: TaskShape) -> Iterator[tuple[str, str, tup
 
 
 def _reaches(labels: Mapping[str, str], label: str, values: tuple[str, ...]) -> bool:
-    """Return whether a node with some labels is in one of the zones.
+    """Return whether a node with the labels `labels` is in one of the zones `values`.
 
-    A node without any zone or region label reaches all volumes.
+    A node without zone and region labels reaches all volumes.
     """
     if not any(known in labels for known in _LABELS):
         return True
@@ -413,7 +413,7 @@ def _reaches(labels: Mapping[str, str], label: str, values: tuple[str, ...]) -> 
 
 
 def _selector(label: str, values: tuple[str, ...]) -> NodeSelector:
-    """Return a selector for the nodes of `_reaches`, so that each label value is checked once."""
+    """Return a selector equivalent to `_reaches`, which checks each label value only once."""
     here = Requirement(label, Operator.IN, values)
     terms = [(here,), tuple(Requirement(k, Operator.DOES_NOT_EXIST) for k in _LABELS)]
     if label in _RENAMED:
@@ -424,7 +424,7 @@ def _selector(label: str, values: tuple[str, ...]) -> NodeSelector:
 
 FULL = 100
 TENTH = 10
-"""The score per point of a shape: shapes have up to 10 points, scores up to 100."""
+"""The factor from points of a shape, which are up to 10, to scores, which are up to 100."""
 
 
 @dataclass(frozen=True)
@@ -434,7 +434,8 @@ class VolumeFill(Rule):
     Attributes
     ----------
     shape
-        (utilization in percent, points from 0 to 10) by rising utilization; linear in between.
+        (utilization in percent, points from 0 to 10) by rising utilization. Between two entries,
+        points are interpolated linearly.
 
     """
 
@@ -444,7 +445,7 @@ class VolumeFill(Rule):
     weight: int = 1
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: by the volumes that the claims would get on each node (`_choices`)."""
+        """See `Rule`. Scores nodes by the volumes that claims would get there (`_choices`)."""
         known = problem.snapshot.claims
         keys = problem.classes.shapes[task_class].claims
         claims = {key: known[key] for key in keys if key in known and known[key].is_scarce}
@@ -458,7 +459,7 @@ class VolumeFill(Rule):
     def points(self, chosen: Sequence[tuple[int, Volume]]) -> int:
         """Return a score from 0 to 100 for (requested bytes, volume) pairs.
 
-        It is the mean over storage classes.
+        The score is the mean over storage classes.
         """
         requested: dict[str, list[int]] = {}
         for size_bytes, volume in chosen:
@@ -469,7 +470,10 @@ class VolumeFill(Rule):
         return (2 * points + len(requested)) // (2 * len(requested)) if requested else 0
 
     def _points_at(self, percent: int) -> int:
-        """Return the score at a utilization in percent; as upstream, it is rounded towards zero."""
+        """Return the score at a utilization in percent; interpolation rounds towards zero.
+
+        Upstream rounds in the same way.
+        """
         shape = [(at, points * TENTH) for at, points in self.shape]
         if percent <= shape[0][0]:
             return shape[0][1]
@@ -488,9 +492,9 @@ def _percent(requested: int, capacity: int) -> int:
 def _choices(
     problem: Problem, claims: Mapping[str, Claim]
 ) -> list[tuple[int, list[tuple[int, Volume]]]]:
-    """Return (node, [(requested bytes, volume), …]) with the volumes that claims would get there.
+    """Return by node the (requested bytes, volume) pairs of the volumes that claims would get.
 
-    Nodes that lack a volume for a claim, or need no existing volume, are omitted.
+    Nodes that lack a volume for a claim, or that need no existing volume, are omitted.
     """
     selects = _cache_selection(problem)
     volumes = {volume.name: volume for claim in claims.values() for volume in claim.volumes}
