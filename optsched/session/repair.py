@@ -1,8 +1,8 @@
 """Repair of rejected plans by dropping the gangs at fault, one after another.
 
-The verifier names the rules that a plan breaks. The plan without the gangs at fault competes with
-the other candidates. Gangs that rules of custom plugins reject are left out by the next attempt
-instead, and wait.
+The verifier reports the rules that a plan breaks. The plan without the gangs at fault competes with
+the other candidates. Gangs that rules of custom plugins reject are not dropped. The next attempt
+excludes these gangs, so that they wait.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from optsched.session.candidates import Candidate
 
 MOST_SINGLE_DROPS = 8
-"""Number of gangs that repair drops one by one while there is time."""
+"""Maximum number of gangs that repair drops one by one."""
 
 MOST_RENAMED = 16
 """Maximum number of needless victims for which other preemptors are tried.
 
-Every try verifies the evictions.
+Each trial runs the verifier on the evictions.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A rejected plan that lost some gangs: their keys and the first violation."""
+    """A record of a rejected plan: keys of the dropped gangs, and the plan's first violation."""
 
     dropped: tuple[str, ...]
     violation: Violation
@@ -54,9 +54,9 @@ class Repair:
 def repair_candidate(
     attempt: Attempt, refused: Candidate, violations: Sequence[Violation]
 ) -> Candidate | None:
-    """Return the candidate without the gangs at fault; None if no gang is left.
+    """Return the candidate without the gangs at fault; None if the plan cannot be repaired.
 
-    Plans that move pods are not repaired, as gangs share the capacity that a move releases.
+    Plans that move pods are not repaired, because gangs share the capacity that a move releases.
     """
     each, actions, clock = refused.round, refused.actions or (), attempt.session.clock
     if any(e.to for e in each.clearing.evictions):
@@ -76,7 +76,10 @@ def repair_candidate(
 
 
 def trim_candidate(attempt: Attempt, refused: Candidate) -> Candidate | None:
-    """Return the candidate without needless victims; None if it still breaks a rule."""
+    """Return the candidate without needless victims; None if that plan breaks a rule.
+
+    None also if no victim is needless, or if the plan moves pods.
+    """
     session, actions = attempt.session, refused.actions or ()
     if not session.is_optimised or any(isinstance(a, Evict) and a.to for a in actions):
         return None
@@ -88,7 +91,7 @@ def trim_candidate(attempt: Attempt, refused: Candidate) -> Candidate | None:
 
 
 def _evaluate_rest(attempt: Attempt, refused: Candidate, actions: tuple[Action, ...]) -> Candidate:
-    """Return a rejected candidate reduced to some of its actions; it keeps its engine."""
+    """Return a rejected candidate reduced to the actions `actions`, with the same engine."""
     answer = refused.answer
     rest = attempt.evaluate(actions, refused.round.problem, answer.decisions, answer.stopped)
     rest = replace(rest, answer=replace(rest.answer, engine=answer.engine))
@@ -96,15 +99,16 @@ def _evaluate_rest(attempt: Attempt, refused: Candidate, actions: tuple[Action, 
 
 
 class DropOrder(NamedTuple):
-    """The order in which repair drops gangs.
+    """The order in which a repair drops gangs.
 
     Attributes
     ----------
     rank_of
-        By key, the position of each gang in order of importance. Of the gangs at fault, the least
-        important one is dropped first.
+        By gang key, the position of each gang in order of importance. Of the gangs at fault, the
+        least important one is dropped first.
     most_single
-        How many gangs are dropped one by one; after that, all gangs at fault are dropped together.
+        Number of gangs that are dropped one by one. After that, all gangs at fault are dropped
+        together.
 
     """
 
@@ -119,19 +123,19 @@ def repair_actions(
     order: DropOrder,
     verify: Callable[[tuple[Action, ...]], Sequence[Violation]],
 ) -> tuple[tuple[Action, ...], tuple[str, ...]] | None:
-    """Drop gangs at fault until the verifier accepts the rest.
+    """Drop gangs at fault until the verifier accepts the remaining actions.
 
     Parameters
     ----------
     order
         The order in which gangs at fault are dropped.
     verify
-        Returns the violations of some actions.
+        A function that returns the violations of a sequence of actions.
 
     Returns
     -------
     tuple[tuple[Action, ...], tuple[str, ...]] | None
-        The remaining actions and the keys of the dropped gangs; None if no gang is left.
+        The remaining actions and the keys of the dropped gangs; None if no gang remains.
 
     """
     dropped: list[str] = []
@@ -150,9 +154,10 @@ def repair_actions(
 def drop_invalid(
     rules: RuleSet, snapshot: Snapshot, actions: tuple[Action, ...], gangs: Sequence[str]
 ) -> tuple[Action, ...]:
-    """Return the actions without gangs at fault; the least important ones are dropped first.
+    """Return the actions without gangs at fault, of which the least important are dropped first.
 
-    `gangs` are the keys of the served gangs, the most important first. Empty if no gang is left.
+    `gangs` are the keys of the served gangs, the most important first. The result is empty if no
+    gang remains.
     """
     verify = partial(verify_actions, snapshot, rules=rules)
     order = DropOrder({key: rank for rank, key in enumerate(gangs)})
@@ -165,8 +170,8 @@ def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> t
 
     Victims are found for one gang after the other. A gang may need a victim only to stay within the
     capability or the deserved share of its queue. If a later gang uses the victim's node, the
-    verifier accepts only that gang as preemptor. The preemptor does not change if no gang on the
-    node is entitled to the victim.
+    verifier accepts only the later gang as preemptor. The preemptor of a victim is unchanged if no
+    gang on the victim's node may preempt the victim.
     """
     gang_of = attempt.before.gang_by_key
     task_gangs = {t.key: gang for gang in attempt.before.gangs for t in gang.tasks}
@@ -194,7 +199,7 @@ def name_users_as_preemptors(attempt: Attempt, actions: tuple[Action, ...]) -> t
 def _name_reclaimers(
     attempt: Attempt, actions: tuple[Action, ...], users: Mapping[str, Sequence[str]]
 ) -> tuple[Action, ...]:
-    """Return the actions with gangs on the nodes of needless victims as their reclaimers."""
+    """Return the actions with reclaimers of needless victims replaced by gangs on their nodes."""
     needless = _find_needless(attempt, actions)
     while 0 < len(needless) <= MOST_RENAMED and not attempt.session.clock.is_late:
         for renamed in _rename_one(actions, needless, users):
@@ -210,7 +215,7 @@ def _name_reclaimers(
 def _rename_one(
     actions: tuple[Action, ...], needless: Set[str], users: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[Action, ...]]:
-    """Yield the actions with another reclaimer of one needless victim, for every possible one."""
+    """Yield the actions with another reclaimer of one needless victim, for each possible one."""
     for i, action in enumerate(actions):
         if isinstance(action, Evict) and action.action == RECLAIM and action.task in needless:
             for key in dict.fromkeys(users.get(action.node, ())):
@@ -220,10 +225,10 @@ def _rename_one(
 def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tuple[Action, ...]:
     """Return the actions without victims whose resources their preemptor does not use.
 
-    Victims are chosen before the other gangs are placed again. If fewer of those are placed than
-    before, a preemptor may need fewer victims. A needless victim may belong to a gang that would be
-    broken anyway, as another preemptor evicts other tasks of it. It is then evicted for that
-    preemptor.
+    Victims are chosen before the other gangs are placed again. If the new round places fewer of the
+    other gangs, a preemptor may need fewer victims. A needless victim may belong to a gang that
+    falls below its minimum anyway, because another preemptor evicts other tasks of the gang. Such a
+    victim is then evicted for the other preemptor.
     """
     joined = set[str]()
     while needless := _find_needless(attempt, actions):
@@ -240,9 +245,9 @@ def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tupl
 def _join_their_gangs(
     snapshot: Snapshot, actions: tuple[Action, ...], needless: Set[str]
 ) -> dict[str, Evict]:
-    """Return, by task, the evictions of needless victims that their gangs can not keep.
+    """Return by task key new evictions of the needless victims that their gangs cannot keep.
 
-    Each names the preemptor for which other tasks of the gang are evicted.
+    Each eviction gets the preemptor for which other tasks of the gang are evicted.
     """
     evictions = {action.task: action for action in actions if isinstance(action, Evict)}
     found: dict[str, Evict] = {}
@@ -268,7 +273,7 @@ def _find_needless(attempt: Attempt, actions: tuple[Action, ...]) -> set[str]:
 
 
 def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]:
-    """Return the actions except those that place some gangs or evict pods for them."""
+    """Return the actions without those that place the gangs `gangs` or evict pods for them."""
 
     def serves(action: Action) -> bool:
         if isinstance(action, Evict):
@@ -281,7 +286,7 @@ def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]
 def _find_blamed(
     snapshot: Snapshot, actions: Sequence[Action], violations: Sequence[Violation]
 ) -> set[str]:
-    """Return the served gangs that the violations name; all served gangs if they name none."""
+    """Return the served gangs that violations refer to, or all served gangs if there are none."""
     served = _served_gangs(actions)
     blamed = {v.gang for v in violations if v.gang in served}
     if blamed:
@@ -299,8 +304,8 @@ def _served_gangs(actions: Iterable[Action]) -> set[str]:
 def named_gangs(snapshot: Snapshot, actions: Sequence[Action], where: str) -> set[str]:
     """Return the gangs whose actions concern the object of a violation.
 
-    An action concerns the gang that it serves and the queue of that gang, its task and the gang of
-    its task, and its node.
+    An action concerns the gang that it serves, the queue of that gang, the task of the action, the
+    gang of that task, and the node of the action.
     """
     kind, _, name = where.partition(" ")
     queue_of = {g.key: g.queue for g in snapshot.gangs} if kind == "queue" else {}
@@ -323,9 +328,9 @@ def named_gangs(snapshot: Snapshot, actions: Sequence[Action], where: str) -> se
 def blame_custom_rules(
     snapshot: Snapshot, rules: RuleSet, actions: Sequence[Action], found: Sequence[Violation]
 ) -> dict[str, Reason]:
-    """Return the gangs that custom rules reject, by key, with the reason why they have to wait.
+    """Return by key of each gang that custom rules reject the reason why it has to wait.
 
-    Empty if a built-in rule is broken: that is a defect of optsched, not of a gang.
+    Empty if a built-in rule is broken, because that is a defect of optsched, not of a gang.
     """
     plugin_of = {a.rule.name: a.plugin for a in rules.active if a.origin}
     if any(v.rule not in plugin_of for v in found):

@@ -1,4 +1,4 @@
-"""Rounds: the greedy pipeline, and then the solver, place pods on a snapshot."""
+"""Rounds, in which the greedy pipeline and then the solver place pods on a snapshot."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def place_pods(
 ) -> Round:
     """Place pods on a snapshot in which the victims of `clearing` are terminating.
 
-    `previous` is a problem that makes compiling cheaper and changes nothing else. The search starts
-    from the placements of the warm start, if they are better than the pipeline's, and leaves
-    `kept_ms` of the time to later searches.
+    `previous` is a problem that makes compiling cheaper and does not change the result. The search
+    starts from the placements of the warm start if they are better than the pipeline's. `kept_ms`
+    of the time is left to later searches.
     """
     session = attempt.session
     policy, measure = session.policy, session.clock.measure
@@ -83,7 +83,7 @@ def place_pods(
 def greedy_options(
     attempt: Attempt, problem: Problem, tiers: Tiers, clearing: EvictionPlan
 ) -> GreedyOptions:
-    """Return the options of the greedy pipeline in a round."""
+    """Return the options of the greedy pipeline for a round."""
     session = attempt.session
     policy = session.policy
     arguments = {name: dict(values) for name, values in policy.action_arguments}
@@ -118,10 +118,10 @@ def pipeline_with_evictions(
 
 
 def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> Answer:
-    """Return the solution from which the search starts.
+    """Return the solution from which the search of a round starts.
 
-    An incumbent of the same search of an earlier session comes first, then the warm start. If
-    neither keeps every rule, it is the greedy solution.
+    The first choice is an incumbent of the same search of an earlier session, the second choice is
+    the warm start. If neither solution satisfies every rule, the greedy solution is returned.
     """
     session, greedy = attempt.session, each.answers[0]
     context, turn = session.context, session.history.turn + 1
@@ -146,7 +146,7 @@ def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> 
 
 
 def _rank(answer: Answer) -> list[int]:
-    """Return the values on all levels, the most important first, signed so that less is better."""
+    """Return the values of a solution, the most important first, negated if to be maximised."""
     return [r.value if r.sense is Sense.MIN else -r.value for r in answer.results]
 
 
@@ -154,7 +154,7 @@ def _list_bases(each: Round) -> list[Answer]:
     """Return the greedy solution, and the same with preemptors nominated instead of placed.
 
     Preemptors that take idle capacity now may block earlier placements. Both solutions have equal
-    values.
+    values on all levels.
     """
     greedy = each.answers[0]
     decisions = greedy.decisions
@@ -170,7 +170,7 @@ def _list_bases(each: Round) -> list[Answer]:
 
 
 def _solve(attempt: Attempt, each: Round, start: Answer, kept_ms: int) -> Answer:
-    """Return the solver's solution; the start if there is no solver or nothing to gain."""
+    """Return the solver's solution, or the start if no solver is used or nothing can be gained."""
     session, problem, levels = attempt.session, each.problem, each.levels
     rules, solver = session.policy.rules, session.context.solver
     progress_callback = session.history.begin(problem, levels, start)
@@ -188,10 +188,10 @@ def _solve(attempt: Attempt, each: Round, start: Answer, kept_ms: int) -> Answer
 
 
 def _overlapped(attempt: Attempt, each: Round) -> AbstractContextManager[None]:
-    """Return a context in which the pipeline makes its plan with evictions during a solve.
+    """Return a context in which the pipeline computes its plan with evictions during a solve.
 
-    It does so only if pods may be evicted, as that plan then competes in any case. Failures of
-    plugins are ignored here, because they occur again when the plan is read.
+    The pipeline runs only if pods may be evicted, because its plan then competes in any case.
+    Failures of plugins are suppressed in this context, as they occur again when the plan is read.
     """
     session, evicting = attempt.session, each.evicting
     solver = session.context.solver

@@ -1,4 +1,4 @@
-"""The history of a session's searches: progress for watchers, and incumbents to resume from."""
+"""The history of a session's searches: reported progress, and incumbents to resume from."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from optsched.solver.portfolio import Answer, LevelProgress
 
 RESUMED = "resumed"
-"""The engine of decisions that come from an earlier solve."""
+"""The engine name of decisions that come from an earlier solve."""
 
 PROVED_BEFORE = "proved before"
-"""Why a search stops immediately: an earlier solve has proved its start optimal."""
+"""The reason why a search stops at its start: an earlier solve has proved the start optimal."""
 
 
 class History:
-    """Progress and incumbents of all searches of a session, reported as they are found.
+    """Progress and incumbents of all searches of a session, reported as soon as they are found.
 
     Parameters
     ----------
     watch
-        Receives progress and incumbents; None to record nothing.
+        The receiver of progress and incumbents; None to record nothing.
     elapsed
-        Returns the seconds since the session began; None if no clock may be read.
+        A function that returns the seconds since the session began; None if no clock may be read.
 
     """
 
@@ -51,7 +51,10 @@ class History:
     def begin(
         self, problem: Problem, levels: Sequence[AnyLevel], start: Answer
     ) -> Callable[[LevelProgress], None] | None:
-        """Record the begin of a search from a solution; return the callback for its progress."""
+        """Record the start of a search from a solution, and return its progress callback.
+
+        Returns None without a watch.
+        """
         self.turn += 1
         if self._watch is None:
             return None
@@ -62,7 +65,7 @@ class History:
         return search.hear
 
     def end(self, problem: Problem, answer: Answer) -> None:
-        """Record the end of a search with a solution."""
+        """Record the end of a search and the solution that it returned."""
         if self._watch is None:
             return
         for result in answer.results:
@@ -71,7 +74,7 @@ class History:
         self.incumbents.append(Incumbent(self.turn, binds, answer.results))
 
     def adopt(self, other: History) -> None:
-        """Take over and report what a recorded, but not reported, search has found."""
+        """Add and report the progress and incumbents of `other`, a history not yet reported."""
         for progress in other.progress:
             self.note(progress)
         for incumbent in other.incumbents:
@@ -81,13 +84,13 @@ class History:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the session began; without a clock, those of the last progress."""
+        """Seconds since the session began; without a clock, the time of the last progress."""
         if self._elapsed is not None:
             return round(self._elapsed(), 6)
         return self.progress[-1].at_s if self.progress else 0.0
 
     def note(self, progress: Progress) -> None:
-        """Record and report progress, unless it changes no value or bound."""
+        """Record and report progress, unless it changes no value or bound of a level."""
         if not changes_level(progress, self.progress):
             return
         self.progress.append(progress)
@@ -95,7 +98,7 @@ class History:
             self._watch.progressed(progress)
 
     def improved(self, incumbent: Callable[[], Incumbent]) -> None:
-        """Report a better solution."""
+        """Report a better solution of the current search to the watch."""
         if self._watch is not None:
             self._watch.improved(self.turn, incumbent)
 
@@ -111,11 +114,11 @@ class Listener:
         self._hear(progress)
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
-        """See `Watch`: ignored."""
+        """See `Watch`. The solution is ignored."""
 
 
 class _Search:
-    """One search: its levels, and their values and bounds so far."""
+    """One search with its levels, and the bounds of the levels so far."""
 
     def __init__(
         self, history: History, problem: Problem, levels: Sequence[AnyLevel], start: Answer
@@ -129,7 +132,7 @@ class _Search:
         """Receive a better value, bound or solution of a level."""
         self._bounds[news.number] = news.bound
         if news.decisions is not None:
-            # Bounds of the levels below were proved for the earlier value of this level.
+            # Bounds of the less important levels were proved for the earlier value of this level.
             below = len(self._bounds) - news.number - 1
             self._bounds[news.number + 1 :] = [None] * below
         self.report_level(news.name, round(self._begun_s + news.at_s, 6), news.value, news.bound)
@@ -163,7 +166,7 @@ def _result(level: AnyLevel, value: int, bound: int | None) -> LevelResult:
 
 
 def binds_of(problem: Problem, decisions: Decisions) -> dict[str, str]:
-    """Return the node of each placed task, by task key, in order of keys."""
+    """Return the node name of each placed task by task key, in order of keys."""
     nodes, tasks = problem.snapshot.nodes, problem.tasks
     placed = np.flatnonzero(decisions.node_of >= 0).tolist()
     node_of = decisions.node_of.tolist()
@@ -173,9 +176,9 @@ def binds_of(problem: Problem, decisions: Decisions) -> dict[str, str]:
 def resume_incumbent(
     problem: Problem, levels: Sequence[AnyLevel], incumbent: Incumbent, greedy: Answer
 ) -> Answer | None:
-    """Return the solution of an incumbent; None if it does not fit or is worse than greedy.
+    """Return the solution of an incumbent; None if it does not fit or is worse than `greedy`.
 
-    The solution has not been verified.
+    The returned solution has not been verified.
     """
     decisions = _decided(problem, incumbent, greedy)
     if decisions is None:

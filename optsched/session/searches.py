@@ -1,8 +1,8 @@
-"""The searches of an attempt: its rounds with and without victims, and the plans that compete.
+"""The searches of an attempt: rounds with and without victims, and the candidate plans.
 
 The result of a search depends on how its time is divided, so a longer search may find a worse plan.
-With a large budget, the session therefore runs searches with a tenth of it first, and their plans
-compete as well.
+With a large budget, the session therefore first runs searches with a tenth of the budget. The plans
+of these shorter searches also become candidates.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Searched:
-    """The rounds of the longest search, and the candidates of all searches."""
+    """The rounds of the longest search, and the candidate plans of all searches."""
 
     rounds: Rounds
     candidates: list[Candidate]
 
 
 def run_searches(attempt: Attempt) -> Searched:
-    """Search with small parts of a large budget first, then with all that is left."""
+    """Search first with small fractions of a large budget, then with the remaining budget."""
     session = attempt.session
     known, warm_start = attempt.reserved.problem, session.context.warm_start
     earlier: list[Candidate] = []
-    # A session that resumes an earlier one skips the shorter searches: that one ran them.
+    # A session that resumes another session skips the shorter searches, which that session ran.
     may_begin_shorter = session.is_optimised and not session.context.start
     for limits in session.clock.shorter_limits if may_begin_shorter else ():
         brief = _shorten(attempt, limits)
@@ -63,7 +63,7 @@ def run_searches(attempt: Attempt) -> Searched:
         earlier = [*list_searched(rounds), *earlier]
         known = rounds.first.problem
     rounds = _decide(attempt, known, warm_start)
-    # All candidates report why the last search stopped, as that is why the session ended.
+    # All candidates report why the last search stopped, because that is why the session ended.
     stopped = rounds.first.answers[0].stopped
     earlier = [replace(c, answer=replace(c.answer, stopped=stopped)) for c in earlier]
     return Searched(rounds, [*list_candidates(attempt, rounds), *earlier])
@@ -82,7 +82,7 @@ def _shorten(attempt: Attempt, limits: Limits) -> Attempt:
 
 
 class _ProofRecorder:
-    """A solver that records whether it has proved all levels of all models."""
+    """A solver that records whether it has proved all levels of all models optimal."""
 
     def __init__(self, solver: Solver) -> None:
         self._solver = solver
@@ -102,7 +102,7 @@ class _ProofRecorder:
 def _has_only_proofs(attempt: Attempt) -> bool:
     """Return whether all solves ended with proofs, so that more work would change nothing.
 
-    False if searches depend on a clock.
+    Returns False if searches depend on a clock.
     """
     solver = attempt.session.context.solver
     return isinstance(solver, _ProofRecorder) and solver.has_proved
@@ -117,7 +117,7 @@ def _decide(attempt: Attempt, previous: Problem | None, warm_start: WarmStart | 
 
 
 def _is_proved(rounds: Rounds) -> bool:
-    """Return whether no search can find a better plan."""
+    """Return whether the rounds prove that no search can find a better plan."""
     results = rounds.first.answers[0].results
     return not rounds.can_evict and all(r.status is LevelStatus.OPTIMAL for r in results)
 
@@ -141,21 +141,22 @@ def list_candidates(attempt: Attempt, rounds: Rounds) -> list[Candidate]:
 
 
 def list_searched(rounds: Rounds) -> list[Candidate]:
-    """Return the plans of rounds: the solver's solutions and the greedy solutions."""
+    """Return candidates of all rounds: the solver's solutions and the greedy solutions."""
     candidates: list[Candidate] = []
     for each in (rounds.cleared, rounds.first, rounds.joint):
         if each is None:
             continue
-        # If the solver returned the pipeline's decisions, they compete only once.
+        # If the solver returned the pipeline's decisions, they are added only once.
         distinct = {id(answer.decisions): answer for answer in reversed(each.answers)}
         candidates += [Candidate(each, answer) for answer in reversed(distinct.values())]
     return candidates
 
 
 def _is_best(found: Round, *, can_evict: bool) -> bool:
-    """Return whether no other candidate can be better on a level over gangs.
+    """Return whether no other candidate can be better than a round on a level over gangs.
 
-    Bounds of a round hold only for its own evictions. If the policy allows others, the round must
+    Bounds of a round hold only for its own evictions. If the policy permits other evictions, the
+    round must reach the ideal values.
     reach the ideals.
     """
     answer = found.answers[0]
@@ -170,12 +171,12 @@ def _is_best(found: Round, *, can_evict: bool) -> bool:
 
 
 def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterator[Candidate]:
-    """Yield plans of the pipeline with Volcano's choice of victims, if they beat the best one.
+    """Yield plans of the pipeline with Volcano's choice of victims that are better than `best`.
 
     The first pipeline orders gangs by the tiers of the levels, the second by the plugins. The third
-    keeps other gangs off reserved capacity, as a session without a solver does. Gangs that evict
-    pods without being entitled to them are dropped. The pipeline chooses victims by other rules, so
-    this is no defect and does not count as a repair.
+    pipeline keeps other gangs off reserved capacity, as in a session without a solver. Gangs that
+    evict pods without being entitled to them are dropped. This is no defect and not recorded as a
+    repair, because the pipeline chooses victims by other rules.
     """
     session = attempt.session
     before = first.answers[-1].decisions
@@ -198,7 +199,7 @@ def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterato
 
 
 def _list_pipelines(attempt: Attempt, first: Round) -> Iterator[EvictingPipeline]:
-    """Yield the pipelines with evictions: by the tiers of the levels, and by plugins alone."""
+    """Yield pipelines with evictions: by the tiers, by the plugins, and off reserved capacity."""
     session, problem = attempt.session, first.problem
     is_gated = any(gang.phase is GangPhase.PENDING for gang in problem.snapshot.gangs)
     # Without victims, the pipeline by tiers gives the same plan as the first round.

@@ -1,7 +1,7 @@
-"""One session: it turns a snapshot and a policy into a verified plan.
+"""One session, which turns a snapshot and a policy into a verified plan.
 
-The live scheduler, the offline solver and every study make the same call. They differ in where the
-snapshot comes from and in how the plan is carried out.
+The live scheduler, the offline solver and every study call the same function. They differ in the
+source of the snapshot and in the execution of the plan.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["NOTHING", "UNEXPLAINED", "Judgement", "Report", "SessionContext", "T
 
 _MAX_ATTEMPTS = 4
 """Maximum number of attempts of a session. If the verifier rejects every plan, the next attempt
-drops custom actions first, then the gangs that rules of custom plugins reject."""
+excludes custom actions first, then the gangs that rules of custom plugins reject."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ class Trace:
     Attributes
     ----------
     seconds
-        Wall time by phase: shuffle, reserve, compile, greedy, solve, verify, explain and so on.
+        Wall time by phase, such as shuffle, reserve, compile, greedy, solve, verify and explain.
     violations
-        Violations of the plans that were rejected; empty in a healthy scheduler.
+        Violations of the rejected plans; empty if the verifier accepts the first plan.
     kept_at
-        Where the last rejected plan and its snapshot are stored.
+        The location at which the last rejected plan and its snapshot are stored.
     repairs
-        Rejected plans that competed again without the gangs at fault.
+        Records of rejected plans that were repaired by dropping the gangs at fault.
     faults
         Failures of custom plugins and of extenders.
     answers
-        Calls to extenders and their replies, in the form of a snapshot.
+        Calls to extenders and their replies, as the texts that a snapshot stores.
     num_cut_searches
-        Number of device searches that ended without a result, by the limit that ended them.
+        Number of device searches that were cut without a result, by the limit that cut them.
     progress, incumbents
         Values and bounds over time, and the solution of each search; empty without a watch.
 
@@ -86,8 +86,8 @@ class Trace:
 class Report:
     """The outcome of a session: the plan, and the problem that the next session reuses.
 
-    `flaws` are contradictions between objects. `opened` are the keys of tasks without a node whose
-    gates open, because their queues admit them.
+    `flaws` are contradictions between cluster objects. `opened` are the keys of tasks that get no
+    node but whose gates open, because their queues admit them.
     """
 
     plan: Plan
@@ -100,18 +100,18 @@ class Report:
 def run_session(
     snapshot: Snapshot, policy: Policy, context: SessionContext, previous: Problem | None = None
 ) -> Report:
-    """Return the plan for a snapshot, with a trace of the session.
+    """Return the plan for a snapshot, with a trace of the session and the compiled problem.
 
     Parameters
     ----------
     snapshot
-        The cluster.
+        The snapshot of the cluster.
     policy
-        Actions, rules, levels and budgets.
+        The policy, with actions, rules, levels and budgets.
     context
-        Dependencies and settings: clock, solver, limits.
+        The dependencies and settings of the session, such as clock, solver and limits.
     previous
-        The problem of an earlier session; makes compiling cheaper and changes nothing else.
+        The problem of an earlier session. It makes compiling cheaper and does not change the plan.
 
     """
     if previous is not None and has_many_unused_resources(previous):
@@ -152,10 +152,10 @@ def run_session(
 def expected_starts(
     snapshot: Snapshot, policy: Policy, keys: Collection[str]
 ) -> dict[str, CapacityReservation]:
-    """Return, by key, reservations with the times at which waiting gangs could start.
+    """Return by gang key reservations with the times at which waiting gangs could start.
 
     The prediction assumes that no further gangs arrive, and that running pods end as their
-    manifests say. A reservation `is_open` if a pod that has to end first does not say when.
+    manifests say. A reservation `is_open` if it depends on a pod with an unknown end.
     """
     session = normalise(snapshot, policy, SessionContext())
     return expected(session.snapshot, session.policy, keys)
@@ -163,16 +163,16 @@ def expected_starts(
 
 @dataclass(frozen=True)
 class Judgement:
-    """The value of actions on a snapshot, wherever the actions come from.
+    """The evaluation of actions on a snapshot, regardless of the source of the actions.
 
     Attributes
     ----------
     levels
-        Levels as in a certificate. Nothing is solved, so their bounds are ideals.
+        Results of levels as in a certificate. Their bounds are ideals, because nothing is solved.
     violations
-        Rules that the actions break.
+        Violations of hard rules by the actions.
     explain_pending
-        Returns why gangs with pending tasks wait, by key.
+        A function that returns by gang key why gangs with pending tasks wait.
 
     """
 
@@ -184,13 +184,13 @@ class Judgement:
 def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Judgement:
     """Verify actions against every hard rule and compute their value on every level.
 
-    Nothing is solved, and only the snapshot, the policy and the actions count. Gangs that borrow
-    count on the levels `lent`, not as admitted.
+    Nothing is solved, and the result depends only on the snapshot, the policy and the actions.
+    Gangs that borrow add to the levels `lent`, not to the levels of admission.
 
     Raises
     ------
     ValueError
-        An action names a pod or node that does not exist, or moves a pod to another node.
+        If an action contains an unknown pod or node, or moves a pod to another node.
 
     """
     if any(isinstance(a, Evict) and a.to for a in actions):
@@ -212,9 +212,9 @@ def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action])
 
 
 def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ...]]:
-    """Return the keys of waiting gangs, by queue, in the queue order of the next session.
+    """Return by queue the keys of waiting gangs in the queue order of the next session.
 
-    These are gangs without running tasks, whether or not their pods exist. Queue order is not start
+    A gang waits if none of its tasks runs, whether or not its pods exist. Queue order is not start
     order: a smaller gang may fit first.
     """
     session = normalise(snapshot, policy, SessionContext())
@@ -229,7 +229,7 @@ def waiting_lines(snapshot: Snapshot, policy: Policy) -> dict[str, tuple[str, ..
 
 
 def _is_waiting(gang: Gang) -> bool:
-    """Return whether a gang has pending tasks, or waits for its pods, and no task of it runs."""
+    """Return whether a gang without running tasks has pending tasks or waits for its pods."""
     if any(task.status.counts_as_ready for task in gang.tasks):
         return False
     if gang.tasks:

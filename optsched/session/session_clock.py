@@ -1,4 +1,4 @@
-"""The wall time of one session: seconds by phase, and the time that is left for searches."""
+"""The wall time of one session: the seconds of each phase, and the time left for searches."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 LEAST_SHORTER_MS, LEAST_SHORTER_S = 400, 0.4
-"""The least budget, and the least deterministic time, of the shorter searches that come first."""
+"""The smallest budget, and the smallest deterministic time in seconds, of a shorter search."""
 
 
 class SessionClock:
-    """Measures phases and limits searches; without a clock, time limits nothing.
+    """Measures phases and limits searches; without a clock, no limit on time applies.
 
     Parameters
     ----------
     clock
-        None if no clock may be read; then every phase takes 0 seconds.
+        The clock. None if no clock may be read; every phase then takes 0 seconds.
     limits
-        The limits of one search as they are given to the session.
+        The limits of one search, before the clock reduces them.
     period_ms
-        Wall time in which the session aims to end; None for no such aim.
+        The wall time in which the session aims to end, in milliseconds; None for no aim.
 
     """
 
@@ -46,7 +46,7 @@ class SessionClock:
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
-        """Add the time of the block to a phase."""
+        """Add the duration of the block to a phase."""
         self._phase, self._phase_begun_s = phase, self._now_s()
         try:
             yield
@@ -58,9 +58,9 @@ class SessionClock:
 
     @contextmanager
     def measure_aside(self, phase: str) -> Iterator[None]:
-        """Record how long a block takes as time of a phase, without adding it to the phase.
+        """Record the duration of a block for a phase, without adding it to the phase.
 
-        The time of the enclosing phase already includes the block.
+        The duration of the enclosing phase already includes the block.
         """
         begun_s = self._now_s()
         try:
@@ -82,14 +82,15 @@ class SessionClock:
 
     @property
     def is_late(self) -> bool:
-        """Whether the period has passed, so that nothing optional may begin."""
+        """Whether the session has exceeded its period, so that no optional work may begin."""
         elapsed_ms, period_ms = self._elapsed_ms(), self._period_ms
         return elapsed_ms is not None and period_ms is not None and elapsed_ms >= period_ms
 
     def deadline(self) -> Callable[[], bool]:
         """Return a function that checks whether a pipeline that starts now runs too long.
 
-        It does once a budget has passed after the end of the period, or after now if that is later.
+        The function returns True one budget after the end of the period, or one budget after now
+        if the period has already ended.
         """
         elapsed_ms, period_ms = self._elapsed_ms(), self._period_ms
         budget_ms = self.limits.budget_ms
@@ -100,11 +101,14 @@ class SessionClock:
 
     @cached_property
     def _lead_ms(self) -> int:
-        """The time before the first search; verifying and explaining a plan take about as long."""
+        """Time before the first search in ms, also an estimate for verifying and explaining."""
         return self._elapsed_ms() or 0
 
     def _remaining_ms(self) -> int | None:
-        """Return the rest of the period, minus the time to verify and explain the plan."""
+        """Return the remaining period in ms, less the time to verify and explain the plan.
+
+        Returns None without a clock or a period.
+        """
         elapsed_ms = self._elapsed_ms()
         if elapsed_ms is None or self._period_ms is None:
             return None
@@ -112,10 +116,10 @@ class SessionClock:
 
     @cached_property
     def limits(self) -> Limits:
-        """The limits of one search; fixed when they are first read.
+        """The limits of one search, fixed when they are first read.
 
-        All searches together may take two budgets. If the period is too short for that, each search
-        gets less, but at least half its budget: without searches, no gang could preempt.
+        All searches together may take two budgets. If the period is too short for two budgets, each
+        search gets less, but at least half its budget. Without searches, no gang could preempt.
         """
         limits, lead_ms = self._given_limits, self._lead_ms
         if limits.budget_ms is None or self._clock is None or self._period_ms is None:
@@ -125,10 +129,11 @@ class SessionClock:
 
     @property
     def shorter_limits(self) -> tuple[Limits, ...]:
-        """The limits of the shorter searches before those with the whole budget, smallest first.
+        """The limits of the shorter searches that precede the main search, the smallest first.
 
-        Each is a tenth of the next one, and at least `LEAST_SHORTER_MS`, or `LEAST_SHORTER_S` of
-        work if no clock is read. Empty once a search has run.
+        Each budget is a tenth of the next one, and at least `LEAST_SHORTER_MS`. If no clock is
+        read, the deterministic time is a tenth instead, at least `LEAST_SHORTER_S`. Empty after the
+        first search.
         """
         limits = self._given_limits
         found: list[Limits] = []
@@ -143,11 +148,11 @@ class SessionClock:
         return tuple(found)
 
     def begin_shorter(self, limits: Limits) -> SessionClock:
-        """Return a clock for searches with other limits that start now."""
+        """Return a clock for searches with the limits `limits` that start now."""
         return SessionClock(self._clock, limits, None)
 
     def add(self, shorter: SessionClock) -> None:
-        """Add the time that shorter searches took, and subtract their budget from this one."""
+        """Add the time of shorter searches, and subtract their budget from this clock's budget."""
         for phase, seconds in shorter.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
         budget_ms, taken_ms = self._given_limits.budget_ms, shorter.limits.budget_ms
@@ -157,8 +162,8 @@ class SessionClock:
     def placement_limits(self, kept_ms: int) -> Limits:
         """Return the limits of a search for placements: the time left, or `least_placement_ms`.
 
-        A search after the first one has to leave time to verify the plan in the period. `kept_ms`
-        is kept for later searches.
+        A search after the first one has to leave time to verify the plan within the period.
+        `kept_ms` of the time is kept for later searches.
         """
         limits, left_ms, remaining_ms = self.limits, self.left_ms(kept_ms), self._remaining_ms()
         if left_ms is None or limits.budget_ms is None:
@@ -170,18 +175,18 @@ class SessionClock:
 
     @property
     def least_placement_ms(self) -> int:
-        """A quarter of a budget: the least time of a search for placements."""
+        """The shortest time of a search for placements in ms, a quarter of a budget."""
         return (self.limits.budget_ms or 0) // 4
 
     @property
     def joint_budget_ms(self) -> int | None:
-        """Half a budget: the time of the joint search for victims of all gangs."""
+        """Time of the joint search for victims in ms, half a budget; None without a budget."""
         budget_ms = self.limits.budget_ms
         return None if budget_ms is None else budget_ms // 2
 
     @property
     def lending_limits(self) -> Limits | None:
-        """The limits of a search for loans: a quarter of the budget; None if no time is left."""
+        """The limits of a search for loans, a quarter of the budget; None if no time is left."""
         budget_ms, left_ms = self.limits.budget_ms, self.left_ms()
         if self.is_late:
             return None
@@ -192,9 +197,9 @@ class SessionClock:
         return replace(self.limits, budget_ms=budget_ms)
 
     def left_ms(self, kept_ms: int = 0) -> int | None:
-        """Return the wall time that is left for searches, of two budgets for all searches.
+        """Return the wall time left for searches in ms, of two budgets for all searches.
 
-        `kept_ms` is subtracted for later searches. None if time limits nothing.
+        `kept_ms` is subtracted for later searches. Returns None if no limit on time applies.
         """
         if self.limits.budget_ms is None or self._clock is None:
             return None
@@ -205,10 +210,10 @@ class SessionClock:
 
     @property
     def has_time(self) -> bool:
-        """Whether there is time for one more plan of the greedy pipeline.
+        """Whether the time suffices for one more plan of the greedy pipeline.
 
-        It may take as long as the longest one so far, and must leave time to verify the plan in the
-        period.
+        The pipeline may take as long as its longest run so far, and must leave time to verify the
+        plan within the period.
         """
         remaining_ms = self._remaining_ms()
         greedy_ms = int(self._longest_s.get("greedy", 0.0) * 1000)
@@ -221,7 +226,7 @@ class SessionClock:
 
 
 def _shorten(limits: Limits) -> Limits:
-    """Return a tenth of the limits: of the budget, or of the work if no clock is read."""
+    """Return limits with a tenth of the budget, or of the deterministic time without a budget."""
     if limits.budget_ms is None:
         return replace(limits, deterministic=limits.deterministic / 10)
     return replace(limits, budget_ms=limits.budget_ms // 10)

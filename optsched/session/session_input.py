@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from optsched.session.guarantees import Unheld
 
 EVICTING = {"preempt": PREEMPT, "gangpreempt": PREEMPT, "reclaim": RECLAIM, "gangreclaim": RECLAIM}
-"""By evicting action of a policy, the evictions that it allows in sessions with a solver."""
+"""By evicting action of a policy, the evictions that the action permits if a solver is used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,18 +57,19 @@ class SessionInput:
     given
         The snapshot before normalisation.
     snapshot
-        The normalised snapshot, for example without guarantees that exceed the cluster.
+        The normalised snapshot, for example without guarantees that exceed cluster capacity.
     unheld
-        The guarantees that were dropped.
+        The guarantees that were dropped because they exceed cluster capacity.
     policy
-        The policy. Its rules call the extenders of this session, and their failures become faults.
+        The policy, whose rules call the extenders of this session and record their failures as
+        faults.
     rules
-        The rules for the verifier and for the choice of victims: those of the policy and the guards
+        The rules for the verifier and for the choice of victims: the policy's rules and the guards
         on evictions.
     left_out
-        Keys of gangs that get nothing because custom plugins reject every plan with them.
+        Keys of gangs that get no node, because custom plugins reject every plan with these gangs.
     context, clock, history, faults, extenders
-        The dependencies, and the recorders of times, progress, failures and replies.
+        The dependencies of the session, and the recorders of times, progress, failures and replies.
 
     """
 
@@ -86,28 +87,28 @@ class SessionInput:
 
     @property
     def is_optimised(self) -> bool:
-        """Whether the policy uses a solver; otherwise the greedy pipeline decides."""
+        """Whether the policy uses a solver; if False, the greedy pipeline decides."""
         return self.policy.solver is SolverKind.CPSAT
 
     @property
     def reach(self) -> frozenset[str]:
-        """Which of preempt and reclaim the policy allows."""
+        """The subset of preempt and reclaim that the policy permits."""
         return eviction_reach(self.policy)
 
     @property
     def reach_with_moves(self) -> frozenset[str]:
-        """Which of preempt, reclaim and consolidation the policy allows."""
+        """The subset of preempt, reclaim and consolidation that the policy permits."""
         return self.reach | {CONSOLIDATE} & set(self.policy.actions)
 
     def without_proposers(self, broken_rule: str) -> SessionInput:
-        """Return the input without custom actions, and record that they broke a rule."""
+        """Return the input without custom actions, and record that these actions broke a rule."""
         message = f"is left out, as no plan with it kept every rule: {broken_rule}"
         for proposer in self.policy.proposers:
             proposer.object(message, self.faults)
         return replace(self, policy=replace(self.policy, proposers=()))
 
     def without_gangs(self, blocked: Mapping[str, Reason]) -> SessionInput:
-        """Return the input in which some gangs get nothing, for the given reasons."""
+        """Return the input in which the gangs in `blocked` get no node, for the given reasons."""
         gangs = tuple(
             replace(g, problem=blocked[g.key]) if g.key in blocked and g.problem is None else g
             for g in self.snapshot.gangs
@@ -149,7 +150,7 @@ def normalise(given: Snapshot, policy: Policy, context: SessionContext) -> Sessi
 
 
 def eviction_reach(policy: Policy) -> frozenset[str]:
-    """Return which of preempt and reclaim a policy allows, by its actions and its plugins."""
+    """Return the subset of preempt and reclaim that a policy permits by its actions and plugins."""
     reach = {EVICTING[action] for action in policy.actions if action in EVICTING}
     if not policy.rules.enables("priority", Face.PREEMPTABLE):
         reach.discard(PREEMPT)
@@ -168,14 +169,14 @@ def without_gangs(snapshot: Snapshot) -> Snapshot:
 
 
 def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> Tiers:
-    """Return tiers by the priorities of queues, then of gangs, if the policy uses these.
+    """Return tiers by the priorities of queues, then of gangs, if the policy uses these priorities.
 
-    With `conformance`, system gangs precede all others.
+    With `conformance`, system gangs precede all other gangs.
 
     Parameters
     ----------
     heads
-        Gangs that have waited for too long and whose reservation starts now.
+        Indices of gangs that have waited too long and whose reservation starts now.
 
     """
     knows = policy.rules.find_rule("priority") is not None
@@ -198,9 +199,9 @@ def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> T
 
 
 def with_verdicts(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with device selectors evaluated; costly requests are postponed.
+    """Return the snapshot with device selectors evaluated, except for costly requests.
 
-    Returns the same snapshot if nothing changes.
+    Returns the same snapshot if the evaluation changes nothing.
     """
     devices = snapshot.devices
     if not devices.on_node and not devices.elsewhere:
@@ -259,9 +260,9 @@ def _noted(task: Task, note: str) -> Task:
 
 
 def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
-    """Return the snapshot in which shapes of pending tasks contain the data that rules score.
+    """Return the snapshot with the images and data sets that rules score in pending task shapes.
 
-    Returns the same snapshot if no task needs data, or if all nodes hold the same data.
+    Returns the same snapshot if no task uses such data, or if all nodes hold the same data.
     """
     rules = list(scoring)
     images = any(isinstance(r, NodeOrder) and r.image_locality for r in rules)
@@ -289,12 +290,12 @@ def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
 
 
 class _Known(NamedTuple):
-    """Names of images or data sets.
+    """Names of images or of data sets that nodes hold.
 
     Attributes
     ----------
     held
-        The names that some nodes hold.
+        The names that at least one node holds.
     telling
         The names that some, but not all, nodes hold.
 
@@ -305,7 +306,7 @@ class _Known(NamedTuple):
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], num_nodes: int) -> _Known:
-        """Return the names, given how many nodes hold each."""
+        """Return the names in `counts`, which is the number of nodes that hold each name."""
         telling = frozenset(name for name, number in counts.items() if number < num_nodes)
         return cls(frozenset(counts), telling)
 

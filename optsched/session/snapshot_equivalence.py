@@ -1,10 +1,10 @@
-"""Checks whether a snapshot would lead to another plan than the last session's snapshot.
+"""Checks whether a snapshot could lead to another plan than the last session's snapshot.
 
-A session that binds and evicts nothing leaves the cluster unchanged, so the next session would
-decide the same. Three changes do not matter: bound tasks have started to run, the recent usage of
-queues differs, and time has passed. The time matters only once a gang has waited so long that it
-comes first. Every other change requires a new decision. Even lost capacity does, as it may satisfy
-a rule that compares pods.
+A session that binds and evicts no pod leaves the cluster unchanged, so the next session would
+decide the same. Three changes have no effect: bound tasks have started to run, the recent usage of
+queues differs, and time has passed. Time has an effect only after a gang has waited so long that it
+comes first. Every other change requires a new decision. Even lost capacity requires one, because it
+may satisfy a rule that compares pods.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 AT_LATEST_MS: Final = 60_000
-"""Time after which a proved decision is repeated, in case a rule depends on the time."""
+"""Time after which a proved decision is repeated, in case a rule depends on time, in ms."""
 
 SOON_MS: Final = 5_000
-"""Time after which an unproved decision is first repeated; it doubles with each repetition."""
+"""Time in ms after which an unproved decision is repeated; it doubles with each repetition."""
 
 MOST_TIMES: Final = 4
-"""The largest multiple of the budget that a session gets to repeat a decision."""
+"""The largest multiple of the budget that a session gets when it repeats a decision."""
 
 OTHERS_MS: Final = 1_000
-"""Time after which a decision is repeated that used replies of an external service.
+"""Time in ms after which a decision is repeated that used replies of an external service.
 
-Its replies may change without notice.
+The replies of an external service may change without notice.
 """
 
 _PARTS: Final = tuple(
@@ -47,13 +47,13 @@ _PARTS: Final = tuple(
     for part in fields(Snapshot)
     if part.name not in ("taken_ms", "usage", "nodes", "gangs")
 )
-"""Names of the parts of a snapshot that must be equal."""
+"""Names of the fields of a snapshot that must be equal for the same plan."""
 
 
 def leads_to_same_plan(before: Snapshot, now: Snapshot) -> bool:
-    """Return whether two snapshots lead to the same plan, whatever the policy.
+    """Return whether two snapshots lead to the same plan under any policy.
 
-    Their times are not compared.
+    The times of the snapshots are not compared.
     """
     return (
         all(getattr(before, part) == getattr(now, part) for part in _PARTS)
@@ -87,7 +87,7 @@ def _is_same_task(before: Task, now: Task) -> bool:
 
 
 def _settled(task: Task) -> Task:
-    """Return the task, as running if it is bound: no rule distinguishes the two."""
+    """Return the task, with the status running if it is bound: no rule distinguishes them."""
     if task.status is not TaskStatus.BOUND:
         return task
     return replace(task, status=TaskStatus.RUNNING)
@@ -99,13 +99,13 @@ def changes_nothing(plan: Plan) -> bool:
 
 
 def next_turn_ms(waiting: Iterable[Gang], now_ms: int, starvation_after_ms: int) -> int | None:
-    """Return when the next of some gangs will have waited for too long; None if none will."""
+    """Return the time in ms at which the next gang has waited too long; None if no gang will."""
     turns = (gang.waiting_since_ms + starvation_after_ms for gang in waiting)
     return min((turn for turn in turns if turn > now_ms), default=None)
 
 
 def ask_again_ms(plan: Plan, times: int) -> int:
-    """Return how long a plan may stand that has been the same `times` times in a row."""
+    """Return how long in ms a plan is kept that has been the same `times` times in a row."""
     if plan.certificate.is_proved:
         return AT_LATEST_MS
     return min(AT_LATEST_MS, SOON_MS << min(times, 10))
@@ -123,5 +123,5 @@ def limits_for(solve_ms: int, repeats: int) -> Limits:
 
 
 def period_for(period_s: float, limits: Limits) -> int:
-    """Return the milliseconds in which a session aims to end: its period, at least 2.5 budgets."""
+    """Return the time in ms in which a session aims to end: its period, at least 2.5 budgets."""
     return max(int(period_s * 1000), 5 * (limits.budget_ms or 0) // 2)

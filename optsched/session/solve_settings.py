@@ -1,4 +1,4 @@
-"""The settings of a solve outside a live cluster: the policy's solver, and its limits."""
+"""Settings of a solve outside a live cluster: the solver of the policy, and the limits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 DEFAULT_SECONDS: Final = 10.0
-"""The default time limit of a solve that uses a clock."""
+"""The default time limit in seconds of a solve that uses a clock."""
 
 
 ENGINES: Final = 2
-"""Number of engines offline: no bind waits, so a second engine may try what the first left open."""
+"""Number of engines offline: no bind waits for the solve, so a second engine may improve it."""
 
 
 def limits_of(
@@ -31,7 +31,7 @@ def limits_of(
     seed: int = 0,
     gap: float | None = None,
 ) -> Limits:
-    """Return the limits of a solve; with a gap, levels end once they are within it."""
+    """Return the limits of a solve; with `gap`, the solve of a level ends within this gap."""
     work = policy.budgets.deterministic_s
     if deterministic:
         work = seconds or work
@@ -47,7 +47,7 @@ def solver_of(
 ) -> Iterator[WorkerProcess | None]:
     """Yield a worker process that is ready to solve; None for policies without a solver.
 
-    Once `is_stopped` returns true, its solves end with the best solution so far.
+    After `is_stopped` returns True, solves of the worker end with the best solution so far.
     """
     if policy.solver is SolverKind.NONE:
         yield None

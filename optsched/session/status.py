@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GangStatus:
-    """Phase and task counts of a gang, and why it waits (None if it does not)."""
+    """The phase and the task counts of a gang; `reason` is why it waits, or None."""
 
     phase: GangPhase
     running: int
@@ -41,11 +41,11 @@ def gang_status(gang: Gang, reason: Reason | None, allocated: int, enqueued: boo
     Parameters
     ----------
     gang
-        The gang in the snapshot of the session.
+        The gang as in the snapshot of the session.
     reason
-        Why tasks of the gang still wait.
+        The reason why tasks of the gang still wait; None if no task waits.
     allocated
-        Number of tasks that the plan binds.
+        Number of tasks of the gang that the plan binds.
     enqueued
         Whether the plan enqueues the gang.
 

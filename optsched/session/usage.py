@@ -1,6 +1,6 @@
-"""Tracks the past usage of queues across sessions, for policies that read it.
+"""Tracking of the past usage of queues across sessions, for policies that read it.
 
-The module does no I/O and reads no clock: every snapshot has a time and gets the usage as of then.
+The module does no I/O and reads no clock. Every snapshot has a time and gets the usage until then.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from optsched.cluster.snapshot import Gang, Snapshot
 
 WRITTEN_EVERY_MS: Final = 30_000
-"""The shortest time between two writes of a queue's usage."""
+"""The shortest time between two writes of a queue's usage, in milliseconds."""
 
 MATTERS: Final = 0.01
-"""The usage is written if it differs from the decayed written usage by more than this fraction."""
+"""The fraction of its amount by which usage must differ from the decayed written usage."""
 
 
 class UsageKeeper:
-    """The usage of queues by name.
+    """The tracked usage of queues by name.
 
-    Between two snapshots, queues count as holding what they held in the earlier one.
+    Between two snapshots, each queue is assumed to hold what it held in the earlier snapshot.
     """
 
     def __init__(self) -> None:
@@ -37,10 +37,10 @@ class UsageKeeper:
         self._shares: dict[str, tuple[Gang, dict[str, int]]] = {}
 
     def noted(self, snapshot: Snapshot, half_life_ms: int) -> Snapshot:
-        """Return the snapshot with the usage of queues until then; unchanged without a half-life.
+        """Return the snapshot with queue usage until its time; unchanged without a half-life.
 
-        For queues that are not tracked yet, the usage in the snapshot counts. They count as having
-        held their current amounts since it was written.
+        For queues that are not tracked yet, the initial usage is taken from the snapshot. These
+        queues are assumed to have held their current amounts since that usage was written.
         """
         if not half_life_ms:
             self._usage.clear()
@@ -64,7 +64,7 @@ class UsageKeeper:
         return replace(snapshot, usage=dict(self._usage))
 
     def _usage_by_queue(self, snapshot: Snapshot) -> dict[str, dict[str, int]]:
-        """Return the use of each queue's own gangs; unchanged gangs are not summed up again."""
+        """Return the use of each queue's own gangs, reusing the sums of unchanged gangs."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in snapshot.queues}
         before, self._shares = self._shares, {}
         for gang in snapshot.gangs:
@@ -76,7 +76,7 @@ class UsageKeeper:
         return held
 
     def to_write(self, now_ms: int, *, once_settled: bool = False) -> Iterator[tuple[str, Usage]]:
-        """Yield the (queue, usage) pairs to write now; they count as written from then on.
+        """Yield the (queue, usage) pairs to write now, and record them as written.
 
         With `once_settled`, the shortest time between two writes does not apply.
         """
@@ -94,7 +94,7 @@ class UsageKeeper:
 
 
 def _share(gang: Gang) -> dict[str, int]:
-    """Return the use of the tasks of a gang."""
+    """Return the use by resource of the tasks of a gang."""
     holding = (t.shape.request for t in gang.tasks if t.status.counts_for_queue)
     return dict(total(holding))
 

@@ -1,6 +1,6 @@
 """Warm starts: placements that an earlier search has found for pods that still wait.
 
-A warm start is a plain value: equal snapshots, policies, limits and warm starts give equal plans.
+A warm start is a plain value. Equal snapshots, policies, limits and warm starts give equal plans.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ if TYPE_CHECKING:
     from optsched.solver.portfolio import Answer
 
 EARLIER = "an earlier search"
-"""The engine of decisions that come from a warm start."""
+"""The engine name of decisions that come from a warm start."""
 
 LEAST_MS = 100
-"""The smallest budget of a search between sessions."""
+"""The smallest budget of a search between sessions, in milliseconds."""
 
 KEPT_MS = 50
-"""Time between sessions that is kept free of searches, so that the next session begins in time."""
+"""Time in ms before the next session in which no search runs, so that the session is on time."""
 
 MOST_ACTIONS = 20
-"""The most actions of a plan that allow a search while the actions are carried out."""
+"""The largest number of actions in a plan during whose execution a search may run."""
 
 FIRST_SEED = 1000
-"""Seed of the first search between sessions; no session uses it."""
+"""Seed of the first search between sessions, which no session uses."""
 
 SEARCHES = ("solve", "victims", "consolidation", "bound")
-"""The phases of a session in which it searches."""
+"""The phases of a session that are searches."""
 
 _EVICTING = frozenset({"preempt", "gangpreempt", "reclaim", "gangreclaim", CONSOLIDATE, SHUFFLE})
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Placements from which a search starts.
+    """Placements of gangs from which a search starts.
 
     Attributes
     ----------
     gangs
         By gang key, the node of each task by task key.
     nominated
-        Keys of gangs that are not placed but nominated: they wait for terminating pods.
+        Keys of gangs that are nominated instead of placed, because they wait for terminating pods.
 
     """
 
@@ -79,7 +79,7 @@ class WarmStart:
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Self:
-        """Return the placements of a plan; the next session drops those that are bound by then."""
+        """Return the placements of a plan, of which the next session drops those already bound."""
         gangs: dict[str, dict[str, str]] = {}
         for action in plan.actions:
             if isinstance(action, Allocate):
@@ -109,18 +109,18 @@ def limits_between_sessions(
 ) -> Limits | None:
     """Return the limits of a search between sessions; None if it is useless or too short.
 
-    It is useful if gangs wait, the plan is not proved, and the plan has so few actions that the
-    scheduler has time. The other phases around the search are assumed to take as long as in the
+    A search is useful if gangs wait, the plan is not proved, and the plan has so few actions that
+    the scheduler has time. The other phases around the search are assumed to take as long as in the
     last session.
 
     Parameters
     ----------
     plan, seconds
-        The plan of the last session, and its seconds by phase.
+        The plan of the last session, and the seconds of that session by phase.
     left_ms
-        Wall time until the next session may begin.
+        The wall time until the next session may begin, in milliseconds.
     repeats
-        How often in a row the same input changed nothing; each repetition uses another seed.
+        How often in a row the same input has changed nothing. Each repetition uses another seed.
 
     """
     if plan.certificate.is_proved or not plan.pending or len(plan.actions) > MOST_ACTIONS:
@@ -137,15 +137,15 @@ def start_from(
     warm_start: WarmStart,
     greedy: Answer,
 ) -> Answer | None:
-    """Return what still holds of a warm start, filled up greedily, if it beats the greedy solution.
+    """Return the valid placements of a warm start, with greedy placements on remaining capacity.
 
     A gang is dropped if one of its tasks no longer waits, a node is gone or lacks idle capacity, or
-    the greedy decision on the gang is final. The solution has not been verified.
+    the greedy decision on the gang is final. The returned solution has not been verified.
 
     Returns
     -------
     Answer | None
-        None if no gang remains, or if the greedy solution is as good.
+        The solution; None if no gang remains, or if the greedy solution is at least as good.
 
     """
     tiers, levels = goal
@@ -169,7 +169,7 @@ def start_from(
 
 
 def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: WarmStart) -> I64:
-    """Return (T,) the nodes of the tasks of gangs that still fit, placed in order of importance."""
+    """Return (T,) nodes of the tasks of gangs that still fit, placed in order of importance."""
     node_of = np.full(len(problem.tasks), UNPLACED, np.int64)
     index_of = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     is_open = problem.shape_of >= 0
@@ -202,9 +202,9 @@ def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: War
 
 
 def _unused_shares(problem: Problem, rules: RuleSet) -> I64 | None:
-    """Return (Q, R) the deserved shares minus what queues hold; None if no rule caps queues.
+    """Return (Q, R) deserved shares minus the use of queues; None if no rule caps queues.
 
-    A gang that exceeds this borrows, and loans are decided last.
+    A gang that exceeds the remaining share borrows, and loans are decided last.
     """
     if find_shares(rules) is None:
         return None
