@@ -1,8 +1,8 @@
 """Commands (`bus.volcano.sh`): user requests to change a queue or a job.
 
 Volcano deletes a Command before it carries out the action, so a crash in between loses the Command.
-optsched deletes a Command only after its effect is visible. Every action may therefore be carried
-out twice.
+optsched deletes a Command only after the effect of the Command is visible. Every action may
+therefore be carried out twice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 UNSEEN_MS: Final = 60_000
-"""How long in ms a Command waits for a target that no watch has delivered yet."""
+"""Time in ms for which a Command waits for a target that no watch has delivered yet."""
 
 
 def _list_keys(command: Manifest) -> Iterable[str]:
@@ -50,7 +50,7 @@ COMMANDS_OF: Final = Index(COMMAND, "target", _list_keys)
 
 
 def commands_for(ref: Ref, world: World) -> Sequence[Manifest]:
-    """Return the Commands for an object, oldest first."""
+    """Return the Commands for an object, sorted from oldest to newest."""
     word = _key(ref.kind.group, ref.kind.kind, ref.namespace, ref.name)
     return sorted(world.list_indexed(COMMANDS_OF, word), key=_order)
 
@@ -77,7 +77,7 @@ def action_of(command: Manifest) -> str:
 
 
 def is_addressed_to(command: Manifest, obj: Manifest) -> bool:
-    """Return whether a Command targets this object rather than an earlier one of the same name."""
+    """Return whether a Command targets this object and not an earlier object of the same name."""
     return subobject(command, "target").get("uid") in (None, "", uid_of(obj))
 
 
@@ -87,7 +87,7 @@ def delete_command(command: Manifest) -> Delete:
 
 
 def command_wakes(kind: Kind) -> Wakes:
-    """Return a function that wakes the target of a Command if the target is of this kind."""
+    """Return a function that wakes the target of a Command if the target is of kind `kind`."""
 
     def wakes(command: Manifest, _: World) -> Iterable[Ref]:
         target = subobject(command, "target")

@@ -1,4 +1,4 @@
-"""Controllers: the kind each reconciles, the kinds it reads, and the changes that wake it."""
+"""Controllers: the kind that each reconciles, the kinds it reads, the changes that wake it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Index:
     """An index of the objects of one kind by values other than their names.
 
-    values: returns the index values of an object. They must depend on nothing but the object.
+    values: returns the index values of an object. The values must depend on the object only.
     """
 
     kind: Kind
@@ -41,29 +41,29 @@ class World(Protocol):
         """The current time in milliseconds since 1970."""
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """Return an object, or None. The namespace is empty for cluster-scoped kinds."""
+        """Return an object or None. namespace: empty for a cluster-scoped kind."""
 
     def listed(self, kind: Kind, namespace: str | None = None) -> Collection[Manifest]:
-        """Return the objects of a kind, in one namespace or in all."""
+        """Return the objects of a kind. namespace: None for all namespaces."""
 
     def owned_by(self, kind: Kind, uid: str) -> Collection[Manifest]:
-        """Return the objects of a kind whose controlling owner has this UID."""
+        """Return the objects of a kind whose controlling owner has the given UID."""
 
     def list_indexed(self, index: Index, value: str) -> Collection[Manifest]:
-        """Return the objects with a value in an index. The controller must declare the index."""
+        """Return the objects of an index with a value. The controller must declare the index."""
 
     def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """Return the metadata of an object that no watch covers.
 
-        Such an object is known for a few seconds after a creation failed because the object has the
-        same name.
+        Such metadata is known for a few seconds after the creation of another object failed because
+        this object has the name.
         """
 
     def is_answered(self, question: Question) -> bool:
-        """Return whether the address of a question has answered."""
+        """Return whether the server at the address of a question has answered."""
 
     def fabric_answer(self, fabric: Fabric) -> FabricAnswer | None:
-        """Return the last reply of a fabric, or None before the first query."""
+        """Return the last reply of a fabric server, or None before the first query."""
 
 
 Reconcile: TypeAlias = "Callable[[Manifest, World], Effects]"
@@ -73,10 +73,10 @@ Wakes: TypeAlias = "Callable[[Manifest, World], Iterable[Ref]]"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The objects of a kind that are watched. All other objects are never read.
+    """The watched objects of one kind. All other objects of the kind are never read.
 
-    namespace, name: namespace and name of the watched objects; empty means any.
-    label: a label key that the watched objects have; empty means any object.
+    namespace, name: namespace and name of the watched objects; an empty value matches any.
+    label: a label key that the watched objects have; an empty key matches every object.
     """
 
     namespace: str = ""
@@ -84,7 +84,7 @@ class Scope:
     label: str = ""
 
     def includes(self, obj: Manifest) -> bool:
-        """Return whether an object is in the scope."""
+        """Return whether an object is in this scope."""
         return (
             self.namespace in ("", namespace_of(obj))
             and self.name in ("", name_of(obj))
@@ -93,24 +93,24 @@ class Scope:
 
 
 WHOLE: Final = Scope()
-"""The scope of all objects of a kind."""
+"""The scope that contains all objects of a kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """One controller.
+    """A controller of one kind of objects.
 
-    name: as in `--controllers`. Several controllers may share a name.
-    kind: the kind that it reconciles.
+    name: the name in `--controllers`. Several controllers may share a name.
+    kind: the kind of the objects that the controller reconciles.
     decide: returns the effects for one object, whether or not the object exists; see `existing`.
-    wakes: by kind, a function that returns the objects to reconcile after a change. It is called
-    with the object before and after a change, or with its last state after a deletion. An object of
-    the controller's own kind always wakes itself.
+    wakes: by kind, a function that returns the objects to reconcile after a change. The function is
+    called with the object before and after a change, or with its last state after a deletion. An
+    object of the controller's own kind always wakes itself.
     indexes: the indexes that the controller passes to `World.list_indexed`.
-    reads: further kinds that the controller reads. Their changes wake nothing.
-    facets: by kind, a function that returns the relevant fields. Changes of other fields wake
-    nothing. For example, every node updates its heartbeat every few seconds.
-    scopes: by kind, the objects that the controller reads. Kinds without a scope are read whole.
+    reads: further kinds that the controller reads. Changes of these kinds wake no object.
+    facets: by kind, a function that returns the relevant fields. Changes of other fields wake no
+    object. For example, every node updates its heartbeat every few seconds.
+    scopes: by kind, the objects that the controller reads. It reads all objects of other kinds.
     """
 
     name: str
@@ -124,13 +124,13 @@ class Controller:
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        """All kinds that have to be watched for the controller."""
+        """All kinds that must be watched for the controller."""
         indexed = (index.kind for index in self.indexes)
         return frozenset((self.kind, *self.wakes, *indexed, *self.reads))
 
 
 def scopes_of(controllers: Iterable[Controller]) -> dict[Kind, tuple[Scope, ...]]:
-    """Return the scopes of each watched kind. `WHOLE` replaces all other scopes of its kind."""
+    """Return the scopes of each watched kind. `WHOLE` replaces all other scopes of the kind."""
     found: dict[Kind, dict[Scope, None]] = {}
     for controller in controllers:
         for kind in controller.kinds:
@@ -139,7 +139,7 @@ def scopes_of(controllers: Iterable[Controller]) -> dict[Kind, tuple[Scope, ...]
 
 
 def existing(kind: Kind, reconcile: Reconcile) -> Decide:
-    """Return a `Decide` that reconciles an existing object and does nothing for a missing one."""
+    """Return a `Decide` that reconciles an existing object and ignores a missing object."""
 
     def decide(ref: Ref, world: World) -> Effects:
         obj = world.get(kind, ref.namespace, ref.name)
@@ -149,7 +149,7 @@ def existing(kind: Kind, reconcile: Reconcile) -> Decide:
 
 
 def owner_wakes(kind: Kind) -> Wakes:
-    """Return a function that wakes the controlling owner of an object if it is of this kind."""
+    """Return a function that wakes the controlling owner of an object if it is of kind `kind`."""
 
     def wakes(obj: Manifest, _: World) -> Iterable[Ref]:
         owner = controller_of(obj)

@@ -1,11 +1,11 @@
 """CronJobs: jobs that are created on a schedule.
 
 Names, events and limits follow Volcano's pkg/controllers/cronjob. The name of a job contains
-the minute for which it is due, so each job is created only once. The status records the creation
-once the job is visible.
+the minute for which the job is due, so each job is created only once. The status records the
+creation as soon as the job is visible.
 
-Differences from Volcano: Terminated jobs count as failed and are deleted with the failed jobs. With
-the policy Replace, the next job is created as soon as the deletion of the last one has been
+Differences from Volcano: Terminated jobs are treated and deleted like failed jobs. With the
+policy Replace, the next job is created as soon as the deletion of the last job has been
 requested.
 """
 
@@ -53,27 +53,27 @@ MANY: Final = 100
 """Number of missed times above which a warning suggests a wrong clock or deadline."""
 
 LATE_S: Final = 0.1
-"""Delay in seconds after a due time, because clocks differ."""
+"""Delay in seconds between a due time and its check, because clocks differ."""
 
 _ENDED: Final = {
     JobPhase.COMPLETED.value: True,
     JobPhase.FAILED.value: False,
     JobPhase.TERMINATED.value: False,
 }
-"""Phases of jobs that have ended, with True for success."""
+"""Final phases of jobs, with True for success and False for failure."""
 
 FAR_AHEAD_MS: Final = 3_600_000
-"""A last schedule time further ahead than this, in ms, comes from a wrong clock and is ignored."""
+"""A last schedule time more than this many ms in the future is ignored: some clock was wrong."""
 
 BEHIND_MS: Final = 60_000
-"""How far back in ms to search for due times if the last schedule time is ignored."""
+"""Start of the search for due times, in ms before now, if the last schedule time is ignored."""
 
 _PREFIXES: Final = ("CRON_TZ=", "TZ=")
 
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """A timetable and its time zone."""
+    """The timetable of a CronJob and its time zone."""
 
     table: Timetable
     zone: tzinfo
@@ -81,7 +81,7 @@ class _Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One CronJob, its jobs in order of creation, and the current time."""
+    """One CronJob, its jobs in order of creation, and the current time in ms since 1970."""
 
     cron: CronJob
     manifest: Manifest
@@ -90,7 +90,7 @@ class _Case:
 
     @property
     def active(self) -> list[Manifest]:
-        """Jobs that have not ended."""
+        """The CronJob's jobs that have not ended."""
         return [job for job in self.jobs if _phase(job) not in _ENDED]
 
     def emit(self, type_: EventType, reason: str, message: str, code: str = "") -> Emit:
@@ -100,14 +100,14 @@ class _Case:
 
 
 class CronJobs:
-    """Reconciles CronJobs. zone_of: finds a time zone; raises KeyError or ValueError if unknown."""
+    """Reconciles CronJobs. zone_of: returns a time zone; raises KeyError or ValueError."""
 
     def __init__(self, zone_of: Callable[[str], tzinfo]) -> None:
         self._zone_of = zone_of
 
     @property
     def controller(self) -> Controller:
-        """The controller, and the changes on which it reconciles."""
+        """The controller of CronJobs, with the changes that wake it."""
         return Controller(
             name="cronjob",
             kind=CRON_JOB,
@@ -134,7 +134,7 @@ class CronJobs:
         )
 
     def _clock(self, case: _Case) -> _Clock | Emit:
-        """Return the timetable of a CronJob, or an event if it is invalid."""
+        """Return the timetable of a CronJob, or an event about an invalid timetable."""
         text, name = _split(case.cron)
         try:
             zone = self._zone_of(name) if name else UTC
@@ -183,7 +183,7 @@ def _act(case: _Case, clock: _Clock, world: World) -> Effects:
 
 
 def _last_missed_run(case: _Case, clock: _Clock) -> tuple[int | None, tuple[Emit, ...]]:
-    """Return the last missed due time, if any, and a warning if more than `MANY` were missed."""
+    """Return the last missed due time or None, and a warning if more than `MANY` were missed."""
     cron, now_ms = case.cron, case.now_ms
     since_ms = cron.meta.creation_ms if cron.last_schedule_ms is None else cron.last_schedule_ms
     if since_ms - now_ms > FAR_AHEAD_MS:
@@ -230,9 +230,9 @@ def _is_controlled_by(cron: CronJob, job: Manifest) -> bool:
 def _create_job(
     case: _Case, due_ms: int, clock: _Clock, known: Manifest | None
 ) -> tuple[Effect, ...]:
-    """Return the creation of the due job if the concurrency policy allows it.
+    """Return the creation of the due job if the concurrency policy allows the job.
 
-    known: an existing object with the name of the job.
+    known: an existing object with the name of the job, or None.
     """
     cron = case.cron
     name = _job_name(cron, due_ms)
@@ -282,7 +282,7 @@ def _delete_jobs(case: _Case, jobs: Sequence[Manifest], reason: str) -> Iterator
 
 
 def _update_status(case: _Case, last_schedule_ms: int | None) -> tuple[Effect, ...]:
-    """Return the status patch, and then the deletions of old jobs, whose results it records."""
+    """Return the status patch, then the deletions of old jobs, whose results the status records."""
     patch = _status(case, last_schedule_ms)
     old = tuple(_delete_jobs(case, _jobs_over_limit(case), "SuccessfulDelete"))
     if patch is None:
@@ -303,7 +303,7 @@ def _jobs_over_limit(case: _Case) -> list[Manifest]:
 
 
 def _completion_events(case: _Case) -> Iterator[Emit]:
-    """Yield an event for each job that was active in the last status and has ended since."""
+    """Yield an event for each ended job that was active according to the last status."""
     before = {active.uid for active in case.cron.active}
     for job in case.jobs:
         if uid_of(job) in before and _phase(job) in _ENDED:
@@ -312,7 +312,7 @@ def _completion_events(case: _Case) -> Iterator[Emit]:
 
 
 def _status(case: _Case, last_schedule_ms: int | None) -> PatchStatus | None:
-    """Return the patch that corrects the status, or None if the status is right."""
+    """Return the patch that corrects the status of a CronJob, or None if no field differs."""
     cron = case.cron
     ends = [
         time_ms(subobject(status_of(job), "state").get("lastTransitionTime"))

@@ -1,7 +1,7 @@
 """The writes that a controller requests, as values. The executor carries them out.
 
 The effects of one decision are independent of each other; `Then` puts steps in order. Every effect
-may be repeated: the creation of an existing object and the deletion of a missing one count as done.
+may be repeated: creating an existing object or deleting a missing object is a success.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from optsched.api.meta import EventType
 
 Manifest: TypeAlias = "Mapping[str, Any]"
-"""An object as parsed JSON. It is never changed in place."""
+"""A Kubernetes object as parsed JSON, which is never changed in place."""
 
 
 class Propagation(StrEnum):
-    """What happens to the objects that a deleted object owns (metav1.DeletionPropagation)."""
+    """The treatment of objects that a deleted object owns (metav1.DeletionPropagation)."""
 
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
@@ -32,7 +32,7 @@ class Propagation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create an object. Its name must be derived from its purpose, so that it exists only once."""
+    """Create an object. Its name must be derived from its purpose, so that it is created once."""
 
     kind: Kind
     manifest: Manifest
@@ -46,7 +46,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """An effect on the object with this name."""
+    """An effect on the object with the given kind, namespace and name."""
 
     kind: Kind
     namespace: str
@@ -62,8 +62,9 @@ class _Named:
 class Patch(_Named):
     """Merge a body into an object (RFC 7386), if its UID and resource version match.
 
-    uid, resource_version: preconditions on the object; empty for none. With a resource version, a
-    concurrent write makes the API server refuse the patch. The object is then reconciled again.
+    uid, resource_version: preconditions on the object; empty for no precondition. With a resource
+    version, the API server refuses the patch after a concurrent write, and the object is reconciled
+    again.
     """
 
     body: Manifest
@@ -75,12 +76,11 @@ class Patch(_Named):
 class PatchStatus(Patch):
     """Merge a body of the form `{"status": ...}` into an object's status.
 
-    The patch goes to the status subresource if the kind has one, and otherwise to the object
-    itself.
+    The patch goes to the status subresource if the kind has one, and otherwise to the object.
 
-    may_wait_s: how long the patch may be deferred, in seconds. It is positive for changes that
-    nothing depends on and that are likely to be followed by more, such as numbers of pods. The
-    object is reconciled again at the end of this time, or later if it was written shortly before.
+    may_wait_s: how long the patch may be deferred, in seconds. The value is positive for changes
+    that no decision depends on and that more changes are likely to follow, such as numbers of pods.
+    The object is reconciled again at the end of this time, or later after a recent write.
     """
 
     may_wait_s: float = 0.0
@@ -90,7 +90,7 @@ class PatchStatus(Patch):
 class Delete(_Named):
     """Delete an object, if its UID matches.
 
-    uid: empty for any object with the name.
+    uid: UID of the object; empty for any object with the name.
     grace_s: the grace period of a pod in seconds, or None for the period in the pod's spec.
     """
 
@@ -101,10 +101,10 @@ class Delete(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Emit(_Named):
-    """An Event about an object. Equal texts about one object are one Event.
+    """An Event about an object. Equal events about one object are reported as one Event.
 
-    reason: one word, which `kubectl get events` shows.
-    message: one sentence.
+    reason: the reason of the Event, a single word that `kubectl get events` shows.
+    message: the message of the Event, a single sentence.
     code: distinguishes Events with the same reason.
     """
 
@@ -117,7 +117,7 @@ class Emit(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Reconcile again after some seconds. key: the object, or None for the one being reconciled."""
+    """Reconcile an object after some seconds. key: the object; None for the reconciled object."""
 
     after_s: float
     key: Ref | None = None
@@ -125,11 +125,11 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A probe of whether a server answers at an address.
+    """A probe that checks whether a server answers at an address.
 
-    path: the HTTP path to request, where any status below 400 counts as an answer. An empty path
-    checks only that the port is open.
-    header: name and value of an HTTP header; empty for none.
+    path: the HTTP path to request. Any status below 400 is an answer. With an empty path, the probe
+    only checks that the port is open.
+    header: name and value of an HTTP header; both are empty for no header.
     """
 
     host: str
@@ -140,7 +140,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class AskQuestion:
-    """Send a probe. `World.is_answered` then returns whether the server answered."""
+    """Send a probe. `World.is_answered` returns afterwards whether the server has answered."""
 
     question: Question
 
@@ -160,7 +160,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class FabricAnswer:
-    """The reply of a fabric: links of hosts to leaf switches, or the problem."""
+    """The reply of a fabric server: links of hosts to leaf switches, or the problem."""
 
     at_ms: int
     links: tuple[tuple[str, str], ...] = ()
@@ -169,14 +169,14 @@ class FabricAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AskFabric:
-    """Query a fabric for its topology. `World.fabric_answer` then returns the reply."""
+    """Query a fabric server for its topology. `World.fabric_answer` then returns the reply."""
 
     fabric: Fabric
 
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """Effects that are carried out in order. The first failure skips the rest."""
+    """Effects that are carried out in order. After a failure, the remaining effects are skipped."""
 
     steps: tuple[Create | Patch | PatchStatus | Delete | Emit, ...]
 

@@ -1,7 +1,7 @@
 """Discovery of HyperNodes from node labels or a network fabric, and their node counts.
 
 The ConfigMap of Volcano's controllers configures the sources `label` and `ufm` under
-`networkTopologyDiscovery`; `ufm.py` implements the second. Format and names follow Volcano's
+`networkTopologyDiscovery`; `ufm.py` implements `ufm`. Format and names follow Volcano's
 pkg/controllers/hypernode. A new name ends in a digest of the label instead of a random suffix, so
 that each HyperNode is created only once. HyperNodes that Volcano created keep their names.
 
@@ -70,7 +70,7 @@ LEAST_MS: Final = 10_000
 """Minimum configurable time between queries, in ms."""
 
 _ALL_HYPERNODES: Final = Ref(HYPER_NODE, "", "")
-"""Stands for all HyperNodes together. No object has an empty name."""
+"""A reference that stands for all HyperNodes together. No object has an empty name."""
 
 
 class ConfigError(Exception):
@@ -84,9 +84,9 @@ class ConfigError(Exception):
 class Sources:
     """The configured sources of HyperNodes.
 
-    types: node labels by topology type, lowest tier first, or None without the source `label`.
-    fabric: the fabric to query, or None without the source `ufm`.
-    interval_ms: the time between queries of the fabric, in ms.
+    types: node label keys by topology type, lowest tier first, or None without the source `label`.
+    fabric: the fabric server to query, or None without the source `ufm`.
+    interval_ms: the time between queries of the fabric server, in ms.
     """
 
     types: Mapping[str, tuple[str, ...]] | None = None
@@ -95,9 +95,9 @@ class Sources:
 
 
 def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
-    """Parse the configuration. namespace: the only namespace of Secrets.
+    """Return the sources in a configuration. namespace: the only namespace of Secrets.
 
-    Raises ConfigError if the configuration is invalid.
+    Raises ConfigError for an invalid configuration.
     """
     found = Sources()
     for source in _enabled(text):
@@ -117,7 +117,7 @@ def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
 
 
 def _enabled(text: str) -> list[Mapping[str, Any]]:
-    """Return the enabled sources."""
+    """Return the enabled sources in the configuration."""
     documents = list(read_yaml(text))
     if not documents:
         return []
@@ -193,7 +193,7 @@ class _Group:
 
 
 def _name(group: _Group, known: Mapping[tuple[str, str], Sequence[str]]) -> str:
-    """Return the name of the group's existing HyperNode, or else the name of its new one."""
+    """Return the name of the group's existing HyperNode, or else a name for its HyperNode."""
     start = f"hypernode-{re.sub('[^a-z0-9.-]', '-', group.type.lower())}-tier{group.tier}"
     for name in known.get((group.label, group.value), ()):
         if name.startswith(start):
@@ -205,7 +205,7 @@ def _name(group: _Group, known: Mapping[tuple[str, str], Sequence[str]]) -> str:
 def hypernodes_by_labels(
     types: Mapping[str, Sequence[str]], nodes: Iterable[Manifest], known: Iterable[Manifest]
 ) -> dict[str, dict[str, Any]]:
-    """Return the HyperNodes for the labels of nodes, by name. known: existing HyperNodes."""
+    """Return the HyperNodes for node labels, by HyperNode name. known: existing HyperNodes."""
     names: dict[tuple[str, str], list[str]] = {}
     for each in known:
         for label, value in labels_of(each).items():
@@ -225,7 +225,7 @@ def _add_to_groups(
     groups: dict[str, _Group],
     names: Mapping[tuple[str, str], Sequence[str]],
 ) -> None:
-    """Add a node to its groups, from the lowest tier up to the first label that it lacks."""
+    """Add a node to its groups, from the lowest tier up to the first label that the node lacks."""
     member = name_of(node)
     for tier, label in enumerate(labels, start=1):
         value = labels_of(node).get(label)
@@ -262,7 +262,7 @@ class Discovery:
 
     @property
     def controller(self) -> Controller:
-        """The controller, and the changes on which it reconciles."""
+        """The controller of HyperNode discovery, with the changes that wake it."""
         return Controller(
             name="hypernode",
             kind=CONFIG_MAP,
@@ -288,7 +288,7 @@ class Discovery:
         )
 
     def _by_fabric(self, config: Manifest, sources: Sources, world: World) -> Iterator[Effect]:
-        """Query the fabric when a query is due, and apply its last reply."""
+        """Query the fabric server when a query is due, and apply the last reply of the server."""
         fabric = sources.fabric
         if fabric is None:
             return
@@ -351,7 +351,7 @@ def _hypernodes_from(source: str, world: World) -> list[Manifest]:
 
 
 def _user_editable_fields(hypernode: Manifest) -> object:
-    """Return the fields of a HyperNode that are restored after a change by other writers."""
+    """Return the HyperNode fields that are restored after another writer has changed them."""
     return labels_of(hypernode), spec_of(hypernode)
 
 

@@ -1,8 +1,8 @@
 """JobFlows: graphs of jobs, each created from a JobTemplate.
 
 Names, phases and labels follow Volcano's pkg/controllers/jobflow and jobtemplate, and
-docs/design/jobflow. `dependsOn.probe` and `patch`, which Volcano's controller ignores, follow that
-design. With probes, a job may start before its dependencies end, once the probed tasks are ready. A
+docs/design/jobflow. `dependsOn.probe` and `patch` follow that design; Volcano's controller ignores
+both. With probes, a job may start before its dependencies end, once the probed tasks are ready. A
 patch changes a template field by field, and matches the entries of lists by name.
 """
 
@@ -67,7 +67,7 @@ _LISTS: Final = {
 _LOST: Final = frozenset({JobPhase.FAILED, JobPhase.TERMINATED})
 _OVER: Final = frozenset({FlowPhase.FAILED, FlowPhase.TERMINATING, FlowPhase.SUCCEED})
 _KEYS: Final = ("name", "mountPath")
-"""Fields that identify the entries of a list."""
+"""Fields whose value identifies an entry of a list."""
 
 
 def job_name(flow: str, template: str) -> str:
@@ -77,9 +77,9 @@ def job_name(flow: str, template: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A flow, and its jobs by the names of their templates.
+    """A JobFlow, and its jobs by template name.
 
-    foreign: names of the flow's jobs that objects of other owners have.
+    foreign: job names of the JobFlow that belong to objects of other owners.
     deleted_jobs: templates whose jobs completed and were deleted later, for example by their TTL.
     """
 
@@ -90,13 +90,13 @@ class _Case:
     deleted_jobs: frozenset[str]
 
     def is_completed_before(self, template: str) -> bool:
-        """Return whether the job of a template has completed, even if it was deleted later."""
+        """Return whether a template's job has completed, even if the job was deleted later."""
         job = self.jobs.get(template)
         is_completed = job is not None and _phase_of(job) == JobPhase.COMPLETED
         return is_completed or template in self.deleted_jobs
 
     def emit(self, type_: EventType, reason: str, message: str) -> Emit:
-        """Return an event about the flow."""
+        """Return an event about the JobFlow."""
         meta = self.flow.meta
         return Emit(
             JOB_FLOW, meta.namespace, meta.name, meta.uid, type_, reason, message, code=message
@@ -104,7 +104,7 @@ class _Case:
 
 
 def reconcile(manifest: Manifest, world: World) -> Effects:
-    """Return the jobs to create or delete, and the status of the flow."""
+    """Return the jobs to create or delete, and the status patch of the JobFlow."""
     flow, _ = parse_jobflow(manifest)
     if flow is None or is_terminating(manifest):
         return ()
@@ -131,7 +131,7 @@ def reconcile(manifest: Manifest, world: World) -> Effects:
 
 
 def _delete_jobs(flow: JobFlow, world: World) -> Iterator[Delete]:
-    """Yield the deletions of the jobs of a flow that succeeded and does not retain its jobs."""
+    """Yield the deletions of all jobs of a JobFlow that succeeded and does not retain its jobs."""
     if flow.status.phase is FlowPhase.SUCCEED and flow.retain is RetainPolicy.DELETE:
         for job in world.owned_by(JOB, flow.meta.uid):
             if not is_terminating(job):
@@ -177,7 +177,7 @@ def _advance(case: _Case, world: World) -> Iterator[Effect]:
 
 
 def _wait(case: _Case, flow: Flow, world: World) -> tuple[Effect, ...] | None:
-    """Return the effects with which a job waits, or None for a job that may start."""
+    """Return the effects of a job that has to wait, or None for a job that may start."""
     targets = [target for target in flow.targets if not case.is_completed_before(target)]
     waited = [case.jobs[target] for target in targets if target in case.jobs]
     if not targets:
@@ -194,7 +194,7 @@ def _has_probes(probes: Probes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """Whether the probes of a job hold. effects: the probes to send if not."""
+    """Whether the probes of a job succeed. effects: the probes to send if they do not."""
 
     holds: bool
     effects: tuple[Effect, ...] = ()
@@ -215,7 +215,7 @@ def _probe(probes: Probes, targets: Sequence[Manifest], world: World) -> _Verdic
 
 
 def _of_task(pods: Iterable[Manifest], task: str) -> list[Manifest]:
-    """Return the pods of a task, or all pods if the task is empty."""
+    """Return the pods of a task. task: empty for all pods."""
     return [p for p in pods if not task or _task_of(p) == task]
 
 
@@ -224,7 +224,7 @@ def _task_of(pod: Manifest) -> str:
 
 
 def _all_reached(pods: Sequence[Manifest], phase: str) -> bool:
-    """Return whether there are pods and each has reached a phase; Succeeded comes after Running."""
+    """Return whether any pods exist and all have reached a phase; Succeeded follows Running."""
     reached = {
         "Running": ("Running", "Succeeded"),
         "Completed": ("Succeeded",),
@@ -234,7 +234,7 @@ def _all_reached(pods: Sequence[Manifest], phase: str) -> bool:
 
 
 def _questions(probes: Probes, pods: Sequence[Manifest]) -> Iterator[Question | None]:
-    """Yield the question for each probed pod, or None if the pod or its address is missing."""
+    """Yield the question for each probed pod, or None for a missing pod or pod address."""
     asked = [
         *((probe.task, probe.port, probe.path or "/", probe.header) for probe in probes.http),
         *((probe.task, probe.port, "", ("", "")) for probe in probes.tcp),
@@ -282,7 +282,7 @@ def _begin(case: _Case, flow: Flow, world: World) -> Iterator[Effect]:
 def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
     """Return a value with a patch merged field by field; lists are merged by their key field.
 
-    None in a patch removes the field. A list without a key field is replaced.
+    A None in the patch removes the field. A list without a key field is replaced.
     """
     if isinstance(before, dict) and isinstance(patch, dict):
         changed = {name: patched(before.get(name), value) for name, value in patch.items()}
@@ -296,7 +296,7 @@ def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
 
 
 def _key_of(before: Any, patch: Any) -> str:  # noqa: ANN401
-    """Return the field that identifies the entries of both lists; empty if there is none."""
+    """Return the field that identifies the entries of both lists; empty without such a field."""
     if not (isinstance(before, list) and isinstance(patch, list) and before and patch):
         return ""
     every = [*before, *patch]
@@ -412,7 +412,7 @@ def _template_wakes(template: Manifest, world: World) -> Iterator[Ref]:
 
 
 def _pod_wakes(pod: Manifest, world: World) -> Iterator[Ref]:
-    """Wake the flow of a pod's job if flows in the namespace have probes."""
+    """Wake the JobFlow of a pod's job if any JobFlow in the namespace has probes."""
     if not world.list_indexed(_PROBING, namespace_of(pod)):
         return
     owner = controller_of(pod)
@@ -440,7 +440,7 @@ _JOBS_OF: Final = Index(
 
 
 def reconcile_template(template: Manifest, world: World) -> Effects:
-    """Return the patch of the list of jobs that were created from a template."""
+    """Return the status patch with the list of jobs that were created from a template."""
     word = f"{namespace_of(template)}.{name_of(template)}"
     jobs = sorted(name_of(job) for job in world.list_indexed(_JOBS_OF, word))
     if is_terminating(template) or (status_of(template).get("jobDependsOnList") or []) == jobs:

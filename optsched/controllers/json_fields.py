@@ -1,4 +1,4 @@
-"""Access to fields of objects in JSON, any of which may be missing."""
+"""Access to fields of parsed JSON objects, in which every field may be missing."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def acting_for(*manifests: Manifest) -> dict[str, str]:
     """Return the annotation that records the submitters of an object created from others.
 
     Admission has recorded the submitters on each of these source objects. If a source object has no
-    record, the result is empty, and the created object counts as submitted by an unknown user.
+    record, the result is empty, and an unknown user is the submitter of the created object.
     """
     found = [parse_submitters(annotations_of(each).get(SUBMITTER)) for each in manifests]
     if not all(found):
@@ -87,22 +87,22 @@ def acting_for(*manifests: Manifest) -> dict[str, str]:
 
 
 def without_record(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Return the annotations of a template without a submitter record, which a user could forge."""
+    """Return a template's annotations without a submitter record, which a user could forge."""
     return {name: text for name, text in annotations.items() if name != SUBMITTER}
 
 
 def is_terminating(obj: Manifest) -> bool:
-    """Return whether the deletion of the object was requested."""
+    """Return whether the deletion of an object was requested."""
     return bool(meta_of(obj).get("deletionTimestamp"))
 
 
 def created_ms(obj: Manifest) -> int:
-    """Return the creation time of an object in ms since 1970; 0 if it is missing."""
+    """Return the creation time of an object in ms since 1970; 0 if the time is missing."""
     return time_ms(meta_of(obj).get("creationTimestamp")) or 0
 
 
 def time_ms(text: object) -> int | None:
-    """Parse a time of the API to milliseconds since 1970, or None if missing or invalid."""
+    """Return an API time in ms since 1970, or None if the time is missing or invalid."""
     if not isinstance(text, str) or not text:
         return None
     try:
@@ -117,7 +117,7 @@ def ref_of(kind: Kind, obj: Manifest) -> Ref:
 
 
 def controller_of(obj: Manifest) -> Mapping[str, Any] | None:
-    """Return the controlling owner reference of an object, or None."""
+    """Return the controlling owner reference of an object, or None without a controller."""
     owners = meta_of(obj).get("ownerReferences")
     if not isinstance(owners, list):
         return None
@@ -125,7 +125,7 @@ def controller_of(obj: Manifest) -> Mapping[str, Any] | None:
 
 
 def owner_reference(kind: Kind, obj: Manifest) -> dict[str, Any]:
-    """Return a reference that makes the object the controlling owner of another one."""
+    """Return the reference by which an object becomes the controlling owner of another object."""
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
@@ -137,5 +137,5 @@ def owner_reference(kind: Kind, obj: Manifest) -> dict[str, Any]:
 
 
 def group_of(api_version: str) -> str:
-    """Return the group in an `apiVersion`; empty for the core group."""
+    """Return the API group in an `apiVersion`; empty for the core group."""
     return api_version.rpartition("/")[0]

@@ -4,8 +4,8 @@ All pods of one owner share the PodGroup `podgroup-<uid of the owner>`. A pod wi
 PodGroup of its own. Names, annotations and defaults follow Volcano's pkg/controllers/podgroup.
 
 Differences from Volcano: Pods get an event while their queue does not exist or is not open. The
-controller never removes annotations or labels from a PodGroup, so those of the scheduler stay. Pods
-that have ended are ignored.
+controller never removes annotations or labels from a PodGroup, so annotations and labels of the
+scheduler stay. Pods that have ended are ignored.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ OWNERS: Final[Mapping[tuple[str, str], Kind]] = {
     (kind.api_version, kind.kind): kind
     for kind in (REPLICA_SET, STATEFUL_SET, DAEMON_SET, KUBERNETES_JOB)
 }
-"""Kinds of owners whose annotations a PodGroup inherits, by apiVersion and kind."""
+"""Kinds of owners whose annotations a PodGroup inherits, by (apiVersion, kind)."""
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _MOST: Final = 2**31 - 1
@@ -84,10 +84,10 @@ _MOST: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The pods that get PodGroups, and what a PodGroup inherits.
+    """The pods that get PodGroups, and the fields that a PodGroup inherits.
 
     inherits: prefixes of the annotations and labels that a PodGroup copies. The tuple is empty with
-    `--inherit-owner-annotations=false`; then the owner does not set minMember either.
+    `--inherit-owner-annotations=false`. In this case the owner does not set minMember either.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
@@ -102,7 +102,7 @@ def group_name_of(pod: Manifest) -> str:
 
 
 class PodGroups:
-    """Reconciles the PodGroups of pods that come without one."""
+    """Reconciles the PodGroups of pods that name no PodGroup."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -111,7 +111,7 @@ class PodGroups:
 
     @property
     def controller(self) -> Controller:
-        """The controller, and the changes on which it reconciles."""
+        """The PodGroup controller, with the changes that wake it."""
         wakes: dict[Kind, Wakes] = {POD: self._pod_wakes, QUEUE: self._queue_wakes}
         for kind in OWNERS.values():
             wakes[kind] = _owner_wakes
@@ -125,7 +125,7 @@ class PodGroups:
         )
 
     def decide(self, ref: Ref, world: World) -> Effects:
-        """Return the effects for the PodGroup of this name, which may not exist yet."""
+        """Return the effects for the PodGroup that `ref` names, which may not exist yet."""
         if not ref.name.startswith(MADE_GROUP_PREFIX):
             return ()
         group = world.get(POD_GROUP, ref.namespace, ref.name)
@@ -134,7 +134,7 @@ class PodGroups:
         pods = sorted(world.list_indexed(self._members_of, f"{ref.namespace}/{ref.name}"), key=_age)
         followed = _find_followed_pod(pods, group)
         owner = _owner(followed or group, world)
-        # All remaining pods of an owner with 0 replicas are going to terminate.
+        # All remaining pods of an owner with 0 replicas are about to terminate.
         if owner is not None and spec_of(owner).get("replicas") == 0:
             return () if group is None else (_delete(group),)
         if followed is None:
@@ -152,7 +152,7 @@ class PodGroups:
     # --- membership ------------------------------------------------------------------------------
 
     def _groups(self, pod: Manifest) -> Iterator[str]:
-        """Yield the key of a pod's created PodGroup, unless the pod ended or names another one."""
+        """Yield the key of a pod's PodGroup, unless the pod has ended or names another PodGroup."""
         named = first_annotation(annotations_of(pod), GROUP_NAME_ANNOTATIONS)
         if named and not named.startswith(MADE_GROUP_PREFIX):
             return
@@ -170,7 +170,7 @@ class PodGroups:
             yield f"{namespace_of(pod)}/{made}"
 
     def _queues(self, pod: Manifest) -> Iterator[str]:
-        """Yield the queue that a pod's own annotation names, while the pod has no PodGroup."""
+        """Yield the queue in a pod's own annotation, as long as the pod has no PodGroup."""
         queue = annotations_of(pod).get(QUEUE_NAME)
         if queue and not _is_annotated(pod):
             for _ in self._groups(pod):
@@ -182,7 +182,7 @@ class PodGroups:
             yield Ref(POD_GROUP, namespace, name)
 
     def _queue_wakes(self, queue: Manifest, world: World) -> Iterator[Ref]:
-        """Wake the PodGroups of pods that wait for the queue that they or their namespace name."""
+        """Wake the PodGroups of pods that wait for a queue named by the pod or its namespace."""
         name = name_of(queue)
         for pod in world.list_indexed(self._pods_of_queue, name):
             yield from self._pod_wakes(pod, world)
@@ -197,7 +197,7 @@ class PodGroups:
     def _desired_group(
         self, ref: Ref, pod: Manifest, owner: Manifest | None, world: World
     ) -> dict[str, Any]:
-        """Return the desired PodGroup. pod: the pod from which it takes its settings."""
+        """Return the desired PodGroup. pod: the pod that provides the settings of the PodGroup."""
         above = {} if owner is None or not self._options.inherits else annotations_of(owner)
         text = above.get(GROUP_MIN_MEMBER, "")
         is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST))
@@ -246,7 +246,7 @@ def _age(pod: Manifest) -> tuple[int, str]:
 
 
 def _find_followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Manifest | None:
-    """Return the newest pod of the users to whom the PodGroup (or else the oldest pod) belongs.
+    """Return the newest pod of the users who own the PodGroup, or else the oldest pod.
 
     `pods` are sorted by age. Users may write any owner reference into a pod. Therefore a pod of
     another user must not change the queue, the owner or the submitter of the PodGroup. If no pod
@@ -263,7 +263,7 @@ def _users_of(obj: Manifest) -> frozenset[str]:
 
 
 def _min_resources(pod: Manifest, min_member: int) -> dict[str, str] | None:
-    """Return the usage of `min_member` such pods on nodes and in quotas, or None if it is empty."""
+    """Return the node and quota usage of `min_member` pods like `pod`, or None if it is empty."""
     errors: list[FieldError] = []
     fields = Fields(pod, POD_SCHEMA, "", errors)
     spec = fields.record("spec")
@@ -286,14 +286,14 @@ def _topology(annotations: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _owners(pod: Manifest) -> list[Any]:
-    """Return the owners of the pod if one of them controls it, and otherwise the pod itself."""
+    """Return the owners of a pod if one of them controls the pod, and otherwise the pod itself."""
     if controller_of(pod) is None:
         return [owner_reference(POD, pod)]
     return list(meta_of(pod)["ownerReferences"])
 
 
 def _owner(obj: Manifest | None, world: World) -> Manifest | None:
-    """Return the existing controlling owner of an object, if its kind is in `OWNERS`."""
+    """Return the existing controlling owner of an object if the owner's kind is in `OWNERS`."""
     reference = None if obj is None else controller_of(obj)
     if obj is None or reference is None:
         return None
@@ -312,7 +312,7 @@ def _delete(group: Manifest) -> Delete:
 
 
 def _sync(group: Manifest, wanted: Mapping[str, Any]) -> Iterator[Patch]:
-    """Yield the patch that corrects a PodGroup; fields of other writers stay."""
+    """Yield the patch that corrects a PodGroup, without the fields of other writers."""
     body: dict[str, Any] = {}
     spec, known = wanted["spec"], spec_of(group)
     fields = ("minMember", "queue", "minResources", "priorityClassName", "networkTopology")
@@ -353,7 +353,7 @@ class _Obstacle:
 
 
 def _obstacle(name: str, world: World) -> _Obstacle | None:
-    """Return why no PodGroup may be created in a queue, or None."""
+    """Return why no PodGroup may be created in a queue, or None if it may be created."""
     queue = world.get(QUEUE, "", name)
     if queue is None:
         message = f"queue {name} does not exist"

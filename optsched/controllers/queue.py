@@ -7,8 +7,8 @@ scheduler writes the counts and amounts in the status.
 Differences from Volcano:
 A parent queue is Closed only when all its child queues are Closed.
 A completed PodGroup does not keep its queue Closing.
-An unknown state becomes Open, or Closed under a closed parent.
-A queue that a Command closed stays closed when its parent opens.
+A queue in an unknown state becomes Open, or Closed if its parent queue is closed.
+A queue that a Command closed stays closed when its parent queue opens.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def queue_of_group(group: Manifest) -> str:
 
 
 def parent_of(queue: Manifest) -> str:
-    """Return the name of the parent queue; empty for the root."""
+    """Return the name of the parent queue; empty for the root queue."""
     if name_of(queue) == ROOT_QUEUE:
         return ""
     return str(spec_of(queue).get("parent") or ROOT_QUEUE)
@@ -76,7 +76,7 @@ CHILDREN_OF: Final = Index(QUEUE, "parent", lambda queue: (parent_of(queue),))
 
 @dataclass(frozen=True, slots=True)
 class _DesiredState:
-    """The desired state of a queue. by_parent: it is closed only because its parent is."""
+    """The desired state of a queue. by_parent: whether only the parent queue closes the queue."""
 
     is_open: bool
     by_parent: bool = False
@@ -84,7 +84,7 @@ class _DesiredState:
 
 @dataclass(frozen=True, slots=True)
 class _CommandOutcome:
-    """The desired state after Commands. answers: events about refused Commands."""
+    """The desired state of a queue after its Commands. answers: events about refused Commands."""
 
     desired: _DesiredState
     answers: tuple[Emit, ...] = ()
@@ -94,8 +94,8 @@ def reconcile(queue: Manifest, world: World) -> Effects:
     """Return the writes that bring a queue to its desired state.
 
     Commands, the parent queue and the PodGroups of the queue determine the desired state. The order
-    of the writes survives a crash. `volcano.sh/closed-by-parent` is set before the state becomes
-    Closing or Closed, and removed after the state becomes Open. Commands are deleted last.
+    of the writes makes a crash harmless. `volcano.sh/closed-by-parent` is set before the state
+    becomes Closing or Closed, and removed after the state becomes Open. Commands are deleted last.
     """
     if is_terminating(queue):
         return ()
@@ -144,7 +144,7 @@ def _apply_command(
 
 
 def _refusal(action: str, queue: Manifest, world: World) -> str:
-    """Return why a Command is refused; empty if it is carried out."""
+    """Return why a Command on a queue is refused; empty if the Command is carried out."""
     if action not in _ACTIONS:
         return f"{action or 'an empty action'} is not valid for queues: use {', '.join(_ACTIONS)}"
     if action == CLOSE_QUEUE and name_of(queue) == ROOT_QUEUE:
@@ -179,7 +179,7 @@ def _state(queue: Manifest, desired: _DesiredState, world: World) -> QueueState:
 def _open_dependents(name: str, world: World) -> Iterator[bool]:
     """Yield one value for each PodGroup and child queue: whether it keeps the queue Closing.
 
-    PodGroups that have not completed and child queues that are not Closed yield True.
+    The value is True for a PodGroup that has not completed and a child queue that is not Closed.
     """
     for group in world.list_indexed(GROUPS_OF, name):
         yield status_of(group).get("phase") != PodGroupPhase.COMPLETED
@@ -188,7 +188,7 @@ def _open_dependents(name: str, world: World) -> Iterator[bool]:
 
 
 def _marks(queue: Manifest, desired: _DesiredState) -> dict[str, object]:
-    """Return the patch of the annotation and of `spec.parent`; empty if both are right."""
+    """Return the patch of the annotation and of `spec.parent`; empty if no field differs."""
     patch: dict[str, object] = {}
     if (annotations_of(queue).get(CLOSED_BY_PARENT) == _TRUE) != desired.by_parent:
         value = _TRUE if desired.by_parent else None
@@ -240,7 +240,7 @@ QUEUES: Final = Controller(
 
 
 def groups_by_phase(world: World) -> dict[PodGroupPhase, dict[str, int]]:
-    """Return the number of PodGroups by phase and by queue, 0 for a queue without any."""
+    """Return the number of PodGroups by phase and queue name; 0 for a queue without PodGroups."""
     found = Counter(
         (queue_of_group(group), str(status_of(group).get("phase") or PodGroupPhase.PENDING))
         for group in world.listed(POD_GROUP)

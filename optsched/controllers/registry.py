@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from optsched.controllers.job.reconcile import Options as JobOptions
 
 EVERY = "*"
-"""Selects all controllers in `--controllers`."""
+"""The word in `--controllers` that selects all controllers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the controllers. config: namespace and name of their ConfigMap."""
+    """Options of all controllers. config: namespace and name of the controllers' ConfigMap."""
 
     jobs: JobOptions
     podgroups: PodGroupOptions = field(default_factory=PodGroupOptions)
@@ -50,9 +50,9 @@ def all_controllers(options: Options) -> tuple[Controller, ...]:
 def chosen(controllers: Iterable[Controller], words: Iterable[str]) -> tuple[Controller, ...]:
     """Return the controllers that `--controllers` selects, as in Volcano.
 
-    `*` selects all controllers, and `-name` excludes one. Volcano's names, such as
-    queue-controller, are accepted. Raises ValueError if a selected controller is unknown or none
-    remains. An excluded controller may be unknown.
+    `*` selects all controllers, and `-name` excludes a controller. Volcano's names, such as
+    queue-controller, are accepted. Raises ValueError if a selected controller is unknown or no
+    controller remains. An excluded controller may be unknown.
     """
     every = tuple(controllers)
     known = {controller.name for controller in every}

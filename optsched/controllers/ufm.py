@@ -1,10 +1,10 @@
 """HyperNodes of an InfiniBand fabric, discovered through NVIDIA UFM.
 
 UFM lists the ports of a fabric. A port of a host names the leaf switch at its other end. Hosts that
-are connected through leaf switches form one HyperNode of tier 1. One HyperNode of tier 2 holds all
-of them. Format, groups and names follow Volcano (pkg/controllers/hypernode/discovery/ufm). Volcano
-numbers leaves by their current order. Here a HyperNode keeps the name that most of its hosts
-already have in the cluster.
+are connected through leaf switches form one HyperNode of tier 1. One HyperNode of tier 2 contains
+all HyperNodes of tier 1. Format, groups and names follow Volcano
+(pkg/controllers/hypernode/discovery/ufm). Volcano numbers leaf switches by their current order.
+optsched keeps the HyperNode name that most hosts of a group already have in the cluster.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ LEAF: Final = "leaf-hn-"
 SPINE: Final = "spine-hn"
 _LONGEST: Final = 253
 _HOST_PORT: Final = "Computer"
-"""Marker in the description of host ports."""
+"""The marker of host ports in the description of a port."""
 
 Link: TypeAlias = tuple[str, str]
-"""A host, and a leaf switch that one of its ports is connected to."""
+"""The name of a host, and of a leaf switch to which a port of the host is connected."""
 
 
 class UfmError(ValueError):
@@ -45,7 +45,7 @@ class UfmError(ValueError):
 def read_links(body: bytes) -> tuple[Link, ...]:
     """Return the distinct links of hosts in a reply of UFM; raises UfmError.
 
-    Ports of switches are skipped, and so are hosts without a name or a switch.
+    Ports of switches are skipped. Ports without the name of a host or switch are skipped, too.
     """
     try:
         ports = json.loads(body)
@@ -68,7 +68,7 @@ def _is_of_host(port: dict[str, Any]) -> bool:
 
 
 def leaf_groups(links: Iterable[Link]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return groups of connected hosts, each with its first switch; both sorted by name."""
+    """Return groups of connected hosts, each with its first leaf switch; all sorted by name."""
     hosts_of: defaultdict[str, set[str]] = defaultdict(set)
     switches_of: defaultdict[str, set[str]] = defaultdict(set)
     for host, switch in links:
@@ -103,7 +103,7 @@ def _is_name(text: str) -> bool:
 def fabric_hypernodes(
     links: Sequence[Link], known: Iterable[Manifest]
 ) -> dict[str, dict[str, Any]]:
-    """Return the HyperNodes for a set of links, by name. known: existing HyperNodes of UFM."""
+    """Return the HyperNodes for the links, by name. known: existing HyperNodes of UFM."""
     strange = set(strange_hosts(links))
     groups = leaf_groups(link for link in links if link[0] not in strange)
     before = {name_of(each): _nodes(each) for each in known if name_of(each).startswith(LEAF)}
@@ -118,7 +118,7 @@ def fabric_hypernodes(
 def _named(
     groups: Sequence[tuple[str, tuple[str, ...]]], before: dict[str, set[str]]
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Name each group after the HyperNode that shares most of its hosts; names are unique."""
+    """Return each group, named after the HyperNode that shares most of its hosts."""
     pairs = (
         (-len(nodes & set(hosts)), name, i)
         for i, (_, hosts) in enumerate(groups)

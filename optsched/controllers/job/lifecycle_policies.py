@@ -1,7 +1,7 @@
 """Events of a job, and the actions that its lifecycle policies choose for them.
 
 No state is kept between calls. An event lasts as long as its cause, such as a failed pod, and ends
-when an action discards that pod. Source: Volcano, pkg/controllers/job/job_controller_handler.go and
+when an action deletes the cause. Source: Volcano, pkg/controllers/job/job_controller_handler.go and
 `applyPolicies` of job_controller_util.go.
 """
 
@@ -44,18 +44,18 @@ _ORDINARY: Final = frozenset(
         JobEvent.COMMAND_ISSUED,
     }
 )
-"""Events that every job has; a policy for `*` does not match them."""
+"""Events that occur in every job; a policy for the event `*` does not match these events."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedEvent:
     """An event that has happened to a job.
 
-    task, index: the location of the event. An event of the whole job has None and -1; an event of a
-    whole task has index -1.
-    since_ms: the time of the event in ms since 1970. None means that it is unknown, and any timeout
-    counts as expired.
-    is_disruption: whether the cluster rather than a user deleted the pod.
+    task, index: the task and pod index of the event. An event of the whole job has None and -1. An
+    event of a whole task has index -1.
+    since_ms: the time of the event in ms since 1970. If the time is None, it is unknown, and every
+    timeout has expired.
+    is_disruption: whether the cluster, and not a user, deleted the pod.
     """
 
     event: JobEvent
@@ -69,7 +69,7 @@ class ObservedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The action that a policy chooses, and the event that causes it."""
+    """The action that a lifecycle policy chooses, and the event that causes the action."""
 
     action: JobAction
     because: ObservedEvent
@@ -77,23 +77,23 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class PolicyDecision:
-    """The verdict of the policies. wait_ms: time until the next policy timeout expires, or None."""
+    """The verdict of the policies. wait_ms: ms until the next policy timeout expires, or None."""
 
     verdict: Verdict | None = None
     wait_ms: int | None = None
 
 
 def apply_policies(observed: ObservedJob) -> PolicyDecision:
-    """Return the action for the first event of a job that has a policy whose timeout has expired.
+    """Return the action for the first event whose policy has no timeout or an expired timeout.
 
-    Completed tasks come first, then failed pods and deleted pods.
+    Completed tasks are checked first, then failed pods, then deleted pods.
     """
     waits = []
     for happening in observed_events(observed, events_with_policy(observed.job)):
         policy = policy_for(observed.job, happening)
         action = None if policy is None else policy.action
         if policy is None or action is None or action is JobAction.RESUME_JOB:
-            continue  # a living job cannot be resumed
+            continue  # a living job is not suspended, so it cannot be resumed
         wait_ms = _wait_ms(policy, happening, observed.now_ms)
         if wait_ms > 0:
             waits.append(wait_ms)
@@ -103,7 +103,7 @@ def apply_policies(observed: ObservedJob) -> PolicyDecision:
 
 
 def events_with_policy(job: Job) -> frozenset[JobEvent]:
-    """Return the events that some policy of a job may match."""
+    """Return the events that the lifecycle policies of a job and its tasks may match."""
     policies = [*job.spec.policies, *(each for task in job.spec.tasks for each in task.policies)]
     found = {event for policy in policies for event in policy.events}
     if any(policy.exit_code is not None for policy in policies):
@@ -112,7 +112,7 @@ def events_with_policy(job: Job) -> frozenset[JobEvent]:
 
 
 def policy_for(job: Job, happening: ObservedEvent) -> LifecyclePolicy | None:
-    """Return the first matching policy of the event's task, or else of the job."""
+    """Return the first matching policy of the event's task, or else of the job, or else None."""
     task = happening.task
     policies = (*(() if task is None else task.policies), *job.spec.policies)
     return next((policy for policy in policies if _answers(policy, happening)), None)
@@ -138,7 +138,7 @@ def _wait_ms(policy: LifecyclePolicy, happening: ObservedEvent, now_ms: int) -> 
 
 
 def observed_events(observed: ObservedJob, events: Container[JobEvent]) -> Iterator[ObservedEvent]:
-    """Yield the lasting events of a job that are of the given types."""
+    """Yield the lasting events of a job whose types are in `events`."""
     for event, observe_job in _EVENT_SOURCES:
         if event in events:
             yield from observe_job(observed)
@@ -171,7 +171,7 @@ def _failed(observed: ObservedJob) -> Iterator[ObservedEvent]:
 def _evicted(observed: ObservedJob) -> Iterator[ObservedEvent]:
     """Yield an event for each terminating or deleted pod; deletions by the cluster come last.
 
-    A deleted pod is detected from the number of pods that the status has counted.
+    A pod was deleted if fewer pods of its task exist than the job's status has recorded.
     """
     found = [*_terminating_pods(observed), *_absent_pods(observed)]
     yield from sorted(found, key=lambda happening: happening.is_disruption)

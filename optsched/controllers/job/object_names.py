@@ -27,37 +27,37 @@ def group_name(job: Job) -> str:
 
 
 def claim_name(job: Job, position: int) -> str:
-    """Return `<job>-pvc-<12 hexadecimal digits>`, the name of the claim created for a volume."""
+    """Return `<job>-pvc-<12 hexadecimal digits>`, the name of the claim for a volume of the job."""
     letters = sha256(f"{job.meta.uid}/{position}".encode()).hexdigest()[:12]
     return f"{job.meta.name}-pvc-{letters}"
 
 
 def variable_of(task: str) -> str:
-    """Return a task's name as in names of environment variables, such as MY_TASK for my-task."""
+    """Return a task name for environment variable names, such as MY_TASK for my-task."""
     return task.replace("-", "_").upper()
 
 
 def host(job: str, task: TaskSpec, index: int) -> tuple[str, str]:
-    """Return the host name of a pod of the task, and the name by which other pods reach the pod."""
+    """Return the host name of a pod of the task, and the DNS name by which other pods reach it."""
     spec = template_spec(task)
     hostname = spec.get("hostname") or pod_name(job, task.name, index)
     return hostname, f"{hostname}.{spec.get('subdomain') or job}"
 
 
 def hosts(job: str, task: TaskSpec) -> list[tuple[str, str]]:
-    """Return the result of `host` for all pods of the task.
+    """Return the result of `host` for each pod of the task.
 
-    If the template sets a host name, all pods share it, and the list has at most one entry.
+    If the template sets a host name, all pods share this name, and the list has at most one entry.
     """
     num_hosts = min(1, task.replicas) if template_spec(task).get("hostname") else task.replicas
     return [host(job, task, index) for index in range(num_hosts)]
 
 
 def addresses(job: str, task: TaskSpec) -> list[str]:
-    """Return the names by which other pods reach the pods of the task."""
+    """Return the DNS names by which other pods reach the pods of the task."""
     return [address for _, address in hosts(job, task)]
 
 
 def template_spec(task: TaskSpec) -> Mapping[str, Any]:
-    """Return the pod spec of the task's template; empty if the template has none."""
+    """Return the pod spec of the task's template; empty if the template has no pod spec."""
     return subobject(task.template, "spec")

@@ -1,9 +1,9 @@
 """The objects of a job that its controller reads: pods, PodGroup and status.
 
-Each pod records the version of the job for which it was created. A restart of the job, or of a part
-of the job, sets a minimum version for that part. Pods of an older version are *outdated*: they are
-no longer part of the job and only have to be deleted. `status.restarted` stores the minimum version
-by part, so that a restarted controller knows the decision.
+Each pod records the version of the job for which it was created. A restart of the whole job, a
+task, a partition or a pod sets a minimum version for that part of the job. Pods of an older version
+are *outdated*: such pods are no longer part of the job and only have to be deleted.
+`status.restarted` stores the minimum version by part, so that a restarted controller knows it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LEFT_OVER_MS: Final = 5_000
 """Time in ms after which a pod that terminates without grace period is deleted again."""
 
 WHOLE: Final = "job"
-"""The part that comprises the whole job."""
+"""Name of the part that comprises the whole job."""
 
 _COUNTED: Final = {
     "Pending": "pending",
@@ -54,22 +54,22 @@ _DISRUPTION: Final = "DisruptionTarget"
 
 
 def task_part(task: str) -> str:
-    """Return the name of a task as a part of its job."""
+    """Return the part name of a task in `status.restarted`."""
     return f"task/{task}"
 
 
 def partition_part(task: str, partition: int) -> str:
-    """Return the name of a partition of a task as a part of its job."""
+    """Return the part name of a partition of a task in `status.restarted`."""
     return f"partition/{task}/{partition}"
 
 
 def pod_part(task: str, index: int) -> str:
-    """Return the name of a pod as a part of its job."""
+    """Return the part name of a pod in `status.restarted`."""
     return f"pod/{task}/{index}"
 
 
 def parts_of_pod(task: TaskSpec, index: int) -> tuple[str, ...]:
-    """Return the names of all parts of its job that a pod belongs to."""
+    """Return the names of all parts of the job that contain a pod."""
     found = (WHOLE, task_part(task.name), pod_part(task.name, index))
     if task.partition is None:
         return found
@@ -78,7 +78,7 @@ def parts_of_pod(task: TaskSpec, index: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of the job. task: None if the job's spec no longer contains the pod."""
+    """A pod of a job. task: None if the job's spec no longer contains the pod."""
 
     manifest: Manifest
     name: str
@@ -95,22 +95,22 @@ class PodView:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the pod succeeded or failed."""
+        """Whether the pod has succeeded or failed."""
         return self.phase in _ENDED
 
     @property
     def is_active(self) -> bool:
-        """Whether the pod counts for the job: not terminating, not outdated, and in its spec."""
+        """Whether the pod is part of the job: in its spec, not outdated and not terminating."""
         return not (self.is_terminating or self.is_outdated or self.task is None)
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
-    """A job with its objects.
+    """A job with its pods and its PodGroup.
 
-    pods: the pods that the job's spec contains, by task and index.
-    strays: pods of the job that its spec no longer contains, because it was scaled down.
-    group: the job's PodGroup, or None until it exists.
+    pods: the pods that the job's spec contains, by task name and index.
+    strays: pods of the job that its spec no longer contains, because the job was scaled down.
+    group: the job's PodGroup, or None if the PodGroup does not exist yet.
     generation: `metadata.generation` of the job.
     evicted: UIDs by name of the pods that the scheduler evicts, from an annotation of the PodGroup.
     """
@@ -125,7 +125,7 @@ class ObservedJob:
 
     @property
     def all_pods(self) -> tuple[PodView, ...]:
-        """Every existing pod."""
+        """Every existing pod of the job."""
         return (*self.pods.values(), *self.strays)
 
     def pods_of(self, task: TaskSpec) -> Iterator[PodView]:
@@ -154,7 +154,7 @@ def observe_job(job: Job, manifest: Manifest, world: World) -> ObservedJob:
 
 
 def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
-    """Return the observation for the job with its changed status."""
+    """Return the observation for a copy of the job whose status has changed."""
     views = [_view(job, pod.manifest) for pod in observed.all_pods]
     named = {(view.task.name, view.index): view for view in views if view.task is not None}
     strays = tuple(view for view in views if view.task is None)
@@ -164,7 +164,7 @@ def with_status(job: Job, observed: ObservedJob) -> ObservedJob:
 def pods_to_delete(observed: ObservedJob) -> list[PodView]:
     """Return the pods to delete in the current phase of the job.
 
-    Ended pods of a job that does not continue stay, because they hold the logs.
+    If the job does not continue, its ended pods stay, because they hold the logs.
     """
     status = observed.job.status
     retries = Retries(status.retry_count, observed.job.spec.max_retry)
@@ -182,10 +182,10 @@ def pods_to_delete(observed: ObservedJob) -> list[PodView]:
 
 
 def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
-    """Return the time in ms until a pod has to be deleted again, or None if it does not.
+    """Return the time in ms until a terminating pod must be deleted again, or None for no deletion.
 
-    Only pods that terminate with a grace period of 0 are deleted again. If an API server stops
-    during a deletion, it may leave such a pod behind.
+    Only a pod that terminates with a grace period of 0 is deleted again. An API server that stops
+    during a deletion may leave such a pod behind.
     """
     meta = meta_of(pod.manifest)
     asked_ms = time_ms(meta.get("deletionTimestamp"))
@@ -195,7 +195,7 @@ def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
 
 
 def count_pods(pods: Iterable[PodView], going: Iterable[PodView] = ()) -> Counts:
-    """Count pods by state. going: pods that this decision deletes."""
+    """Return the number of pods by state. going: pods that this decision deletes."""
     gone = {id(pod) for pod in going}
     found: dict[str, int] = {}
     by_task: dict[str, dict[str, int]] = {}
@@ -231,7 +231,7 @@ def _view(job: Job, pod: Manifest) -> PodView:
 def _locate_pod(
     job: Job, pod: Manifest, annotations: Mapping[str, str], name: str
 ) -> tuple[TaskSpec | None, int]:
-    """Return the task and index of a pod; the task is None if the job has no such pod."""
+    """Return the task and index of a pod; the task is None if the spec does not contain the pod."""
     spec_name = annotations.get(wellknown.TASK_SPEC) or labels_of(pod).get(wellknown.TASK_SPEC)
     task = next((each for each in job.spec.tasks if each.name == spec_name), None)
     index = _number(annotations.get(wellknown.TASK_INDEX) or name.rpartition("-")[2])

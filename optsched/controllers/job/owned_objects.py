@@ -1,4 +1,4 @@
-"""The objects of a job other than its pods: those of its plugins, and its volume claims.
+"""The objects of a job other than its pods: the objects of its plugins, and its volume claims.
 
 Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createJobIOIfNotExist`). One
 difference: names of claims are derived from the job instead of random, so that no claim is created
@@ -44,14 +44,14 @@ def desired_claims(job: Job, manifest: Manifest) -> Iterator[dict[str, Any]]:
 
 
 def missing_claims(job: Job, world: World) -> list[str]:
-    """Return the names of claims that the job refers to and that do not exist."""
+    """Return the names of the claims to which a job refers and that do not exist."""
     names = (volume.claim_name for volume in job.spec.volumes if volume.claim_name)
     namespace = job.meta.namespace
     return [n for n in names if world.get(PERSISTENT_VOLUME_CLAIM, namespace, n) is None]
 
 
 def claims_of(job: Job) -> list[str]:
-    """Return the claim name of each volume, in order; empty for an emptyDir volume."""
+    """Return the claim name of each volume, in order; the name is empty for an emptyDir volume."""
     return [
         volume.claim_name or (claim_name(job, position) if volume.claim is not None else "")
         for position, volume in enumerate(job.spec.volumes)
@@ -77,16 +77,16 @@ def pod_volumes(job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 LEFT_OVER_S: Final = 1.0
-"""Seconds until the next check for objects of an earlier job of the same name, which terminate."""
+"""Seconds until the next check while objects of an earlier job of the same name terminate."""
 
 TAKEN_S: Final = 10.0
-"""Seconds until the next check for a name that an object of another owner has."""
+"""Seconds until the next check of a name that is taken by an object of another owner."""
 
 
 def extra_effects(
     job: Job, manifest: Manifest, world: World, new_keys: Callable[[], KeyPair] | None
 ) -> Iterator[Effect]:
-    """Create missing objects of a job, and correct those that differ.
+    """Create the missing plugin objects and claims of a job, and correct objects that differ.
 
     new_keys: generates an SSH key pair, or None if the controllers have no access to Secrets.
     """
@@ -111,7 +111,7 @@ def _disabled(job: Job, plugin: str) -> Emit:
 
 
 def controlled(job: Job) -> dict[str, str]:
-    """Return the content of `status.controlledResources`: plugins and claims of a job."""
+    """Return the plugins and claims of a job, as in its `status.controlledResources`."""
     plugins = {f"plugin-{plugin.name}": plugin.name for plugin, _ in plugins_of(job)}
     return {**plugins, **{f"volume-pvc-{name}": name for name in claims_of(job) if name}}
 
@@ -139,7 +139,7 @@ def _effects(
 
 
 def _left_alone(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
-    """Wait for objects of an earlier job of this name to terminate; use other objects unchanged."""
+    """Wait until an earlier job's object terminates; use any other existing object unchanged."""
     if is_of_job(controller_of(found), job):
         yield Again(LEFT_OVER_S)
         return
@@ -159,7 +159,7 @@ def _left_alone(extra: Extra, job: Job, found: Manifest) -> Iterator[Effect]:
 
 
 def _changes(extra: Extra, known: Manifest) -> dict[str, Any]:
-    """Return the patch of the fields that differ from the extra object."""
+    """Return the patch of the fields in which an object differs from the desired object."""
     return {
         name: merged
         for name, fields in extra.kept.items()
@@ -168,7 +168,7 @@ def _changes(extra: Extra, known: Manifest) -> dict[str, Any]:
 
 
 def _adopted(extra: Extra, job: Job) -> dict[str, Any]:
-    """Return the patch that adds the label of watched objects, which Volcano's objects lack."""
+    """Return the patch that adds the label of watched objects, which Volcano does not set."""
     return {"metadata": {"labels": _labels(job)}, **extra.kept}
 
 
@@ -201,4 +201,4 @@ def _difference(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str,
 
 
 _SECRETS: Final = frozenset({"id_rsa", "id_rsa.pub", "authorized_keys"})
-"""Keys of a Secret that are generated only once."""
+"""Keys of a Secret whose values are generated only once."""

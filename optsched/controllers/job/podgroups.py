@@ -1,8 +1,8 @@
-"""The PodGroup of a job: how many of its pods start together, and their requests.
+"""The PodGroup of a job: how many of its pods start together, and the requests of these pods.
 
 Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createOrUpdatePodGroup`,
-`calcPGMinResources`). One difference: tasks that depend on other tasks do not count towards the
-minimum, because their pods do not exist when the gang is scheduled.
+`calcPGMinResources`). One difference: the minimum excludes tasks that depend on other tasks,
+because the pods of such tasks do not exist when the gang is scheduled.
 """
 
 from __future__ import annotations
@@ -34,26 +34,27 @@ if TYPE_CHECKING:
     from optsched.controllers.effects import Manifest
 
 GetClass: TypeAlias = "Callable[[str], Manifest | None]"
-"""Returns the PriorityClass of a name. Tasks of higher priority fill the minimum first."""
+"""Returns the PriorityClass of a name. The minimum comprises tasks of higher priority first."""
 
 GENERATION: Final = "optsched.io/job-generation"
-"""Annotation of a PodGroup: the generation of the job for which the PodGroup was written."""
+"""Annotation of a PodGroup with the job generation for which the PodGroup was written."""
 
 
 _NO_PODS: Final = "NotEnoughTasks"
 
 
 def is_current(group: Manifest, manifest: Manifest) -> bool:
-    """Return whether a PodGroup was written for the current generation of the job.
+    """Return whether a PodGroup was written for the current generation of its job.
 
-    The requests of its pods are then not summed again. Users may still have changed other fields.
+    The requests in a current PodGroup are not summed again. Users may still have changed other
+    fields of the PodGroup.
     """
     seen = annotations_of(group).get(GENERATION)
     return seen is not None and seen == str(subobject(manifest, "metadata").get("generation"))
 
 
 def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str, Any]:
-    """Return the PodGroup that a job should have. manifest: the job in JSON."""
+    """Return the PodGroup that a job should have. manifest: the job as parsed JSON."""
     meta = job.meta
     own = {key: text for key, text in meta.annotations.items() if not wellknown.is_mark(key)}
     generation = manifest["metadata"].get("generation")
@@ -95,7 +96,7 @@ def group_spec(job: Job, get_class: GetClass) -> dict[str, Any]:
 
 
 def minimums(job: Job) -> dict[str, Any]:
-    """Return the fields that say how many pods start together, in all and by task."""
+    """Return the PodGroup fields for the minimum number of pods, in total and by task."""
     spec = job.spec
     first = _first_tasks(job)
     minimum = spec.min_available
@@ -108,7 +109,7 @@ def minimums(job: Job) -> dict[str, Any]:
 
 
 def min_resources(job: Job, get_class: GetClass) -> dict[str, str]:
-    """Return the requests and quota usage of the pods that start together."""
+    """Return the requests and quota usage of the minimum number of pods that start together."""
     ordered = sorted(_first_tasks(job), key=lambda task: -_priority(task, get_class))
     total: dict[str, int] = {}
     for task, num_pods in _pods_of_minimum(ordered, minimums(job)["minMember"]):
@@ -121,9 +122,10 @@ def min_resources(job: Job, get_class: GetClass) -> dict[str, str]:
 def group_changes(
     group: Manifest, job: Job, manifest: Manifest, get_class: GetClass
 ) -> dict[str, Any]:
-    """Return the patch that corrects a PodGroup; empty if nothing differs.
+    """Return the patch that corrects a PodGroup; empty if no field differs.
 
-    The queue stays: a user may have moved the gang, and the queue of a job does not change.
+    The patch keeps the queue of the PodGroup, because a user may have moved the gang. The queue of
+    a job does not change.
     """
     wanted: dict[str, Any] = {
         **minimums(job),
@@ -156,9 +158,9 @@ def is_admitted(group: Manifest | None) -> bool:
 
 
 def why_waiting(group: Manifest | None) -> tuple[str, str]:
-    """Return reason and message of the PodGroup's Unschedulable condition; empty if there is none.
+    """Return reason and message of the PodGroup's Unschedulable condition; empty without one.
 
-    Missing pods are ignored, because the caller is about to create them.
+    A condition about missing pods is ignored, because the caller is about to create the pods.
     """
     for each in records(status_of(group or {}), "conditions"):
         is_true = each.get("type") == "Unschedulable" and each.get("status", "True") == "True"
@@ -178,7 +180,7 @@ def waits(task: TaskSpec) -> bool:
 
 
 def _pods_of_minimum(tasks: list[TaskSpec], minimum: int) -> Iterator[tuple[TaskSpec, int]]:
-    """Yield tasks with numbers of pods that add up to the minimum; a task may occur twice."""
+    """Yield (task, number of pods) that add up to `minimum`; a task may occur twice."""
     left = minimum
     for task in tasks:
         num_pods = min(task.min_available, left)
@@ -200,8 +202,8 @@ def _priority(task: TaskSpec, get_class: GetClass) -> int:
 def _usage(task: TaskSpec) -> dict[str, int]:
     """Return the requests and quota usage of one pod of a task, by resource.
 
-    As in Volcano, a limit without a request counts as a request of 0. Quotas on `requests.…` do
-    count the limit, because the API server copies it to the request of the pod.
+    As in Volcano, the request of a resource with only a limit is 0. The quota usage of
+    `requests.…` includes the limit, because the API server copies the limit to the pod's request.
     """
     template = template_spec(task)
     named = dict(template)

@@ -32,7 +32,7 @@ _BUDGETS: Final = (wellknown.MIN_AVAILABLE, wellknown.MAX_UNAVAILABLE)
 
 @dataclass(frozen=True, slots=True)
 class PodMaker:
-    """Creates the pod manifests of one job from data that all its pods share.
+    """Creates the pod manifests of one job from data that all pods of the job share.
 
     is_forwarded: whether the job's queue extends to other clusters.
     """
@@ -44,7 +44,7 @@ class PodMaker:
     is_forwarded: bool
 
     def pod(self, task: TaskSpec, index: int) -> dict[str, Any]:
-        """Return the manifest of the task's pod with this index."""
+        """Return the manifest of the pod with an index in a task."""
         job, name = self.job, pod_name(self.job.meta.name, task.name, index)
         draft = draft_of(job, task, index, name)
         _inherit(draft)
@@ -73,13 +73,13 @@ class PodMaker:
 
 
 def pod_maker(job: Job, manifest: Manifest, *, is_forwarded: bool = False) -> PodMaker:
-    """Return the `PodMaker` of a job. manifest: the job in JSON."""
+    """Return the `PodMaker` of a job. manifest: the job as parsed JSON."""
     owner = owner_reference(JOB, manifest)
     return PodMaker(job, owner, plugins_of(job), pod_volumes(job), is_forwarded)
 
 
 def _inherit(draft: Draft) -> None:
-    """Copy the job's settings into empty fields of the template, and its labels and annotations."""
+    """Copy the job's settings to empty fields of the draft, and its labels and annotations."""
     meta, job = draft.job.meta, draft.job.spec
     if not draft.spec.get("schedulerName"):
         draft.spec["schedulerName"] = job.scheduler_name

@@ -1,4 +1,4 @@
-"""Preview of Jobs: the PodGroup and the pods that the controller would create for a manifest."""
+"""Preview of Jobs: the PodGroup and pods that the controller would create for a manifest."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Expanded:
     """The PodGroup and the pods of a job.
 
-    pods: the pods that are created as soon as the gang is admitted.
-    later: tasks whose pods are created only after other tasks have started.
+    pods: manifests of the pods that are created as soon as the gang is admitted.
+    later: names of tasks whose pods are created only after other tasks have started.
     """
 
     group: dict[str, Any]
@@ -37,7 +37,7 @@ class Expanded:
 def expand_job(
     manifest: Manifest, classes: Mapping[str, Manifest]
 ) -> tuple[Expanded | None, tuple[FieldError, ...]]:
-    """Return the objects of a job (None if it could not be created), and its problems.
+    """Return the objects of a job, or None if it could not be created, and its problems.
 
     manifest: the job, with a name, a namespace and a UID. classes: PriorityClasses by name.
     """
@@ -58,20 +58,20 @@ _ENDED: Final = frozenset({"Completed", "Failed", "Terminated", "Aborted"})
 def preview_jobs(
     objects: Iterable[tuple[Raw, str]],
 ) -> Iterator[tuple[Raw, str, tuple[FieldError, ...]]]:
-    """Yield all objects, with each waiting Job replaced by its PodGroup and its pods.
+    """Yield all objects; each waiting Job is replaced by its PodGroup and its pods.
 
-    The PodGroup has the Job's name. A Job that has ended stays unchanged, and so does a Job whose
+    The PodGroup has the Job's name. A Job that has ended is unchanged, and so is a Job whose
     PodGroup or pods are among the objects.
 
     Parameters
     ----------
     objects
-        Objects with the location of each.
+        Pairs of an object and its location, such as `file:line`.
 
     Yields
     ------
     tuple
-        An object, its location, and its problems if it is a Job that could not be read.
+        An object, its location, and the errors of a Job that could not be read.
 
     """
     known = [(obj, where) for obj, where in objects]
@@ -107,7 +107,7 @@ def _preview(obj: Raw, classes: Mapping[str, Raw]) -> Iterator[tuple[Raw, tuple[
 
 
 def _created(meta: dict[str, Any], of_job: Raw) -> dict[str, Any]:
-    """Return metadata with the creation time of the job and without owners, which do not exist."""
+    """Return metadata with the job's creation time and without owners, because no owner exists."""
     found = {k: v for k, v in meta.items() if k != "ownerReferences"}
     if of_job.get("creationTimestamp") is not None:
         found["creationTimestamp"] = of_job["creationTimestamp"]
@@ -137,7 +137,7 @@ def _phase(obj: Raw) -> object:
 
 
 def _owners(obj: object) -> Iterator[tuple[str, str]]:
-    """Yield namespace and name of the Jobs that own a PodGroup or pod, or that a pod names."""
+    """Yield (namespace, name) of the Jobs that own a PodGroup or pod, or that a pod names."""
     if not isinstance(obj, dict):
         return
     if find_kind(str(obj.get("apiVersion")), str(obj.get("kind"))) not in (POD, POD_GROUP):

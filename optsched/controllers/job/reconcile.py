@@ -1,7 +1,7 @@
-"""Reconciliation of one job.
+"""Reconciliation of one job with its pods, PodGroup, claims and plugin objects.
 
-The controller first writes its decision to the job's status, and then carries it out until the
-objects match. A controller that restarts in between continues from the status.
+The controller first writes its decision to the job's status, and then carries out the decision
+until the objects match. A controller that restarts in between continues from the status.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
 
 
 CLAIM_AGAIN_S: Final = 2.0
-"""Seconds until the next check for a missing claim, because no event says when it exists."""
+"""Seconds until the next check for a missing claim, because no event reports its creation."""
 
 _PLUGIN_ERROR: Final = "PluginError"
 _CLAIM_ERROR: Final = "PVCError"
@@ -109,7 +109,7 @@ _ACTIONS: Final = {action.value: action for action in JobAction}
 
 
 class Cost(Enum):
-    """How a restart counts towards maxRetry."""
+    """How many retries of maxRetry a restart uses."""
 
     NOTHING = "nothing"
     ALL_BUT_THE_LAST = "a retry, unless it would be the one that fails the job"
@@ -118,11 +118,11 @@ class Cost(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An action to take, and its cause.
+    """An action to take on a job, and the cause of the action.
 
     happening: the event that a policy matched, or None for a Command.
     command: UID of the Command; empty for a policy.
-    cost: how a restart counts towards maxRetry.
+    cost: whether a restart uses a retry of maxRetry.
     """
 
     action: JobAction
@@ -139,7 +139,7 @@ class Options:
 
     new_keys: generates an SSH key pair for jobs with the plugin ssh, or None if the plugin is
     disabled.
-    evictions_are_retries: whether every eviction counts towards maxRetry, as in Volcano.
+    evictions_are_retries: whether every eviction uses a retry of maxRetry, as in Volcano.
     """
 
     new_keys: Callable[[], KeyPair] | None
@@ -186,7 +186,7 @@ class JobReconciler:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """The inputs of a decision about a job."""
+    """The job and the observed objects on which a decision depends."""
 
     job: Job
     manifest: Manifest
@@ -194,7 +194,7 @@ class _Case:
     world: World
 
     def get_class(self, name: str) -> Manifest | None:
-        """Return the PriorityClass of a name."""
+        """Return the PriorityClass with a name, or None if it does not exist."""
         return self.world.get(PRIORITY_CLASS, "", name)
 
 
@@ -203,7 +203,7 @@ class _Case:
 
 @dataclass(frozen=True, slots=True)
 class _CommandOutcome:
-    """The Command to carry out, if any, and the effects for the Commands before it."""
+    """The Command to carry out, or None, and the effects for the Commands before it."""
 
     effects: tuple[Effect, ...] = ()
     order: Order | None = None
@@ -244,7 +244,7 @@ def _order_from(command: Manifest, action: JobAction) -> Order:
 
 
 def _cost_of(happening: ObservedEvent, options: Options) -> Cost:
-    """Return the cost of a restart. Deletions by others never make a job fail."""
+    """Return the cost of a restart. A deletion by a user or the cluster never makes a job fail."""
     if options.evictions_are_retries:
         return Cost.RETRY
     if happening.is_disruption:
@@ -256,7 +256,7 @@ def _cost_of(happening: ObservedEvent, options: Options) -> Cost:
 
 
 def _start_action(case: _Case, order: Order, command: Manifest | None = None) -> Effects:
-    """Write an action to the status; the phase that it leads to determines the next effects."""
+    """Write an action to the status. The resulting phase determines the effects that follow."""
     job, observed = case.job, case.observed
     phase = after_action(job.status.phase, order.action)
     if isinstance(phase, Answer):
@@ -284,7 +284,7 @@ def _start_action(case: _Case, order: Order, command: Manifest | None = None) ->
 
 
 def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobStatus:
-    """Return the status after a restart: the versions of restarted parts, and the retries."""
+    """Return the status after a restart: minimum versions of the restarted parts, and retries."""
     target, version = _target(order), status.version
     restarted = {WHOLE: version} if target == WHOLE else {**status.restarted, target: version}
     status = replace(status, restarted=restarted)
@@ -298,7 +298,7 @@ def _restarted_status(status: JobStatus, order: Order, max_retry: int) -> JobSta
 
 
 def _target(order: Order) -> str:
-    """Return the part of the job to restart: the intended part, or the next larger one."""
+    """Return the part to restart: the part that the action names, or else the next larger one."""
     happening, action = order.happening, order.action
     task = None if happening is None else happening.task
     if happening is None or task is None:
@@ -315,7 +315,7 @@ def _target(order: Order) -> str:
 
 
 def _remove_pods(case: _Case) -> Effects:
-    """Delete the objects that the job's phase does not need, and update the status."""
+    """Delete the objects that are not needed in the job's phase, and update the status."""
     job, observed = case.job, case.observed
     going = pods_to_delete(observed)
     counts = count_pods(observed.all_pods, going)
@@ -350,7 +350,7 @@ def _group_deleted(group: Manifest) -> Iterator[Delete]:
 
 
 def _recheck_terminating(case: _Case) -> Iterator[Again]:
-    """Reconcile again when pods that terminate without grace period have to be deleted again."""
+    """Reconcile again when pods that terminate without grace period must be deleted again."""
     waits = [recheck_delay_ms(pod, case.observed.now_ms) for pod in case.observed.all_pods]
     left_ms = min((wait for wait in waits if wait is not None), default=None)
     if left_ms is not None:
@@ -358,7 +358,7 @@ def _recheck_terminating(case: _Case) -> Iterator[Again]:
 
 
 def _delete_after_ttl(case: _Case) -> Iterator[Effect]:
-    """Delete a finished job when its `ttlSecondsAfterFinished` expires."""
+    """Delete a finished job when its `ttlSecondsAfterFinished` has expired."""
     job, ttl_s = case.job, case.job.spec.ttl_s
     if ttl_s is None or job.status.phase not in FINISHED or job.status.transition_ms is None:
         return
@@ -410,11 +410,11 @@ def _new_pods(case: _Case) -> Iterator[Effect]:
         if case.world.get(POD, job.meta.namespace, name) is None:
             yield Create(POD, maker.pod(task, index))
         else:
-            yield Again(LEFT_OVER_S)  # a pod of another job, or of no job, has the name
+            yield Again(LEFT_OVER_S)  # a pod that does not belong to this job has the name
 
 
 def _may_start(task: TaskSpec, observed: ObservedJob) -> bool:
-    """Return whether the tasks that this one depends on have started or succeeded."""
+    """Return whether all tasks that this task depends on have started or succeeded."""
     waits = task.depends_on
     if waits is None:
         return True
@@ -434,7 +434,7 @@ def _has_started(task: TaskSpec, observed: ObservedJob) -> bool:
 
 
 def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
-    """Return the status patch of a living job, and events about a new problem."""
+    """Return the status patch of a living job, and events about newly found problems."""
     job, observed = case.job, case.observed
     counts = count_pods(observed.all_pods, pods_to_delete(observed))
     phase = job.status.phase
@@ -456,7 +456,7 @@ def _sync_status(case: _Case, absent: Sequence[str] = ()) -> Effects:
 
 
 def _state_reason(case: _Case, status: JobStatus, absent: Sequence[str]) -> tuple[str, str]:
-    """Return reason and message of a job's state: why it waits, or else the last action."""
+    """Return reason and message of a job's state: why the job waits, or else its last action."""
     if status.phase is JobPhase.FAILED:
         num_pods = case.job.spec.num_pods
         return "NotEnoughSucceeded", f"{status.succeeded} of {num_pods} pods have succeeded"
@@ -505,11 +505,11 @@ _OWNED = (
 SCOPES: Final = dict.fromkeys(
     (CONFIG_MAP, SECRET, SERVICE, NETWORK_POLICY), Scope(label=wellknown.JOB_NAME)
 )
-"""Scopes of the kinds that plugins create: the controller reads only objects with this label."""
+"""Scopes of the kinds that job plugins create: the controller reads only labelled objects."""
 
 
 def job_controller(options: Options) -> Controller:
-    """Return the job controller. Without the plugin ssh, it watches no Secrets."""
+    """Return the job controller. If the plugin ssh is disabled, it does not watch Secrets."""
     has_keys = options.new_keys is not None
     owned = tuple(kind for kind in _OWNED if has_keys or kind != SECRET)
     return Controller(

@@ -1,7 +1,7 @@
 """The phases of a job, and the status that records them.
 
 Transitions by actions and by the state of the pods follow Volcano, pkg/controllers/job/state. Two
-differences: deletions by the cluster and resuming do not count as retries, and an event that ends a
+differences: deletions by the cluster and resuming use no retries, and an event that ends a
 restarting job takes effect after the restart.
 """
 
@@ -52,7 +52,7 @@ _ENDS_AS: Final = {
 
 
 class Answer(Enum):
-    """What happens to an action that does not change the phase."""
+    """The treatment of an action that does not change the phase of the job."""
 
     IGNORED = "ignored"
     LATER = "later"
@@ -60,7 +60,7 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Pods of a job by state. by_task: phases of the pods that are not terminating, by task."""
+    """Numbers of pods by state. by_task: by task, the phases of pods that are not terminating."""
 
     pending: int = 0
     running: int = 0
@@ -72,25 +72,25 @@ class Counts:
 
     @property
     def alive(self) -> int:
-        """Number of pods that have not ended, those in an unknown state included."""
+        """Number of pods that have not ended, including pods in an unknown state."""
         return self.pending + self.running + self.unknown + self.terminating
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """The number of restarts of a job so far, and its limit."""
+    """The number of retries that a job has used, and its limit."""
 
     retry_count: int
     max_retry: int
 
     @property
     def are_exhausted(self) -> bool:
-        """Whether no further retry is allowed."""
+        """Whether the job has used all its retries."""
         return self.retry_count >= self.max_retry
 
 
 def after_action(phase: JobPhase, action: JobAction) -> JobPhase | Answer:
-    """Return the phase to which an action leads, or what happens to the action instead."""
+    """Return the phase to which an action leads, or how the action is treated instead."""
     if phase in LIVING:
         return _LEADS_TO.get(action, Answer.IGNORED)
     if phase in (JobPhase.ABORTING, JobPhase.ABORTED) and action is JobAction.RESUME_JOB:
@@ -101,7 +101,7 @@ def after_action(phase: JobPhase, action: JobAction) -> JobPhase | Answer:
 
 
 def after_sync(phase: JobPhase, spec: JobSpec, counts: Counts) -> JobPhase:
-    """Return the phase of a living job, given the state of its pods."""
+    """Return the next phase of a living job, given the state of its pods."""
     if phase is JobPhase.PENDING:
         started = counts.running + counts.succeeded + counts.failed
         return JobPhase.RUNNING if spec.min_available <= started else phase
@@ -119,7 +119,7 @@ def after_sync(phase: JobPhase, spec: JobSpec, counts: Counts) -> JobPhase:
 
 
 def after_kill(phase: JobPhase, spec: JobSpec, counts: Counts, retries: Retries) -> JobPhase:
-    """Return the phase of a job whose pods are being deleted, given the remaining pods."""
+    """Return the next phase of a job whose pods are being deleted, given its remaining pods."""
     if phase is JobPhase.RESTARTING:
         if retries.are_exhausted:
             return JobPhase.FAILED
@@ -152,19 +152,19 @@ _NUMBERS: Final = frozenset(
         "taskStatusCount",
     }
 )
-"""Status fields that change with every single pod of a job."""
+"""Status fields that change whenever a single pod of the job changes."""
 
 STARTING_S: Final = 2.5
-"""How long the pod counts of a pending job may be deferred; most pods run after this time."""
+"""Seconds for which the pod counts of a pending job may be deferred; most pods run by then."""
 
 ENDING_S: Final = 1.0
-"""How long the pod counts of any other job may be deferred."""
+"""Seconds for which the pod counts of a job in any other phase may be deferred."""
 
 
 def with_phase(job: Job, phase: JobPhase, now_ms: int) -> JobStatus:
     """Return the job's status in a phase, with the time of the transition.
 
-    A repeated transition replaces the earlier condition of the same phase, as in Volcano.
+    A repeated transition replaces the earlier condition of its phase, as in Volcano.
     """
     status = job.status
     if phase is status.phase and not status.is_new:
@@ -196,9 +196,9 @@ def with_pod_counts(status: JobStatus, counts: Counts) -> JobStatus:
 
 
 def status_patch(job: Job, manifest: Manifest, wanted: JobStatus) -> tuple[PatchStatus, ...]:
-    """Return the patch that corrects a job's status; empty if nothing differs.
+    """Return the patch that corrects a job's status; empty if no field differs.
 
-    The API server refuses the patch after a concurrent write, because the decision may be outdated.
+    The API server refuses the patch after a concurrent write, as the decision may be outdated.
     """
     have = status_of(manifest)
     changes = _difference(have, _fields(wanted), is_first=job.status.is_new)
@@ -219,7 +219,7 @@ def status_patch(job: Job, manifest: Manifest, wanted: JobStatus) -> tuple[Patch
 
 
 def _pause_s(status: JobStatus) -> float:
-    """Return how long a patch of pod counts may be deferred: pods start and end one by one."""
+    """Return the seconds for which a patch of pod counts may be deferred to combine changes."""
     return STARTING_S if status.phase is JobPhase.PENDING else ENDING_S
 
 

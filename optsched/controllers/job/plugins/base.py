@@ -26,7 +26,7 @@ _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Values of a plugin's flags. problems: invalid arguments, each with what is accepted."""
+    """Values of a plugin's flags. problems: invalid arguments, each with the accepted values."""
 
     values: Mapping[str, Value]
     problems: tuple[str, ...] = ()
@@ -48,8 +48,8 @@ class Flags:
 def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
     """Parse arguments such as `--port=22` or `-port 22`.
 
-    defaults: every flag with its default value; the type of a flag is the type of this value. As in
-    Go, parsing ends at the first invalid argument.
+    defaults: every flag with its default value, which determines the type of the flag. As in Go,
+    parsing ends at the first invalid argument.
     """
     values = dict(defaults)
     left = list(arguments)
@@ -71,7 +71,7 @@ def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
 
 
 _MAX_DIGITS: Final = 20
-"""Maximum length of a whole number in characters; Go parses 64-bit numbers."""
+"""Maximum number of characters of a whole number. Go parses 64-bit numbers."""
 
 
 def _value(text: str, like: Value) -> Value | None:
@@ -89,7 +89,7 @@ _LISTS = ("env", "volumeMounts", "ports")
 
 @dataclass(slots=True)
 class Draft:
-    """A pod of a job that plugins change.
+    """A pod of a job, which plugins change before the pod is created.
 
     Only the fields of this class are copies. Nested parts of `spec` are shared with the template of
     the task and must not be changed in place.
@@ -107,7 +107,7 @@ class Draft:
 
     @property
     def all_containers(self) -> list[Container]:
-        """All containers, init containers first."""
+        """All containers of the pod, init containers first."""
         return [*self.init_containers, *self.containers]
 
     def add_volume(self, volume: dict[str, Any]) -> None:
@@ -116,7 +116,7 @@ class Draft:
 
 
 def draft_of(job: Job, task: TaskSpec, index: int, name: str) -> Draft:
-    """Return a draft of a pod from the template of its task."""
+    """Return a draft of a pod from the pod template of its task."""
     meta, spec = subobject(task.template, "metadata"), dict(template_spec(task))
     return Draft(
         job=job,
@@ -141,13 +141,13 @@ def finished_spec(draft: Draft) -> dict[str, Any]:
 
 
 def add_env(containers: Iterable[Container], *variables: dict[str, Any]) -> None:
-    """Append environment variables to those of the containers."""
+    """Append environment variables to the variables of each container."""
     for container in containers:
         container["env"] += variables
 
 
 def add_port(containers: Iterable[Container], name: str, port: int) -> None:
-    """Add a port to the containers that do not have it yet."""
+    """Add a port to each container that does not have the port yet."""
     for container in containers:
         if all(known.get("containerPort") != port for known in container["ports"]):
             container["ports"].append({"name": name, "containerPort": port, "protocol": "TCP"})
@@ -169,7 +169,7 @@ def _closed(container: Container) -> Container:
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """An SSH key pair. private: in PEM. public: a line of an authorized_keys file."""
+    """An SSH key pair. private: in PEM format. public: a line of an authorized_keys file."""
 
     private: str
     public: str
@@ -177,11 +177,11 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """An object that a plugin needs in addition to the pods.
+    """An object that a plugin creates in addition to the pods.
 
     manifest: the object to create, without owner and namespace.
     kept: the fields that are corrected when they differ. All other fields belong to other writers.
-    with_keys: returns the manifest with keys that are generated on creation, or None without keys.
+    with_keys: returns the manifest with SSH keys, which are generated on creation. None: no keys.
     """
 
     kind: Kind
@@ -199,10 +199,10 @@ def _no_extras(job: Job, flags: Flags) -> tuple[Extra, ...]:
 class Plugin:
     """A plugin of jobs.
 
-    flags: its arguments with their default values.
+    flags: the plugin's flags with their default values.
     dress: changes the draft of a pod.
-    extras: returns the objects that the plugin needs in addition to the pods.
-    needs: plugins that this one requires.
+    extras: returns the objects that the plugin creates in addition to the pods.
+    needs: names of the plugins that this plugin requires.
     """
 
     name: str
@@ -213,23 +213,23 @@ class Plugin:
 
 
 def variable(name: str, value: object) -> dict[str, Any]:
-    """Return an environment variable of a container."""
+    """Return an environment variable of a container as a JSON object."""
     return {"name": name, "value": str(value)}
 
 
 def task_named(job: Job, name: str) -> TaskSpec | None:
-    """Return the task with this name, or None."""
+    """Return the task of a job with a name, or None if the job has no such task."""
     return next((task for task in job.spec.tasks if task.name == name), None)
 
 
 def replicas_of(job: Job, name: str) -> int:
-    """Return the number of pods of the task with this name; 0 without such a task."""
+    """Return the number of pods of the task with a name; 0 if the job has no such task."""
     task = task_named(job, name)
     return 0 if task is None else task.replicas
 
 
 def is_of_job(owner: Mapping[str, Any] | None, job: Job) -> bool:
-    """Return whether a reference names this job or an earlier one of the same name."""
+    """Return whether an owner reference names this job or an earlier job of the same name."""
     return (
         owner is not None
         and owner.get("apiVersion") == JOB.api_version

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def dress_mpi(draft: Draft, flags: Flags) -> None:
-    """Open the port, and give the hosts of the workers to the master."""
+    """Open the SSH port, and give the hosts of the workers to the master."""
     add_port(draft.all_containers, "mpijob-port", flags.number("port"))
     worker = task_named(draft.job, flags.text("worker"))
     if draft.task.name == flags.text("master") and worker is not None:
@@ -50,7 +50,7 @@ _ROLES: Final = ("ps", "worker", "chief", "evaluator")
 
 
 def dress_tensorflow(draft: Draft, flags: Flags) -> None:
-    """Set TF_CONFIG, unless the job has only one pod."""
+    """Set the variable TF_CONFIG, unless the job has only one pod."""
     job = draft.job
     if len(job.spec.tasks) == 1 and draft.task.replicas == 1:
         return
@@ -75,9 +75,9 @@ TENSORFLOW = Plugin(
 
 
 def dress_pytorch(draft: Draft, flags: Flags) -> None:
-    """Set the variables and open the port, if the job has a master task.
+    """Set the PyTorch variables and open the port, if the job has a master task.
 
-    The ranks of workers follow those of masters, so that each rank is unique.
+    Workers are ranked after masters, so that each rank is unique.
     """
     job, name = draft.job, draft.task.name
     master, worker = flags.text("master"), flags.text("worker")
@@ -98,7 +98,7 @@ def dress_pytorch(draft: Draft, flags: Flags) -> None:
 
 
 def _waiting(address: str, flags: Flags) -> dict[str, Any]:
-    """Return an init container that waits until the master listens, and fails after a timeout."""
+    """Return an init container that waits for the master to listen and fails after a timeout."""
     port, seconds = flags.number("port"), flags.number("wait-master-timeout")
     script = (
         f"end=$(($(date +%s)+{seconds})); "
@@ -137,7 +137,7 @@ PYTORCH = Plugin(
 
 
 _PORTS: Final = (("gcs", "port"), ("dashboard", "dashboardPort"), ("client-server", "clientPort"))
-"""Names of ports, each with its flag."""
+"""Names of the ports of a Ray head, each with its flag."""
 
 
 def dress_ray(draft: Draft, flags: Flags) -> None:
@@ -162,7 +162,7 @@ def dress_ray(draft: Draft, flags: Flags) -> None:
 
 
 def extras_ray(job: Job, flags: Flags) -> tuple[Extra, ...]:
-    """Return the Service of the head."""
+    """Return the Service of the Ray head."""
     selector = {**pods_of(job), wellknown.TASK_SPEC: flags.text("head")}
     ports: list[dict[str, Any]] = [
         {"name": name, "port": flags.number(flag), "targetPort": name, "protocol": "TCP"}
@@ -197,7 +197,7 @@ RANK_INDEX: Final = "hccl/rankIndex"
 
 
 def dress_hcclrank(draft: Draft, flags: Flags) -> None:
-    """Set a missing rank annotation to the variable RANK, or else count masters before workers."""
+    """Set a missing rank annotation to the variable RANK, else to a rank with masters first."""
     if draft.annotations.get(RANK_INDEX):
         return
     rank = _given_rank(draft) or _count_rank(draft, flags)

@@ -20,7 +20,7 @@ PLUGINS: Final = {
 
 
 def plugins_of(job: Job) -> tuple[tuple[Plugin, Flags], ...]:
-    """Return the plugins of a job and the plugins that these require, with their arguments."""
+    """Return the plugins of a job and the plugins that they require, each with its flags."""
     given = job.spec.plugins
     needed = {need for name in given if name in PLUGINS for need in PLUGINS[name].needs}
     return tuple(

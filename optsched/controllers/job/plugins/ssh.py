@@ -1,4 +1,4 @@
-"""The plugin ssh: the pods of a job log in to each other with one key pair per job."""
+"""The plugin ssh: all pods of a job share one key pair, with which they log in to each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def secret_name(job: Job) -> str:
 
 
 def ssh_config(job: Job, port: int = _STANDARD_PORT) -> str:
-    """Return the SSH config: the address of each host, without verification of host keys."""
+    """Return the SSH client config: the address of each host, without host key verification."""
     lines = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null"]
     for task in job.spec.tasks:
         for name, address in hosts(job.meta.name, task):
@@ -54,7 +54,7 @@ def dress_ssh(draft: Draft, flags: Flags) -> None:
 
 
 def extras_ssh(job: Job, flags: Flags) -> tuple[Extra, ...]:
-    """Return the Secret with the user's or a generated key pair, and the SSH config."""
+    """Return the Secret of the plugin: the user's or a generated key pair, and the SSH config."""
     config = {"data": {"config": _encoded(ssh_config(job, flags.number(_PORT)))}}
     make = partial(_secret, config["data"])
     given = KeyPair(flags.text(_PRIVATE), flags.text(_PUBLIC))

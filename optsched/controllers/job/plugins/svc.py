@@ -1,4 +1,4 @@
-"""The plugins env, which numbers the pods of a task, and svc, which gives pods host names.
+"""The plugins env, which sets the index of each pod, and svc, which gives pods host names.
 
 svc creates a headless Service, through which every pod has a host name. A ConfigMap lists the host
 names of each task, as files below /etc/volcano and as environment variables. A NetworkPolicy blocks
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def dress_env(draft: Draft, flags: Flags) -> None:
-    """Set the index of the pod, and the number of pods of its task.
+    """Set the index of the pod and the number of pods of its task as environment variables.
 
-    Volcano does not set the two variables for the number, although guides document them.
+    Volcano sets only the index, although guides document the variables for the number of pods.
     """
     add_env(
         draft.all_containers,
@@ -43,12 +43,12 @@ _INJECT: Final = "inject-hosts-env"
 
 
 def config_name(job: Job) -> str:
-    """Return the name of the ConfigMap with the hosts of a job."""
+    """Return the name of the ConfigMap that lists the hosts of a job."""
     return f"{job.meta.name}-svc"
 
 
 def hosts_data(job: Job) -> dict[str, str]:
-    """Return the content of the ConfigMap: a file of hosts, their list and their number by task."""
+    """Return the data of the ConfigMap: by task, a file of hosts, their list and their number."""
     data = {}
     for task in job.spec.tasks:
         found, key = addresses(job.meta.name, task), variable_of(task.name)
@@ -88,7 +88,7 @@ def _firsts(job: Job) -> list[dict[str, Any]]:
 
 
 def extras_svc(job: Job, flags: Flags) -> tuple[Extra, ...]:
-    """Return the ConfigMap, the Service and, unless disabled, the NetworkPolicy."""
+    """Return the plugin's ConfigMap and Service and, unless disabled, its NetworkPolicy."""
     data, name = hosts_data(job), job.meta.name
     config = Extra(CONFIG_MAP, config_name(job), {"data": data}, {"data": data})
     service = {
@@ -113,7 +113,7 @@ def extras_svc(job: Job, flags: Flags) -> tuple[Extra, ...]:
 
 
 def pods_of(job: Job) -> dict[str, str]:
-    """Return the labels that all pods of a job, and no other pods, have."""
+    """Return the labels that all pods of a job have and that no other pods have."""
     meta = job.meta
     return {wellknown.JOB_NAME: meta.name, wellknown.JOB_NAMESPACE: meta.namespace}
 
