@@ -1,8 +1,8 @@
 """Vector bin packing instances in `.vbp` files.
 
 A file lists the number of dimensions, the capacities, and the number of rows. Each row has the
-sizes of an item and the number of such items. It is the format of VPSolver (Brandão and Pedroso)
-and of Vectorpack's instances (Mommessin et al.). Some instances have negative sizes: an item of
+sizes of an item and the number of such items. VPSolver (Brandão and Pedroso) and the instances of
+Vectorpack (Mommessin et al.) use this format. Some instances have negative sizes: an item of
 negative size frees capacity for other items in the same bin.
 """
 
@@ -34,10 +34,11 @@ LIST_KIND: Final = "PackingList"
 def packing_document(
     instance: VbpInstance, bins: Sequence[Bin], result: Mapping[str, Any], made: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the document of one packing.
+    """Return the JSON document of one packing.
 
-    `instance`: the packed instance. `bins`: its bins, by kind of item. `result`: the number of
-    bins, its quality and its source. `made`: what is needed to reproduce the packing.
+    `instance`: the packed instance. `bins`: the bins of the packing, as pairs of item type and
+    number. `result`: the number of bins, its bound and its source. `made`: the data to reproduce
+    the packing.
     """
     problem = instance.problem
     return {
@@ -56,14 +57,14 @@ def packing_document(
 
 
 def packing_list(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one document that lists several packings; a single packing is returned unchanged."""
+    """Return one document that lists several packings; a single document is returned unchanged."""
     if len(documents) == 1:
         return dict(documents[0])
     return {"apiVersion": API_VERSION, "kind": LIST_KIND, "items": list(documents)}
 
 
 def rows_of_bins(instance: VbpInstance, bins: Sequence[Bin]) -> list[list[int]]:
-    """Return the sorted file rows of the items of each bin, one entry per item."""
+    """Return for each bin the sorted file row numbers of its items, one number per item."""
     kind_of = {kind.sizes: k for k, kind in enumerate(instance.problem.kinds)}
     rows: dict[int, list[int]] = defaultdict(list)
     for i, row in reversed(list(enumerate(instance.rows))):
@@ -77,27 +78,27 @@ ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
 
 @dataclass(frozen=True, slots=True)
 class VbpInstance:
-    """An instance as read from a file."""
+    """A packing instance as read from a file."""
 
-    problem: VectorPacking  # rows with the same sizes are one kind of item
-    rows: tuple[ItemKind, ...]  # the rows of the file in order
+    problem: VectorPacking  # rows with the same sizes are one item type
+    rows: tuple[ItemKind, ...]  # rows of the file, in file order
     sha256: str  # SHA-256 digest of the text
 
 
 def read_vbp(file: Path) -> VectorPacking:
-    """Return the instance of a file; items with the same sizes become one kind.
+    """Return the packing instance in a file, where items with the same sizes are one item type.
 
-    Raises InstanceError: the file cannot be read, or an item fits into no bin. The message names
-    file, line, the invalid text and what is accepted.
+    Raises InstanceError: the file cannot be read, or an item fits into no bin. The error message
+    names file, line, the invalid text and the accepted values.
     """
     return parse_vbp(text_of(file), file.stem, str(file))
 
 
 def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
-    """Return the instance of a text; items with the same sizes become one kind.
+    """Return the packing instance in a text, where items with the same sizes are one item type.
 
-    `text`: content of a `.vbp` file. `name`: name of the instance. `where`: file named in messages,
-    by default `name`. Raises InstanceError: as `read_vbp`.
+    `text`: content of a `.vbp` file. `name`: name of the instance. `where`: file name for error
+    messages, by default `name`. Raises InstanceError: see `read_vbp`.
     """
     return parse_instance(text, name, where).problem
 
@@ -134,7 +135,7 @@ def _too_large(
 ) -> Iterator[str]:
     """Yield a message for each size above the capacity.
 
-    Dimensions with negative sizes are skipped, because such items free capacity for others.
+    Dimensions with negative sizes are skipped, because items of negative size free capacity.
     """
     for d, most in enumerate(capacity):
         if min(row.sizes[d] for row in rows) < 0:
@@ -149,15 +150,15 @@ def _too_large(
 
 
 def file_of(path: Path) -> Path:
-    """Return the file on disk for a path of `read_vbps`: the instance, or its archive."""
+    """Return the file on disk for a path of `read_vbps`: the `.vbp` file, or its archive."""
     return path if path.suffix == SUFFIX and _is_file(path) else _archive_of(path) or path
 
 
 def is_vbp(path: str) -> bool:
-    """Return whether a path names a `.vbp` file, an archive of them, or files in an archive.
+    """Return whether a path names a `.vbp` file, or `.vbp` files in an archive.
 
-    `instances.tar.gz` names all instances of an archive, `instances.tar.gz/class1_20_*` those that
-    match the pattern.
+    `instances.tar.gz` names all instances of an archive, `instances.tar.gz/class1_20_*` all
+    instances that match the pattern.
     """
     if path.endswith(SUFFIX):
         return True
@@ -166,9 +167,9 @@ def is_vbp(path: str) -> bool:
 
 
 def read_vbps(path: Path) -> tuple[VbpInstance, ...]:
-    """Return the instance of a file, or the instances of an archive sorted by name.
+    """Return the instance in a file, or the matching instances in an archive, sorted by name.
 
-    Raises InstanceError: as `read_vbp`; also if no file of the archive matches.
+    Raises InstanceError: see `read_vbp`, and if no file of the archive matches.
     """
     archive = None if _is_file(path) and path.suffix == SUFFIX else _archive_of(path)
     if archive is None:

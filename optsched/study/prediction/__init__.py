@@ -1,1 +1,1 @@
-"""Predictions for gangs: place in the queue, expected start, effect of jobs not yet submitted."""
+"""Predictions for gangs: queue position, expected start, and effect of hypothetical jobs."""

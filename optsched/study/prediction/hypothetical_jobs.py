@@ -34,7 +34,7 @@ class Start(StrEnum):
     """When a gang would start.
 
     NOW: in this session. SOON: once terminating pods and victims have left. LATER: in a later
-    session. NEVER: not on the present nodes.
+    session. NEVER: the present nodes cannot hold the gang.
     """
 
     NOW = "now"
@@ -59,22 +59,22 @@ class Answer:
 
     gang: str
     start: Start
-    num_pods: int  # pods of the gang
+    num_pods: int  # number of pods of the gang
     places: Mapping[str, str]  # node by pod, for pods that would be bound or nominated
     victims: tuple[Victim, ...] = ()  # pods that would be evicted for the gang
-    reason: Reason | None = None  # why the gang or the rest of it waits; None if nothing waits
-    # When a waiting gang could start, from the known end times of running pods; None if unknown
+    reason: Reason | None = None  # why all or some pods of the gang wait; None if no pod waits
+    # When a waiting gang could start, by the known end times of running pods; None if unknown
     expected: CapacityReservation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The predictions for the added gangs, and the other gangs whose start they affect."""
+    """Predictions for the added gangs, and the other gangs whose start changes because of them."""
 
     taken_ms: int  # time of the snapshot
     added: tuple[Answer, ...]
     # starts_no_more: other gangs that start now only without the added objects; starts_too: other
-    # gangs that start now only with them
+    # gangs that start now only with the added objects
     starts_no_more: tuple[str, ...]
     starts_too: tuple[str, ...]
     certificate: Certificate
@@ -85,7 +85,7 @@ class Answers:
 class Added:
     """The hypothetical objects that are added to the cluster."""
 
-    # Pods and PodGroups must be new; an object of another kind may replace one of the cluster
+    # Pods and PodGroups must not exist in the cluster; other objects may replace existing objects
     objects: Sequence[Manifest]
     # Pods that a controller creates once an added PodGroup is enqueued, by the key of the PodGroup
     pods_of: Mapping[str, Sequence[Manifest]] = field(default_factory=dict)
@@ -100,18 +100,18 @@ class Clash(Exception):
 
 
 def predict(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
-    """Return predictions for a cluster to which objects are added, or in which some are replaced.
+    """Return predictions for a cluster to which objects are added, or whose objects are replaced.
 
-    `objects`: the cluster, as `kube.capture` or a file has it. `added`: the objects to add.
-    `means`: the policy, and the dependencies of a session. Raises Clash: pods or PodGroups with
-    these names exist.
+    `objects`: the objects of the cluster, from `kube.capture` or a file. `added`: the objects to
+    add. `means`: the policy, and the dependencies of a session. Raises Clash: an added pod or
+    PodGroup already exists in the cluster.
     """
     before = assemble(objects, means.options).snapshot
     return _Study(objects, added, means, before.taken_ms).answers(before)
 
 
 class _Study:
-    """One prediction: the cluster merged with the added objects, and the sessions run on it."""
+    """One prediction: the cluster merged with the added objects, and its sessions."""
 
     def __init__(
         self, objects: Sequence[Manifest], added: Added, means: Means, now_ms: int
@@ -127,7 +127,7 @@ class _Study:
 
     def answers(self, before: Snapshot) -> Answers:
         base = run_session(before, self._means.policy, self._means.context).plan
-        # Gangs that are not enqueued, so that their controller creates no pods; with the reasons.
+        # Gangs that the plan does not enqueue, so their controller creates no pods; with reasons.
         outside: dict[str, Reason | None] = {}
         if self._pods_of:
             unmade = {key_of(pod) for pod in self._all_pods}
@@ -164,7 +164,7 @@ class _Study:
     # --- what controllers would do ---------------------------------------------------------------
 
     def _with_pods(self, outside: Collection[str] = ()) -> Iterator[Manifest]:
-        """Yield the cluster after controllers have created pods, except for gangs `outside`."""
+        """Yield the objects after controllers have created pods, except pods of gangs `outside`."""
         unmade = {key_of(pod) for key in outside for pod in self._pods_of[key]}
         for obj in self._merged:
             key = key_of(obj)
@@ -195,7 +195,7 @@ class _Study:
         )
 
     def _with_times(self, found: Sequence[Answer], plan: Plan) -> Iterator[Answer]:
-        """Yield the answers with the expected start of waiting gangs after the plan is executed."""
+        """Yield the predictions with the expected starts of gangs that wait after the plan."""
         waiting = {answer.gang for answer in found if answer.start is Start.LATER}
         if not waiting:
             yield from found
@@ -209,15 +209,15 @@ class _Study:
             yield replace(answer, expected=booking if is_known else None)
 
     def _check_empty_cluster(self, answer: Answer) -> Answer:
-        """Return the answer, or `NEVER` if the gang does not start on the empty cluster either.
+        """Return the prediction; `NEVER` if the gang does not start on the empty cluster either.
 
-        Pods of other schedulers stay at first. If the gang starts only without them, it waits, and
-        the reason names them. Pods of DaemonSets and static pods always stay, because nodes run
-        them again.
+        Pods of other schedulers stay at first. If the gang starts only without the pods of other
+        schedulers, the gang waits, and the reason names these pods. Pods of DaemonSets and static
+        pods always stay, because nodes run such pods again.
         """
         if answer.start is not Start.LATER or answer.expected is not None:
             return answer
-        # The cluster with one gang of this scheduler.
+        # The cluster without the other gangs of this scheduler.
         whole = list(self._with_pods())
         gangs = assemble(whole, self._means.options, self._now_ms).snapshot.gangs
         others = {task.key for gang in gangs if gang.key != answer.gang for task in gang.tasks}
@@ -239,14 +239,14 @@ class _Study:
         return replace(answer, start=Start.NEVER, reason=alone.reason)
 
     def _answer_in(self, objects: Sequence[Manifest], key: str) -> tuple[Gang, Answer]:
-        """Return a gang of a cluster, and its prediction there."""
+        """Return the gang with a key, and the prediction for it in the cluster of `objects`."""
         read, plan = self._decided(objects)
         [gang] = [gang for gang in read.snapshot.gangs if gang.key == key]
         return gang, self._answer(gang, plan, read.snapshot, {})
 
 
 def _is_foreign(obj: Manifest, tasks: Collection[str]) -> bool:
-    """Return whether an object is a foreign pod that its node does not run again after it ends."""
+    """Return whether an object is a pod of another scheduler, neither of a DaemonSet nor static."""
     if obj.get("kind") != POD.kind or key_of(obj) in tasks:
         return False
     owners = (obj.get("metadata") or {}).get("ownerReferences") or ()
@@ -290,13 +290,13 @@ def _places(plan: Plan, gang: Gang, kind: type[Allocate | Nominate]) -> dict[str
 
 
 def _started(snapshot: Snapshot, plan: Plan) -> set[str]:
-    """Return the keys of the gangs that start now."""
+    """Return the keys of the gangs with pods that the plan binds."""
     bound = {action.gang for action in plan.actions if isinstance(action, Allocate)}
     return {gang.key for gang in snapshot.gangs if gang.key in bound}
 
 
 def _carried_out(objects: Iterable[Manifest], plan: Plan) -> Iterator[Manifest]:
-    """Yield the cluster after the plan is executed: placed pods run, and victims have left."""
+    """Yield the objects after the plan is executed: placed pods run, and victims have left."""
     node_of = {a.task: a.node for a in plan.actions if isinstance(a, Allocate | Nominate)}
     evicted = {a.task: a.to for a in plan.actions if isinstance(a, Evict)}
     for obj in objects:

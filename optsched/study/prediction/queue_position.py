@@ -32,12 +32,12 @@ class Means:
 
 
 def name_of(obj: Manifest) -> tuple[str, str]:
-    """Return the identity of an object: API version with kind, and key."""
+    """Return the identity of an object: API version and kind, and the key."""
     return f"{obj.get('apiVersion')} {obj.get('kind')}", key_of(obj)
 
 
 def key_of(obj: Manifest) -> str:
-    """Return `namespace/name`, or the name alone for cluster-scoped objects."""
+    """Return the key of an object: `namespace/name`, or the name of a cluster-scoped object."""
     kind = find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
     meta = obj.get("metadata") or {}
     name = str(meta.get("name", ""))
@@ -47,7 +47,7 @@ def key_of(obj: Manifest) -> str:
 
 
 def is_pod_of(obj: Manifest, keys: Collection[str]) -> bool:
-    """Return whether an object is a pod with one of these keys."""
+    """Return whether an object is a pod whose key is in `keys`."""
     return obj.get("kind") == POD.kind and key_of(obj) in keys
 
 
@@ -57,9 +57,9 @@ class Standing:
 
     gang: str
     queue: str
-    position: int  # 1 for the gang that the next session considers first
+    position: int  # 1 for the gang that the next session considers first in the queue
     num_waiting: int  # number of waiting gangs of the queue, including this gang
-    ahead: tuple[str, ...]  # keys of the gangs before this gang, in order
+    ahead: tuple[str, ...]  # keys of the gangs before this gang, in queue order
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +73,18 @@ class Waiting:
 
 
 def standings(objects: Sequence[Manifest], means: Means) -> dict[str, Standing]:
-    """Return the queue position of every waiting gang, by its key."""
+    """Return the queue position of every waiting gang, by gang key."""
     return _queue_positions(assemble(objects, means.options).snapshot, means.policy)
 
 
 def waiting(
     objects: Sequence[Manifest], key: str, pods: Sequence[Manifest], means: Means
 ) -> Waiting | None:
-    """Return the position of a gang and when it could start; None if the gang does not exist.
+    """Return the queue position and expected start of a gang; None if the gang does not exist.
 
-    `objects`: the cluster. `key`: key of the gang. `pods`: pods that a controller creates once the
-    gang is enqueued, which define its demand. `means`: the policy and the decode options.
+    `objects`: the objects of the cluster. `key`: key of the gang. `pods`: pods that a controller
+    creates once the gang is enqueued, which define its demand. `means`: the policy and the decode
+    options.
     """
     snapshot = assemble(objects, means.options).snapshot
     gang = next((gang for gang in snapshot.gangs if gang.key == key), None)
@@ -110,7 +111,7 @@ def _queue_positions(snapshot: Snapshot, policy: Policy) -> dict[str, Standing]:
 def _with_pods(
     objects: Sequence[Manifest], key: str, pods: Sequence[Manifest]
 ) -> Iterator[Manifest]:
-    """Yield the cluster after all pods of a gang have been created."""
+    """Yield the objects of the cluster after all pods of a gang have been created."""
     names = {key_of(pod) for pod in pods}
     there = {key_of(obj) for obj in objects if is_pod_of(obj, names)}
     for obj in objects:

@@ -1,8 +1,8 @@
-"""Simulated annealing in which each step takes the best of many moves with random noise.
+"""Simulated annealing in which each step selects the best of many moves with random noise.
 
 A process moves to a machine with the heat-bath probability, proportional to
-exp(−delta / temperature). The minimum of delta minus temperature times Gumbel noise has exactly
-this distribution.
+exp(−delta / temperature). The machine of the minimum delta minus temperature times Gumbel noise has
+exactly this distribution.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHIFTED: Final = 32
 _NOISE: Final = 1 << 20
 _SAMPLE: Final = 100
 _LIKELY: Final = 8
-"""Number of the best swap partners of a process that are checked for capacity."""
+"""Number of best swap partners of a process whose capacity is checked."""
 
 _HOT: Final = 3.0
 _COLD: Final = 0.01
@@ -33,26 +33,27 @@ _WARM: Final = 0.1
 _FROZEN: Final = 0.002
 """Temperatures as multiples of the mean cost of a shift.
 
-Cooling goes from `_HOT` to `_COLD`, annealing after reheating from `_WARM` to `_FROZEN`.
+Cooling lowers the temperature from `_HOT` to `_COLD`. Annealing after reheating lowers the
+temperature from `_WARM` to `_FROZEN`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How many moves a step considers; no style is best for all instances."""
+    """The moves that a step considers; no style is best for all instances."""
 
-    large: float  # fraction of the considered processes that are drawn by their demand
+    large: float  # fraction of the processes that is drawn in proportion to demand
     # swapped, against: number of processes to swap, and number of possible partners
     swapped: int
     against: int
 
 
 STYLES: Final = (Style(0.5, 12, 256), Style(0.8, 20, 160))
-"""The second style is better if few processes make up most of the demand for a resource."""
+"""The second of these styles is better if few processes request most of a resource."""
 
 
 class Annealing:
-    """Moves a state at given temperatures, and keeps the best assignment."""
+    """Applies annealing steps to an assignment state, and keeps the best assignment."""
 
     def __init__(self, state: AssignmentState, style: Style, random: np.random.Generator) -> None:
         self.state = state
@@ -68,7 +69,7 @@ class Annealing:
         self._until = np.cumsum(size / size.sum())
 
     def step(self, temperature: float) -> None:
-        """Evaluate thousands of shifts and swaps, and apply the chosen ones."""
+        """Evaluate thousands of shifts and swaps, and apply the chosen shifts and swaps."""
         state, processes = self.state, self._draw_processes(_SHIFTED)
         delta = state.shifts(processes)
         delta -= temperature * self._noise_for(delta)
@@ -105,7 +106,7 @@ class Annealing:
                 touched |= both
 
     def _draw_processes(self, number: int) -> I64:
-        """Draw processes; the fraction `Style.large` is drawn in proportion to size."""
+        """Return distinct random processes, a fraction `Style.large` of them drawn by size."""
         drawn = self._random.random(int(number * self._style.large))
         large = np.searchsorted(self._until[:-1], drawn)
         more = number - len(drawn)
@@ -121,16 +122,16 @@ class Annealing:
 
 
 def cooling(instance: Instance) -> Callable[[float], float]:
-    """Return the temperature as a function of the share of time spent, from hot to cold."""
+    """Return the temperature from hot to cold, as a function of the fraction of the time spent."""
     usual = _usual_cost(instance)
     return lambda share: _interpolate(usual * _HOT, usual * _COLD, share)
 
 
 def warming(instance: Instance) -> Callable[[float], float]:
-    """Return the temperature as a function of the share of time spent, from warm to frozen.
+    """Return the temperature from warm to frozen, as a function of the fraction of the time spent.
 
-    If few processes make up most of the demand for a resource, warm temperatures save much cost:
-    large processes can still swap, and the small processes around them follow.
+    If few processes request most of a resource, warm temperatures save much cost. Large processes
+    can then still swap, and small processes move after them.
     """
     usual = _usual_cost(instance)
     return lambda share: _interpolate(usual * _WARM, usual * _FROZEN, share)
@@ -141,7 +142,7 @@ def _interpolate(high: float, low: float, share: float) -> float:
 
 
 def _usual_cost(instance: Instance) -> float:
-    """Return the mean absolute change of cost by a shift of the initial assignment."""
+    """Return the mean absolute change of cost over sampled shifts of the initial assignment."""
     sample = np.arange(0, instance.num_processes, max(instance.num_processes // _SAMPLE, 1))
     delta = np.abs(AssignmentState(instance, instance.initial).shifts(sample))
     some = delta[np.isfinite(delta) & (delta > 0)]

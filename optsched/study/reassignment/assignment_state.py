@@ -4,7 +4,7 @@ Axes: P processes, M machines, R resources, C cost terms, S services, L location
 Integers are stored as float64, which is exact below 2**53.
 
 A move updates the state incrementally. Moves are evaluated in batches: shifts of some processes to
-all machines, or swaps of some processes with some others.
+all machines, or swaps between two sets of processes.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Instance:
     whose demand may be negative.
     """
 
-    # request, lasting: (R, P) requests of a process, and the same without transient resources
+    # request, lasting: (R, P) requests of each process, with and without transient resources
     request: F64
     lasting: F64
-    # (R, M) capacity less the transient requests of the processes that run there initially, which
-    # remain occupied if the processes move
+    # (R, M) capacity minus the transient requests of the processes that initially run on each
+    # machine, because moved processes still occupy these resources
     room: F64
-    # demand, spare, weight: (C, P), (C, M), (C,) of the cost terms above
+    # demand, spare, weight: (C, P) demand, (C, M) spare amounts and (C,) weights of the cost terms
     demand: F64
     spare: F64
     weight: F64
@@ -51,14 +51,15 @@ class Instance:
     # service, initial: (P,) service and initial machine of each process
     service: I64
     initial: I64
-    # location, neighbourhood: (M,) group indices from 0
+    # location, neighbourhood: (M,) index of the location and of the neighbourhood of each machine
     location: I64
     neighbourhood: I64
-    min_locations: I64  # (S,) minimum number of locations
-    # depends_on, needed_by: by service, sorted: the services it depends on; those depending on it
+    min_locations: I64  # (S,) minimum number of locations of each service
+    # depends_on, needed_by: for each service, the sorted services on which it depends, and the
+    # sorted services that depend on it
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
-    service_weight: float  # cost per moved process of the service with the most moved processes
+    service_weight: float  # cost per moved process in the service with the most moved processes
 
     def __post_init__(self) -> None:
         """Make the arrays read-only."""
@@ -123,7 +124,7 @@ class Instance:
 
 
 def _terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
-    """Return demand, spare and weight of the terms of positive weight, or of one if all are 0."""
+    """Return demand, spare and weight of the terms of positive weight; at least one term."""
     safety = np.array([m.safety for m in problem.machines], np.float64).T
     capacity = np.array([m.capacity for m in problem.machines], np.float64).T
     demand, spare = list(request), list(safety)
@@ -165,14 +166,14 @@ def _dependencies(pairs: Sequence[tuple[int, int]], number: int) -> tuple[I64, .
 
 
 class _MovedProcesses:
-    """The number of moved processes of each service, `number` (S,), and its maximum, `most`."""
+    """The number of moved processes of each service, `number` (S,), and the maximum, `most`."""
 
     def __init__(self, number: I64, num_processes: int) -> None:
         self.number, self.most = number, int(number.max(initial=0))
         self._services_with = np.bincount(number, minlength=num_processes + 2)
 
     def change(self, service: int, by: int) -> None:
-        """Count one moved process more (1) or less (−1)."""
+        """Add `by`, which is 1 or −1, to the number of moved processes of a service."""
         now = int(self.number[service]) + by
         self._services_with[now - by] -= 1
         self._services_with[now] += 1
@@ -181,7 +182,7 @@ class _MovedProcesses:
             self.most = now
 
     def max_of_others(self, moved: I64) -> I64:
-        """Return the maximum over the other services, for services with `moved` (K,) processes."""
+        """Return the maximum over other services (K,) for services with `moved` (K,) processes."""
         if self._services_with[self.most] > 1 or self.most == 0:
             return np.full(len(moved), self.most)
         second = int(np.flatnonzero(self._services_with[: self.most]).max(initial=0))
@@ -191,7 +192,7 @@ class _MovedProcesses:
 class AssignmentState:
     """A feasible assignment of an instance, its cost, and the cost of each move.
 
-    `machine_of`: (P,) machine of each process. `cost`: total cost. `excess`: (C, M) demand less
+    `machine_of`: (P,) machine of each process. `cost`: total cost. `excess`: (C, M) demand minus
     spare amount. `slack`: (R, M) idle amounts. `term_cost`: (M,) cost of the terms on each machine.
     """
 
@@ -223,7 +224,7 @@ class AssignmentState:
     # --- shifts ----------------------------------------------------------------------------------
 
     def shifts(self, processes: I64) -> F64:
-        """Return the change of cost if a process moves to a machine, (K, M).
+        """Return the change of cost (K, M) if each of K processes moves to each machine.
 
         The change is 0 for the current machine and infinite for an infeasible move.
         """
@@ -238,7 +239,7 @@ class AssignmentState:
         away -= self.term_cost[here] + move_cost[rows, here]
         delta += away[:, None]
         delta += move_cost
-        # A shift may also change the cost of the service with the most moved processes.
+        # A shift may also change the maximum number of moved processes, which has a cost.
         initial, moved = (
             instance.initial[processes],
             self._moved.number[instance.service[processes]],
@@ -276,9 +277,10 @@ class AssignmentState:
     # --- swaps -----------------------------------------------------------------------------------
 
     def swaps(self, processes: I64, others: I64) -> F64:
-        """Return the change of cost if a process of `processes` swaps with one of `others`, (K, Q).
+        """Return the change of cost (K, Q) if each of `processes` swaps with each of `others`.
 
-        The value is meaningless if both are on one machine. The service move cost is not included.
+        The value is meaningless if both processes are on one machine. The value excludes the
+        service move cost.
         """
         instance = self.instance
         here, there = self.machine_of[processes], self.machine_of[others]
@@ -299,7 +301,7 @@ class AssignmentState:
     def may_swap(self, processes: I64, others: I64) -> Bool:
         """Return whether each process may swap with the process in `others` at the same index.
 
-        Only capacity and shared machines are checked; `swap` checks the other constraints.
+        The method checks only capacity and shared machines; `swap` checks the other constraints.
         """
         here, there = self.machine_of[processes], self.machine_of[others]
         found = _all_resources(self._released_load(processes) >= self._added_load(others, here))
@@ -334,7 +336,7 @@ class AssignmentState:
         return False
 
     def swap(self, p: int, q: int) -> bool:
-        """Swap two processes that `may_swap`.
+        """Swap two processes for which `may_swap` is True.
 
         Returns False, without any change, if a constraint on services forbids the swap.
         """
@@ -405,7 +407,7 @@ class AssignmentState:
 
 
 def _sum_by_machine(machine_of: I64, amounts: F64, num_machines: int) -> F64:
-    """Return the sums by machine (*, M) of amounts (*, P)."""
+    """Return sums (*, M) by machine of amounts (*, P) by process."""
     if not len(amounts):
         return np.zeros((0, num_machines))
     return np.array([np.bincount(machine_of, row, num_machines) for row in amounts])

@@ -1,14 +1,14 @@
-"""Lower bounds on the cost of every assignment, from prices of demand and of capacity.
+"""Lower bounds on the cost of every assignment, from dual prices of demand and of capacity.
 
-Let process p on machine m pay move_cost[p, m] + Σ_c a[c, m]·demand[c, p] + Σ_r b[r, m]·takes[r, p,
-m]. Let 0 ≤ a[c, m] ≤ weight[c] and b ≥ 0. The cost of every feasible assignment is then at least
-the payments of all processes on their cheapest machines, less Σ a·spare and Σ b·room.
+Let a process p on machine m pay move_cost[p, m] + Σ_c a[c, m]·demand[c, p] + Σ_r b[r, m]·takes[r,
+p, m]. Let 0 ≤ a[c, m] ≤ weight[c] and b ≥ 0. The cost of every feasible assignment is then at least
+the payments of all processes on their cheapest machines, minus Σ a·spare and Σ b·room.
 
 This is the Lagrangian dual (Geoffrion, 1974) of the constraints "cost at least weight times excess"
 and "use at most the capacity". The challenge's bound is the case b = 0, with a equal to weight or
 to 0 on all machines for each resource.
 
-Prices are integer multiples of a power of two so small that float64 sums them exactly.
+Prices are integer multiples of a power of two, chosen so that float64 sums the prices exactly.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from optsched.study.reassignment.assignment_state import Instance
 
 _LARGEST: Final = 4
-"""Maximum price of capacity, as a multiple of the largest weight."""
+"""Maximum price of capacity, as a multiple of the largest weight of a cost term."""
 
 _PATIENCE: Final = 20
 
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Prices of demand (C, M) and of capacity (R, M)."""
+    """Dual prices of demand (C, M) and of capacity (R, M)."""
 
     demand: F64
     room: F64
 
 
 def usual_prices(instance: Instance) -> Prices:
-    """Return the prices of the challenge's bound, which charges demand above the total spare."""
+    """Return the prices of the challenge's bound, which charges demand above all spare amounts."""
     is_short = instance.demand.sum(axis=1) > instance.spare.sum(axis=1)
     demand = np.where(is_short, instance.weight, 0)[:, None] * np.ones(instance.num_machines)
     return Prices(demand, np.zeros_like(instance.room))
@@ -78,7 +78,7 @@ def better_prices(
         takes = np.where(machine_of == instance.initial, instance.lasting, instance.request)
         short = _sums(machine_of, instance.demand, instance.num_machines) - instance.spare
         full = _sums(machine_of, takes, instance.num_machines) - instance.room
-        # A price at its limit cannot move further in this direction.
+        # A price at its limit cannot change further in the direction of the limit.
         short[
             ((demand <= 0) & (short < 0)) | ((demand >= instance.weight[:, None]) & (short > 0))
         ] = 0
@@ -105,7 +105,7 @@ def _possible(instance: Instance) -> Bool:
 
 
 def _dual(instance: Instance, prices: Prices, possible: Bool) -> tuple[float, I64]:
-    """Return the bound, and the cheapest machine of each process."""
+    """Return the lower bound of prices, and the cheapest machine (P,) of each process."""
     pays = instance.move_cost + instance.demand.T @ prices.demand
     pays += instance.request.T @ prices.room
     rows, home = np.arange(instance.num_processes), instance.initial

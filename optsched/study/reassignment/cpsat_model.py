@@ -1,4 +1,4 @@
-"""CP-SAT model that reassigns some processes among some machines while all others are fixed."""
+"""CP-SAT model that reassigns some processes among some machines; other processes are fixed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Literals: TypeAlias = "dict[int, list[cp_model.IntVar]]"
 
 @dataclass(frozen=True)
 class Spending:
-    """The limits of a solve: seconds (None for no clock), deterministic time, and a seed."""
+    """Limits of a solve: seconds (None for no limit), deterministic time, and random seed."""
 
     seconds: float | None
     effort: float
@@ -27,7 +27,7 @@ class Spending:
 
 @dataclass(frozen=True, eq=False)
 class Reassigned:
-    """Machines (P,) of all processes, whether they are optimal, and the deterministic time."""
+    """Machines (P,) of all processes, whether optimality is proved, and deterministic time."""
 
     machine_of: I64
     is_best: bool
@@ -40,7 +40,7 @@ def reassigned(
     """Return the best assignment in which the processes `free` move among `machines`.
 
     `machine_of`: (P,) a feasible assignment, in which all processes of `free` are on `machines`.
-    Returns None if no solution is found in time.
+    Returns None if the solver finds no solution within the limits.
     """
     model = _Model(instance, machine_of, free, machines)
     solver = cp_model.CpSolver()
@@ -63,7 +63,7 @@ def reassigned(
 
 
 class _Model:
-    """The literals `runs[p, m]` of the processes that may move, and their constraints."""
+    """The CP-SAT model, with literals `runs[p, m]` for the processes that may move."""
 
     def __init__(self, instance: Instance, machine_of: I64, free: I64, machines: I64) -> None:
         self.model = cp_model.CpModel()
@@ -145,9 +145,9 @@ class _Model:
         return found
 
     def _groups(self, service: int, group_of: I64) -> tuple[set[int], _Literals]:
-        """Return the groups with a fixed process of a service, and the literals that add others.
+        """Return the groups with a fixed process of a service, and the literals that add groups.
 
-        A group is a location or a neighbourhood, as `group_of` says.
+        A group is a location or a neighbourhood; `group_of` has the group of each machine.
         """
         instance = self._instance
         fixed = self._stays[instance.service[self._stays] == service]

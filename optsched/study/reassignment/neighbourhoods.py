@@ -1,4 +1,4 @@
-"""Large neighbourhood search: CP-SAT reassigns some processes while all others are fixed."""
+"""Large neighbourhood search: CP-SAT reassigns some processes while other processes are fixed."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 _WIDER: Final = 1.01
 _NARROWER: Final = 0.9
 _EFFORT: Final = 0.5
-"""CP-SAT's deterministic time for one neighbourhood, about seconds."""
+"""Deterministic time of CP-SAT for one neighbourhood; one unit is about a second."""
 
 _QUICK: Final = 0.3
-"""Share of `_EFFORT` below which a solved neighbourhood counts as easy."""
+"""Fraction of `_EFFORT` below which a neighbourhood solved to optimality is easy."""
 
 _DEAR: Final = 12
 """Maximum number of processes of a costly machine that may move."""
 
 _ANYONE: Final = 0.3
-"""Weight of a machine without spare capacity, relative to the mean spare capacity."""
+"""Weight of a machine without spare capacity, as a fraction of the mean spare capacity."""
 
 _ANYWAY: Final = 0.15
-"""Minimum probability of each kind of neighbourhood, independent of earlier gains."""
+"""Minimum probability of each type of neighbourhood, independent of earlier savings."""
 
 _MODEL: Final = 0.05
-"""Cost of building a model, in CP-SAT's deterministic time."""
+"""Time to build a model, in units of CP-SAT's deterministic time."""
 
 
 class _Kind:
-    """A kind of neighbourhood, whose width adapts to what CP-SAT solves in the time limit.
+    """A type of neighbourhood, whose width adapts to what CP-SAT solves within the limit.
 
-    `saved`, `effort`: cost saved so far, and the deterministic time spent on it.
+    `saved`, `effort`: cost saved so far by this type, and deterministic time spent on this type.
     """
 
     def __init__(
@@ -57,21 +57,21 @@ class _Kind:
         return int(self._width)
 
     def adapt(self, *, was_easy: bool) -> None:
-        """Widen the next neighbourhood after an easy one, narrow it otherwise."""
+        """Widen the next neighbourhood of this type if the last was easy; otherwise narrow it."""
         width = self._width * (_WIDER if was_easy else _NARROWER)
         self._width = min(max(width, self._least), self._most)
 
 
 class Neighbourhoods:
-    """Solves neighbourhoods of three kinds; kinds that saved more cost are chosen more often.
+    """Solves neighbourhoods of three types; types that saved more cost are chosen more often.
 
-    1. Random machines, with all their processes.
-    2. An overloaded machine and machines with spare capacity, with all their processes.
-    3. A costly machine with its largest processes, other machines, and the processes that moved to
-       these. The latter may return home: with transient resources, large processes cannot move
+    1. Random machines, with all processes on these machines. 2. An overloaded machine and machines
+    with spare capacity, with all processes on them. 3. A costly machine with its largest processes,
+    other machines, and the processes that moved to
+       these. Moved processes may return home: with transient resources, large processes cannot move
        while small ones occupy the little idle capacity elsewhere.
 
-    `machine_of`: (P,) the best assignment, initially a feasible one. `is_best`: whether one
+    `machine_of`: (P,) the best assignment, initially a feasible assignment. `is_best`: whether a
     neighbourhood of all processes proved the assignment optimal.
     """
 
@@ -88,11 +88,11 @@ class Neighbourhoods:
         self.is_best = False
 
     def step(self, seconds: float | None) -> bool:
-        """Solve a neighbourhood; return whether a better assignment was found.
+        """Solve a neighbourhood; return whether the solve found a better assignment.
 
-        `seconds`: time limit; None if the result must not depend on a clock.
+        `seconds`: wall-clock limit; None for a result that does not depend on a clock.
         """
-        # Each kind has a minimum probability; the rest goes by savings per time.
+        # Probabilities are the minimum plus an amount proportional to savings per time.
         worth = np.array([kind.saved / kind.effort for kind in self._kinds])
         parts = worth / worth.sum() if worth.any() else np.full(len(worth), 1 / len(worth))
         shares: F64 = _ANYWAY + (1 - len(parts) * _ANYWAY) * parts
@@ -130,7 +130,7 @@ class Neighbourhoods:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
     def _wasteful(self, width: int) -> Chosen:
-        """Choose a machine that is costly in one term, and machines with spare capacity for it."""
+        """Choose a machine that is costly in one term, and machines with spare amounts of it."""
         excess = self._state.excess
         over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
         waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))
@@ -145,7 +145,7 @@ class Neighbourhoods:
         return machines, self._processes_on(machines)
 
     def _dear(self, width: int) -> Chosen:
-        """Choose a machine by its cost, random others, and the homes of processes moved to them."""
+        """Choose a machine by cost, random other machines, and the homes of their processes."""
         instance, costs = self._instance, self._state.term_cost
         if not costs.any():
             return None

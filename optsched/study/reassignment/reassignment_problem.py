@@ -1,4 +1,4 @@
-"""Machine reassignment: move running processes to machines where they cost less.
+"""Machine reassignment: move running processes to machines where the processes cost less.
 
 The problem of the ROADEF/EURO challenge 2012, set by Google: Afsar et al., "Machine reassignment
 problem: the ROADEF/EURO challenge 2012", Annals of Operations Research 242, 2016. Amounts are the
@@ -15,42 +15,42 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 Assignment: TypeAlias = "Sequence[int]"
-"""Machine of each process."""
+"""Index of the machine of each process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A resource of machines."""
+    """A resource of the machines."""
 
-    is_transient: bool  # whether a moving process occupies it on both machines
-    load_weight: int  # cost of each unit above the safety capacity of a machine
+    is_transient: bool  # whether a moving process occupies the resource on both machines
+    load_weight: int  # cost of each unit in use above the safety capacity of a machine
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine."""
+    """A machine with its groups, amounts and move costs."""
 
-    # neighbourhood, location: indices of the groups that the machine belongs to
+    # neighbourhood, location: indices of the neighbourhood and the location of the machine
     neighbourhood: int
     location: int
-    # capacity, safety: by resource; use above the safety capacity has a cost
+    # capacity, safety: capacity and safety capacity by resource; use above the latter has a cost
     capacity: tuple[int, ...]
     safety: tuple[int, ...]
-    move_cost: tuple[int, ...]  # by target machine: cost of moving a process from this machine
+    move_cost: tuple[int, ...]  # cost of moving a process from this machine, by target machine
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """A set of processes of which no two may share a machine."""
 
-    min_locations: int  # minimum number of locations in which its processes run
-    # Services that must have a process in each neighbourhood where this service has one
+    min_locations: int  # minimum number of locations in which processes of the service run
+    # Services that must have a process in each neighbourhood where this service has a process
     depends_on: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process: its service, its requests by resource, and the cost of moving it."""
+    """A process: its service, its requests by resource, and the cost of moving the process."""
 
     service: int
     request: tuple[int, ...]
@@ -76,7 +76,7 @@ class Reassignment:
     services: tuple[Service, ...]
     processes: tuple[Process, ...]
     balances: tuple[Balance, ...]
-    initial: tuple[int, ...]  # machine on which each process runs
+    initial: tuple[int, ...]  # machine on which each process runs initially
     # process_weight, service_weight, machine_weight: weights of the three move costs
     process_weight: int
     service_weight: int
@@ -95,13 +95,13 @@ class ReassignmentCost:
 
     @property
     def total(self) -> int:
-        """Sum of the terms, by which the challenge ranks solutions."""
+        """Sum of the cost terms, by which the challenge ranks solutions."""
         moves = self.process_moves + self.service_moves + self.machine_moves
         return self.load + self.balance + moves
 
 
 def cost_of(problem: Reassignment, machine_of: Assignment) -> ReassignmentCost:
-    """Return the cost of an assignment, whether it is feasible or not."""
+    """Return the cost of an assignment, which may be infeasible."""
     used = _used_capacity(problem, machine_of)
     moved = [p for p, m in enumerate(machine_of) if m != problem.initial[p]]
     of_service = Counter(problem.processes[p].service for p in moved)
@@ -123,7 +123,7 @@ def cost_of(problem: Reassignment, machine_of: Assignment) -> ReassignmentCost:
 
 
 def _used_capacity(problem: Reassignment, machine_of: Assignment) -> list[list[int]]:
-    """Return the used amounts by machine and resource."""
+    """Return the used capacity by machine and resource."""
     used = [[0] * len(problem.resources) for _ in problem.machines]
     for process, machine in zip(problem.processes, machine_of, strict=True):
         row = used[machine]
@@ -133,7 +133,7 @@ def _used_capacity(problem: Reassignment, machine_of: Assignment) -> list[list[i
 
 
 def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
-    """Return a message for each constraint that an assignment violates; empty if it is feasible."""
+    """Return a message for each constraint that an assignment violates; none if it is feasible."""
     strange = [p for p, m in enumerate(machine_of) if not 0 <= m < len(problem.machines)]
     if len(machine_of) != len(problem.processes) or strange:
         return [f"{len(machine_of)} processes are assigned, {len(strange)} to unknown machines"]
@@ -143,7 +143,7 @@ def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
 def _overfull(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
     """Yield a message for each exceeded capacity.
 
-    A moved process still counts on its initial machine for transient resources.
+    A moved process still occupies the transient resources of its initial machine.
     """
     used = _used_capacity(problem, machine_of)
     for p, machine in enumerate(problem.initial):

@@ -1,4 +1,4 @@
-"""Reassignment in worker processes: several seeds run in parallel, stage by stage."""
+"""Reassignment in worker processes, which run several seeds in parallel, stage by stage."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ReassignmentWork:
     """One stage of a search, which is sent to a worker process."""
 
     problem: Reassignment
-    effort: Effort  # its clock must be a function of the standard library
+    effort: Effort  # limits; its clock must be a function of the standard library
     stage: Stage
     start: tuple[int, ...]  # a feasible assignment
 
@@ -53,12 +53,12 @@ class ReassignmentWork:
 def reassignments(
     workers: Sequence[WorkerProcess], problem: Reassignment, effort: Effort
 ) -> Iterator[ReassignmentResult]:
-    """Yield ever better assignments, each verified here; the last says why the search ended.
+    """Yield assignments as they improve, each verified; the last states why the search ended.
 
     `workers`: each worker has its own seed, and each stage starts from the best result of all
     workers. If `effort` limits steps, the result depends on the number of workers. `effort`: the
-    effort of each worker; its clock must be a function of the standard library. Raises ValueError:
-    as `quick_reassignment`.
+    limits of each worker, whose clock must be a function of the standard library. Raises
+    ValueError: see `quick_reassignment`.
     """
     race = _Race(problem, effort, quick_reassignment(problem))
     yield race.best
@@ -76,7 +76,7 @@ def reassignments(
 
 
 class _Race:
-    """The best result of several workers."""
+    """The best result of several worker processes so far."""
 
     def __init__(self, problem: Reassignment, effort: Effort, best: ReassignmentResult) -> None:
         self._problem, self._effort, self.best = problem, effort, best
@@ -89,7 +89,7 @@ class _Race:
         return self.best.is_proved
 
     def result(self, stopped: str) -> ReassignmentResult:
-        """Return the best result and why the search ended: `stopped`, or a worker's reason."""
+        """Return the best result, with `stopped` or a worker's reason as the end of the search."""
         said = BOUND_MET if self.best.is_proved else stopped or self._stopped
         return replace(self.best, stopped=said, history=tuple(self._history))
 
@@ -135,7 +135,7 @@ class _Race:
             return False
         best, cost = self.best, cost_of(self._problem, new.machine_of).total
         bound = max(best.bound, new.bound)
-        # Ties go to the smaller assignment, so that the order of arrival does not matter.
+        # Break ties by the smaller assignment, so that the order of messages does not matter.
         if (cost, new.machine_of) < (best.cost, best.machine_of):
             self._history.append((round(self._effort.clock() - self._began, 3), cost))
             self.best = replace(best, machine_of=new.machine_of, cost=cost, found_by=new.found_by)
@@ -145,7 +145,7 @@ class _Race:
 
 
 def _listen(worker: WorkerProcess, work: ReassignmentWork, queue: SimpleQueue[Any]) -> None:
-    """Put a worker's results into the queue, and last the reason why it ended."""
+    """Put the results of a worker into the queue, and finally the reason why the worker ended."""
     effort = work.effort
     is_timed = effort.steps is None and effort.clock is time.monotonic
     answers = worker.work(work, effort.seconds if is_timed else None)

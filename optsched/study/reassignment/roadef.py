@@ -1,7 +1,7 @@
 """Instances of the ROADEF/EURO challenge 2012: `model_*.txt` and `assignment_*.txt`.
 
 The challenge's subject, section "Input and output file formats", defines the files. A model lists
-resources, machines, services, processes, balance costs and weights in this order; an assignment
+resources, machines, services, processes, balance costs and weights in this order. An assignment
 lists the machine of each process.
 """
 
@@ -32,17 +32,17 @@ SUFFIX: Final = ".txt"
 
 
 def is_model(path: str) -> bool:
-    """Return whether a path names a model of the challenge rather than a cluster."""
+    """Return whether a path names a model file of the challenge rather than a cluster."""
     return path.endswith(SUFFIX)
 
 
 def reassignment_document(
     model: Path, machine_of: Sequence[int], result: Mapping[str, Any], made: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the document of one assignment.
+    """Return the JSON document of one assignment.
 
     `model`: file of the instance. `machine_of`: machine of each process. `result`: the costs, their
-    quality and their source. `made`: what is needed to reproduce the assignment.
+    bound and their source. `made`: the data to reproduce the assignment.
     """
     return {
         "apiVersion": API_VERSION,
@@ -64,11 +64,12 @@ def write_assignment(machine_of: Sequence[int]) -> str:
 
 
 def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignment:
-    """Return an instance with its initial assignment.
+    """Return the instance in a model file, with its initial assignment.
 
-    `model`: a file `model_*.txt`. `assignment`: None for `assignment_*.txt` in the same folder.
-    Raises InstanceError: the assignment is infeasible, or a file cannot be read; the message then
-    names file, line, the invalid text and what is accepted.
+    `model`: a file `model_*.txt`. `assignment`: file of the initial assignment; None for
+    `assignment_*.txt` in the folder of the model. Raises InstanceError: the assignment is
+    infeasible, or a file cannot be read. The error message names the file, and for invalid text the
+    line, the text and the accepted values.
     """
     initial = assignment or initial_file(model)
     found = parse_reassignment(text_of(model), text_of(initial), model.name, initial.name)
@@ -86,9 +87,9 @@ def initial_file(model: Path) -> Path:
 def parse_reassignment(
     model: str, assignment: str, name: str = "model", initial_name: str = "assignment"
 ) -> Reassignment:
-    """Return the instance of two texts, without checking that the assignment is feasible.
+    """Return the instance in two texts, without a check that the assignment is feasible.
 
-    Raises InstanceError: as `read_reassignment`.
+    Raises InstanceError: see `read_reassignment`.
     """
     numbers = Numbers(name, model)
     resources = tuple(

@@ -1,6 +1,6 @@
 """Solve machine reassignment: dual prices for a bound, annealing, then CP-SAT neighbourhoods.
 
-Simulated annealing of shifts and swaps improves an assignment most, and again after reheating.
+Simulated annealing by shifts and swaps improves an assignment most, and again after reheating.
 CP-SAT then assigns the processes of a few machines together while all other processes are fixed.
 """
 
@@ -36,8 +36,9 @@ CP_SAT: Final = "cp-sat"
 class Stage(Enum):
     """Stages of a search.
 
-    COOL: find a bound, then anneal the initial assignment. WARM: reheat the best assignment
-    moderately and anneal it again. IMPROVE: solve neighbourhoods of the best assignment by CP-SAT.
+    COOL: find a lower bound, then anneal the initial assignment. WARM: reheat the best assignment
+    moderately and anneal the assignment again. IMPROVE: solve neighbourhoods of the best assignment
+    by CP-SAT.
     """
 
     COOL = "cool"
@@ -51,21 +52,21 @@ SCHEDULE: Final = (
     (Stage.IMPROVE, 0.19),
     (Stage.IMPROVE, 0.19),
 )
-"""The stages in order, each with its share of the effort."""
+"""The stages of a search in order, each with its fraction of the effort."""
 
 _BOUND_SHARE: Final = 0.1
-"""Share of the first stage that the bound gets."""
+"""Fraction of the first stage that is spent on the lower bound."""
 
 Report: TypeAlias = "Callable[[ReassignmentResult], None]"
 
 _BOUND_STEPS: Final = 20
-"""Price updates that count as one annealing step, if the effort is counted in steps."""
+"""Number of price updates that cost as much as one annealing step, if steps are limited."""
 
 _OFTEN: Final = 0.01
-"""Share of the effort between two reports of annealing."""
+"""Fraction of the effort between two reports of annealing."""
 
 _NEIGHBOURHOOD_STEPS: Final = 20
-"""Annealing steps that one neighbourhood counts for."""
+"""Number of annealing steps that one neighbourhood costs, if steps are limited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +74,24 @@ class Effort:
     """The limits of a search."""
 
     clock: Callable[[], float]
-    seconds: float = 300.0  # by `clock`; ignored if `steps` is given
+    seconds: float = 300.0  # time limit by `clock`; ignored if `steps` is given
     # Seed of all random numbers; odd seeds draw large processes more often than even seeds
     seed: int = 0
-    # Annealing steps, and work of other kinds in proportion. No clock is read then, so the same
-    # input gives the same assignment.
+    # Limit in annealing steps; other work is converted to steps. With this limit the search reads
+    # no clock, so the same input gives the same assignment.
     steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentResult:
-    """An assignment, its cost, and a lower bound."""
+    """An assignment, its cost, and a lower bound on the cost."""
 
     machine_of: tuple[int, ...]  # checked by `wrong_with`
     cost: int  # cost of the assignment
     bound: int  # lower bound on the cost of every assignment
-    stopped: str  # why the search ended; empty while it runs
-    found_by: str = START  # `start`, `annealing` or `cp-sat`
-    history: tuple[tuple[float, int], ...] = ()  # seconds and cost of each improvement
+    stopped: str  # why the search ended; empty while the search runs
+    found_by: str = START  # step that found the assignment: `start`, `annealing` or `cp-sat`
+    history: tuple[tuple[float, int], ...] = ()  # (seconds, cost) of each improvement
 
     @property
     def is_proved(self) -> bool:
@@ -106,7 +107,7 @@ class ReassignmentResult:
 def quick_reassignment(problem: Reassignment) -> ReassignmentResult:
     """Return the initial assignment with the challenge's bound, without any search.
 
-    Raises ValueError: the assignment is infeasible, or costs are too large for exact sums.
+    Raises ValueError: the initial assignment is infeasible, or costs are too large for exact sums.
     """
     instance = Instance.from_problem(problem)
     found = _checked(problem, problem.initial, bound_of(instance, usual_prices(instance)))
@@ -116,10 +117,10 @@ def quick_reassignment(problem: Reassignment) -> ReassignmentResult:
 def solve_reassignment(
     problem: Reassignment, effort: Effort, report: Report = lambda result: None
 ) -> ReassignmentResult:
-    """Return the cheapest feasible assignment found, never worse than the initial one.
+    """Return the cheapest feasible assignment found, never worse than the initial assignment.
 
     `problem`: an instance whose initial assignment is feasible. `report`: called with each better
-    assignment or bound. Raises ValueError: as `quick_reassignment`.
+    assignment or bound. Raises ValueError: see `quick_reassignment`.
     """
     search = _Search(problem, effort, report, problem.initial)
     until = 0.0
@@ -136,7 +137,7 @@ def search_reassignment(
     start: tuple[int, ...],
     report: Report = lambda result: None,
 ) -> ReassignmentResult:
-    """Return the result of one stage that spends all of the effort, from a feasible assignment."""
+    """Return the result of one stage that spends the whole effort, from a feasible assignment."""
     search = _Search(problem, effort, report, start)
     search.run(stage, 1.0)
     return search.result()
@@ -151,7 +152,7 @@ def _checked(problem: Reassignment, machine_of: tuple[int, ...], bound: int) -> 
 
 @dataclass
 class _Spent:
-    """The share of an effort that is spent, from 0 to 1."""
+    """The fraction of an effort that is spent, from 0 to 1."""
 
     effort: Effort
     steps: float = 0.0
@@ -172,7 +173,7 @@ class _Spent:
 
 
 class _Search:
-    """The search on one instance: its best assignment and bound so far."""
+    """The search on one instance, with the best assignment and the best bound so far."""
 
     def __init__(
         self, problem: Reassignment, effort: Effort, report: Report, start: tuple[int, ...]
@@ -193,7 +194,7 @@ class _Search:
         return replace(self.best, stopped=stopped, history=tuple(self._history))
 
     def _offer(self, machine_of: I64, found_by: str) -> None:
-        """Accept an assignment if it is better, after an independent check."""
+        """Accept an assignment if it costs less than the best one, after an independent check."""
         found = _checked(self._problem, tuple(machine_of.tolist()), self.best.bound)
         if found.cost < self.best.cost:
             self.best = replace(found, found_by=found_by)
@@ -204,7 +205,7 @@ class _Search:
         return not self.best.is_proved and self._spent.share < until
 
     def run(self, stage: Stage, until: float) -> None:
-        """Run a stage until the share `until` of the effort is spent."""
+        """Run a stage until the fraction `until` of the effort is spent."""
         instance, style = self._instance, STYLES[self._effort.seed % len(STYLES)]
         if stage is Stage.COOL:
             self._bound(until * _BOUND_SHARE)
@@ -224,14 +225,14 @@ class _Search:
                     self._report(self._build_result(""))
 
     def _bound(self, until: float) -> None:
-        """Improve the bound until the share `until` of the effort is spent."""
+        """Improve the lower bound until the fraction `until` of the effort is spent."""
 
         def has_time() -> bool:
             self._spent.steps += 1 / _BOUND_STEPS
             return self._spent.share < until
 
         instance = self._instance
-        # The target cost of the price steps: any value serves that is not far above the optimum.
+        # The target cost of the price steps may be any value that is not far above the optimum.
         aim = self.best.bound + 0.5 * (self.best.cost - self.best.bound)
         prices = better_prices(instance, aim, usual_prices(instance), has_time)
         bound = bound_of(instance, prices)
@@ -242,7 +243,7 @@ class _Search:
     def _anneal(
         self, start: I64, style: Style, temperature: Callable[[float], float], until: float
     ) -> None:
-        """Anneal from an assignment until the share `until` of the effort is spent."""
+        """Anneal from an assignment until the fraction `until` of the effort is spent."""
         annealing = Annealing(AssignmentState(self._instance, start), style, self._random)
         begins = reported = self._spent.share
         while self._has_time(until):

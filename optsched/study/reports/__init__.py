@@ -1,1 +1,1 @@
-"""HTML reports: each is rendered from values to one self-contained page."""
+"""HTML reports, each rendered as one self-contained page."""

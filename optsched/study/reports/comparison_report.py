@@ -1,4 +1,4 @@
-"""The report of several models on the same traces."""
+"""The HTML report on several models that are compared on the same traces."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
         yield Section("distributions", "Distributions", _distributions(found))
         if any(row.result.get("series", {}).get("waited_s") for row in found.rows):
             yield Section("waits", "Waiting time by queue", [_waits(found)])
-        # For each trace, the shares of queues under each model with the first seed.
+        # For each trace, show the shares of queues under each model with the first seed.
         strips, traces = [], dict.fromkeys(row.trace for row in found.rows)
         for number, trace in enumerate(list(traces)[:MOST_TRACES]):
             rows = [row for row in found.rows if row.trace == trace and "series" in row.result]
@@ -124,7 +124,7 @@ def _unfinished(found: Comparison) -> Iterable[Table]:
 
 
 def _columns(found: Comparison) -> list[Figure]:
-    """Return the figures that some replay has, the most important first."""
+    """Return the metrics that some replay has a value for, the most important metrics first."""
     there = [f for f in FIGURES if any(found.value(row, f) is not None for row in found.rows)]
     return sorted(there, key=lambda f: SHOWN.index(f.name) if f.name in SHOWN else len(SHOWN))
 
@@ -153,7 +153,7 @@ _REACHES: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
-    """Return a chart of the differences, relative to the mean of the first model."""
+    """Return a chart of a model's differences to the first model, relative to the first mean."""
     first, bases, cells = found.models[0], [], []
     rows = [
         (figure, apart, found.verdict(model, figure))
@@ -202,7 +202,7 @@ def _interval_chart(found: Comparison, model: str, number: int) -> Chart:
 
 
 def _difference_x(part: float) -> float:
-    """Return the x of a difference, given as a fraction of the end of the axis."""
+    """Return the x coordinate of a difference, given as a fraction of the end of the axis."""
     middle, half = (_NAMES + _VALUES) / 2, (_VALUES - _NAMES) / 2 - 10
     return middle + max(min(part, 1.0), -1.0) * half
 

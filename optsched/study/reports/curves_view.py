@@ -1,4 +1,4 @@
-"""Curves: gaps and shares of queues over time, and distributions of times of gangs."""
+"""Charts of curves: gaps and queue shares over time, and distributions of gang times."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def _percent_grid(
 
 @dataclass(frozen=True, slots=True)
 class GapLine:
-    """A gap over time."""
+    """A line of a gap chart: an optimality gap over time."""
 
     name: str
     css: str
-    # (instant, gap as a fraction of one), by instant; a gap holds until the next instant
+    # (instant, gap as a fraction of one), sorted by instant; a gap holds until the next instant
     points: Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """A time axis: its end, its marks as (instant, number), and its title with the unit."""
+    """A time axis: its end, its tick marks as (instant, label), and its title with the unit."""
 
     end: float
     marks: Sequence[tuple[float, str]]
@@ -107,7 +107,7 @@ class Shares:
 
 
 def shares_of(view: View) -> Shares:
-    """Return the shares of queues over the time of a view."""
+    """Return the shares of queues over time, in the time bins of a view."""
     timeline, colours = view.timeline, len(view.colours)
     total = timeline.lanes.total_milli or 1
     held = bin_means(view.spans, view.gpu_milli, view.stay_colours, colours, view.edges) / total
@@ -194,7 +194,7 @@ def cdf_chart(name: str, title: str, curves: Sequence[Curve], note: str = "") ->
     top = max([1.0, *(max(c.values) for c in kept)])
     least = min([top, *(min(c.values) for c in kept)])
     unit, unit_ms = time_unit(1000 * top)
-    # Powers of ten of the unit, in seconds, from about one second.
+    # Tick marks are powers of ten of the unit, in seconds, from about one second.
     powers = (unit_ms / 1000 * 10.0**power for power in range(-5, 6))
     marks = [mark for mark in powers if 1 <= mark <= top]
     begin = max((m for m in marks if m <= least and m < top), default=0.0)

@@ -1,4 +1,4 @@
-"""Gangs in a report: reasons for waiting, waiting times by queue, and gangs over time."""
+"""Report sections on gangs: reasons for waiting, waiting times by queue, and gangs over time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _WAITS_RIGHT: Final = svg.WIDTH - 190.0
 
 
 def reason_section(timeline: Timeline) -> Section:
-    """Return the gangs that wait at the end of a replay, with the reasons of the last session."""
+    """Return a section on gangs that wait at the end, with the reasons of the last session."""
     heading, end = "What waits, and why", moment(timeline.end_ms)
     unit, end_ms = timeline.lanes.unit, timeline.end_ms
     waiting = [job for job in timeline.jobs if job.done_ms is None and not job.is_running]
@@ -100,7 +100,7 @@ def quantile_chart(
     *,
     is_counted: bool = True,
 ) -> Chart:
-    """Return a chart of quantiles of times (ms), one row per name, longest first.
+    """Return a chart of the quantiles of times in milliseconds, one row per name, longest first.
 
     `is_counted`: whether each time belongs to one gang, so that the number of gangs is shown.
     """
@@ -169,7 +169,7 @@ def _quantiles(name: str, waits: Sequence[int], end_ms: int, y: float) -> Iterab
 
 
 def queue_charts(view: View) -> list[Chart]:
-    """Return a chart with one row per gang, or for many gangs, queues and the longest waits."""
+    """Return a chart with a row per gang; for many gangs, charts of queues and of longest waits."""
     timeline = view.timeline
     jobs = list(range(len(timeline.jobs)))
     if len(jobs) <= MOST_JOBS:
@@ -206,7 +206,7 @@ def _rows_chart(view: View, jobs: Sequence[int], name: str, title: str, note: st
 
 
 def _job_table(view: View) -> Table:
-    """Return a table of the gangs, limited to those that waited longest."""
+    """Return a table of the gangs, limited to the `MOST_ROWS` gangs that waited longest."""
     timeline, end_ms = view.timeline, view.timeline.end_ms
     jobs = sorted(timeline.jobs, key=lambda j: -j.waited_ms(end_ms))
     rows = []
@@ -234,7 +234,7 @@ def _job_table(view: View) -> Table:
 
 
 def _bars(view: View, job: Job, top: float) -> Iterable[Markup]:
-    """Yield bars for the times when a gang waits and runs, and marks where it was stopped."""
+    """Yield bars for the times when a gang waits and runs, and marks where the gang was stopped."""
     css, where = f"f{view.colour[job.queue]}", f"{job.key} ({view.timeline.queues[job.queue]})"
 
     def bar(begin: int, end: int, shrunk: int, css: str, words: str) -> Markup:

@@ -1,7 +1,7 @@
-"""Nodes over time: a bar for each gang, or for large clusters the load of groups of nodes.
+"""A chart of nodes over time: a bar for each gang, or for large clusters the load of node groups.
 
 Bars are drawn if they are few enough to be distinguished. Otherwise nodes that are adjacent in name
-order form a group, and each row shows the fraction of a group that each queue held.
+order form a group, and each row shows the fraction of a node group that each queue held.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _GROUP_STEP: Final = _GROUP_HEIGHT + 4
 
 
 def node_chart(view: View) -> Chart:
-    """Return a chart of bars by node, or by groups of nodes if there are too many."""
+    """Return a chart with bars per node, or of node groups if there are too many nodes or bars."""
     if len(view.timeline.nodes) <= MOST_NODES:
         bars = _bars(view)
         if len(bars) <= MOST_BARS:
@@ -83,7 +83,7 @@ def _chart(
 
 
 class ChartBar(NamedTuple):
-    """Lanes of a node that a gang holds for some time; `above` and `height` count in lanes."""
+    """Lanes of a node that a gang holds for some time; `above` and `height` are in lanes."""
 
     job: int
     node: int
@@ -97,7 +97,7 @@ class ChartBar(NamedTuple):
 
 
 def _bars(view: View) -> list[ChartBar]:
-    """Return bars: adjacent whole lanes of one gang are merged, GPU shares have their own bar."""
+    """Return bars: adjacent whole lanes of one gang share a bar, GPU shares have their own bar."""
     lanes = view.timeline.lanes
     whole: defaultdict[tuple[int, int, int, int, str], list[Stay]] = defaultdict(list)
     found: list[ChartBar] = []
@@ -126,7 +126,7 @@ def _bars(view: View) -> list[ChartBar]:
 
 
 def _free_height(there: Sequence[tuple[int, float, float]], height: float) -> float:
-    """Return the lowest offset at which a GPU share overlaps none of those on the lane."""
+    """Return the lowest offset on a lane at which a GPU share overlaps no other GPU share."""
     above = 0.0
     for _, begin, size in sorted(there, key=lambda p: p[1]):
         if begin >= above + height - 1e-9:
@@ -221,7 +221,7 @@ def _grouped(view: View) -> Chart:
 
 
 def _shares_of(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-    """Return the fractions of each group that are held, (group, colour, bin), and down."""
+    """Return the held fractions (group, colour, bin) and the down fractions (group, bin)."""
     timeline, colours = view.timeline, len(view.colours)
     group_of = np.full(len(timeline.nodes), -1, dtype=np.int64)
     for number, group in enumerate(groups):
@@ -240,7 +240,7 @@ def _shares_of(view: View, groups: Sequence[Sequence[int]]) -> tuple[Floats, Flo
 
 
 def _layers(view: View, held: Floats, down: Floats, top: float) -> Iterable[Markup]:
-    """Yield colours stacked from the bottom of a row, and unavailable capacity from its top."""
+    """Yield areas of colours stacked from the bottom of a row, and of down nodes from its top."""
     floor = np.full(held.shape[1], top + _GROUP_HEIGHT)
     for colour, part in enumerate(held):
         if part.any():

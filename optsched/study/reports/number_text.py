@@ -1,4 +1,4 @@
-"""Texts of numbers and times in reports."""
+"""Formatting of numbers and times in reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STEPS: Final = tuple(
 
 
 def moment(at_ms: float) -> str:
-    """Return an instant of a trace, exact to the millisecond: 0, 1m 30s, 2h 15m, 3d 4h."""
+    """Return an instant of a trace as text, exact to the millisecond: 0, 1m 30s, 2h 15m, 3d 4h."""
     left = round(at_ms)
     if left == 0:
         return "0"
@@ -36,24 +36,24 @@ def moment(at_ms: float) -> str:
 
 
 def span(length_ms: float) -> str:
-    """Return a duration with about three digits."""
+    """Return a duration in milliseconds as text with about three digits."""
     return duration_text(length_ms / 1000)
 
 
 def seconds(value: float | None) -> str:
-    """Return a duration given in seconds, as `span`."""
+    """Return a duration in seconds as text, like `span`, or in ms below one second."""
     if value is None:
         return UNKNOWN
     return f"{1000 * value:.1f} ms" if 0 < value < 1 else duration_text(value)
 
 
 def percent(part: float | None, digits: int = 1) -> str:
-    """Return a fraction of one as a percentage."""
+    """Return a fraction of one as the text of a percentage."""
     return UNKNOWN if part is None else f"{100 * part:.{digits}f} %"
 
 
 def plain(value: float | None, digits: int = 2) -> str:
-    """Return a number with thin spaces between thousands."""
+    """Return a number as text with thin spaces between thousands."""
     if value is None:
         return UNKNOWN
     text = f"{value:,.{digits}f}"
@@ -63,18 +63,18 @@ def plain(value: float | None, digits: int = 2) -> str:
 
 
 def count_text(number: int, what: str) -> str:
-    """Return a number with its noun: `1 node`, `3 nodes`."""
+    """Return a number with its noun as text: `1 node`, `3 nodes`."""
     return f"{plain(number)} {what}" if number == 1 else f"{plain(number)} {what}s"
 
 
 def time_unit(length_ms: float) -> tuple[str, int]:
-    """Return the unit of an axis of this length, and the unit's milliseconds."""
+    """Return the unit for a time axis of a length, and the length of the unit in milliseconds."""
     units = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
     return next((u for u in units if length_ms >= 2 * u[1]), ("ms", 1))
 
 
 def time_ticks(end_ms: int, most: int = 8) -> list[tuple[int, str]]:
-    """Return round instants from 0 to an end, with their numbers in `time_unit`."""
+    """Return round instants from 0 to `end_ms`, each with its number in the unit of `time_unit`."""
     step = next((s for s in _STEPS if end_ms / s <= most), end_ms)
     _, unit_ms = time_unit(end_ms)
     return [(at, plain(at / unit_ms)) for at in range(0, end_ms + 1, step)]
@@ -88,7 +88,7 @@ def part_ticks(top: float) -> list[float]:
 
 
 def short(name: str, most: int) -> str:
-    """Return a name cut to `most` characters by leaving out its middle."""
+    """Return a name, without its middle if it is longer than `most` characters."""
     if len(name) <= most:
         return name
     head = (most - 1) // 2
@@ -105,7 +105,7 @@ _BREAKS: Final = frozenset("/-_. :")
 
 
 def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
-    """Return an upper estimate of the width of a text, for the widest usual fonts."""
+    """Return an upper estimate of the width of a text, for the widest common fonts."""
     width = 0.0
     for char in text:
         if char in _NARROW:
@@ -118,7 +118,7 @@ def text_width(text: str, size: float = FONT, *, bold: bool = False) -> float:
 
 
 def fitted(name: str, room: float, size: float = FONT, *, bold: bool = False) -> str:
-    """Return a name that fits on a line of width `room`, without its middle if it is longer."""
+    """Return a name that fits on a line of width `room`, without its middle if it is too long."""
     most = len(name)
     while most > 1 and text_width(short(name, most), size, bold=bold) > room:
         most -= 1
@@ -126,7 +126,7 @@ def fitted(name: str, room: float, size: float = FONT, *, bold: bool = False) ->
 
 
 def wrapped(name: str, room: float, most: int, *, bold: bool = False) -> list[str]:
-    """Return a name on at most `most` lines of width `room`, broken after punctuation if possible.
+    """Return a name as at most `most` lines of width `room`, broken after punctuation if possible.
 
     A name that is too long for these lines loses its middle.
     """

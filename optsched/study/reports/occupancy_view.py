@@ -1,9 +1,10 @@
-"""The gangs on the GPUs of nodes at many instants: a grid and a slider.
+"""A chart of the gangs on the GPUs of nodes at many instants: a grid and a slider.
 
-Up to `MOST_CELLS` GPUs, every GPU is a cell. In larger clusters a cell stands for one or more
-nodes, and shows how full the nodes are and which queue holds most. A cell is filled from the left:
-each gang takes its fraction of the width. Adjacent cells that one gang holds whole share one name.
-Each gang has a number, which is shown in cells too narrow for the name.
+In clusters of up to `MOST_CELLS` GPUs, every GPU is a cell. In larger clusters a cell stands for
+one or more nodes, and shows how full the nodes are and which queue holds most of them. A cell is
+filled from the left, where each gang takes its fraction of the width. Adjacent cells that one gang
+holds entirely share one name. Each gang has a number, which is shown in cells that are too narrow
+for the name.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ GANG_COLOURS: Final = 24
 MOST_KEYS: Final = 48
 NAME_SIZE: Final = 11.0
 LEAST_NAME: Final = 8
-"""Minimum length of a name that is shown without its middle."""
+"""Minimum number of characters of a name that is shown without its middle."""
 _LABEL: Final = 150.0
 
 Box = tuple[float, float, float, float]
@@ -50,23 +51,24 @@ Parts = tuple[tuple[int, int], ...]
 
 
 class Holder(NamedTuple):
-    """The gang of a cell."""
+    """A gang or queue that holds a cell, with its text and colour."""
 
-    words: str  # text in a tooltip
+    words: str  # text of the tooltip
     css: str  # CSS class of the colour
-    name: str = ""  # name on the cell; empty for none
-    number: int = 0  # shown if the name does not fit; 0 for none
+    name: str = ""  # name on the cell; empty for no name
+    number: int = 0  # number of the gang, shown if the name does not fit; 0 for no number
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
     """The gangs in each cell at each instant."""
 
-    rows: Sequence[tuple[str, int]]  # nodes and their number of cells; empty for tiles
+    # (node name, number of cells) of each row; empty for tiles without names
+    rows: Sequence[tuple[str, int]]
     places: Sequence[str]  # description of each cell
-    who: Sequence[Holder]  # gangs by index
+    who: Sequence[Holder]  # holders of cells, by index
     # Changes of each cell: (instant, ((gang, percent), ...)), the first at instant 0. A gang is an
-    # index of `who` or one of `FREE`, `DOWN`, `OTHERS`
+    # index of `who`, or one of `FREE`, `DOWN`, `OTHERS`.
     cells: Sequence[Sequence[tuple[int, Parts]]]
 
     def cell_shares(self, cell: int, frame: int) -> Parts:
@@ -75,9 +77,9 @@ class Grid:
 
 
 def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
-    """Return a colour for each gang, given its (first instant, instant after its last).
+    """Return a colour for each gang, given its `spans` (first instant, instant after the last).
 
-    Gangs that are present at the same instant get different colours while there are enough colours.
+    Gangs that are present at the same instant get different colours if there are enough colours.
     """
     found = [""] * len(spans)
     free_at = [0] * GANG_COLOURS
@@ -94,7 +96,7 @@ def gang_colours(spans: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def gang_keys(gangs: Sequence[str], colours: Sequence[str]) -> list[Key]:
-    """Return the legend of gangs by number; empty if there are more than `MOST_KEYS` gangs."""
+    """Return the legend of gangs by number; empty for more than `MOST_KEYS` gangs."""
     if len(gangs) > MOST_KEYS:
         return []
     named = zip(gangs, colours, strict=True)
@@ -108,7 +110,7 @@ def gang_table(gangs: Sequence[tuple[str, str]]) -> Table:
 
 
 def grid_note(num_gangs: int) -> str:
-    """Return the note on colours and names of gangs in a grid."""
+    """Return the note below a grid on the colours and names of gangs."""
     note = "Each gang has a colour; its cells show its name or its number."
     if num_gangs > GANG_COLOURS:
         note += (
@@ -125,7 +127,7 @@ def grid_film(
     at: Sequence[float],
     told: Sequence[str],
 ) -> Film:
-    """Return a grid and its slider.
+    """Return the film of a grid with its slider.
 
     `chart` is (title, legend, tables, note); `at` are the instants as fractions of the time axis;
     `told` is the text shown at each instant.
@@ -152,7 +154,7 @@ def grid_film(
 
 
 def _draw_grid(grid: Grid, shown: int) -> Markup:
-    """Return the drawing of the cells at one instant."""
+    """Return the drawing of the cells of a grid at one instant."""
     boxes, labels, height = _by_name(grid.rows) if grid.rows else _tiles(len(grid.places))
     now = [grid.cell_shares(i, shown) for i in range(len(boxes))]
     cells = []
@@ -170,7 +172,7 @@ def _draw_grid(grid: Grid, shown: int) -> Markup:
 
 
 def _by_name(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup], float]:
-    """Return boxes, labels and height of one row of cells per node, in as many columns as fit."""
+    """Return the boxes, labels and height of a grid with one row of cells per node."""
     most = max(number for _, number in rows)
     columns = min(-(-len(rows) // 16), 3 if most > 1 else 4)
     while columns > 1 and (svg.WIDTH / columns - _LABEL) / most < 15:
@@ -194,7 +196,7 @@ def _by_name(rows: Sequence[tuple[str, int]]) -> tuple[list[Box], list[Markup], 
 
 
 def _tiles(number: int) -> tuple[list[Box], list[Markup], float]:
-    """Return boxes, labels and height of cells without names, as a grid of squares."""
+    """Return the boxes, labels and height of a grid of square cells without node names."""
     columns = 40 if number > 300 else 24
     size = svg.WIDTH / columns - 3
     boxes = [
@@ -216,7 +218,7 @@ def _segments(box: Box, parts: Parts) -> list[tuple[int, Box]]:
 
 
 def _names(grid: Grid, boxes: Sequence[Box], now: Sequence[Parts]) -> Iterable[Markup]:
-    """Yield names: one over adjacent cells that a gang holds whole, one on each part of a cell."""
+    """Yield names of gangs: one over adjacent cells of one gang, one in each segment of a cell."""
     at = 0
     for _, number in grid.rows:
         end = at + number
@@ -240,7 +242,7 @@ def _name(holder: Holder, box: Box) -> Iterable[Markup]:
     number = str(holder.number or "")
     words = fitted(holder.name, room, NAME_SIZE, bold=True)
     if words != holder.name:
-        # Shortened names with equal ends look the same, so the number distinguishes them.
+        # Shortened names may be equal, so the number of the gang distinguishes them.
         head = text_width(f"{number} ", NAME_SIZE, bold=True)
         words = fitted(holder.name, room - head, NAME_SIZE, bold=True)
         words = f"{number} {words}" if len(words) >= LEAST_NAME else number
@@ -255,7 +257,7 @@ def _name(holder: Holder, box: Box) -> Iterable[Markup]:
 
 
 def film(view: View) -> Film:
-    """Return the grid with its slider; it first shows the instant of the highest allocation."""
+    """Return the film of a replay, which first shows the instant of the highest allocation."""
     timeline, unit = view.timeline, view.timeline.lanes.unit
     gangs: list[tuple[str, str]] = []
     if sum(timeline.lanes.number) <= MOST_CELLS:
@@ -284,7 +286,7 @@ def film(view: View) -> Film:
 
 
 def _by_lane(view: View) -> tuple[Grid, list[int]]:
-    """Return a grid with a cell for each GPU, and the indices of the gangs in it by number."""
+    """Return a grid with a cell for each GPU, and the job indices of its gangs by number."""
     timeline, instants, lanes = view.timeline, view.instants, view.timeline.lanes
     first = np.concatenate([[0], np.cumsum(column(lanes.number))]).astype(int).tolist()
     stays: list[list[tuple[int, int, int, int]]] = [[] for _ in range(first[-1])]
@@ -318,7 +320,7 @@ def _by_lane(view: View) -> tuple[Grid, list[int]]:
 
 
 def shares_in(held: Counter[int], whole: int) -> Parts:
-    """Return the percentage of a cell that each gang holds, by gang index; `FREE` if none."""
+    """Return (gang index, percentage of the cell) of each gang in a cell; `FREE` without gangs."""
     parts = tuple((who, min(round(100 * held[who] / whole), 100)) for who in sorted(held))
     return parts or ((FREE, 100),)
 
@@ -326,7 +328,7 @@ def shares_in(held: Counter[int], whole: int) -> Parts:
 def _changes(
     stays: Sequence[tuple[int, int, int, int]], down: Sequence[tuple[int, int]], whole: int
 ) -> list[tuple[int, Parts]]:
-    """Return the changes of a cell; `stays` are (begin, end, gang, thousandths)."""
+    """Return the changes of a cell, given its `stays` as (begin, end, gang, thousandths)."""
     turns = {0} | {t for a, b, *_ in stays for t in (a, b)} | {t for span in down for t in span}
     found: list[tuple[int, Parts]] = []
     for at in sorted(turns):
@@ -367,7 +369,7 @@ def _by_nodes(view: View) -> Grid:
 
 
 def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
-    """Return the changes of cells with one owner per instant; arrays are (cells, instants)."""
+    """Return the changes of cells, given owner and percentage (cells, instants) per instant."""
     found: list[list[tuple[int, Parts]]] = []
     for who, filled in zip(owner, part, strict=True):
         changes = (np.diff(who) != 0) | ((np.diff(filled) != 0) & (who[1:] >= 0))
@@ -377,7 +379,7 @@ def tile_changes(owner: Ints, part: Ints) -> list[list[tuple[int, Parts]]]:
 
 
 def span_of(names: Sequence[str], group: Sequence[int]) -> str:
-    """Return a text for adjacent nodes: their first and last name, and their number."""
+    """Return a text for adjacent nodes: the first name, the last name, and the number of nodes."""
     first, last = names[group[0]], names[group[-1]]
     return first if len(group) == 1 else f"{first} – {last} ({count_text(len(group), 'node')})"
 

@@ -1,8 +1,8 @@
-"""A report as one HTML page: its content as values, and its rendering.
+"""Reports as HTML pages: values for the content of a page, and the rendering.
 
-The page requests nothing from the network. A Content-Security-Policy enforces this: only the
-embedded script and style are allowed. Every text is escaped by the template engine or by
-`optsched.study.reports.svg`. The same values give the same bytes.
+The page requests nothing from the network. A Content-Security-Policy allows only the embedded
+script and style. The template engine or `optsched.study.reports.svg` escapes every text. Equal page
+values give equal bytes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_ROWS: Final = 1000
-"""Maximum number of rows of a table on a page; separate files have all rows."""
+"""Maximum number of rows of a table on a page; separate data files have all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A text in a table; rows are sorted by `key`, or by the text if `key` is None."""
+    """A cell of a table; rows are sorted by `key` of their cells, or by `text` if `key` is None."""
 
     text: str
     key: float | None = None
@@ -44,9 +44,9 @@ class Table:
 
     caption: str
     headings: Sequence[str]
-    rows: Sequence[Sequence[Cell]]  # the first cell of a row is its heading
+    rows: Sequence[Sequence[Cell]]  # the first cell of a row is the heading of the row
     numbers: Collection[str] = ()
-    note: str = ""  # shown below the table, for example what is omitted
+    note: str = ""  # note below the table, for example on omitted rows
     is_sortable: bool = True
 
 
@@ -56,14 +56,14 @@ def capped(
     rows: Sequence[Sequence[Cell]],
     numbers: Collection[str] = (),
 ) -> Table:
-    """Return a table of the first `MOST_ROWS` rows; its note gives the number of all rows."""
+    """Return a table of the first `MOST_ROWS` rows, with the number of all rows in its note."""
     cut = f"The first {plain(MOST_ROWS)} of {plain(len(rows))}." if len(rows) > MOST_ROWS else ""
     return Table(caption, headings, rows[:MOST_ROWS], numbers, cut)
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One line of a legend: the CSS class of its swatch, and its meaning."""
+    """One entry of a legend: the CSS class of its colour swatch, and its meaning."""
 
     css: str
     name: str
@@ -71,7 +71,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing with its legend, and the table with the same numbers."""
+    """A drawing with its legend, and tables with the numbers in the drawing."""
 
     name: str  # prefix of element ids; unique on a page
     title: str
@@ -79,39 +79,40 @@ class Chart:
     legend: Sequence[Key] = ()
     tables: Sequence[Table] = ()
     note: str = ""
-    is_walkable: bool = False  # whether arrow keys move between the parts and show their tooltips
+    # Whether arrow keys move between drawn elements and show their tooltips
+    is_walkable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """A chart that shows one of many instants, and a slider that chooses it."""
+    """A chart of one of many instants, with a slider that selects the instant."""
 
     chart: Chart
-    data: dict[str, Any]  # data of all instants for the script, encoded as JSON
+    data: dict[str, Any]  # data of all instants for the script, to be encoded as JSON
     num_frames: int
     shown: int  # index of the instant that the drawing shows
-    told: str  # text that describes this instant
+    told: str  # text that describes the instant `shown`
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page with its own heading."""
+    """A section of a page, with a heading."""
 
     name: str
     heading: str
     parts: Sequence[Chart | Film | Table] = ()
-    said: Sequence[str] = ()  # paragraphs before the parts
+    said: Sequence[str] = ()  # paragraphs before the charts and tables
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The content of a report."""
+    """The content of a report page."""
 
     title: str
     subtitle: str
     facts: Sequence[tuple[str, str]]  # (name, value) pairs below the title
     sections: Sequence[Section]
-    warnings: Sequence[str] = ()  # limitations of the figures, shown first
+    warnings: Sequence[str] = ()  # limitations of the report, shown first
 
 
 def render(page: Page) -> str:
@@ -135,9 +136,9 @@ def as_data(value: object) -> Markup:
 
 
 def write_page(page: Page, target: Path) -> None:
-    """Write the page atomically: on an error the file keeps its old content.
+    """Write a page by an atomic write: on an error, the file keeps its old content.
 
-    Raises OSError, with the name of the target, if the file cannot be written.
+    Raises OSError, with the name of the file, if the file cannot be written.
     """
     write_atomically(target, render(page))
 

@@ -1,4 +1,4 @@
-"""The gangs on GPUs before a plan, and after the plans of several models."""
+"""A chart of the gangs on GPUs before a plan, and after the plans of several models."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BEFORE: Final = "before"
 
 
 class PlacedTask(NamedTuple):
-    """A task on lanes of a node; `is_new` if the plan has placed it there."""
+    """A task on lanes of a node; `is_new`: whether the plan has placed the task there."""
 
     gang: str
     node: int
@@ -60,11 +60,11 @@ class PlansData:
     """A cluster before and after plans."""
 
     snapshot: Snapshot
-    plans: Mapping[str, PlanDocument]  # by name of the model
+    plans: Mapping[str, PlanDocument]  # plan of each model, by model name
 
     @cached_property
     def lanes(self) -> Lanes:
-        """Lanes of the empty nodes: their GPUs, or CPUs in clusters without GPUs."""
+        """Lanes of the nodes without pods: their GPUs, or CPUs in clusters without GPUs."""
         return lanes_of(tuple(replace(n, residents=()) for n in self.snapshot.nodes))
 
     @cached_property
@@ -80,7 +80,7 @@ class PlansData:
 
     @cached_property
     def colour_of(self) -> dict[str, int]:
-        """Colour index of each queue with a gang; the queues of highest demand do not share one."""
+        """Colour index of each queue with a gang; only queues of low demand share a colour."""
         asked: Counter[str] = Counter()
         for gang in self.snapshot.gangs:
             asked[gang.queue] += sum(self.size(task) for task in gang.tasks)
@@ -105,7 +105,7 @@ class PlansData:
         return gpu_milli(task.shape)
 
     def milli_by_queue(self, frame: str) -> Counter[str]:
-        """Return held thousandths by queue; foreign pods count under an empty name."""
+        """Return held thousandths by queue; the queue name of other schedulers' pods is empty."""
         found: Counter[str] = Counter()
         for seat in self.frames[frame]:
             found[self.queue_of.get(seat.gang, "")] += seat.milli * len(seat.lanes)
@@ -148,7 +148,7 @@ class _Lanes:
         if self._data.lanes.unit == CPU_UNIT:
             lanes: list[tuple[tuple[int, ...], int]] = [((0,), size)]
         elif shared_gpus:
-            # A GPU share counts by the larger of its fractions of cores and of memory.
+            # A GPU share is drawn as the larger of its fractions of cores and of memory.
             there = [gpu for gpu in self._data.snapshot.nodes[number].shared_gpus if not gpu.npu]
             lane_of = {gpu.key: i for i, gpu in enumerate(there)}
             used = [(lane_of[use.key], use) for use in shared_gpus if use.key in lane_of]
@@ -168,7 +168,7 @@ class _Lanes:
 
 
 def plan_film(data: PlansData) -> Film:
-    """Return a grid of GPUs whose slider shows the present state and the plan of each model."""
+    """Return a grid of GPUs whose slider selects the present state or the plan of a model."""
     told = [_describe_frame(data, name) for name in data.frames]
     whole = sum(data.lanes.number) <= MOST_CELLS
     holding = {seat.gang for seats in data.frames.values() for seat in seats}
@@ -209,7 +209,7 @@ def _describe_frame(data: PlansData, name: str) -> str:
 def _by_lane(data: PlansData, gangs: Sequence[str], colours: Sequence[str]) -> Grid:
     """Return a grid with a cell for each GPU.
 
-    Each gang has two holders: one for pods that ran before, one for pods placed by the plan.
+    Each gang has two holders: one for running pods, and one for pods that the plan places.
     """
     lanes, names = data.lanes, [node.name for node in data.snapshot.nodes]
     first = np.concatenate([[0], np.cumsum(lanes.number)]).astype(int).tolist()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def usage_section(found: Chargeback) -> Section:
-    """Return GPU hours by queue, by user, and by both if there are several of each."""
+    """Return a section of GPU hours by queue, by user, and by queue and user."""
     queues = [([name], amounts) for name, amounts in found.by_queue.items()]
     users = [([name], amounts) for name, amounts in found.by_user.items()]
     tables = [_amounts_table("By queue", ("queue",), queues, found.total)]
@@ -82,7 +82,7 @@ _NUMBERS: Final = (
 
 
 def figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
-    """Return a table of times with percentiles, and a table of the other measured figures."""
+    """Return a table of times with percentiles, and a table of the other measured metrics."""
     spreads = []
     for name, key, meaning in _SPREADS:
         if (found := metrics.get(key)) is not None:
@@ -103,7 +103,7 @@ def figure_tables(metrics: Mapping[str, Any]) -> list[Table]:
 
 
 def definition_table(model: Mapping[str, Any]) -> Table:
-    """Return a table of the complete definition of a model."""
+    """Return a table with the complete definition of a model."""
     rows = [(Cell("actions"), Cell(", ".join(model["actions"])), Cell(""))]
     for number, tier in enumerate(model["tiers"], 1):
         for i, plugin in enumerate(tier):
@@ -131,7 +131,7 @@ def definition_table(model: Mapping[str, Any]) -> Table:
 
 
 def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of the keys in which models differ from the first model."""
+    """Return a table of the settings in which models differ from the first model."""
     told = [flat(model) for model in models]
     keys = list(dict.fromkeys(key for each in told for key in each))
     rows = []
@@ -147,7 +147,7 @@ def difference_table(models: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def model_section(models: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> Section:
-    """Return definitions and differences of models; a single model is compared with `base`."""
+    """Return a section on models and their differences; a single model is compared to `base`."""
     alone = len(models) == 1 and models[0] != base
     held = [base, *models] if alone else models
     parts = [difference_table(held)] if len(held) > 1 else []

@@ -1,4 +1,4 @@
-"""The report of one replay."""
+"""The HTML report on one replay."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ MOST_GAPS: Final = 240
 
 
 def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping[str, Any]) -> Page:
-    """Return the page of a replay.
+    """Return the report page of a replay.
 
-    `result`: as returned by `optsched.study.simulation.replay_trace.as_result`, with the definition
-    of its model. `timeline`: the events of the replay. `base`: definition of the model with which
-    the replay's model is compared.
+    `result`: result of `optsched.study.simulation.replay_trace.as_result`, with the definition of
+    the model. `timeline`: timeline of the replay. `base`: definition of the model with which the
+    model of the replay is compared.
     """
     view = View.from_timeline(timeline)
     model = result["model"]
@@ -104,7 +104,7 @@ def _sections(view: View, result: Mapping[str, Any], base: Mapping[str, Any]) ->
 
 
 def _gaps(timeline: Timeline) -> Chart:
-    """Return a chart of the gap of each session, or of time bins if there are many sessions."""
+    """Return a chart of the gap of each session, or of each time bin if there are many sessions."""
     points = list(timeline.gaps)
     note = "For each session: |bound − value| / max(1, |bound|, |value|) of its levels."
     if len(points) > MOST_GAPS:
@@ -137,7 +137,7 @@ def _gaps(timeline: Timeline) -> Chart:
 
 
 def _distributions(view: View) -> list[Chart]:
-    """Return charts of the completion times and queueing delays of all gangs and by queue."""
+    """Return charts of the completion times and queueing delays of gangs, in total and by queue."""
     charts = []
     for name, title in (("jct", "Completion time"), ("delay", "Queueing delay")):
         times: dict[int, list[float]] = {i: [] for i in range(len(view.colours))}

@@ -1,4 +1,4 @@
-"""The report of a solve: the plans of one or several models for the same cluster."""
+"""The HTML report on a solve: plans of one or several models for the same cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LEFT, _RIGHT = 190.0, svg.WIDTH - 130.0
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of one model, its definition and the measures of its plan."""
+    """The solve result of one model, the model definition, and the measures of the plan."""
 
     result: SolveResult
     definition: Mapping[str, Any]
@@ -45,9 +45,9 @@ class Answer:
 
 
 def solve_page(snapshot: Snapshot, answers: Sequence[Answer], base: Mapping[str, Any]) -> Page:
-    """Return the page with the plans of models for a cluster, and their certificates.
+    """Return the report page with the plans of models for a cluster, and their certificates.
 
-    `snapshot`: the cluster that was solved. `answers`: results of at least one model, in order.
+    `snapshot`: the snapshot that was solved. `answers`: results of one or more models, in order.
     `base`: definition of the model with which a single model is compared.
     """
     plans = {a.name: a.result.plan for a in answers if a.result.plan is not None}
@@ -185,7 +185,7 @@ def _placements(data: PlansData) -> Iterable[Table]:
 
 
 def _queue_chart(data: PlansData) -> Chart:
-    """Return a bar chart of the units that each queue holds before and under each model."""
+    """Return a bar chart of the units held by each queue before and after each plan."""
     total, unit = data.lanes.total_milli or 1, data.lanes.unit
     held = {name: data.milli_by_queue(name) for name in data.frames}
     top = max((n / total for by in held.values() for n in by.values()), default=0.0) or 1.0
@@ -210,7 +210,7 @@ def _queue_chart(data: PlansData) -> Chart:
         at += 8
         amounts = [held[name][queue] for name in data.frames]
         rows.append((Cell(queue), *(Cell(plain(n / 1000, 1), n) for n in amounts)))
-    # Round axis labels from 0 to the maximum that a queue holds.
+    # Draw round axis labels from 0 to the maximum that a queue holds.
     most = top * total / 1000
     step = next(
         (s * 10.0**e for e in range(-3, 9) for s in (1, 2, 5) if most / s / 10.0**e <= 5), most
@@ -267,7 +267,7 @@ def _certificates(data: PlansData) -> Iterable[Table]:
 
 
 def _search_charts(number: int, answer: Answer) -> tuple[Chart, Chart]:
-    """Return a chart of the gap of each level, and one of its values and bounds over time."""
+    """Return a chart of the gaps of levels over time, and a chart of their values and bounds."""
     levels: defaultdict[str, list[Progress]] = defaultdict(list)
     steps: list[tuple[Cell, ...]] = []
     for step in answer.result.progress:
@@ -320,7 +320,7 @@ def _second_x(at_s: float, end_s: float) -> float:
 
 
 def _time_axis(answer: Answer) -> TimeAxis:
-    """Return the time axis of a search, with round marks in one unit."""
+    """Return the time axis of a solve, with round tick marks in one unit."""
     end_s = max((step.at_s for step in answer.result.progress), default=0.0) or 1.0
     unit, scale = next(
         (u for u in (("min", 60.0), ("s", 1.0), ("ms", 1e-3)) if end_s >= 2 * u[1]), ("µs", 1e-6)

@@ -1,4 +1,4 @@
-"""SVG elements; every text and every attribute is escaped."""
+"""Functions that return SVG elements, with every text and attribute escaped."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 WIDTH: Final = 860
-"""Width of every chart in drawing units; charts scale with the page."""
+"""Width of every chart in drawing units, which scale with the page."""
 
 
 def tag(name: str, *children: str | Markup, **attributes: str | float | None) -> Markup:
-    """Return an element; `class_` is `class`, other underscores become hyphens, None is omitted."""
+    """Return an element; `class_` names `class`, other underscores are hyphens, None is omitted."""
     told = Markup("").join(
         Markup(' {}="{}"').format(
             key.rstrip("_").replace("_", "-"), value if isinstance(value, str) else number(value)
@@ -29,25 +29,25 @@ def tag(name: str, *children: str | Markup, **attributes: str | float | None) ->
 
 
 def number(value: float) -> str:
-    """Return a number with at most two decimals."""
+    """Return a number as text with at most two decimals."""
     text = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if text in ("-0", "") else text
 
 
 def rect(box: tuple[float, float, float, float], **attributes: str | float | None) -> Markup:
-    """Return a rectangle of (x, y, width, height)."""
+    """Return a rectangle, given as (x, y, width, height)."""
     x, y, width, height = box
     return tag("rect", x=x, y=y, width=width, height=height, **attributes)
 
 
 def text(at: tuple[float, float], words: str, **attributes: str | float | None) -> Markup:
-    """Return a text whose baseline begins at (x, y), or is anchored there by `text_anchor`."""
+    """Return a text whose baseline begins at (x, y), or is anchored at (x, y) by `text_anchor`."""
     return tag("text", words, x=at[0], y=at[1], **attributes)
 
 
 MOST_LINES: Final = 6
 LINE: Final = 14.0
-"""Line height of labels."""
+"""Line height of labels, in drawing units."""
 
 
 def label(at: tuple[float, float], room: float, name: str, *, css: str = "name") -> Markup:
@@ -59,12 +59,12 @@ def label(at: tuple[float, float], room: float, name: str, *, css: str = "name")
 
 
 def label_lines(name: str, room: float, *, css: str = "name") -> list[str]:
-    """Return the lines of `label`."""
+    """Return the lines into which `label` breaks a name."""
     return wrapped(name, room, MOST_LINES, bold=css == "heading")
 
 
 def x_title(middle: float, y: float, words: str) -> Markup:
-    """Return the title of a horizontal axis: its quantity with the unit."""
+    """Return the title of a horizontal axis, centred at `middle`."""
     return text((middle, y), words, text_anchor="middle", class_="axistitle")
 
 
@@ -77,12 +77,12 @@ def y_title(x: float, middle: float, words: str) -> Markup:
 def line(
     start: tuple[float, float], end: tuple[float, float], **attributes: str | float | None
 ) -> Markup:
-    """Return a straight line."""
+    """Return a straight line between two points."""
     return tag("line", x1=start[0], y1=start[1], x2=end[0], y2=end[1], **attributes)
 
 
 def path(steps: str, **attributes: str | float | None) -> Markup:
-    """Return a path of drawing commands."""
+    """Return a path with the given drawing commands."""
     return tag("path", d=steps, **attributes)
 
 
@@ -92,7 +92,7 @@ def lane(x: float, y: float, width: float, height: float) -> Markup:
 
 
 def heading(name: str, y: float) -> Markup:
-    """Return a heading over the full width, with its top at y."""
+    """Return a heading over the full width of a drawing, with its top at y."""
     shown = fitted(name, WIDTH - 8, bold=True)
     return tag("text", tag("title", name), shown, x=4, y=y + 13, class_="heading")
 
@@ -106,14 +106,14 @@ def diamond(
 
 
 def x_grid(marks: Iterable[tuple[float, str]], top: float, bottom: float) -> Iterator[Markup]:
-    """Yield vertical grid lines with labels below."""
+    """Yield vertical grid lines with labels below the lines."""
     for x, words in marks:
         yield line((x, top), (x, bottom), class_="grid")
         yield text((x, bottom + 16), words, text_anchor="middle")
 
 
 def y_grid(marks: Iterable[tuple[float, str]], left: float, right: float) -> Iterator[Markup]:
-    """Yield horizontal grid lines with labels to the left."""
+    """Yield horizontal grid lines with labels to the left of the lines."""
     for y, words in marks:
         yield line((left, y), (right, y), class_="grid")
         yield text((left - 8, y + 4), words, text_anchor="end")
@@ -131,7 +131,7 @@ def polyline(points: Iterable[tuple[float, float]]) -> str:
 
 
 def staircase(points: Sequence[tuple[float, float]]) -> str:
-    """Return the path commands of a step function that holds each height until the next point."""
+    """Return the path commands of a step function that keeps each height until the next point."""
     if not points:
         return ""
     told = [f"M{number(points[0][0])} {number(points[0][1])}"]

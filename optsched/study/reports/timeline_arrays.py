@@ -1,4 +1,4 @@
-"""A timeline prepared for charts: queue colours, time axis and stays as arrays."""
+"""A timeline prepared for charts: queue colours, time axis, and task stays as arrays."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ COLOURS: Final = 8
 OTHERS: Final = COLOURS - 1
 LEFT: Final = 190.0
 LABEL: Final = LEFT - 14
-"""Width for names to the left of a chart."""
+"""Width for names to the left of a chart, in drawing units."""
 BELOW: Final = 42.0
-"""Height of the time axis below a chart."""
+"""Height of the time axis below a chart, in drawing units."""
 HEAD: Final = 16.0
-"""Height of the title above a list of names."""
+"""Height of the title above a list of names, in drawing units."""
 RIGHT: Final = svg.WIDTH - 14.0
 STRETCHES: Final = 240
 
 
 @dataclass(frozen=True)
 class View:
-    """A timeline with the scales and colours that all its charts share."""
+    """A timeline with the scales and colours that all charts of the timeline share."""
 
     timeline: Timeline
-    # Colour index of each queue, from 0; only the queues that held least share a colour
+    # Colour index of each queue, from 0; only the queues that held the least capacity share a
+    # colour
     colour: tuple[int, ...]
-    colours: tuple[str, ...]  # the meaning of each colour
+    colours: tuple[str, ...]  # name of the queue or queues of each colour
 
     @classmethod
     def from_timeline(cls, timeline: Timeline) -> View:
@@ -69,18 +70,18 @@ class View:
     # --- time ------------------------------------------------------------------------------------
 
     def x(self, at_ms: float) -> float:
-        """Return the x of an instant on the time axis."""
+        """Return the x coordinate of an instant on the time axis."""
         return time_x(at_ms, self.timeline.end_ms)
 
     @cached_property
     def edges(self) -> Floats:
-        """Edges of equal time bins, in milliseconds."""
+        """Edges of time bins of equal length, in milliseconds."""
         made: Floats = np.linspace(0, self.timeline.end_ms, STRETCHES + 1)
         return made
 
     @cached_property
     def edges_x(self) -> list[float]:
-        """Positions of `edges` on the x axis, rounded to a tenth."""
+        """The x coordinates of `edges`, rounded to a tenth."""
         return [round(self.x(edge), 1) for edge in self.edges]
 
     def time_axis(self, top: float, bottom: float) -> list[Markup]:
@@ -88,7 +89,7 @@ class View:
         return time_axis(self.timeline.end_ms, top, bottom)
 
     def slider_line(self, top: float, bottom: float) -> Markup:
-        """Return the line that the slider moves."""
+        """Return the vertical line that the slider moves."""
         x = self.x(int(self.instants[self.frame_shown]))
         wide = RIGHT - LEFT
         return svg.line((x, top), (x, bottom), class_="now", data_left=LEFT, data_width=wide)
@@ -97,34 +98,34 @@ class View:
 
     @cached_property
     def spans(self) -> tuple[Ints, Ints]:
-        """Begin and end of each stay."""
+        """Begin and end of each stay of a task, in milliseconds."""
         stays = self.timeline.stays
         return column([s.from_ms for s in stays]), column([s.to_ms for s in stays])
 
     @cached_property
     def display_spans(self) -> tuple[Ints, Ints]:
-        """Begin and end of each stay for display; ongoing stays include the end of the timeline."""
+        """Begin and end of each stay for charts; ongoing stays include the end of the timeline."""
         begins, ends = self.spans
         return begins, ends + column([s.why == GOES_ON for s in self.timeline.stays])
 
     @cached_property
     def gpu_milli(self) -> Floats:
-        """GPU capacity that each stay holds, in thousandths of a GPU."""
+        """GPU capacity that the task of each stay holds, in thousandths of a GPU."""
         return column([s.milli * len(s.lanes) for s in self.timeline.stays]).astype(np.float64)
 
     @cached_property
     def stay_colours(self) -> Ints:
-        """Colour index of each stay."""
+        """Colour index of the queue of each stay."""
         return column([self.colour_of(s.job) for s in self.timeline.stays])
 
     @cached_property
     def stay_nodes(self) -> Ints:
-        """Node index of each stay."""
+        """Index of the node of each stay."""
         return column([s.node for s in self.timeline.stays])
 
     @cached_property
     def instants(self) -> Ints:
-        """Instants of the slider: every change if there are few, else equidistant instants."""
+        """Instants of the slider: every change if changes are few, else equidistant instants."""
         timeline = self.timeline
         times = {t for s in timeline.stays for t in (s.from_ms, s.to_ms)}
         times |= {t for _, a, b in timeline.down for t in (a, b)} | {0, timeline.end_ms}
@@ -137,14 +138,14 @@ class View:
 
     @cached_property
     def frame_shown(self) -> int:
-        """Index of the first instant with the highest allocation."""
+        """Index in `instants` of the first instant with the highest allocation."""
         rows = np.zeros_like(self.stay_nodes)
         found = at_instants(self.display_spans, self.gpu_milli, rows, 1, self.instants)
         return int(np.argmax(found.round()))
 
 
 def time_x(at_ms: float, end_ms: int) -> float:
-    """Return the x of an instant on an axis from 0 to the end."""
+    """Return the x coordinate of an instant on a time axis from 0 to `end_ms`."""
     return LEFT + (RIGHT - LEFT) * at_ms / end_ms
 
 
@@ -176,12 +177,12 @@ _ENDS: Final = {
 
 
 def describe_end(why: str) -> str:
-    """Return how a stay or a run ends, in words."""
+    """Return a text that describes how a stay or a run ends."""
     return _ENDS.get(why, f"ended by {why}")
 
 
 def lanes_text(view: View, stay: Stay) -> str:
-    """Return the text of a task's GPUs, such as GPU 0–3 or 50 % of GPU 2."""
+    """Return a text for the GPUs of a task, such as GPU 0–3 or 50 % of GPU 2."""
     lanes = view.timeline.lanes
     if lanes.unit == "CPU":
         return f"{stay.milli / 1000:g} CPU"
@@ -192,7 +193,7 @@ def lanes_text(view: View, stay: Stay) -> str:
 
 
 def ranges(numbers: tuple[int, ...]) -> str:
-    """Return increasing numbers as ranges: 0–3, 6."""
+    """Return numbers as a text of ranges: 0–3, 6."""
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in together(numbers))
 
 
@@ -208,6 +209,6 @@ def together(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def run_text(run: Run) -> str:
-    """Return when a gang ran and how that ended, in words."""
+    """Return a text that says when a gang ran and how the run ended."""
     by = f", for {run.by}" if run.by and run.why != "node" else f" ({run.by})" if run.by else ""
     return f"ran from {moment(run.from_ms)} to {moment(run.to_ms)}: {describe_end(run.why)}{by}"

@@ -1,8 +1,8 @@
-"""ResourceClaims of a simulation: their users and their allocated devices.
+"""ResourceClaims in a simulation: the users and the allocated devices of each claim.
 
-A claim is allocated when the first task that uses it is bound, and deallocated when the last one
-has left, as by the ResourceClaim controller (Kubernetes, KEP-4381). A terminating pod keeps the
-devices of its per-pod claims; the recreated pod has new claims.
+A claim is allocated when the first task that uses the claim is bound, and deallocated when the last
+such task has left, as by the ResourceClaim controller (Kubernetes, KEP-4381). A terminating pod
+keeps the devices of its per-pod claims; the recreated pod has new claims.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class ClaimBook:
     """The claims of a cluster and their users.
 
     `devices`: initial state of the devices. `standing`: tasks that initially have a node. Claims
-    that no such task uses are deallocated, unless they are reserved for a pod outside `known`.
-    `known`: UIDs of the simulated pods.
+    that no task of `standing` uses are deallocated, unless a claim is reserved for a pod outside
+    `known`. `known`: UIDs of the simulated pods.
     """
 
     def __init__(self, devices: Devices, standing: Iterable[Task], known: set[str]) -> None:
@@ -52,14 +52,14 @@ class ClaimBook:
 
     @property
     def devices(self) -> Devices:
-        """Current state of the devices; the same object as before if nothing changed."""
+        """Current state of the devices; the same object as before if no claim has changed."""
         if self._shown is None:
             claims = {key: self._claims[key] for key in sorted(self._claims)}
             self._shown = replace(self._devices, claims=claims)
         return self._shown
 
     def waiting(self, task: Task) -> Task:
-        """Return a pending task whose shape lists the unallocated requests of its claims."""
+        """Return a pending task whose shape has the device requests of unallocated claims."""
         if not task.device_claims:
             return task
         tied = tuple(key for key in task.device_claims if not self._is_open(key))
@@ -68,7 +68,7 @@ class ClaimBook:
         return replace(task, shape=self._shapes.setdefault(shape, shape))
 
     def bind_claims(self, task: Task, node: str, grants: Iterable[DeviceGrant]) -> Task:
-        """Add a task as a user of its claims on a node; unallocated claims get the grants.
+        """Add a task as a user of its claims; unallocated claims get the granted devices on a node.
 
         Returns the task without device requests in its shape.
         """
@@ -95,7 +95,7 @@ class ClaimBook:
                 self._settle(key)
 
     def device_grants(self, task: Task) -> tuple[DeviceGrant, ...]:
-        """Return the devices of a task's claims."""
+        """Return the allocated devices of each claim of a task."""
         claims = (self._claims.get(key) for key in task.device_claims)
         return tuple(
             DeviceGrant(claim.key, claim.allocation.devices)
@@ -104,7 +104,7 @@ class ClaimBook:
         )
 
     def names_leaving(self, task: Task, leaves_ms: int) -> tuple[str, ...]:
-        """Return the claim keys of a terminating pod; its per-pod claims get distinct keys."""
+        """Return the claim keys of a terminating pod, with distinct keys for its per-pod claims."""
         found = (self._claims.get(key) for key in task.device_claims)
         own = {claim.key for claim in found if claim is not None and claim.is_per_pod}
         return tuple(f"{k}{_LEFT}{leaves_ms}" if k in own else k for k in task.device_claims)
@@ -117,14 +117,14 @@ class ClaimBook:
         return claim is not None and claim.is_per_pod and not claim.problem
 
     def _claim(self, key: str) -> DeviceClaim | None:
-        """Return a claim; the claim of a terminating pod is created on demand."""
+        """Return the claim with a key; a claim of a terminating pod is created on demand."""
         of = self._claims.get(_name(key))
         if key not in self._claims and of is not None:
             self._claims[key] = replace(of, key=key, allocation=None, reserved_for=())
         return self._claims.get(key)
 
     def _settle(self, key: str) -> None:
-        """Update the users of a claim; a claim without users is deallocated."""
+        """Update the users of a claim, and deallocate a claim without users."""
         claim, users = self._claims[key], self._users[key]
         reserved = tuple(sorted({*users.values(), *self._others.get(key, ())}))
         if not reserved and _LEFT in key:
@@ -138,5 +138,5 @@ class ClaimBook:
 
 
 def _name(key: str) -> str:
-    """Return the key of a claim in the trace."""
+    """Return the key that a claim has in the trace."""
     return key.partition(_LEFT)[0]

@@ -24,7 +24,7 @@ def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> T
 
     Running tasks continue on their nodes. Tasks that have ended or are terminating are omitted.
 
-    `duration_ms`: how long each gang runs from then on; None for a run without end.
+    `duration_ms`: run time of each gang from the snapshot on; None for a run without end.
     """
     gangs = [
         replace(gang, tasks=tuple(t for t in gang.tasks if t.status in _KEPT))
@@ -50,12 +50,13 @@ _OVER: Final = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 
 
 def trace_of_record(snapshots: Sequence[Snapshot], name: str) -> Trace:
-    """Return the trace of the events between snapshots, which must be in order of time.
+    """Return the trace of the events between snapshots, which are given in order of time.
 
-    A gang arrives when it was created. It runs from the binding of its first task until the first
-    snapshot in which it has ended or is missing. A gang of the last snapshot runs without end. A
-    gang that runs in the first snapshot continues on its nodes. Gangs that disappear without having
-    run are omitted. Nodes fail and recover at the time of the first snapshot that shows the change.
+    A gang arrives when it was created. A gang runs from the binding of its first task until the
+    first snapshot in which the gang has ended or is missing. A gang of the last snapshot runs
+    without end. A gang that runs in the first snapshot continues on its nodes. Gangs that disappear
+    without having run are omitted. Nodes fail and recover at the time of the first snapshot that
+    shows the change.
 
     Raises ValueError: there is no snapshot.
     """
@@ -82,7 +83,7 @@ def _keys(snapshots: Sequence[Snapshot]) -> set[str]:
 
 
 def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
-    """Return a gang's arrival from all snapshots; None if it never ran."""
+    """Return the arrival of a gang over all snapshots; None if it ended without a run."""
     seen = [(i, g) for i, s in enumerate(snapshots) if (g := s.gang_by_key.get(key)) is not None]
     start_ms = snapshots[0].taken_ms
     came, gang = seen[0]
@@ -128,7 +129,7 @@ def _fresh(task: Task) -> Task:
 
 
 def _nodes(snapshots: Sequence[Snapshot]) -> Iterator[Node]:
-    """Yield every node as first observed, with the pods on it that belong to no gang."""
+    """Yield every node as first observed, with only its pods that belong to no gang."""
     found: dict[str, Node] = {}
     for snapshot in snapshots:
         for node in snapshot.nodes:
@@ -142,7 +143,7 @@ def _nodes(snapshots: Sequence[Snapshot]) -> Iterator[Node]:
 def _devices(snapshots: Sequence[Snapshot]) -> Devices:
     """Return the devices of the first snapshot with the claims of all snapshots.
 
-    Claims that appear later are unallocated at first.
+    Claims that appear in later snapshots are unallocated at first.
     """
     first = snapshots[0].devices
     came: dict[str, DeviceClaim] = {}
@@ -156,7 +157,7 @@ def _devices(snapshots: Sequence[Snapshot]) -> Devices:
 
 
 def _node_events(snapshots: Sequence[Snapshot]) -> Iterator[NodeEvent]:
-    """Yield node events; all nodes count as ready before the first snapshot."""
+    """Yield the node events; before the first snapshot, all nodes are assumed to be ready."""
     names = {node.name for snapshot in snapshots for node in snapshot.nodes}
     for name in names:
         was_up = True

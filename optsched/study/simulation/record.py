@@ -1,4 +1,4 @@
-"""Events of a simulation in order of time, and their JSON lines.
+"""Events of a simulation in order of time, and the JSON line of each event.
 
 Events do not depend on the clock of the machine: the same trace, policy and seed give the same
 record, byte by byte.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """A task's node and the indices of its GPUs."""
+    """The node of a task, and the indices of its GPUs on the node."""
 
     task: str
     node: str
@@ -44,11 +44,11 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A gang reaches its minimum and starts to run, for the first time or again."""
+    """A gang reaches its minimum and starts a run, for the first time or again."""
 
     at_ms: int
     job: str
-    run: int  # number of the run, from 1
+    run: int  # number of the run of the gang, from 1
     places: tuple[Place, ...]  # placements of the tasks that have just been bound
 
 
@@ -65,14 +65,14 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A running gang falls below its minimum: all its tasks leave and it waits again."""
+    """A running gang falls below its minimum: all its tasks leave, and the gang waits again."""
 
     at_ms: int
     job: str
     # cause, by: the action that evicts and the preemptor gang, or `node` and the name of the node
     cause: str
     by: str
-    lost_ms: int  # work that must be repeated
+    lost_ms: int  # lost work, which must be repeated
     kept_ms: int  # work of all runs that checkpoints have saved
 
 
@@ -129,18 +129,18 @@ _FIELDS: Final = {kind: tuple(f.name for f in fields(kind))[1:] for kind in _KIN
 
 
 class RecordError(Exception):
-    """A line is not an event; the message quotes it."""
+    """A line is not an event; the error message quotes the line."""
 
 
 def line_of(event: Event) -> str:
-    """Return an event as a line of JSON without the line break."""
+    """Return the JSON line of an event, without the line break."""
     kind = type(event)
     rest = {name: getattr(event, name) for name in _FIELDS[kind]}
     return write_json({"at": event.at_ms, "event": _NAMES[kind], **rest}, separators=(",", ":"))
 
 
 def event_of(line: str) -> Event:
-    """Return the event of a line; raise RecordError if it is invalid."""
+    """Return the event of a JSON line; raise RecordError if the line is invalid."""
     try:
         given = json.loads(line)
         kind = _BY_NAME[given["event"]]
@@ -152,7 +152,7 @@ def event_of(line: str) -> Event:
 
 
 def lines(events: Iterable[Event]) -> str:
-    """Return events as text, one per line."""
+    """Return events as text, one JSON line per event."""
     return "".join(f"{line_of(event)}\n" for event in events)
 
 

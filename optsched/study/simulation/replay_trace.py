@@ -1,4 +1,4 @@
-"""Replay a trace by name; the result contains everything needed to reproduce it."""
+"""Replay a trace by name; the result contains the data to reproduce the replay."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from optsched.study.simulation.timeline import Timeline
 
 PICTURES = "snapshot-*.yaml"
-"""Files in a folder of recorded snapshots, one snapshot per file, in the order of their names."""
+"""Pattern of the files in a folder of recorded snapshots; one snapshot per file, in name order."""
 
 SYNTHETIC = "gavel:"
 """Prefix of the names of synthetic traces."""
@@ -51,7 +51,7 @@ SYNTHETIC = "gavel:"
 
 @dataclass(frozen=True, slots=True)
 class LoadedTrace:
-    """A trace with its source and omitted parts."""
+    """A trace with its source, its digest, and the problems of omitted objects."""
 
     trace: Trace
     source: str
@@ -62,7 +62,7 @@ class LoadedTrace:
 def read_given(
     source: str, trace_format: str | None = None, nodes: Path | None = None
 ) -> LoadedTrace:
-    """Return the trace that a user names.
+    """Return the trace that a user has named.
 
     `source`: a file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic
     trace. `trace_format`: one of `TRACE_FORMATS` for a published trace. `nodes`: a trace or
@@ -109,9 +109,10 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Lo
 
 
 def read_pictures(folder: Path) -> list[Instance]:
-    """Return the recorded snapshots of a cluster in the order of name and time.
+    """Return the recorded snapshots of a cluster, in the order of file names and of time.
 
-    Raises InstanceError: there is no snapshot, one cannot be read, or they are out of order.
+    Raises InstanceError: there is no snapshot, a snapshot cannot be read, or snapshots are out of
+    order.
     """
     read = [read_instance(picture) for picture in sorted(folder.glob(PICTURES))]
     if not read:
@@ -123,7 +124,7 @@ def read_pictures(folder: Path) -> list[Instance]:
 
 
 def _sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, or of all files in a folder with their names."""
+    """Return the SHA-256 digest of a file, or of all files and file names in a folder."""
     if path.is_file():
         return hashlib.sha256(path.read_bytes()).hexdigest()
     whole = hashlib.sha256()
@@ -137,14 +138,14 @@ def _sha256(path: Path) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """Number and hash of the recorded events."""
+    """Number of recorded events, with length and digest of the record."""
 
     num_events: int = 0
     num_bytes: int = 0
     _sha256: Any = field(default_factory=hashlib.sha256)
 
     def add_events(self, text: str, num_events: int) -> None:
-        """Count events as they are written."""
+        """Add events, which are given as text of the record, to the numbers and the digest."""
         data = text.encode()
         self._sha256.update(data)
         self.num_bytes += len(data)
@@ -159,17 +160,17 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """The result of a replay, possibly incomplete."""
+    """The result of a replay, which may be incomplete."""
 
     metrics: Metrics
-    charges: Chargeback  # usage of queues and users
+    charges: Chargeback  # charges of queues and users
     tally: Tally
     is_complete: bool
-    ended_at_ms: int  # in time of the trace
-    faults: Mapping[str, int]  # errors of rules, and their number
+    ended_at_ms: int  # end of the replay, in time of the trace
+    faults: Mapping[str, int]  # number of occurrences of each error of a rule
     wall_seconds: float
-    timeline: Timeline | None = None  # timeline for charts, if requested
-    # When each gang arrived, started and ended, sorted by arrival; without gangs of the warm-up
+    timeline: Timeline | None = None  # timeline for charts; None if not requested
+    # Arrival, start and end of each gang, sorted by arrival; without gangs of the warm-up
     jobs: tuple[JobTimes, ...] = ()
 
 
@@ -182,7 +183,7 @@ def play(
     solver: Solver | None = None,
     clock: Clock,
 ) -> SimulationResult:
-    """Return the result of a replay of a trace to its end."""
+    """Replay a trace to its end, and return the result."""
     began_s = clock.monotonic()
     simulation = Simulation(given.trace, policy, options, solver=solver, clock=clock)
     measuring, tally = Measuring(given.trace, warm_up_ms), Tally()
@@ -210,7 +211,7 @@ def play(
 def as_result(
     given: LoadedTrace, policy: Policy, options: Options, warm_up_ms: int, played: SimulationResult
 ) -> dict[str, Any]:
-    """Return a replay as JSON: its metrics, and everything needed to reproduce it."""
+    """Return the result of a replay as JSON, with the data to reproduce the replay."""
     return {
         "apiVersion": "optsched.io/v1alpha1",
         "kind": "SimulationResult",
@@ -249,5 +250,5 @@ def as_result(
 
 
 def fingerprint(policy: Policy) -> str:
-    """Return the SHA-256 of a policy."""
+    """Return the SHA-256 digest of a policy."""
     return hashlib.sha256(describe(policy).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The state of a simulation as JSON, from which it resumes exactly."""
+"""The state of a simulation as JSON, from which a simulation resumes exactly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_cluster(cluster: SimulatedCluster) -> dict[str, Any]:
 
 
 def read_cluster(cluster: SimulatedCluster, state: Mapping[str, Any]) -> None:
-    """Restore the state of `write_cluster` in a new cluster."""
+    """Restore the state that `write_cluster` has returned, in a newly created cluster."""
     for name in state["down"]:
         cluster.set_node_ready(name, ready=False)
     for given in state["jobs"]:

@@ -1,6 +1,6 @@
-"""The cluster of a simulation: arrived gangs, placements of their tasks, ready nodes.
+"""The cluster of a simulation: arrived gangs, placements of tasks, and ready nodes.
 
-Its snapshots come from the same builder as those of the live scheduler.
+Snapshots of the simulated cluster come from the snapshot builder of the live scheduler.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A node for a task, and the devices that a session allocated there.
+    """A node for a task, and the devices that a session allocated to the task on the node.
 
-    `devices`: grants for the claims of the task that are not allocated yet.
+    `devices`: granted devices for the unallocated claims of the task.
     """
 
     node: str
@@ -44,7 +44,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A placed task: its start, its GPUs, and when its work was last saved.
+    """A placed task: its placement, its start, its GPUs, and when its work was last saved.
 
     `gpus`: None if GPUs are not allocated yet. `since_ms`: in time of the trace. `saved_ms`: in
     epoch milliseconds.
@@ -59,10 +59,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class TerminatingPod:
-    """An evicted pod, which keeps its resources until its grace period ends.
+    """An evicted pod, which holds its resources until its grace period ends.
 
-    `number`: index of its arrival in the trace. `place`: task, node and GPUs. `resident`: the pod
-    in snapshots: a releasing task without a gang. `devices`: the devices of its claims.
+    `number`: index of the arrival in the trace. `place`: task, node and GPUs. `resident`: the
+    releasing task without a gang that represents the pod in snapshots. `devices`: devices of the
+    claims of the pod.
     """
 
     leaves_ms: int
@@ -78,13 +79,15 @@ class Job:
 
     number: int
     arrival: Arrival
-    gang: Gang  # the gang in the next snapshot
-    fresh: Mapping[str, Task]  # its tasks at arrival, by key
-    places: dict[str, Place] = field(default_factory=dict)  # placements of placed tasks, by key
+    gang: Gang  # the gang as the next snapshot contains it
+    fresh: Mapping[str, Task]  # tasks of the gang at arrival, by key
+    # Placements of the placed tasks, by task key
+    places: dict[str, Place] = field(default_factory=dict)
     since_ms: int | None = None  # start of the current run; None while the gang does not run
-    kept_ms: int = 0  # saved work
-    run: int = 0  # number of starts
-    # Changes with every start, stop and move; planned events of an earlier turn are void
+    kept_ms: int = 0  # work of the gang that is saved, in milliseconds
+    run: int = 0  # number of starts of the gang
+    # Number that increases with every start, stop and move; planned events of earlier numbers are
+    # void
     turn: int = 0
 
     @property
@@ -99,10 +102,10 @@ class Job:
 
 
 class SimulatedCluster:
-    """The state of the cluster; callers pass the time of each change.
+    """The state of the simulated cluster; callers pass the time of each change.
 
-    `jobs`: unfinished gangs that have arrived, by key. `waiting`: keys of the gangs with tasks that
-    have no node.
+    `jobs`: unfinished gangs that have arrived, by key. `waiting`: keys of the gangs with tasks
+    without a node.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -140,7 +143,7 @@ class SimulatedCluster:
     # --- queries ---------------------------------------------------------------------------------
 
     def snapshot(self, at_ms: int) -> Snapshot:
-        """Return the snapshot at an instant of the trace."""
+        """Return the snapshot of the cluster at an instant of the trace."""
         if self._others.devices is not self._claims.devices:
             self._others = replace(self._others, devices=self._claims.devices)
         return self._builder.build(self._trace.start_ms + at_ms, self._others)
@@ -160,17 +163,17 @@ class SimulatedCluster:
         return node is not None and node.ready
 
     def arrival(self, number: int) -> Arrival:
-        """Return an arrival of the trace."""
+        """Return the arrival with an index in the trace."""
         return self._trace.arrivals[number]
 
     def job_of(self, task: str) -> Job | None:
-        """Return the job of a task; None if it belongs to no job."""
+        """Return the job of a placed task; None if no job has placed the task."""
         return self._owner.get(task)
 
     # --- gangs -----------------------------------------------------------------------------------
 
     def add(self, number: int, at_ms: int) -> Job:
-        """Add the gang of an arrival; all its tasks are pending."""
+        """Add the gang of an arrival, with all tasks pending, and return its job."""
         arrival = self._trace.arrivals[number]
         gang = _as_submitted(arrival, self._trace.start_ms + at_ms)
         tasks = tuple(map(self._claims.waiting, gang.tasks))
@@ -195,7 +198,7 @@ class SimulatedCluster:
     def place_tasks(
         self, job: Job, placements: Mapping[str, Placement], at_ms: int
     ) -> tuple[Place, ...]:
-        """Place tasks on nodes at `at_ms`; return their placements in the order of the gang."""
+        """Place tasks on nodes at `at_ms`; return the placements in the task order of the gang."""
         placed: dict[str, Task] = {}
         for key, task in job.fresh.items():
             if (seat := placements.get(key)) is not None:
@@ -204,7 +207,7 @@ class SimulatedCluster:
         return tuple(job.places[key] for key in placed)
 
     def allocate_gpus(self, binds: Sequence[tuple[str, Task]]) -> dict[str, tuple[int, ...]]:
-        """Return the GPUs by task for (node name, task) pairs that are placed together."""
+        """Return GPUs by task key for (node name, task) pairs that are placed together."""
         coming: dict[str, list[Task]] = {}
         for node, task in binds:
             if gpu_milli(task.shape) and not task.shape.shared_gpus:
@@ -216,7 +219,7 @@ class SimulatedCluster:
         return found
 
     def restore_places(self, job: Job, held: Iterable[Held]) -> tuple[Place, ...]:
-        """Restore the placements of tasks; return them in the order of `held`."""
+        """Restore the placements of tasks; return the placements in the order of `held`."""
         placed: dict[str, Task] = {}
         for each in held:
             placed[each.task] = self._sit(job, job.fresh[each.task], each.seat, each.since_ms, each)
@@ -238,10 +241,10 @@ class SimulatedCluster:
         )
 
     def vacate(self, job: Job, keys: Sequence[str], leaves_ms: int | None = None) -> None:
-        """Remove tasks from their nodes; they are pending again.
+        """Remove tasks from their nodes, so that the tasks are pending again.
 
-        `leaves_ms`: until when the terminating pods hold their resources; None to release them
-        immediately.
+        `leaves_ms`: until when the terminating pods hold their resources; None to release the
+        resources immediately.
         """
         tasks = {t.key: t for t in job.gang.tasks}
         ghosts = []
@@ -283,7 +286,7 @@ class SimulatedCluster:
         return TerminatingPod(leaves_ms, number, place, resident, held.seat.devices)
 
     def add_terminating_pod(self, terminating: TerminatingPod) -> None:
-        """Add a terminating pod, which occupies the resources it had."""
+        """Add a terminating pod, which continues to hold its resources."""
         node, task = terminating.place.node, terminating.resident
         task = self._claims.bind_claims(task, node, terminating.devices)
         self._gpus[node].occupy(task.shape, terminating.place.gpus, task.shared_gpus)
@@ -291,7 +294,7 @@ class SimulatedCluster:
         insort(self._terminating, terminating, key=lambda g: (g.leaves_ms, g.resident.key))
 
     def remove_expired_pods(self, at_ms: int) -> bool:
-        """Remove terminating pods whose grace period is over; return whether there was one."""
+        """Remove terminating pods whose grace period is over; return whether any was removed."""
         gone = 0
         while self._terminating and self._terminating[0].leaves_ms <= at_ms:
             terminating = self._terminating.pop(0)
@@ -303,14 +306,14 @@ class SimulatedCluster:
         return gone > 0
 
     def set_phase(self, job: Job, phase: GangPhase, since_ms: int | None = None) -> None:
-        """Set the phase of a gang, and if given, since when it waits (epoch milliseconds)."""
+        """Set the phase of a gang, and if given, since when the gang waits (epoch milliseconds)."""
         since_ms = job.gang.waiting_since_ms if since_ms is None else since_ms
         if (job.gang.phase, job.gang.waiting_since_ms) != (phase, since_ms):
             job.gang = replace(job.gang, phase=phase, waiting_since_ms=since_ms)
             self._builder.gangs.store(job.gang.key, job.gang)
 
     def nominate(self, job: Job, nodes: Mapping[str, str]) -> bool:
-        """Set the nominated nodes of pending tasks; return whether one changed."""
+        """Set the nominated nodes of pending tasks; return whether a nomination changed."""
         wanted = {
             t.key: replace(t, nominated_node=nodes.get(t.key, ""))
             for t in job.gang.tasks
@@ -321,7 +324,7 @@ class SimulatedCluster:
         return bool(wanted)
 
     def save(self, job: Job, at_ms: int) -> None:
-        """Record on all placed tasks of a gang that their work was saved."""
+        """Set `saved_ms` of all placed tasks of a gang, whose work is saved at `at_ms`."""
         saved_ms = self._trace.start_ms + at_ms
         there = (t for t in job.gang.tasks if t.key in job.places)
         changed = {t.key: replace(t, saved_ms=saved_ms) for t in there}
@@ -332,7 +335,7 @@ class SimulatedCluster:
     # --- nodes -----------------------------------------------------------------------------------
 
     def set_node_ready(self, name: str, *, ready: bool) -> dict[str, list[str]]:
-        """Mark a node as ready or failed; return the keys of the tasks on it by gang."""
+        """Mark a node as ready or failed; return the keys of the tasks on the node, by gang."""
         node = self._builder.find_node(name)
         if node is not None:
             ready = ready and self._trace_nodes[name].ready
@@ -393,7 +396,7 @@ class SimulatedCluster:
 
 
 def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
-    """Return the gang of an arrival at `now_ms`: pending tasks, and no time in the future."""
+    """Return the gang of an arrival at `now_ms`, with pending tasks and no time in the future."""
     given = arrival.gang
     made_ms = _clamp_instant(given.created_ms, now_ms)
     estimate = arrival.estimate_ms
@@ -424,5 +427,5 @@ def _as_submitted(arrival: Arrival, now_ms: int) -> Gang:
 
 
 def _clamp_instant(at_ms: int, now_ms: int) -> int:
-    """Return a recorded instant, or now if it is missing or in the future."""
+    """Return a recorded instant, or `now_ms` if the instant is missing or in the future."""
     return min(at_ms, now_ms) if at_ms else now_ms

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from optsched.study.simulation.record import Event, Place
 
 UNFAIR: Final = 1.1
-"""A finish-time fairness above this counts as unfair (Shockwave, NSDI 2023)."""
+"""Finish-time fairness above which a gang is treated unfairly (Shockwave, NSDI 2023)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +57,30 @@ class Spread:
 class Metrics:
     """Metrics of one replay; None for a metric that was not measured.
 
-    Only jobs that arrive after the warm-up count. Time averages cover the time from the end of the
-    warm-up to the last arrival: how the queue drains after it says nothing about a policy. If no
-    job arrives after the warm-up, they extend to the end of the record.
+    Metrics include only jobs that arrive after the warm-up. Time averages cover the time from the
+    end of the warm-up to the last arrival, because the time after the last arrival says nothing
+    about a policy. If no job arrives after the warm-up, time averages extend to the end of the
+    record.
     """
 
-    # jobs, started, finished: gangs that arrived, that ever ran, and that finished
+    # jobs, started, finished: number of gangs that arrived, that ever ran, and that finished
     jobs: int
     started: int
     finished: int
-    makespan_s: float | None  # from the first arrival to the last end (Gavel, OSDI 2020)
+    makespan_s: float | None  # time from the first arrival to the last end (Gavel, OSDI 2020)
     jct_s: Spread | None  # job completion time, end − arrival, of finished jobs
-    queueing_s: Spread | None  # from arrival to the first start, when a gang has its minimum
+    queueing_s: Spread | None  # time from the arrival of a gang until it first has its minimum
     # GPU time held by tasks, as a fraction of the GPU time of ready nodes (FGD, ATC 2023, averaged
     # over time); CPU time in clusters without GPUs
     allocation: float | None
     utilisation: float | None  # allocation of running gangs only, without lost work
-    # FGD's F over time as a fraction of the idle GPUs: the part that a typical task of the trace
-    # could not use (ATC 2023, §3). None without GPUs.
+    # FGD's F over time, divided by the idle GPU capacity: the fraction that a typical task of the
+    # trace could not use (ATC 2023, §3). None without GPUs.
     fragmentation: float | None
-    # Largest minus least weighted dominant share of queues with waiting gangs, over time; counts as
-    # 0 while fewer than two queues have waiting gangs (shares: Ghodsi et al., NSDI 2011)
+    # Largest minus smallest weighted dominant share of the queues with waiting gangs, mean over
+    # time; 0 while fewer than two queues have waiting gangs (shares: Ghodsi et al., NSDI 2011)
     drf_distance: float | None
-    # (Σx)²/(n·Σx²) of the weighted dominant shares over time of the queues in which gangs arrived
+    # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares over time of queues with arrivals
     # (Jain et al. 1984).
     jain: float | None
     # ftf_mean, ftf_worst, ftf_unfair: mean and maximum of the finish-time fairness ρ, and the
@@ -89,32 +90,33 @@ class Metrics:
     ftf_mean: float | None
     ftf_worst: float | None
     ftf_unfair: float | None
-    # preemptions, node_failures: how often a running gang was stopped for others, or by a node
+    # preemptions, node_failures: how often a running gang was stopped for another gang, or by a
+    # node failure
     preemptions: int
     node_failures: int
     wasted_gpu_hours: float  # GPU time whose work had to be repeated (CPU hours without GPUs)
-    # Lowest tier of HyperNodes that contains a gang, mean over starts. None without HyperNodes.
+    # Lowest HyperNode tier that contains a gang, mean over starts. None without HyperNodes.
     topology_tier: float | None
-    # Pairs of tasks in different leaf HyperNodes, mean over starts
+    # Number of task pairs in different leaf HyperNodes, mean over starts
     cross_leaf_pairs: float | None
-    sla_misses: int  # gangs with an SLA waiting time that did not start within it
+    sla_misses: int  # number of gangs that did not start within their SLA waiting time
     sessions: int  # number of sessions
-    session_s: Spread | None  # wall time of a session; None if no clock was read
-    # |bound − value| / max(|bound|, |value|), mean over sessions and levels with a bound. None if
-    # no level has a bound.
+    session_s: Spread | None  # wall-clock time of a session; None if no clock was read
+    # Gap |bound − value| / max(|bound|, |value|), mean over sessions and levels with a bound. None
+    # if no level has a bound.
     gap: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class JobTimes:
-    """When one gang arrived, first started and ended, in milliseconds of the trace."""
+    """Arrival, first start and end of one gang, in milliseconds after the start of the trace."""
 
     name: str  # `namespace/name`
     arrived_ms: int
     # started_ms, ended_ms: None for a gang that never had its minimum, or has not finished
     started_ms: int | None
     ended_ms: int | None
-    # ρ of a finished gang; see `Metrics.ftf_mean`. None without a duration.
+    # Finish-time fairness ρ of a finished gang, see `Metrics.ftf_mean`; None without a duration
     finish_time_fairness: float | None = None
 
 
@@ -137,7 +139,7 @@ def measure(
 
 
 def spread(values: Iterable[float]) -> Spread | None:
-    """Return mean and nearest-rank percentiles; None without values."""
+    """Return the mean and nearest-rank percentiles of values; None without values."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -147,7 +149,7 @@ def spread(values: Iterable[float]) -> Spread | None:
 
 
 def jain_index(values: Sequence[float]) -> float | None:
-    """Return (Σx)²/(n·Σx²): 1 if all are equal, 1/n if one has everything, None if all are 0."""
+    """Return (Σx)²/(n·Σx²): 1 for equal values, 1/n for one non-zero value, None for only zeros."""
     squares = sum(x * x for x in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else None
 
@@ -156,7 +158,7 @@ def jain_index(values: Sequence[float]) -> float | None:
 
 
 class Fragmentation:
-    """F of single nodes against the typical tasks of a trace (FGD §3, `NodeGpuShareFragAmount`)."""
+    """Fragmentation F of nodes for typical tasks of a trace (FGD §3, `NodeGpuShareFragAmount`)."""
 
     def __init__(self, trace: Trace) -> None:
         shapes = Counter(t.shape for a in trace.arrivals for t in a.gang.tasks)
@@ -167,7 +169,7 @@ class Fragmentation:
         self._reach: dict[str, tuple[bool, ...]] = {}
 
     def fragment_milli(self, node: Node, cpu_m: int, free: Sequence[int]) -> float:
-        """Return the idle thousandths of GPUs on a node that typical tasks cannot use."""
+        """Return the idle GPU thousandths of a node that typical tasks cannot use, on average."""
         if node.name not in self._reach:
             self._reach[node.name] = tuple(_reaches(kind, node) for kind, _ in self._kinds)
         key = (self._reach[node.name], cpu_m, tuple(sorted(free)))
@@ -196,7 +198,7 @@ def _reaches(kind: Kind, node: Node) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A gang while the record is processed."""
+    """The state of a gang while a record is processed."""
 
     arrival: Arrival
     submit_ms: int
@@ -208,7 +210,7 @@ class _Job:
 
 
 class Measuring:
-    """Accumulates metrics event by event, in one pass."""
+    """Accumulates the metrics of a replay event by event."""
 
     def __init__(self, trace: Trace, warm_up_ms: int = 0) -> None:
         self._warm_up_ms = warm_up_ms
@@ -357,7 +359,7 @@ class Measuring:
     # --- time ------------------------------------------------------------------------------------
 
     def _advance(self, at_ms: int) -> None:
-        """Advance to an instant; time outside the measured window is not counted."""
+        """Advance to an instant; time averages exclude time outside the measured window."""
         crowd = self._crowd / max(self._nodes.num_gpus, 1)
         self._crowded += crowd * (at_ms - self._now_ms)
         end_ms = at_ms if self._until_ms is None else min(at_ms, self._until_ms)
@@ -370,7 +372,7 @@ class Measuring:
     # --- results ---------------------------------------------------------------------------------
 
     def metrics(self, session_seconds: Sequence[float]) -> Metrics:
-        """Return all metrics."""
+        """Return the metrics of all events so far."""
         nodes, over, jobs = self._nodes, self._nodes.over, self.jobs
         delays = [j.started_ms - j.arrived_ms for j in jobs if j.started_ms is not None]
         ended = [(j, j.ended_ms) for j in self._times if j.ended_ms is not None]
@@ -418,8 +420,8 @@ def _fraction(amount: float, whole: float) -> float | None:
 class _Nodes:
     """Idle and allocated thousandths of GPUs by node, or of CPUs in clusters without GPUs.
 
-    `num_gpus`: GPUs of all nodes. `has_plain`: whether a node has GPUs other than vGPUs, to which F
-    is limited.
+    `num_gpus`: number of GPUs of all nodes. `has_plain`: whether a node has GPUs other than vGPUs;
+    F is defined only for such GPUs.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -448,13 +450,13 @@ class _Nodes:
         self.over = dict.fromkeys(sums, 0.0)
 
     def size(self, task: Task, place: Place) -> int:
-        """Return the thousandths that a task requests."""
+        """Return the thousandths of a GPU, or of a CPU without GPUs, that a task requests."""
         if not self.num_gpus:
             return amount_of(task.shape.request, CPU)
         return milli_on(task.shape, self._node[place.node])
 
     def change(self, task: Task, place: Place, sign: int) -> None:
-        """Add (1) or remove (−1) a task."""
+        """Add (`sign` 1) or remove (`sign` −1) a task on its node."""
         node = place.node
         self.held += sign * self.size(task, place)
         self._cpu[node] -= sign * amount_of(task.shape.request, CPU)
@@ -477,7 +479,7 @@ class _Nodes:
         self._update_fragmentation(name)
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Add a duration in the current state."""
+        """Add the current state over a duration to the sums over time."""
         self.over["held"] += self.held * elapsed_ms
         self.over["ran"] += self.ran * elapsed_ms
         self.over["capacity"] += self._capacity * elapsed_ms
@@ -489,7 +491,7 @@ class _Nodes:
         return gpus_of(self._node[name]) * WHOLE if self.num_gpus else amount_of(allocatable, CPU)
 
     def _update_fragmentation(self, name: str) -> None:
-        """Recompute the idle GPU capacity of a node that typical tasks cannot use."""
+        """Update the idle GPU capacity of a node that typical tasks cannot use."""
         if not self._free[name]:
             return
         now = 0.0
@@ -502,7 +504,7 @@ class _Nodes:
 
 
 class _Shares:
-    """Weighted dominant shares of queues, and their waiting gangs."""
+    """Weighted dominant shares of queues, and the number of waiting gangs of each queue."""
 
     def __init__(self, trace: Trace) -> None:
         total: Counter[str] = Counter()
@@ -519,12 +521,12 @@ class _Shares:
         self._ms = 0
 
     def waits(self, gang: Gang, sign: int) -> None:
-        """Count a gang that begins (1) or stops (−1) waiting for its minimum."""
+        """Record that a gang begins (`sign` 1) or stops (`sign` −1) waiting for its minimum."""
         self._waiting[gang.queue] += sign
         self._asked.add(gang.queue)
 
     def add_task(self, gang: Gang, task: Task, sign: int) -> None:
-        """Count a task that gets (1) or loses (−1) its node."""
+        """Record that a task is placed (`sign` 1) on a node or leaves (`sign` −1) its node."""
         held = self._held[gang.queue]
         for resource, amount in task.shape.request:
             held[resource] += sign * amount
@@ -532,7 +534,7 @@ class _Shares:
         self._share[gang.queue] = max(parts, default=0.0) / self._weight[gang.queue]
 
     def pass_time(self, elapsed_ms: int) -> None:
-        """Add a duration with the current shares."""
+        """Add the current shares over a duration to the sums over time."""
         for queue in self._asked:
             self._over[queue] += self._share[queue] * elapsed_ms
         backlogged = [self._share[q] for q, n in self._waiting.items() if n > 0]
@@ -542,17 +544,17 @@ class _Shares:
 
     @property
     def distance(self) -> float | None:
-        """See `Metrics.drf_distance`."""
+        """The metric `Metrics.drf_distance`."""
         return self._apart / self._ms if self._ms else None
 
     @property
     def jain(self) -> float | None:
-        """See `Metrics.jain`."""
+        """The metric `Metrics.jain`."""
         return jain_index([self._over[queue] for queue in sorted(self._asked)])
 
 
 class Nearness:
-    """Network distance of the nodes on which gangs start."""
+    """Network distances between the nodes on which gangs start."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -561,7 +563,7 @@ class Nearness:
         self._pairs: list[int] = []
 
     def started(self, places: Iterable[Place]) -> None:
-        """Count a gang that started on these places."""
+        """Record the placements of a gang that has started."""
         if not self._topology.hypernodes:
             return
         leaves = [self._leaf.get(p.node, p.node) for p in places]
@@ -581,15 +583,15 @@ class Nearness:
 
     @property
     def mean_tier(self) -> float | None:
-        """See `Metrics.topology_tier`."""
+        """The metric `Metrics.topology_tier`."""
         return sum(self._tiers) / len(self._tiers) if self._tiers else None
 
     @property
     def mean_pairs(self) -> float | None:
-        """See `Metrics.cross_leaf_pairs`."""
+        """The metric `Metrics.cross_leaf_pairs`."""
         return sum(self._pairs) / len(self._pairs) if self._pairs else None
 
 
 def as_json(metrics: Metrics) -> dict[str, object]:
-    """Return the metrics by name, with nested percentiles."""
+    """Return metrics by name as JSON, with the percentiles of a metric nested."""
     return asdict(metrics)

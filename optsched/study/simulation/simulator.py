@@ -1,12 +1,12 @@
-"""A trace replayed in virtual time: arrivals, ends, node failures and sessions.
+"""Replay a trace in virtual time: arrivals, ends, node failures and sessions.
 
 The sessions are those of the live scheduler, on snapshots of the cluster that the trace describes.
 Events of one instant have a fixed order: evicted pods leave, gangs finish, nodes fail or recover,
-gangs arrive, a session runs. Sessions begin at multiples of a period.
+gangs arrive, a session runs. Sessions begin at multiples of the session period.
 
-As in the live scheduler, a session is skipped under three conditions: the last session changed
-nothing, nothing has changed since, and no gang has waited past a limit. A session is also skipped
-if no task waits, unless the policy moves running pods.
+As in the live scheduler, a session is skipped if the last session changed nothing, nothing has
+changed since, and no gang has waited past a limit. A session is also skipped if no task waits,
+unless the policy moves running pods.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from optsched.study.simulation.simulated_cluster import Job
 
 NODE: Final = "node"
-"""Cause of events that a node failure brings about."""
+"""Cause in the record of events that a node failure causes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Options:
 
     # Time between the starts of two sessions; None for the period of the policy
     period_ms: int | None = None
-    # Instant at which the replay stops; None to continue until no event can occur
+    # Instant of the trace at which the replay stops; None to continue until no event can occur
     until_ms: int | None = None
     seed: int = 0  # random seed of the solver
 
@@ -62,24 +62,25 @@ class _SessionTimer:
     """Decides when the next session runs."""
 
     period_ms: int
-    asks_at_ms: int | None = None  # earliest time of a requested session; None if not requested
-    held_ms: int = -1  # time of the last session
-    times: int = 0  # sessions since the last change
+    # Earliest time of a requested session; None if no session is requested
+    asks_at_ms: int | None = None
+    held_ms: int = -1  # time of the last session; -1 before the first session
+    times: int = 0  # number of sessions since the last change
     number: int = 0  # number of sessions so far
-    is_changed: bool = False  # whether the last session changed something
+    is_changed: bool = False  # whether the last session changed the cluster
 
     def request(self, now_ms: int) -> None:
-        """Request a session because something changed."""
+        """Request a session at `now_ms`, because the cluster has changed."""
         self.times = 0
         if self.asks_at_ms is None or self.asks_at_ms > now_ms:
             self.asks_at_ms = now_ms
 
     def request_next(self, now_ms: int) -> None:
-        """Request a session in the next period because the last one changed something."""
+        """Request a session in the next period, because the last session changed the cluster."""
         self.is_changed, self.times, self.asks_at_ms = True, 0, now_ms + 1
 
     def next_ms(self, now_ms: int) -> int | None:
-        """Return when the next session is due."""
+        """Return the time of the next session; None if no session is requested."""
         if self.asks_at_ms is None:
             return None
         asked_ms = max(self.asks_at_ms, now_ms, self.held_ms + 1)
@@ -88,11 +89,12 @@ class _SessionTimer:
 
 @dataclass(slots=True)
 class _Memory:
-    """The state that sessions of one simulation keep of earlier sessions."""
+    """The state of earlier sessions that later sessions of a simulation need."""
 
-    half_life_ms: int  # half-life of the past usage of queues; 0 if no plugin reads the usage
+    half_life_ms: int  # half-life of the past usage of queues; 0 if no plugin reads past usage
     usage: UsageKeeper = field(default_factory=UsageKeeper)
-    shuffled_ms: dict[str, int] = field(default_factory=dict)  # time of the last moves by plugin
+    # Time of the last pod moves, by plugin
+    shuffled_ms: dict[str, int] = field(default_factory=dict)
     nominated: set[str] = field(default_factory=set)  # gangs with nominated nodes
 
     def noted(self, snapshot: Snapshot) -> Snapshot:
@@ -103,7 +105,7 @@ class _Memory:
 
 
 class _LastSession(NamedTuple):
-    """The last session: its snapshot, the problem of the session before, and its result."""
+    """The last session: its snapshot, its result, and the problem of the session before it."""
 
     snapshot: Snapshot
     previous: Problem | None
@@ -113,7 +115,7 @@ class _LastSession(NamedTuple):
 
 
 class _Due(NamedTuple):
-    """A planned event of a job: it finishes, or saves its work."""
+    """A planned event of a job: the job finishes, or saves its work."""
 
     at_ms: int
     rank: int
@@ -125,7 +127,7 @@ _FINISH, _SAVE = 0, 1
 
 
 class Simulation:
-    """One replay; call `step` until it returns None.
+    """One replay of a trace; call `step` until `step` returns None.
 
     `now_ms`: current time of the trace. `session_seconds`: wall time of each session; empty without
     a clock. `faults`: errors in rules of plugins and rejected plans, with their number.
@@ -160,7 +162,7 @@ class Simulation:
         self._memory = _Memory(half_life_of(policy.rules))
         self._last: _LastSession | None = None
         self._due: list[_Due] = []
-        self._next = {"arrivals": 0, "node_events": 0}  # processed events of the trace
+        self._next = {"arrivals": 0, "node_events": 0}  # number of processed events of the trace
         self._out: list[Event] = []
 
     @property
@@ -172,7 +174,7 @@ class Simulation:
     def last_plan(self) -> Plan | None:
         """Last plan, with reasons for waiting; None before the first session.
 
-        The reasons are computed when the property is read.
+        The reasons are computed when this property is read.
         """
         last = self._last
         if last is None or last.is_explained:
@@ -185,7 +187,7 @@ class Simulation:
     # --- saved state ------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return the state as JSON; valid between steps."""
+        """Return the state of the simulation between two steps as JSON."""
         return {
             "version": saved_state.VERSION,
             "now": self.now_ms,
@@ -201,7 +203,7 @@ class Simulation:
         }
 
     def restore(self, given: Mapping[str, Any]) -> None:
-        """Resume from a state of the same trace, policy and options, before the first step."""
+        """Restore a state of the same trace, policy and options; call before the first step."""
         saved_state.read_cluster(self.cluster, given["cluster"])
         self.now_ms, self._timer.held_ms = given["now"], given["held"]
         self._timer.asks_at_ms, self._timer.times = given["asks"], given["times"]
@@ -222,14 +224,14 @@ class Simulation:
     # --- steps -----------------------------------------------------------------------------------
 
     def run(self) -> list[Event]:
-        """Return all further events."""
+        """Run the simulation to its end and return the events."""
         events: list[Event] = []
         while (found := self.step()) is not None:
             events += found
         return events
 
     def step(self) -> list[Event] | None:
-        """Return the events up to and in the next session; None at the end."""
+        """Return the events up to and including the next session; None at the end of the replay."""
         self._out = []
         while True:
             # Without waiting tasks, a session could only move running pods.
@@ -248,7 +250,7 @@ class Simulation:
             return self._out
 
     def _event_ms(self) -> int | None:
-        """Return the time of the next event other than a session."""
+        """Return the time of the next event other than a session; None if there is no event."""
         while self._due and self._is_void(self._due[0]):
             heappop(self._due)
         trace, times = self.trace, []
@@ -364,7 +366,7 @@ class Simulation:
             self._plan_save(job, job.since_ms)
 
     def _cut(self, job: Job) -> int:
-        """End the run of a job; return the lost work in milliseconds."""
+        """End the run of a job, and return the lost work in milliseconds."""
         done_ms = self.now_ms - (job.since_ms if job.since_ms is not None else self.now_ms)
         every_ms = _interval_ms(job.gang)
         saved_ms = done_ms // every_ms * every_ms if every_ms else 0
@@ -374,7 +376,7 @@ class Simulation:
         return done_ms - saved_ms
 
     def _lose(self, job: Job, tasks: Sequence[str], cause: str, by: str) -> None:
-        """Remove tasks from their nodes; stop the job if it falls below its minimum."""
+        """Remove tasks of a job from their nodes; stop the job if it falls below its minimum."""
         key, now_ms = job.gang.key, self.now_ms
         stays = cause != NODE and job.arrival.grace_ms > 0
         leaves_ms = now_ms + job.arrival.grace_ms if stays else None
@@ -425,8 +427,8 @@ class Simulation:
         self.carry_out(report.plan)
         self._note_usage()
         if not self._timer.is_changed:
-            # Without changes, a session runs when a gang has waited past its limit, or after an
-            # exponential backoff.
+            # Without changes, the next session runs when a gang has waited past its limit, or after
+            # an exponential backoff.
             jobs, start_ms = self.cluster.jobs, self.trace.start_ms
             waiting = (jobs[key].gang for key in report.plan.pending if key in jobs)
             limit_ms = self.policy.budgets.starvation_after_ms
@@ -439,7 +441,7 @@ class Simulation:
             self._timer.asks_at_ms = min(times, default=None)
 
     def carry_out(self, plan: Plan) -> None:
-        """See `Binder`; evicted pods leave immediately, bound pods run immediately."""
+        """See `Binder`: evicted pods leave immediately, bound pods run immediately."""
         self._timer.is_changed = False
         self._evict([a for a in plan.actions if isinstance(a, Evict)])
         for action in plan.actions:
@@ -450,7 +452,7 @@ class Simulation:
         self._nominate(plan)
 
     def _evict(self, evictions: Sequence[Evict]) -> None:
-        """Evict tasks gang by gang; moved tasks get their new places."""
+        """Execute evictions gang by gang, and place moved tasks on their target nodes."""
         by_job: dict[str, list[Evict]] = {}
         for each in evictions:
             job = self.cluster.job_of(each.task)
@@ -468,7 +470,7 @@ class Simulation:
                 self.cluster.vacate(job, [e.task for e in move])
                 moving.append((job, move))
             self._timer.request_next(self.now_ms)
-        # All moving tasks leave first, because one may start where another has just left.
+        # All moved tasks leave first, because a task may move to a node that another task leaves.
         for job, theirs in moving:
             self._move(job, theirs)
 
@@ -497,7 +499,7 @@ class Simulation:
             self._timer.request_next(self.now_ms)
 
     def _nominate(self, plan: Plan) -> None:
-        """Apply the nominations of a plan; other gangs lose theirs."""
+        """Apply the nominations of a plan, and remove the nominations of other gangs."""
         rooms: dict[str, dict[str, str]] = {}
         for action in plan.actions:
             if isinstance(action, Nominate):
@@ -518,7 +520,7 @@ def _eviction_cause(eviction: Evict) -> str:
 
 
 def _interval_ms(gang: Gang) -> int:
-    """Return the interval at which a gang saves its work; 0 if it never does."""
+    """Return the interval at which a gang saves its work; 0 if the gang never saves its work."""
     text = gang.annotations.get(CHECKPOINT_INTERVAL)
     try:
         return 0 if text is None else max(parse_duration_ms(text), 0)

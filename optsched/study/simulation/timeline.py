@@ -47,7 +47,7 @@ OTHERS: Final = "other queues"
 
 
 def series_of(timeline: Timeline) -> dict[str, Any]:
-    """Return percentiles 0 to 100 of the times of gangs, and queue shares over time, as JSON."""
+    """Return percentiles 0 to 100 of gang times, and queue shares over time, as JSON."""
     done = [job.done_ms - job.submit_ms for job in timeline.jobs if job.done_ms is not None]
     waited = [job.runs[0].from_ms - job.submit_ms for job in timeline.jobs if job.runs]
     times: dict[str, list[int]] = {}
@@ -66,8 +66,8 @@ def series_of(timeline: Timeline) -> dict[str, Any]:
 def bounded_gap(value: int, bound: int) -> float:
     """Return |bound − value| / max(|bound|, |value|), and 0 if both are 0.
 
-    It is at most 1 for numbers of the same sign, so means over levels and sessions make sense;
-    `relative_gap` has no limit where the value is small.
+    The gap is at most 1 for numbers of the same sign, so means over levels and sessions make sense.
+    The function `relative_gap` has no such limit where the value is small.
     """
     return abs(bound - value) / max(abs(bound), abs(value), 1)
 
@@ -78,15 +78,15 @@ def nearest_rank(ordered: Sequence[_N], percent: int) -> _N:
 
 
 def percentiles(times_ms: Iterable[int]) -> list[float]:
-    """Return nearest-rank percentiles 0 to 100 in seconds, ascending; empty without values."""
+    """Return the nearest-rank percentiles 0 to 100 of times, in seconds; empty without times."""
     ordered = sorted(times_ms)
     return [nearest_rank(ordered, p) / 1000 for p in range(101)] if ordered else []
 
 
 def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
-    """Return the mean fraction of GPUs held by queue and time bin; the smallest queues are summed.
+    """Return the mean fraction of GPUs held, by queue and time bin; the smallest queues are summed.
 
-    In clusters without GPUs, the fractions are of CPUs.
+    In clusters without GPUs, the values are fractions of CPUs.
     """
     weight: Counter[int] = Counter()
     for stay in timeline.stays:
@@ -107,10 +107,10 @@ def _gpu_shares_by_queue(timeline: Timeline) -> dict[str, list[float]]:
 def bin_means(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, edges: Floats
 ) -> Floats:
-    """Return the mean amount that intervals hold in each time bin, (num_rows, bins).
+    """Return the mean amount (num_rows, bins) that the intervals of each row hold in each time bin.
 
-    Each interval of `spans` (begins, ends) holds its amount all the time and counts for its row.
-    `edges`: ascending edges of the bins.
+    Each interval of `spans` (begins, ends) holds its amount all the time. The amount is added to
+    the row of the interval. `edges`: ascending edges of the bins.
     """
     begins, ends = spans
     widths = np.diff(edges)
@@ -136,7 +136,7 @@ def bin_means(
 def at_instants(
     spans: tuple[Ints, Ints], amounts: Floats, rows: Ints, num_rows: int, instants: Ints
 ) -> Floats:
-    """Return the sum of amounts of half-open intervals at each instant, (num_rows, instants)."""
+    """Return sums (num_rows, instants) of the amounts of half-open intervals at each instant."""
     change = np.zeros((num_rows, len(instants) + 1))
     np.add.at(change, (rows, np.searchsorted(instants, spans[0], "left")), amounts)
     np.add.at(change, (rows, np.searchsorted(instants, spans[1], "left")), -amounts)
@@ -145,7 +145,7 @@ def at_instants(
 
 
 def column(values: Sequence[Any]) -> Ints:
-    """Return integers as an array of int64, also for an empty sequence."""
+    """Return integers as an array of int64, even for an empty sequence."""
     return np.array(values, dtype=np.int64)
 
 
@@ -159,21 +159,21 @@ CPU_UNIT: Final = "CPU"
 
 
 class Stay(NamedTuple):
-    """A task's stay on a node."""
+    """The stay of a task on a node."""
 
-    job: int  # index of its job in `Timeline.jobs`
+    job: int  # index of the job of the task in `Timeline.jobs`
     task: str
     node: int
     lanes: tuple[int, ...]  # lanes of the node that the task holds; see `Lanes`
     milli: int  # thousandths of each lane that the task holds
-    shape: int  # index of its shape in `Timeline.shapes`
+    shape: int  # index of the shape of the task in `Timeline.shapes`
     from_ms: int
     to_ms: int
     why: str  # how the stay ends: `finish`, `move`, `node`, the evicting action, or `GOES_ON`
 
 
 class Run(NamedTuple):
-    """A time in which a gang has its minimum: begin, end and how it ended."""
+    """A time in which a gang has its minimum: begin, end, and how the run ended."""
 
     from_ms: int
     to_ms: int
@@ -188,14 +188,14 @@ class Job:
     key: str
     queue: int
     tasks: int
-    # Total request of its tasks in thousandths of a GPU, or of a CPU in clusters without GPUs
+    # Total request of the tasks in thousandths of a GPU, or of a CPU in clusters without GPUs
     size: int
     submit_ms: int
     runs: list[Run] = field(default_factory=list)
-    done_ms: int | None = None  # when the gang finished; None if it has not
+    done_ms: int | None = None  # when the gang finished; None if the gang has not finished
 
     def start_ms(self) -> int | None:
-        """Return when the gang first had its minimum; None if it never had."""
+        """Return when the gang first had its minimum; None if the gang never had its minimum."""
         return self.runs[0].from_ms if self.runs else None
 
     @property
@@ -204,7 +204,7 @@ class Job:
         return bool(self.runs) and self.runs[-1].why == GOES_ON
 
     def waited_ms(self, end_ms: int) -> int:
-        """Return how long the gang waited for its minimum in total."""
+        """Return the total time for which the gang waited for its minimum."""
         return sum(b - a for a, b in self.waits(end_ms))
 
     def waits(self, end_ms: int) -> list[tuple[int, int]]:
@@ -218,18 +218,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The lanes of each node: its GPUs, or the node itself if no node has GPUs."""
+    """The lanes of each node: its GPUs, or one lane for the CPUs if no node has GPUs."""
 
     unit: str  # `GPU` or `CPU`
-    # Lanes of each node; 0 for a node without GPUs in a cluster with GPUs
+    # Number of lanes of each node; 0 for a node without GPUs in a cluster with GPUs
     number: tuple[int, ...]
-    milli: tuple[int, ...]  # thousandths of a unit in one lane of each node
-    # (node, lane, thousandths) held by pods that are not replayed
+    milli: tuple[int, ...]  # capacity of one lane of each node, in thousandths of a unit
+    # (node, lane, thousandths) of capacity held by pods that are not replayed
     others: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def total_milli(self) -> int:
-        """Capacity of the whole cluster, in thousandths of a unit."""
+        """Capacity of all lanes of the cluster, in thousandths of a unit."""
         return sum(n * m for n, m in zip(self.number, self.milli, strict=True))
 
 
@@ -237,26 +237,26 @@ class Lanes:
 class Timeline:
     """All stays and runs of a replay."""
 
-    # nodes, queues: names, to which other fields refer by index
+    # nodes, queues: names of nodes and of queues, to which other fields refer by index
     nodes: tuple[str, ...]
     queues: tuple[str, ...]
     lanes: Lanes
-    # stays, jobs: in the order in which they began
+    # stays, jobs: stays of tasks and histories of gangs, in the order of their begin
     stays: Sequence[Stay]
     jobs: Sequence[Job]
     # Request of a task as a fraction of the whole cluster, by task shape and resource; shaped
     # (number of task shapes, number of resources)
     shapes: NDArray[np.float64]
-    down: Sequence[tuple[int, int, int]]  # (node, from_ms, to_ms)
+    down: Sequence[tuple[int, int, int]]  # (node, from_ms, to_ms) of times when a node is down
     end_ms: int  # end of the timeline, at least 1
-    # (at_ms, largest, mean): gaps of the levels with bounds of each session, as fractions of one
+    # (at_ms, largest, mean) gap over the levels with a bound, as fractions of one, by session
     gaps: Sequence[tuple[int, float, float]] = ()
     # Reasons of the last session for gangs that wait at the end: (code, message) by key
     reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class TimelineBuilder:
-    """Builds a timeline event by event."""
+    """Builds the timeline of a replay event by event."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -382,7 +382,7 @@ class TimelineBuilder:
 
 
 def lanes_of(nodes: Sequence[Node]) -> Lanes:
-    """Return the lanes of nodes in order."""
+    """Return the lanes of nodes, in the order of `nodes`."""
     number = tuple(gpus_of(n) for n in nodes)
     if not any(number):
         cpus = tuple(amount_of(n.allocatable, CPU) for n in nodes)
