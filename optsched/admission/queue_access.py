@@ -36,7 +36,7 @@ _MOST_NAMES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of Volcano's messages for a submitted kind: `can only submit {noun} to queue`."""
+    """The words of Volcano's messages for a kind, as in `can only submit {noun} to queue`."""
 
     missing: str
     noun: str

@@ -142,8 +142,8 @@ Question: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion | TemplateQ
 class Request:
     """A request to create, update or delete an object.
 
-    obj: the object after the request; None for DELETE.
-    old: the current object; None for CREATE.
+    obj: the object after the request, or None for DELETE.
+    old: the current object, or None for CREATE.
     manager: the `fieldManager` of a patch.
     answers: the answers to questions of earlier reviews of the same request.
     """

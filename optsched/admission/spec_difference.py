@@ -53,7 +53,7 @@ _POINTERS: Final = frozenset(
 
 
 def find_difference(old: Any, new: Any, path: str = "spec") -> tuple[str, Any, Any] | None:  # noqa: ANN401  JSON
-    """Return the first field that differs, and both values; None if the specs are equivalent."""
+    """Return the first field that differs, and both values, or None if the specs are equivalent."""
     name = path.rpartition(".")[2]
     if isinstance(old, dict | None) and isinstance(new, dict | None):
         return _find_in_mappings(old or {}, new or {}, path, name)
@@ -109,7 +109,7 @@ _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def declares_field(request: Request, field: str) -> bool | None:
-    """Return whether an applied manifest sets a field of `spec`; None if the request is no apply.
+    """Return whether an applied manifest sets a field of `spec`, or None for other requests.
 
     `kubectl apply` stores the manifest in an annotation. With `--server-side`, the API server
     records the fields that each manager applied in `metadata.managedFields`.

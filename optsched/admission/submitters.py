@@ -56,7 +56,7 @@ def record_submitter(review: Review, *, is_changed: bool, joined: str | None = N
     """Record the submitter of a request in an annotation of its object.
 
     `is_changed` tells whether an update changes the workload. `joined` is the PodGroup and queue to
-    which a pod is admitted, for the record; None to omit both.
+    which a pod is admitted, for the record, or None to record neither.
 
     A record that a user has written is replaced. A user who changes the workload becomes the
     submitter; otherwise the record stays.

@@ -23,7 +23,7 @@ class World(Protocol):
     """The state of the cluster that a review reads."""
 
     def queue(self, name: str) -> Queue | None:
-        """Return the queue with a name; None if the queue does not exist."""
+        """Return the queue with a name, or None if the queue does not exist."""
 
     def queues(self) -> Iterable[Queue]:
         """Return all queues of the cluster."""
@@ -38,17 +38,17 @@ class World(Protocol):
         """Return whether a PriorityClass with this name exists."""
 
     def template_queue(self, namespace: str, name: str) -> str | None:
-        """Return the queue that a JobTemplate names; None if the template does not exist."""
+        """Return the queue that a JobTemplate names, or None if the template does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the administrator.
+    """Settings of admission that the administrator chooses.
 
     scheduler_names: the schedulers whose pods are reviewed; the first is the default of jobs.
     trusted: users that act for other users, such as optsched's controllers; the access of trusted
     users to queues is not checked.
-    zones: the known names of time zones; None to accept every name.
+    zones: the known names of time zones, or None to accept every name.
     checks_allocated: whether a queue with allocated pods may not be deleted (Volcano's
     --enable-queue-allocated-pods-check).
     resource_groups: groups of pods; the first group that matches a pod decides where the pod runs.
@@ -57,7 +57,7 @@ class Settings:
     checks_use: whether a user must have the right `use` of a queue, unless the queue's lists name
     the user.
     tenant_annotations: guarded annotations that tenants, who may not update queues, may write.
-    tenant_classes: PriorityClasses that tenants may name; None for all but system classes.
+    tenant_classes: PriorityClasses that tenants may name, or None for all but system classes.
     device_schedulers: other schedulers whose pods hold devices according to their annotations.
     """
 

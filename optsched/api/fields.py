@@ -162,7 +162,7 @@ class Fields:
         self._errors.append(FieldError(self.path_of(name), value, message))
 
     def raw(self, name: str) -> object:
-        """Return the value of a field without any check; None for an absent field."""
+        """Return the value of a field without any check, or None for an absent field."""
         if name not in self._properties:
             raise KeyError(self.path_of(name))
         return self._obj.get(name)
@@ -185,7 +185,7 @@ class Fields:
         return number if number is not None else 0
 
     def optional_integer(self, name: str) -> int | None:
-        """Return the integer in a field; None if absent and without a default in the schema."""
+        """Return the integer in a field, or None if absent and without a default in the schema."""
         schema, value = self._properties[name], self._obj.get(name)
         default: int | None = schema.get("default")
         if value is None:
@@ -197,7 +197,7 @@ class Fields:
         return int(value)
 
     def boolean(self, name: str) -> bool:
-        """Return the boolean in a field; False if absent and without a default in the schema."""
+        """Return the boolean in a field, or False if absent and without a default in the schema."""
         value = self._obj.get(name)
         default: bool = self._properties[name].get("default", False)
         if value is None:
@@ -208,7 +208,7 @@ class Fields:
         return default
 
     def time_ms(self, name: str) -> int | None:
-        """Return the time in a field in milliseconds since 1970; None if absent or invalid."""
+        """Return the time in a field in milliseconds since 1970, or None if absent or invalid."""
         value = self.raw(name)
         if value is None:
             return None
@@ -219,7 +219,7 @@ class Fields:
             return None
 
     def duration_ms(self, name: str) -> int | None:
-        """Return the Go duration in a field in milliseconds; None if absent or invalid."""
+        """Return the Go duration in a field in milliseconds, or None if absent or invalid."""
         value = self.raw(name)
         if value is None:
             return None
@@ -300,7 +300,7 @@ class Fields:
         return Fields(obj, schema, self.path_of(name), self._errors)
 
     def optional_record(self, name: str) -> Fields | None:
-        """Return the parser of a nested mapping; None if the mapping is absent."""
+        """Return the parser of a nested mapping, or None if the mapping is absent."""
         return None if self._obj.get(name) is None else self.record(name)
 
     def records(self, name: str) -> Iterator[Fields]:

@@ -1,6 +1,6 @@
 """HyperNodes, Numatopologies and NodeShards: groups of nodes, and the NUMA layout of each node.
 
-Source of names and limits: Volcano's topology/v1alpha1/hypernode_types.go and its webhook
+The names and limits are from Volcano's topology/v1alpha1/hypernode_types.go and its webhook
 (pkg/webhooks/admission/hypernodes). Relations between HyperNodes (parents, cycles, nodes that are
 members of two HyperNodes) are checked by the code that builds the tree of HyperNodes.
 """

@@ -1,6 +1,6 @@
 """Jobs, and the Commands that users send to jobs and queues.
 
-Source of names, defaults and limits: Volcano's batch/v1alpha1/job.go and its job webhooks
+Names, defaults and limits are from Volcano's batch/v1alpha1/job.go and its job webhooks
 (pkg/webhooks/admission/jobs). The parser sets the same defaults as Volcano's mutating webhook:
 names of tasks, minimums, numbers of retries. A job that the webhook has not seen therefore has the
 same fields after parsing.

@@ -1,6 +1,6 @@
 """JobFlows, JobTemplates and CronJobs: the kinds from which controllers create jobs.
 
-Source of names and limits: Volcano's flow/v1alpha1/jobflow_types.go.
+The names and limits are from Volcano's flow/v1alpha1/jobflow_types.go.
 """
 
 from __future__ import annotations

@@ -350,7 +350,7 @@ _KIND_OF: Final = {(kind.api_version, kind.kind): kind for kind in KINDS}
 
 
 def find_kind(api_version: str, kind: str) -> Kind | None:
-    """Return the kind that an object's `apiVersion` and `kind` name; None if not in KINDS."""
+    """Return the kind in KINDS that an object's `apiVersion` and `kind` name, or None."""
     return _KIND_OF.get((api_version, kind))
 
 

@@ -59,7 +59,7 @@ class ObjectMeta:
 
 
 def parse_meta(obj: object, errors: list[FieldError]) -> ObjectMeta | None:
-    """Return the metadata of an object; None if the object has no name.
+    """Return the metadata of an object, or None if the object has no name.
 
     Errors of unreadable fields are added to `errors`; unreadable fields have their defaults.
     """

@@ -1,6 +1,6 @@
 """PodGroups of Volcano and of Kubernetes: pods that start together.
 
-Source of names, defaults and limits: Volcano's scheduling/v1beta1/types.go and its podgroup
+Names, defaults and limits are from Volcano's scheduling/v1beta1/types.go and its podgroup
 webhooks (pkg/webhooks/admission/podgroups).
 """
 
@@ -154,7 +154,7 @@ def group_name_of(annotations: Mapping[str, str]) -> str:
 
 
 def read_topology(fields: Fields) -> NetworkTopology | None:
-    """Return the topology limit in the field `networkTopology`; None if the field is absent."""
+    """Return the topology limit in the field `networkTopology`, or None if the field is absent."""
     topology = fields.optional_record("networkTopology")
     if topology is None:
         return None

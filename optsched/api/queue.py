@@ -1,6 +1,6 @@
 """Queue: a share of the cluster, read from `scheduling.volcano.sh/v1beta1`.
 
-Source of names, defaults and limits: Volcano's scheduling/v1beta1/types.go and its queue webhooks
+Names, defaults and limits are from Volcano's scheduling/v1beta1/types.go and its queue webhooks
 (pkg/webhooks/admission/queues). One difference is deliberate: a guarantee without a deserved amount
 is accepted, although Volcano has denied it since 1.14.
 """
@@ -68,8 +68,9 @@ class Cluster:
 class DeviceQuota:
     """Quotas on devices claimed through dynamic resource allocation.
 
-    The keys are those of Volcano's capacity plugin: `deviceclass/<class>` for a number of devices,
-    and `<dimension>.deviceclass/<class>` for a consumable capacity.
+    The keys are those of Volcano's capacity plugin. A number of devices has the key
+    `deviceclass/<class>`, and a consumable capacity has the key
+    `<dimension>.deviceclass/<class>`.
     """
 
     capability: Mapping[str, int] = field(default_factory=dict)

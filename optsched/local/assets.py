@@ -67,7 +67,7 @@ def go_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_go_toolchain(env: Mapping[str, str]) -> Go | None:
-    """Return the go command on PATH with its version; None if no go command runs."""
+    """Return the go command on PATH with its version, or None if no go command runs."""
     binary = shutil.which("go", path=env.get("PATH", ""))
     if binary is None:
         return None
@@ -79,7 +79,7 @@ def find_go_toolchain(env: Mapping[str, str]) -> Go | None:
 
 
 def ensure_recent_go(go: Go, env: Mapping[str, str], on_progress: Progress) -> Path:
-    """Return a go command of at least GO_MINIMUM: `go`, or a release that `go` downloads.
+    """Return `go` if its version is at least GO_MINIMUM, or else a release that `go` downloads.
 
     Every release of Go is also a version of the module golang.org/toolchain, which go checks
     against the checksum database like any other module (https://go.dev/doc/toolchain).

@@ -18,7 +18,7 @@ _HORIZON: Final = timedelta(days=5 * 366)
 
 
 def next_due_ms(table: Timetable, after_ms: int, zone: tzinfo) -> int | None:
-    """Return the first due time after `after_ms` in milliseconds since 1970; None if never due."""
+    """Return the first due time after `after_ms` in ms since 1970, or None if never due."""
     if table.every_s:
         return (after_ms // 1000 + table.every_s) * 1000
     at = datetime.fromtimestamp((after_ms // _MINUTE_MS + 1) * 60, zone)
@@ -32,7 +32,7 @@ def next_due_ms(table: Timetable, after_ms: int, zone: tzinfo) -> int | None:
 
 
 def last_due_ms(table: Timetable, after_ms: int, until_ms: int, zone: tzinfo) -> int | None:
-    """Return the last due time after `after_ms` and up to `until_ms`; None if there is none."""
+    """Return the last due time after `after_ms` and up to `until_ms`, or None without one."""
     if table.every_s:
         times = (until_ms // 1000 - after_ms // 1000) // table.every_s
         return (after_ms // 1000 + times * table.every_s) * 1000 if times > 0 else None
@@ -52,7 +52,7 @@ def last_due_ms(table: Timetable, after_ms: int, until_ms: int, zone: tzinfo) ->
 
 
 def _step(table: Timetable, at: datetime) -> datetime | None:
-    """Return the next time to examine; None if the timetable is due at `at`."""
+    """Return the next time to examine, or None if the timetable is due at `at`."""
     if at.month not in table.months:
         return _midnight(at, _next_month(at))
     if not _is_right_day(table, at):

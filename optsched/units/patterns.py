@@ -24,7 +24,7 @@ _ACCEPTED: Final = (
     r"such as \1, no possessive or atomic parts such as a*+ and (?>a), and at most 1000 repetitions"
 )
 _BYTE: Final = re.compile(r"\\Q.*?(?:\\E|$)|\\(.)", re.DOTALL)
-r"""Matches escapes outside of \Q...\E; Go has every escape of RE2 except \C."""
+r"""Matches escapes outside of \Q...\E, to find \C, the only escape of RE2 that Go lacks."""
 
 
 class PatternError(ValueError):

@@ -76,7 +76,7 @@ class ResourceVersions:
         return tuple(self._known)
 
     def lookup(self, key: str) -> str:
-        """Return the newest known resource version of an object; empty if unknown."""
+        """Return the newest known resource version of an object; empty for an unknown object."""
         known = self._known.get(key, -1)
         return "" if known < 0 else str(known)
 
@@ -235,7 +235,7 @@ class ClusterCache:
     ) -> None:
         """Apply a state of an object, or None if the object was deleted.
 
-        `is_created` tells whether the state is known to be the object's first; False after a list.
+        `is_created` tells whether the state is known to be the object's first, which no list shows.
         """
         self.version += 1
         if obj is None:
@@ -342,7 +342,7 @@ class ClusterCache:
     # --- queries ----------------------------------------------------------------------------------
 
     def task(self, key: str) -> Task | None:
-        """Return a task as the server reported it; None if its pod does not exist."""
+        """Return a task as the server reported it, or None if the task's pod does not exist."""
         pod = self._objects.pods.find_pod(key)
         return None if pod is None else pod.reported
 
@@ -356,11 +356,11 @@ class ClusterCache:
         return 0 if pod is None else pod.grace_s
 
     def claim(self, key: str) -> Claim | None:
-        """Return the state of a PersistentVolumeClaim; None if the claim does not exist."""
+        """Return the state of a PersistentVolumeClaim, or None if the claim does not exist."""
         return self._objects.volumes.find_claim(key)
 
     def node_labels(self, name: str) -> Mapping[str, str] | None:
-        """Return the labels of a node; None if the node does not exist."""
+        """Return the labels of a node, or None if the node does not exist."""
         return self._objects.node_labels(name)
 
     def closures(self, name: str) -> frozenset[str]:
@@ -378,7 +378,7 @@ class ClusterCache:
         return self._objects.devices.claim_kind(key)
 
     def device_class(self, name: str) -> DeviceClass | None:
-        """Return a DeviceClass; None if the DeviceClass does not exist."""
+        """Return a DeviceClass, or None if the DeviceClass does not exist."""
         return self._objects.devices.refresh().classes.get(name)
 
     def queue_of(self, gang: str) -> str:
@@ -387,7 +387,7 @@ class ClusterCache:
         return "" if known is None else known.queue
 
     def group(self, key: str) -> PodGroup | None:
-        """Return a PodGroup as the server reported it; None if the PodGroup does not exist."""
+        """Return a PodGroup as the server reported it, or None if the PodGroup does not exist."""
         return self._objects.gangs.groups.get(key)
 
     @property

@@ -76,7 +76,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The event that an object was deleted; `obj` is the last state of the object."""
+    """The event that an object was deleted; its last state is `obj`."""
 
     obj: Raw
 
@@ -240,7 +240,7 @@ _FINAL: Final = (Unauthorized, Forbidden, NotFound, Rejected)
 async def watch_object(
     source: Client, ref: Ref, on_failure: Callable[[KubeError], None]
 ) -> AsyncIterator[Raw | None]:
-    """Yield each state of one object, forever; None while the object does not exist.
+    """Yield each state of one object, forever, or None while the object does not exist.
 
     `on_failure` is called on temporary errors, such as an unreachable server, after which the watch
     is retried. Raises `KubeError` on permanent errors.

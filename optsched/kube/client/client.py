@@ -105,7 +105,7 @@ def parse_warnings(headers: Iterable[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Settings of a client; `namespace` is the default namespace."""
+    """Settings of a client, in which `namespace` is the default namespace."""
 
     namespace: str = DEFAULT_NAMESPACE
     on_warning: Callable[[str], None] = _ignore
@@ -243,7 +243,7 @@ class Client:
     ) -> None:
         """Evict a pod, if the pod has this UID and no disruption budget forbids the eviction.
 
-        `version` is the pod's resource version, or empty for any version; Conflict is raised if the
+        `version` is the pod's resource version, or empty for any version. Conflict is raised if the
         pod has changed. `grace_s` is the grace period in seconds, or None for the pod's own period.
         """
         path = object_path(POD, namespace, name, "eviction")

@@ -50,7 +50,7 @@ class Settings:
 
     election: None if this process is the only replica.
     listen: the addresses that serve health, and metrics unless `metrics` is given.
-    metrics: the settings of metrics over TLS; None for plain HTTP at `listen`.
+    metrics: the settings of metrics over TLS, or None for plain HTTP at `listen`.
     """
 
     controllers: Sequence[Controller]

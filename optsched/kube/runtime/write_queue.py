@@ -82,7 +82,7 @@ class WriteQueue(Generic[K, V]):
         self._work.set()
 
     def pending_value(self, key: K) -> V | None:
-        """Return the waiting value of a key; None if no value waits."""
+        """Return the waiting value of a key, or None if no value waits."""
         return self._values.get(key, self._paused.get(key))
 
     def discard(self, key: K) -> None:

@@ -1,4 +1,4 @@
-"""Writes before a bind: ResourceClaims, node locks, device conditions and gate removals.
+"""Writes that precede a bind, to ResourceClaims, node locks, device conditions and gates.
 
 ResourceClaims are allocated and reserved as in kube-scheduler (KEP-4381). First a finalizer is
 written, so that a claim in use cannot be deleted. Then allocation and reservation are written to

@@ -387,7 +387,7 @@ class LiveBinder:
             raise _Refused(Failure("NodeClosed", message))
 
     async def _read_outcome(self, bind: Bind, failure: Failure) -> _Outcome | None:
-        """Return the outcome of a bind according to the pod; None if the pod cannot be read."""
+        """Return the outcome of a bind according to the pod, or None if the pod cannot be read."""
         try:
             pod = await self._api.read(bind.ref)
         except NotFound as e:

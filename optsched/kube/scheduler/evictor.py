@@ -350,7 +350,7 @@ class Evictor:
         return False
 
     def _waits_for(self, pending: _Pending) -> str:
-        """Return what an eviction waits for: `nomination` or `bind`; empty if it can be sent.
+        """Return why an eviction waits, `nomination` or `bind`, or empty if it can be sent.
 
         A pod that is evicted before its bind is confirmed might be deleted without ever running.
         """

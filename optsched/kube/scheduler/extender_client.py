@@ -84,7 +84,7 @@ class ExtenderClient:
         return asking
 
     def close(self) -> None:
-        """Close all connections and accept no further calls."""
+        """Close all connections to extenders and refuse further calls."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._is_closed = True

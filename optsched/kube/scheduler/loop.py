@@ -77,7 +77,7 @@ log = logging.getLogger(__name__)
 class SchedulerDependencies:
     """The dependencies of a scheduler; the caller runs each dependency that has a `run` method.
 
-    `follower` lists all kinds again after another process led; None if this is the only process.
+    `follower` lists all kinds again after another process led, or None if this is the only process.
     `on_fault` is called with each fault of a plugin, once per policy. `on_advice` is called with a
     likely mistake in the policy, once per policy.
     """
@@ -295,7 +295,7 @@ class Scheduler:
 
     @property
     def _due_ms(self) -> int | None:
-        """When the next deferred status or event is due in milliseconds; None without one."""
+        """When the next deferred status or event is due in milliseconds, or None without one."""
         due = (self._term.statuses.due_ms, self._notices.due_ms)
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 

@@ -173,7 +173,7 @@ def not_evicted(victim: Victim, error: KubeError) -> Note:
 
 
 def overuse_reclaimed(victim: Victim, cache: ClusterCache) -> Note | None:
-    """Return the event of a reclaimed queue that exceeds its overuse tolerance; None otherwise."""
+    """Return the event of a reclaimed queue that exceeds its overuse tolerance, or else None."""
     eviction = victim.eviction
     group = cache.group(victim.gang)
     queue = None if group is None else cache.queues.get(group.queue)
@@ -246,7 +246,7 @@ class _Reported:
 class GangReporter:
     """Reports why gangs are pending, whenever the reason changes and periodically.
 
-    `due_ms` is the time of the next report without a change; None if no report is scheduled.
+    `due_ms` is the time of the next report without a change, or None if no report is scheduled.
     """
 
     def __init__(self, note: Callable[[Note], None]) -> None:
@@ -297,7 +297,7 @@ class GangReporter:
 
 
 POLICY_CONFIG_MAP: Final = "POLICY_CONFIG_MAP"
-"""Environment variable: NAMESPACE/NAME of the ConfigMap that is mounted as the policy."""
+"""Environment variable with NAMESPACE/NAME of the ConfigMap that is mounted as the policy."""
 
 
 class OutcomeReporter:
@@ -414,6 +414,6 @@ class SelfReporter:
 
 
 def policy_object(environment: Mapping[str, str]) -> Ref | None:
-    """Return the ConfigMap that holds the policy; None if the environment names no ConfigMap."""
+    """Return the ConfigMap that holds the policy, or None if the environment names no ConfigMap."""
     namespace, slash, name = environment.get(POLICY_CONFIG_MAP, "").partition("/")
     return Ref(CONFIG_MAP, namespace, name) if slash and namespace and name else None

@@ -24,7 +24,7 @@ class SolverProcess(Solver, Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The id of the solver process; None while there is no process."""
+        """The id of the solver process, or None while there is no process."""
 
 
 class SolverSupervisor:

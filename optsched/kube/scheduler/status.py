@@ -136,7 +136,7 @@ def _facts(
 
 
 def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch | None:
-    """Return the patch for the status of a PodGroup; None if the status is up to date."""
+    """Return the patch for the status of a PodGroup, or None if the status is up to date."""
     conditions = wanted_conditions(group.status.conditions, status, now_ms)
     wanted = replace(
         group.status,
@@ -284,7 +284,7 @@ def sum_with_descendants(
 def queue_patch(
     queue: ApiQueue, held: Mapping[str, int], counts: QueueCounts
 ) -> StatusPatch | None:
-    """Return the patch for the status of a queue; None if the status is up to date."""
+    """Return the patch for the status of a queue, or None if the status is up to date."""
     wanted = {CPU: 0, MEMORY: 0, **{name: amount for name, amount in held.items() if amount}}
     if dict(queue.status.allocated) == wanted and queue.status.counts == counts:
         return None
@@ -373,7 +373,7 @@ class _QueueReport:
 class StatusTracker:
     """Tracks the status of every gang and queue, and returns the patches that write the statuses.
 
-    `due_ms` is when deferred patches are due even without a change; None if no patch is deferred.
+    `due_ms` is when deferred patches are due even without a change, or None without such patches.
     """
 
     def __init__(self) -> None:

@@ -85,7 +85,7 @@ BUILTIN_QUEUES: Final = (
 def shard_patch(
     sharding: Sharding, shards: Mapping[str, NodeShard], now_ms: int
 ) -> StatusPatch | None:
-    """Return the status patch of this scheduler's NodeShard; None if its status is up to date.
+    """Return the status patch of this scheduler's NodeShard, or None if its status is up to date.
 
     `sharding` is the shard in the last session. `shards` are the NodeShards on the server by name.
     """

@@ -100,7 +100,7 @@ class VolumeBinder:
     # --- planning --------------------------------------------------------------------------------
 
     def find_pending(self, allocated: Sequence[Allocate]) -> PendingVolumes | None:
-        """Return the unbound claims of allocated tasks; None if a claim can get no volume."""
+        """Return the unbound claims of allocated tasks, or None if a claim can get no volume."""
         used_on, task_of = self._find_unbound_claims(allocated)
         if not used_on:
             return PendingVolumes((), {}, {})
@@ -143,7 +143,7 @@ class VolumeBinder:
         return used_on, task_of
 
     def _open_claim(self, key: str) -> Claim | None:
-        """Return a claim with its unreserved volume candidates; None if it cannot be bound."""
+        """Return a claim with its unreserved volume candidates; None means no bind is possible."""
         claim = self._cache.claim(key)
         if claim is None or (claim.problem and key not in self._under_way):
             return None

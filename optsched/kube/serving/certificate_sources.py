@@ -214,7 +214,7 @@ class ServedCertificate:
     """A server's TLS context and its credentials.
 
     tls: the TLS context; new connections use the latest credentials.
-    credentials: the credentials in use; None before `present` is called.
+    credentials: the credentials in use, or None before `present` is called.
     """
 
     def __init__(self, server: str) -> None:

@@ -98,14 +98,14 @@ def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
 
 
 def server_context() -> ssl.SSLContext:
-    """Return a TLS context for servers: TLS 1.2 or newer, without a certificate."""
+    """Return a TLS context for servers with TLS 1.2 or newer, without a certificate."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
     return tls
 
 
 def _authority(held: Credentials, now: datetime) -> Authority | None:
-    """Return the held signing authority; None if the authority is invalid or expires soon."""
+    """Return the held signing authority, or None if the authority is invalid or expires soon."""
     try:
         authority = Authority.load(Credential(held.authority, held.authority_key))
     except (ValueError, TypeError):

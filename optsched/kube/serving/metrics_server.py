@@ -114,7 +114,7 @@ class SecureMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ServingAddresses:
-    """Addresses to serve on; `metrics` is None if the health addresses also serve metrics."""
+    """Addresses of health and metrics; `metrics` is None if `health` also serves metrics."""
 
     health: tuple[Address, ...] = ()
     metrics: SecureMetrics | None = None
@@ -122,7 +122,7 @@ class ServingAddresses:
 
 @dataclass(frozen=True, slots=True)
 class BoundAddresses:
-    """Bound addresses; `metrics` is None if the health addresses also serve metrics."""
+    """Bound addresses of a process; `metrics` is None if `health` also serves metrics."""
 
     health: tuple[Address, ...]
     metrics: Address | None = None
