@@ -366,7 +366,7 @@ def _wrong_arguments(plugin: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 
 def rules_of(
     plugin: Plugin, arguments: Mapping[str, Value], taken: Mapping[str, str]
 ) -> tuple[str, ...] | str:
-    """Return the names of a custom plugin's rules, or why the rules can not be used.
+    """Return the names of a custom plugin's rules, or why the rules cannot be used.
 
     `taken` maps each rule name to its custom plugin, for the plugins that the policy has named.
     """

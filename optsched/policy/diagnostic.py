@@ -95,7 +95,7 @@ def _excerpt(line: str, column: int) -> tuple[str, int]:
 
 
 class PolicyError(Exception):
-    """A policy that can not be used; `problems` holds all problems of its file."""
+    """A policy that cannot be used; `problems` holds all problems of its file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -133,7 +133,7 @@ class Findings:
 
     @property
     def has_errors(self) -> bool:
-        """Whether the file can not be used."""
+        """Whether the file cannot be used."""
         return any(p.severity is Severity.ERROR for p in self._problems)
 
     @property

@@ -72,7 +72,7 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
         or Volcano's scheduler configuration. A shipped model's name wins over a file of the same
         name; write `./NAME` for the file.
     read
-        Returns the text of a file. Its errors for files that can not be read (OSError,
+        Returns the text of a file. Its errors for files that cannot be read (OSError,
         UnicodeError) become a `PolicyError`.
     shelf
         Where custom plugins and actions are searched.
@@ -94,7 +94,7 @@ def is_shipped(name: str) -> bool:
 
 
 def read_text(path: str, read: Callable[[Path], str]) -> str:
-    """Return the text of a file; raise `PolicyError` where it can not be read."""
+    """Return the text of a file; raise `PolicyError` where it cannot be read."""
     names = _shipped_names()
     if not path.strip():
         message = f"the name of the model is empty: write one of {', '.join(names)}, or a file"
@@ -139,7 +139,7 @@ def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
 def definition_of(policy: Policy, read: Callable[[Path], str]) -> str:
     """Return the text that a policy was read from, with possible passwords masked by asterisks.
 
-    Raises `PolicyError` where the policy's file can not be read any more.
+    Raises `PolicyError` where the policy's file cannot be read any more.
     """
     shipped = policy.source.removeprefix(_SHIPPED)
     if policy.source.startswith(_SHIPPED) and is_shipped(shipped):

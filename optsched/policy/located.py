@@ -7,7 +7,7 @@ schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema):
 - plain scalars are null, true, false, whole numbers, numbers or text. `no` is text and not false,
   `014` is 14 and not 12, `1:30` and `1_000` are text and not 90 and 1000;
 - tags other than those of the core schema, merge keys and keys that are not scalars are errors;
-- depth and size are limited, so that aliases can not expand without end.
+- depth and size are limited, so that aliases cannot expand without end.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _LOADER = _loader()
 def read_tree(text: str, file: str, findings: Findings) -> Node | None:
     """Return the one document of a text; its YAML problems are added to `findings`.
 
-    Returns None where the text can not be parsed. An empty text is a null.
+    Returns None where the text cannot be parsed. An empty text is a null.
     """
     source = _Source(file, tuple(_BREAK.split(text)))
     bad = _UNPRINTABLE.search(text)

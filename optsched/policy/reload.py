@@ -37,7 +37,7 @@ class Reloaded:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The file has changed and can not be used; the last valid policy stays in force."""
+    """The file has changed and cannot be used; the last valid policy stays in force."""
 
     problems: tuple[Problem, ...]
 

@@ -56,7 +56,7 @@ FEW_ROOMS = 0.25
 PAIRS_PER_MS = 25
 """The most pairs of a model per millisecond of its budget.
 
-A larger model can not even be built and relaxed in time."""
+A larger model cannot even be built and relaxed in time."""
 
 CROWDED_PAIRS_PER_MS = 500
 """The most pairs per millisecond of a budget for which crowded nodes are searched.
@@ -577,7 +577,7 @@ def count_pairs(problem: Problem, rules: RuleSet) -> int:
 
 
 def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
-    """Return gangs (G,) that node classes can not describe fully, and the rules that cause this.
+    """Return gangs (G,) that node classes cannot describe fully, and the rules that cause this.
 
     Tasks of such gangs depend on other tasks on their nodes, or have too many domains to choose.
     """

@@ -283,7 +283,7 @@ class _PriorityPass:
         return None
 
     def _fix_decided_gangs(self, movables: Movables, requesting: Bool, priority: I64) -> WhatIf:
-        """Return the what-if without nominated gangs, and without gangs the model can not place."""
+        """Return the what-if without nominated gangs, and without gangs the model cannot place."""
         what_if = movables.what_if
         base = self._current_decisions(movables)
         known = find_nominated_gangs(what_if, base) | find_tied_gangs(what_if, self._rules)[0]

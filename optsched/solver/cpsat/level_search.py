@@ -130,7 +130,7 @@ def solve_levels(
     Raises
     ------
     NumbersTooLarge, TooManyCapacities
-        If these engines can not solve the model; no update has been yielded then.
+        If these engines cannot solve the model; no update has been yielded then.
 
     """
     clock = Clock(limits, now)

@@ -2,7 +2,7 @@
 
 Every set of row prices bounds the best value from above: a row is charged at its price instead of
 being enforced (Lagrange). The prices are those of the linear program, rounded to integers. The
-bound is summed in integers, so that floating-point errors can not invalidate it.
+bound is summed in integers, so that floating-point errors cannot invalidate it.
 """
 
 from __future__ import annotations

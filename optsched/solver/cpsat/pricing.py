@@ -26,7 +26,7 @@ MOST_BITS = 1 << 22
 
 
 TOO_MANY_CAPACITIES = "not solved: too many distinct rooms to price"
-"""The reason why a search ended, where configurations can not be priced."""
+"""The reason why a search ended, where configurations cannot be priced."""
 
 
 class TooManyCapacities(Exception):
@@ -36,7 +36,7 @@ class TooManyCapacities(Exception):
 def useful_capacity(capacity: I64, request: I64) -> I64:
     """Return the capacity (K, R) that tasks can use, given the limits of other resources.
 
-    If every class requests resource q, tasks can not use more of r than the capacity of q times the
+    If every class requests resource q, tasks cannot use more of r than the capacity of q times the
     largest ratio request[r] / request[q].
     """
     room = capacity.copy()

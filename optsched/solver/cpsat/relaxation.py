@@ -2,7 +2,7 @@
 
 The relaxation keeps its basis from level to level: another row and another objective cost a few
 simplex steps. Its row prices bound the objective (Lagrange). They are rounded and summed in
-integers, so floating-point errors can not invalidate the bound, as in `master_problem`.
+integers, so floating-point errors cannot invalidate the bound, as in `master_problem`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Custom actions in the pipeline: the view they get, and the handling of their proposals.
+"""Run custom actions in the pipeline: build the view of the session, and apply their proposals.
 
-The proposal for a gang is carried out as a whole or not at all. The limits are those of the
-pipeline: rules, queues and idle capacity. Victims need the votes of `preempt` or `reclaim`.
+The proposals for a gang are applied all together or not at all. Proposals have to satisfy the rules,
+the limits of queues and idle capacity. A task is evicted only if plugins vote for it as in the
+actions `preempt` or `reclaim`.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _NO_EVICTIONS = "displaces pods, which has no effect with a solver: the solver s
 
 @dataclass(slots=True)
 class _GangProposal:
-    """The proposal for one gang: tasks by index with their nodes, and running tasks to evict."""
+    """The proposal for one gang: the node of each task by task index, and the tasks to evict."""
 
     node_of: dict[int, int] = field(default_factory=dict)
     victims: list[int] = field(default_factory=list)
 
 
 class CustomActionRunner:
-    """Shows a session to custom actions, and carries out the proposals that are allowed."""
+    """Gives custom actions a view of the session, and applies the proposals that are allowed."""
 
     def __init__(
         self,
@@ -46,9 +47,9 @@ class CustomActionRunner:
         may_start: Callable[[int], bool],
         object_to: Callable[[str], None],
     ) -> None:
-        """Set up the runner; `evicting` is None if no task may be evicted.
+        """Set up the runner, with `evicting` as None if no task may be evicted.
 
-        `object_to` is called with the problem of each invalid proposal.
+        The function `object_to` is called with a message for each invalid proposal.
         """
         self._placing = placing
         self._problem: Problem = placing.problem
@@ -60,7 +61,7 @@ class CustomActionRunner:
     # -----------------------------------------------------------------------------------------
 
     def view(self, gangs: Sequence[int]) -> View:
-        """Return the present session, with the gangs that may get nodes, in their order."""
+        """Return a view of the session for custom actions, with `gangs` in the given order."""
         problem, placing = self._problem, self._placing
         names = [node.name for node in problem.snapshot.nodes]
         free = np.maximum(placing.book.idle, 0).tolist()
@@ -102,7 +103,7 @@ class CustomActionRunner:
     # ------------------------------------------------------------------------------------
 
     def carry_out(self, name: str, gangs: Sequence[int], proposals: Iterable[Proposal]) -> None:
-        """Carry out the proposals of an action, gang by gang, in the order of the proposals."""
+        """Apply the proposals of a custom action, gang by gang, in the order of the proposals."""
         for gang, proposed in self._read_proposals(gangs, proposals).items():
             if proposed.victims:
                 self._evict_for_gang(gang, proposed, name)
@@ -137,7 +138,7 @@ class CustomActionRunner:
         return tuple((entry, node, k) for (entry, node), k in sorted(counts.items()))
 
     def _may_allocate(self, gang: int) -> bool:
-        """Return whether allocate would consider a gang."""
+        """Return whether the action `allocate` would try to place a gang."""
         overused = self._placing.faces.is_overused(int(self._problem.queue_of[gang]))
         return not overused and self._may_start(gang)
 
@@ -146,7 +147,7 @@ class CustomActionRunner:
             self._placing.place_nominated(gang, self._count_by_node(gang, proposed))
 
     def _evict_for_gang(self, gang: int, proposed: _GangProposal, name: str) -> None:
-        """Evict running tasks for a gang and nominate its nodes, or change nothing."""
+        """Evict the proposed tasks and nominate the proposed nodes for a gang, or change nothing."""
         evicting = self._evicting
         if evicting is None or evicting.is_losing_tasks(gang) or not evicting.starving([gang]):
             return
@@ -167,7 +168,7 @@ class CustomActionRunner:
     def _are_victims_allowed(
         self, evicting: GreedyPreemption, gang: int, nominations: Seats, victims: Sequence[int]
     ) -> bool:
-        """Return whether plugins let a gang preempt or reclaim every victim."""
+        """Return whether plugins allow a gang to preempt or reclaim every proposed victim."""
         faces, queue = evicting.faces, int(self._problem.queue_of[gang])
         classes = {self._placing.class_of(gang, entry) for entry, _, _ in nominations}
         near, far = evicting.tasks_of_other_gangs(gang), evicting.tasks_of_other_queues(gang)
@@ -190,7 +191,7 @@ class CustomActionRunner:
 
 
 class _ProposalReader:
-    """Collects proposals by gang, and returns the problems of invalid proposals."""
+    """Collects proposals by gang, and returns messages about invalid proposals."""
 
     def __init__(
         self,
@@ -209,7 +210,7 @@ class _ProposalReader:
         self._victims = victims
 
     def read(self, proposal: Proposal) -> str:
-        """Add a proposal to those of its gang; return its problem, or an empty text."""
+        """Add a proposal to its gang, and return an error message, or an empty text if valid."""
         return (
             self._read_placement(proposal)
             if isinstance(proposal, Place)

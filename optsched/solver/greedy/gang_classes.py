@@ -1,7 +1,8 @@
-"""Gang classes: gangs that the pipeline treats equally, except for their age and name.
+"""Gang classes: groups of gangs that the pipeline treats equally, except for age and name.
 
-A result for one gang of a class holds for all its gangs, as long as no pod is placed or evicted for
-any of them. The pipeline therefore skips a gang if another gang of its class has just failed.
+A result for one gang of a class holds for all gangs of the class, as long as no pod is placed or
+evicted for any of these gangs. The pipeline therefore skips a gang if another gang of its class has
+failed and nothing has changed since then.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 ALONE: Final = -1
-"""The class number of gangs that are alone in their class."""
+"""The class number of every gang that shares its class with no other gang."""
 
 _OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
-"""Annotations that no rule on victims or starts reads."""
+"""Annotations that no rule reads when gangs start or victims are selected."""
 
 
 class _Traits(NamedTuple):
@@ -46,7 +47,7 @@ class _Traits(NamedTuple):
 
 
 class _Identity:
-    """Traits that are compared by identity, which is faster than value by value."""
+    """Traits of a gang, compared by object identity, which is faster than comparing values."""
 
     def __init__(self, traits: _Traits) -> None:
         self.traits = traits
@@ -58,7 +59,7 @@ IDENTITIES: Final[SharedObjects[_Identity]] = SharedObjects(_Identity)
 def number_classes(problem: Problem) -> list[int]:
     """Return the class number (G,) of each gang.
 
-    ALONE stands for gangs that have claims or ready pods, and for gangs that are not open.
+    The number is `ALONE` for gangs that have claims or ready pods, and for gangs that are not open.
     """
     number: dict[tuple[_Identity, int], int] = {}
     identities = derived_of(problem.snapshot.gangs, _identity_of)
@@ -110,36 +111,36 @@ class GangClasses:
         self._fails_together = not placing.faces.reads_labels
 
     def class_now(self, gang: int) -> int:
-        """Return the class of a gang, ALONE once a task is placed or evicted for it."""
+        """Return the class number of a gang, or `ALONE` once a task is placed or evicted for it."""
         return ALONE if gang in self._touched else self.class_of[gang]
 
     def note_failure(self, gang: int) -> None:
-        """Record that a gang could not start now, and that nothing was nominated for it."""
+        """Record that a gang could not start, and that no node was nominated for it."""
         number = self.class_now(gang)
         if number != ALONE and self._fails_together:
             self._failed[number] = self._placing.changes
 
     def has_failed(self, gang: int) -> bool:
-        """Return whether a gang of the class could not start, with no change since then."""
+        """Return whether a gang of the same class could not start, and nothing changed since."""
         number = self.class_of[gang]
         if self._failed.get(number) != self._placing.changes:
             return False
         return number != ALONE and gang not in self._touched
 
     def evaluate(self, gangs: I64, function: Callable[[int], Value]) -> list[Value]:
-        """Return the values (m,) of gangs (m,); the function is called once for each class."""
+        """Return the value of `function` for each gang (m,), computed once for each gang class."""
         numbers = self._numbers[gangs]
         if self._touched:
             numbers[np.isin(gangs, list(self._touched))] = ALONE
         alone = numbers == ALONE
-        # Each gang that is alone in its class gets a number of its own.
+        # Each gang that is alone in its class gets a unique number.
         numbers[alone] = len(self._numbers) + np.arange(alone.sum())
         _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
         values = [function(gang) for gang in gangs[first].tolist()]
         return [values[i] for i in which.tolist()]
 
     def representatives(self, gangs: I64) -> list[int] | None:
-        """Return a gang of each class of some gangs, None if one of them is alone in its class."""
+        """Return one gang of each class in `gangs`, or None if a gang is alone in its class."""
         numbers, first = np.unique(self._numbers[gangs], return_index=True)
         is_touched = bool(self._touched) and not self._touched.isdisjoint(gangs.tolist())
         if is_touched or (len(numbers) and numbers[0] == ALONE):

@@ -1,4 +1,4 @@
-"""Check that gangs which get tasks in a session keep their minimum despite its evictions."""
+"""Check that gangs with placements in a session keep their minimum despite evictions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class GangMinimums:
-    """Counts tasks of gangs by role as they are placed and evicted."""
+    """Counts the placed and evicted tasks of gangs by role."""
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         self._placing = placing
@@ -24,12 +24,12 @@ class GangMinimums:
         self._gone: dict[int, Counter[str]] = {}
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """Count a running task as evicted; sign -1 takes the eviction back."""
+        """Record the eviction of a running task with `sign` 1, or undo the record with -1."""
         gone = self._gone.setdefault(int(self._running.gang_of[victim]), Counter())
         gone[self._running.tasks[victim].role] += sign
 
     def can_spare(self, victim: int) -> bool:
-        """Return whether a task's gang keeps its minimum if the running task is evicted, too."""
+        """Return whether a gang keeps its minimum if a running task is evicted in addition."""
         self.record_eviction(victim, 1)
         can = self.has_minimum(int(self._running.gang_of[victim]))
         self.record_eviction(victim, -1)
@@ -46,7 +46,7 @@ class GangMinimums:
         left = Counter(t.role for t in found.tasks if t.status.counts_as_ready)
         left.subtract(gone)
         if not (found.min_resources and gone.total()):
-            # Otherwise the gang has to restart, so the tasks just placed do not count.
+            # A gang with `minResources` that loses a task has to restart without its placed tasks.
             left.update(self._count_placed_by_role(gang))
         if left.total() < found.min_member:
             return False

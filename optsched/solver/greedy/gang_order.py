@@ -20,7 +20,7 @@ Key = tuple[float, ...]
 
 
 class GangOrder:
-    """The present keys of gangs; untouched gangs of a class share one computed key."""
+    """The sort keys of gangs, computed once for all gangs of a class without placements."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class GangOrder:
         gang_classes: GangClasses,
         tier_of: I64 | None = None,
     ) -> None:
-        """Set up the order; `tier_of` (G,) is a rank that precedes rules, None without one."""
+        """Set up the order, where an optional rank `tier_of` (G,) precedes the order of rules."""
         self._created_ms = problem.created_ms
         self._born: list[int] = problem.created_ms.tolist()
         self._faces = plugins
@@ -41,20 +41,20 @@ class GangOrder:
         self._read: dict[int, tuple[Key, int, int]] = {}
 
     def key(self, gang: int) -> Key:
-        """Return the key that orders a gang; smaller keys come first."""
+        """Return the sort key of a gang; gangs with smaller keys come first."""
         key = self._rule_key(gang)
         return key if self._tier is None else (self._tier[gang], *key)
 
     def entry(self, gang: int) -> tuple[Key, int, int]:
-        """Return the key of a gang followed by its tie-breakers: creation time and index."""
+        """Return the sort key of a gang followed by its tie-breakers, creation time and index."""
         return (self.key(gang), self._born[gang], gang)
 
     def entry_in_line(self, gang: int) -> tuple[Key, int, int]:
-        """Return the key with which the gang was sorted."""
+        """Return the entry with which a gang was sorted, or its present entry if not sorted."""
         return self._read[gang] if gang in self._read else self.entry(gang)
 
     def sorted(self, gangs: Sequence[int]) -> list[int]:
-        """Return some gangs in their order."""
+        """Return the given gangs, sorted by their keys."""
         if not self._shares:
             entries = sorted(map(self.entry, gangs))
             self._read.update((entry[2], entry) for entry in entries)

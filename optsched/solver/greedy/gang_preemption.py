@@ -1,9 +1,9 @@
-"""The actions gangpreempt and gangreclaim of a policy without a solver: evict for whole gangs.
+"""The actions `gangpreempt` and `gangreclaim` of policies without a solver.
 
-As in Volcano (`pkg/scheduler/actions/gangpreempt`, `gangreclaim`), they search a network domain in
-which victims release enough for the minimum of a gang. Surplus tasks of gangs are evicted first,
-then whole gangs. There are three differences to Volcano: a victim gang never keeps fewer tasks than
-it needs, victims that turn out to be needless keep running, and nominations last across sessions.
+As in Volcano (`pkg/scheduler/actions/gangpreempt`, `gangreclaim`), these actions search a network
+domain in which victims release enough for the minimum of a gang. The actions evict surplus tasks of
+gangs first, then entire gangs. There are three differences to Volcano. A gang never keeps fewer
+tasks than its minimum, needless victims keep running, and nominations last across sessions.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GangPreemptionOptions:
-    """Options of evictions for whole gangs.
+    """Options of the actions `gangpreempt` and `gangreclaim`.
 
     Attributes
     ----------
     max_domains
-        The most network domains that are tried.
+        The most network domains that are tried for a gang.
     allow_whole
-        Whether gangs may be evicted as a whole.
+        Whether gangs may be evicted entirely.
 
     """
 
@@ -43,7 +43,7 @@ class GangPreemptionOptions:
 
 
 class GangPreemption:
-    """Evicts running tasks gang by gang, and nominates nodes to the gangs."""
+    """Evicts running tasks for starving gangs, one gang after the other, and nominates nodes."""
 
     def __init__(
         self, evicting: GreedyPreemption, domains: TopologyPlacement, rules: RuleSet
@@ -56,7 +56,7 @@ class GangPreemption:
         self._running = evicting.running
 
     def preempt(self, gangs: Iterable[int], how: GangPreemptionOptions) -> None:
-        """Evict tasks of gangs in the same queue that have lower priority."""
+        """Evict tasks of gangs with lower priority for starving gangs of the same queue."""
         priority = self._problem.priority
 
         def less_important(gang: int) -> Bool:
@@ -73,7 +73,7 @@ class GangPreemption:
     def reclaim(
         self, gangs: Iterable[int], is_overused: Callable[[int], bool], how: GangPreemptionOptions
     ) -> None:
-        """Evict tasks of other queues for gangs of queues that are entitled to more."""
+        """Evict tasks of other queues for starving gangs whose queues are entitled to more."""
 
         def attempt(gang: int) -> bool:
             queue = int(self._problem.queue_of[gang])
@@ -95,9 +95,9 @@ class GangPreemption:
         candidates_of: Callable[[int], Bool],
         how: GangPreemptionOptions,
     ) -> bool:
-        """Evict for the minimum of a gang, or for one more task if it has its minimum.
+        """Evict tasks for the minimum of a gang, or for one more task if it has its minimum.
 
-        Returns whether the gang has got a nomination.
+        Returns whether nodes are nominated to the gang.
         """
         evicting = self._evicting
         if evicting.is_losing_tasks(gang) or not (
@@ -117,12 +117,12 @@ class GangPreemption:
         return False
 
     def _unplaced_runs(self, gang: int) -> list[list[int]]:
-        """Return the unplaced tasks for which others may be evicted, as [entry, number]."""
+        """Return [entry, unplaced tasks] for the entries for which tasks may be evicted."""
         entries = self._evicting.entries(gang)
         return [run for run in self._placing.cursor(gang).runs if run[1] and run[0] in entries]
 
     def _domain_masks(self, gang: int) -> list[Bool]:
-        """Return masks (V,) of the running tasks in each domain where victims may be chosen."""
+        """Return a mask (V,) of running tasks for each domain in which victims may be selected."""
         found: list[Bool] = [np.ones(len(self._running), np.bool_)]
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self._problem, gang)
@@ -133,7 +133,7 @@ class GangPreemption:
     def _units(
         self, gang: int, action: str, candidates: Bool, how: GangPreemptionOptions
     ) -> Iterator[list[int]]:
-        """Yield units to evict together, in order: single surplus tasks, then whole gangs."""
+        """Yield units of tasks to evict together: first single surplus tasks, then entire gangs."""
         faces = self._evicting.faces
         votes = faces.gang_preemptable if action == GANG_PREEMPT else faces.gang_reclaimable
         entry = self._evicting.entries(gang)[0]
@@ -168,7 +168,7 @@ class GangPreemption:
             yield whole[1]
 
     def _is_spare(self, v: int) -> bool:
-        """Return whether the gang of a task can run without it."""
+        """Return whether the gang of a running task can run without this task."""
         number = int(self._running.gang_of[v])
         found = self._problem.snapshot.gangs[number]
         victims = {self._running.tasks[u].key for u in (v, *self._evicted_tasks(number))}
@@ -178,7 +178,7 @@ class GangPreemption:
         return not (ends or found.sub_groups or left_broken(found, victims))
 
     def _can_run_without_victims(self, unit: list[int]) -> bool:
-        """Return whether the gang of spared tasks can run, given the victims that remain."""
+        """Return whether the gang of the tasks `unit` can run without its evicted tasks."""
         number = int(self._running.gang_of[unit[0]])
         victims = {self._running.tasks[v].key for v in self._evicted_tasks(number)}
         return not left_broken(self._problem.snapshot.gangs[number], victims)
@@ -190,15 +190,18 @@ class GangPreemption:
     def _whole_gang_unit(
         self, owner: int, gang: int, named: set[int]
     ) -> tuple[int, list[int]] | None:
-        """Return the remaining tasks of a gang, if all of them may be evicted."""
+        """Return a gang and its remaining tasks, or None if they may not all be evicted."""
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.evicted]
         may = all(self._evicting.evictable[v] for v in rest)
-        # One task may exceed what its queue has to return, as in reclaim.
+        # As in reclaim, one task may exceed the amount that its queue has to give back.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 
     def _useful_fraction(self, unit: list[int], candidates: Bool, requested: I64) -> float:
-        """Return the fraction of requested resources of a unit that lies on candidate nodes."""
+        """Return the fraction of a unit's requests that belongs to candidate victims.
+
+        Only requests of the resources `requested` are summed.
+        """
         held = self._running.request[unit][:, requested]
         inside = held[candidates[unit]].sum()
         return float(inside) / max(float(held.sum()), 1.0)
@@ -211,7 +214,7 @@ class GangPreemption:
     def _evict_until_placed(
         self, gang: int, units: Iterator[list[int]], nominate: Callable[[int], bool]
     ) -> bool:
-        """Evict units until the gang fits, then spare needless ones; return whether it fits."""
+        """Evict units until the gang fits, spare needless units, and return whether it fits."""
         evicting = self._evicting
         victims: list[list[int]] = []
         for unit in units:
@@ -225,7 +228,7 @@ class GangPreemption:
         return False
 
     def _evict_unit(self, unit: list[int], gang: int) -> bool:
-        """Evict all tasks of a unit, or none; return whether they are evicted."""
+        """Evict all tasks of a unit, or no task; return whether the tasks are evicted."""
         before = len(self._evicting.taken)
         for v in unit:
             if not self._evicting.can_evict(v, gang):
@@ -235,13 +238,13 @@ class GangPreemption:
         return True
 
     def _may_fit(self, gang: int) -> bool:
-        """Return whether the sum of future idle capacity suffices for the minimum of a gang."""
+        """Return whether the cluster's total future idle capacity covers a gang's minimum."""
         requested, need = self._requested_resources(gang), self._minimum_request(gang)
         room = np.maximum(self._placing.future.idle[:, requested], 0).sum(axis=0)
         return bool((room >= need[requested]).all())
 
     def _minimum_request(self, gang: int) -> I64:
-        """Return the request (R,) of the tasks that the gang's minimum lacks."""
+        """Return the total request (R,) of the tasks that a gang still needs for its minimum."""
         left, total = (
             self._placing.cursor(gang).need,
             np.zeros(len(self._problem.resources), np.int64),
@@ -254,7 +257,7 @@ class GangPreemption:
         return total
 
     def _nominate_minimum(self, gang: int) -> bool:
-        """Nominate nodes for the minimum of a gang, or change nothing; return whether it fits."""
+        """Nominate nodes for a gang's minimum if it fits, and return whether it fits."""
         placing = self._placing
         placing.undo(gang)
         if self._domains.guide(gang):
@@ -269,7 +272,8 @@ class GangPreemption:
     def _nominate_one_more(self, gang: int) -> bool:
         """Nominate a node for one more task of a gang that has its minimum, or change nothing.
 
-        Gangs that stay together in the network, or start group by group, grow by other actions.
+        Returns whether a node is nominated. It is False for gangs with network topology rules,
+        which grow only by other actions.
         """
         placing = self._placing
         placing.undo(gang)
@@ -285,7 +289,7 @@ class GangPreemption:
     def _spare_needless_victims(
         self, gang: int, victims: list[list[int]], nominate: Callable[[int], bool]
     ) -> None:
-        """Spare the victims that the gang does not need, the most important first."""
+        """Undo evictions that the gang does not need, starting with the most important victims."""
         for unit in reversed(victims[:-1]):
             self._placing.undo(gang)
             self._evicting.keep_running(unit)

@@ -1,8 +1,8 @@
-"""Idle capacity of nodes, and how tasks of each class fit and score there.
+"""Idle capacity of nodes, and the fits and scores of nodes for each task class.
 
-A placement touches few nodes. Each class keeps vectors of fits and scores, with its position in the
-log of touched nodes. A vector is updated when it is next read, for touched nodes only; scores of a
-class that fits no node are never computed.
+A placement changes few nodes. Each task class keeps vectors of fits and scores, and its position in
+the log of changed nodes. A vector is updated when it is next read, for changed nodes only. Scores
+of a class that fits no node are never computed.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 
 NOWHERE = -np.inf
 _MANY = 256
-"""The most nodes that are found by repeated searches for the best; beyond, a sort is faster."""
+"""The most nodes for which repeated searches for the best node are faster than sorting."""
 
 
 @dataclass(eq=False, slots=True)
 class _View:
-    """The fits (N,) and scores (N,) of nodes for one class.
+    """The fits (N,) and scores (N,) of nodes for one task class.
 
-    A fit is a number of tasks; a score is that of the next task, NOWHERE if none fits.
-    `request` holds (resource, amount) of one task, `parts` (extra resource of rules, amount).
+    A fit is the number of tasks that fit a node. A score is the score of the next task on a node,
+    `NOWHERE` if no task fits. `request` holds (resource, amount) of one task. `parts` holds
+    (index, amount) of the resources that rules add.
     """
 
     allowed: Bool | None
@@ -48,17 +49,17 @@ class _View:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Scored:
-    """Scores for one class: the constant part (N,), and scorers that depend on load."""
+    """Scores for one task class: constant scores (N,), and scorers that depend on used amounts."""
 
     base: F64 | None
     scorers: list[Scorer]
 
 
 class _Fixed:
-    """Properties of classes that no placement changes; node tables of a problem share them.
+    """Properties of task classes that no placement changes, shared by the node tables of a problem.
 
-    The problem refers to this object, which refers back only weakly: a problem in a reference
-    cycle would be freed only by a full garbage collection.
+    The problem refers to this object, which holds only a weak reference to the problem. A problem
+    in a reference cycle would be freed only by a full garbage collection.
     """
 
     def __init__(self, problem: Problem, rules: RuleSet) -> None:
@@ -78,23 +79,23 @@ class _Fixed:
         return problem
 
     def allowed(self, task_class: int) -> Bool | None:
-        """Return a mask (N,) of nodes that a class may use, or None for all."""
+        """Return a mask (N,) of nodes that a task class may use, or None if it may use all nodes."""
         return static_mask(self._problem, self._masking, task_class)
 
     def is_tied(self, task_class: int) -> bool:
-        """Return whether placements of a class depend on other tasks of the node."""
+        """Return whether placements of a task class depend on other tasks of the node."""
         if task_class not in self._tied:
             self._tied[task_class] = self._ties_nodes(self._problem, task_class)
         return self._tied[task_class]
 
     def request_of(self, task_class: int) -> list[tuple[int, int]]:
-        """Return the request of one task of a class, as (resource, amount)."""
+        """Return the request of one task of a class, as a list of (resource, amount)."""
         if task_class not in self._asked:
             self._asked[task_class] = _amounts(self._problem.classes.request[task_class])
         return self._asked[task_class]
 
     def scored(self, task_class: int) -> _Scored:
-        """Return the constant score and the scorers of nodes for a class."""
+        """Return the constant node scores and the scorers for a task class."""
         if task_class not in self._scored:
             scorers = scorers_of(self._problem, self._scoring, task_class)
             self._scored[task_class] = _Scored(self._base(task_class), scorers)
@@ -110,7 +111,7 @@ class _Fixed:
 
 
 def _fixed_of(problem: Problem, rules: RuleSet) -> _Fixed:
-    # The cache keeps the rules alive, so that no other set of rules gets the same id.
+    # The cache keeps the rules alive, so that no other rule set gets the same object id.
     known = problem.derived(_make_cache)
     if id(rules) not in known:
         known[id(rules)] = (rules, _Fixed(problem, rules))
@@ -122,9 +123,10 @@ def _make_cache(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
 
 
 class _Log:
-    """The log of touched nodes, in one array that doubles its size when it is full.
+    """The log of changed nodes, in one array that doubles its size when it is full.
 
-    `every` holds all nodes; `touched_since` returns this very object if all may have changed.
+    The array `every` holds all nodes. `touched_since` returns this same object if all nodes may have
+    changed.
     """
 
     def __init__(self, num_nodes: int) -> None:
@@ -133,7 +135,7 @@ class _Log:
         self.length = 0
 
     def append(self, nodes: I64) -> None:
-        """Add touched nodes (m,) to the log."""
+        """Add changed nodes (m,) to the log."""
         end = self.length + len(nodes)
         if end > len(self._nodes):
             grown = np.empty(max(2 * len(self._nodes), end), np.int64)
@@ -143,10 +145,10 @@ class _Log:
         self.length = end
 
     def touched_since(self, read: int) -> I64:
-        """Return the nodes touched after `read` entries of the log.
+        """Return the nodes that changed after the first `read` entries of the log.
 
-        Returns every node if nothing was read (-1), or if most nodes were touched: one pass over
-        all nodes is then cheaper.
+        Returns every node if `read` is -1, since no entry was read before. Returns every node also
+        if the log has grown by at least the number of nodes, since one pass is then cheaper.
         """
         if read < 0 or self.length - read >= len(self.every):
             return self.every
@@ -156,25 +158,25 @@ class _Log:
 _UNREAD = -1
 
 _OUTDATED = 64
-"""Touched nodes after which the largest idle amounts are computed again."""
+"""The number of log entries after which the largest idle amounts are computed again."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeView:
-    """A restriction for one gang: a mask (N,) of its nodes, and a bonus (N,) for scores."""
+    """A mask (N,) of nodes that a gang may use, and a bonus (N,) added to scores of nodes."""
 
     nodes: Bool | None = None
     bonus: F64 | None = None
 
     def apply_to(self, score: F64) -> F64:
-        """Return the scores (N,) for the gang; the same array without a restriction."""
+        """Return scores (N,) with mask and bonus applied, or the same array if both are None."""
         if self.bonus is not None:
             score = score + self.bonus
         return score if self.nodes is None else np.where(self.nodes, score, NOWHERE)
 
 
 ALL_NODES = NodeView()
-"""The view without any restriction."""
+"""The node view without mask and bonus."""
 
 
 class NodeTable:
@@ -183,9 +185,9 @@ class NodeTable:
     Attributes
     ----------
     idle, used
-        (N, R) present idle and used amounts.
+        (N, R) idle amounts and used amounts of each node.
     spare
-        (N, D) idle amounts of resources that rules add, see `Reservation`.
+        (N, D) idle amounts of the resources that rules add, see `Reservation`.
 
     """
 
@@ -202,27 +204,30 @@ class NodeTable:
         self._most_read = _UNREAD
 
     def use_masks_of(self, problem: Problem) -> None:
-        """Use the masks of another problem, for example of one without running gangs."""
+        """Use the node masks of another problem, for example of a problem without running gangs."""
         self._problem = problem
         self._fixed = _fixed_of(problem, self._rules)
         self._views.clear()
 
     def fits(self, task_class: int) -> I64:
-        """Return how many tasks of a class fit each node (N,); callers must not modify it."""
+        """Return the number (N,) of tasks of a class that fit each node, as a read-only array."""
         return self._view(task_class).fit
 
     def is_tied(self, task_class: int) -> bool:
-        """Return whether rules tie a class to other tasks on nodes."""
+        """Return whether placements of a task class depend on other tasks of the node."""
         return self._fixed.is_tied(task_class)
 
     def allowed(self, task_class: int) -> Bool | None:
-        """Return a mask (N,) of nodes that a class may use, None for all; do not modify it."""
+        """Return a mask (N,) of nodes that a task class may use, or None if it may use all nodes.
+
+        Callers must not modify the mask.
+        """
         return self._view(task_class).allowed
 
     def may_fit(self, task_class: int) -> bool:
         """Return whether the request of a class is within the largest idle amount of each resource.
 
-        This is a cheap necessary condition. The largest amounts may be outdated, but only upwards.
+        This is a cheap necessary condition. The largest amounts may be outdated, but never too low.
         """
         if self._most_read < 0 or self._log.length - self._most_read > _OUTDATED:
             self._most = self.idle.max(axis=0, initial=0).tolist()
@@ -231,14 +236,17 @@ class NodeTable:
         return all(amount <= most[r] for r, amount in self._fixed.request_of(task_class))
 
     def scores(self, task_class: int) -> F64:
-        """Return the score (N,) of the next task of a class, or NOWHERE on nodes where none fits.
+        """Return the score (N,) of the next task of a class, `NOWHERE` on nodes that it does not fit.
 
-        Callers must not modify the array.
+        Callers must not modify the score array.
         """
         return self._scored(task_class).score
 
     def preference_scores(self, task_class: int) -> F64:
-        """Return the score (N,) of the next task even where none fits, or NOWHERE if excluded."""
+        """Return the score (N,) of the next task of a class, regardless of idle capacity.
+
+        The score is `NOWHERE` on nodes that the class may not use.
+        """
         problem, view = self._problem, self._view(task_class)
         scored = self._fixed.scored(task_class)
         score = _total(scored.scorers, self.used, problem.allocatable)
@@ -249,7 +257,7 @@ class NodeTable:
         return score
 
     def place_tasks(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Place tasks of a class on distinct nodes (m,); negative counts undo placements."""
+        """Place `counts` (m,) tasks of a class on distinct nodes; negative counts undo placements."""
         taken = counts[:, None] * self._problem.classes.request[task_class]
         self.idle[nodes] -= taken
         self.used[nodes] += taken
@@ -259,13 +267,16 @@ class NodeTable:
             self._most_read = _UNREAD
 
     def reserve(self, nodes: I64, amounts: I64) -> None:
-        """Reserve amounts (m, R) on nodes (m,): no task may use them."""
+        """Reserve amounts (m, R) on nodes (m,), so that no task can use these amounts."""
         self.idle[nodes] -= amounts
         self._log.append(nodes)
         self._most_read = _UNREAD
 
     def take_spare(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Subtract tasks (m,) on nodes (m,) from the resources that rules add, and only these."""
+        """Subtract requests of tasks only from the resources that rules add.
+
+        `counts` (m,) is the number of tasks on each of the nodes (m,).
+        """
         self.spare[nodes] -= counts[:, None] * self._spare_request[task_class]
         self._log.append(nodes)
 
@@ -293,7 +304,7 @@ class NodeTable:
         return _merge(best, ladder, number)
 
     def _ladder(self, task_class: int, view: _View, nodes: I64, most: I64) -> F64:
-        """Return the score (m, J) of each node's j-th further task, or NOWHERE if none fits."""
+        """Return the score (m, J) of the j-th further task on each node, `NOWHERE` if none fits."""
         steps = int(most.max())
         taken = np.arange(steps, dtype=np.int64)
         request = self._problem.classes.request[task_class]
@@ -308,7 +319,7 @@ class NodeTable:
         return ladder
 
     def _view(self, task_class: int) -> _View:
-        """Return the view of a class with its fits up to date."""
+        """Return the view of a task class after updating its fits."""
         view = self._views.get(task_class)
         if view is None:
             view = self._views[task_class] = self._open(task_class)
@@ -318,7 +329,7 @@ class NodeTable:
         return view
 
     def _scored(self, task_class: int) -> _View:
-        """Return the view of a class with its fits and scores up to date."""
+        """Return the view of a task class after updating its fits and scores."""
         view = self._view(task_class)
         if view.score_read < self._log.length:
             scored = self._fixed.scored(task_class)
@@ -338,10 +349,10 @@ class NodeTable:
         )
 
     def _refresh_fits(self, view: _View, nodes: I64) -> None:
-        """Recompute fits of some nodes."""
+        """Recompute the fits of the given nodes for a task class."""
         every = nodes is self._log.every
         fit = np.full(len(nodes), UNLIMITED)
-        # Division by one number is several times faster than by an array.
+        # Dividing an array by a scalar is several times faster than dividing it by an array.
         for room, amounts in ((self.idle, view.request), (self.spare, view.parts)):
             for r, amount in amounts:
                 left = room[:, r] if every else room[nodes, r]
@@ -352,7 +363,7 @@ class NodeTable:
         view.fit[nodes] = fit
 
     def _refresh_scores(self, view: _View, scored: _Scored, nodes: I64) -> None:
-        """Recompute scores of some nodes, whose fits are up to date."""
+        """Recompute the scores of the given nodes, whose fits are up to date."""
         view.score[nodes] = NOWHERE
         nodes = nodes[view.fit[nodes] > 0]
         if not len(nodes):
@@ -364,19 +375,19 @@ class NodeTable:
 
 
 def _amounts(request: I64) -> list[tuple[int, int]]:
-    """Return the nonzero amounts of a request, as (index, amount)."""
+    """Return the nonzero amounts of a request, as a list of (index, amount)."""
     asked = np.flatnonzero(request)
     return list(zip(asked.tolist(), request[asked].tolist(), strict=True))
 
 
 def scorers_of(problem: Problem, rules: Sequence[Rule], task_class: int) -> list[Scorer]:
-    """Return the scorers of all rules that score nodes for a class."""
+    """Return the scorers of all rules that score nodes for a task class."""
     found = (rule.scorer(problem, task_class) for rule in rules)
     return [scorer for scorer in found if scorer is not None]
 
 
 def _total(scorers: list[Scorer], used: I64, offered: I64) -> F64:
-    """Return the sum of all scores (m,) of m nodes."""
+    """Return the sum (m,) of the scores that all scorers give to m nodes."""
     total = np.zeros(len(used))
     for scorer in scorers:
         total += scorer(used, offered)
@@ -384,7 +395,7 @@ def _total(scorers: list[Scorer], used: I64, offered: I64) -> F64:
 
 
 def _best(score: F64, number: int) -> I64:
-    """Return up to `number` nodes with the highest scores; among equals, in node order."""
+    """Return up to `number` nodes with the highest scores; nodes of equal score in node order."""
     if number > _MANY:
         order = np.argsort(-score, kind="stable")[:number]
         return order[score[order] > NOWHERE]
@@ -403,10 +414,11 @@ def _best(score: F64, number: int) -> I64:
 
 
 def _merge(nodes: I64, ladder: F64, number: int) -> tuple[I64, I64]:
-    """Return nodes and counts as if tasks were placed one by one, always at the best next score.
+    """Return nodes and task counts as if tasks were placed one by one at the best next score.
 
-    The j-th task of a node follows the earlier ones, so it counts with the lowest score so far.
-    Sorted by these scores, then by node and by j, tasks are in the order of one-by-one placement.
+    The j-th task of a node can only follow the tasks before it, so its sort key is the lowest score
+    of the first j tasks. Sorted by these keys, then by node and by j, tasks are in the order of
+    one-by-one placement.
     """
     reach = np.minimum.accumulate(ladder, axis=1).ravel()
     order = np.argsort(-reach, kind="stable")[:number]

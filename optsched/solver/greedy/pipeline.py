@@ -1,7 +1,8 @@
-"""The actions enqueue, allocate and backfill over one problem.
+"""The greedy pipeline, which runs the actions of a policy one after the other on a problem.
 
-Order and outcome are Volcano's (`pkg/scheduler/actions`), with ties broken by creation time and
-name instead of randomly. Volcano evaluates plugins task by task, this module class by class.
+The order of gangs and the results are the same as in Volcano (`pkg/scheduler/actions`), except that
+creation time and name break ties, which Volcano breaks randomly. Volcano evaluates plugins for each
+task, and this module evaluates plugins for each task class.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class GreedyOptions:
 
 
 def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Decisions:
-    """Return the greedy decisions on a problem."""
+    """Return the decisions of the greedy pipeline on a problem."""
     pipeline = _Pipeline(problem, rules, options)
     steps: dict[str, Callable[[], None]] = {
         ENQUEUE: pipeline.enqueue,
@@ -112,7 +113,7 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
 def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
     """Return the nodes (T,) on which the minimum of one gang starts if no other gang is placed.
 
-    Returns None if the gang can not start; no gang of an overused queue can.
+    Returns None if the gang cannot start, for example because its queue is overused.
     """
     pipeline = _Pipeline(problem, rules, GreedyOptions(gated=False))
     return pipeline.find_start(gang)
@@ -121,7 +122,7 @@ def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
 def order_gangs(
     problem: Problem, rules: RuleSet, gangs: Iterable[int], tier_of: I64 | None = None
 ) -> list[int]:
-    """Return gangs in the order in which allocate considers them before anything is placed."""
+    """Return the gangs in the order in which `allocate` considers them before any placement."""
     return list(_Pipeline(problem, rules, GreedyOptions(tier_of=tier_of)).iterate_gangs(gangs))
 
 
@@ -150,14 +151,14 @@ class _Pipeline:
         return QueueOrder(self._problem, self._faces.queue_key, self._order, reach)
 
     def iterate_gangs(self, gangs: Iterable[int]) -> Iterator[int]:
-        """Yield each gang once, in the order in which gangs are considered."""
+        """Yield each gang once, in the order in which actions consider gangs."""
         for wave in self._faces.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
             yield from lines.iterate_gangs(lambda _: False)
 
     def _serve(self, gangs: Iterable[int], is_closed: Callable[[int], bool]) -> None:
-        """Place gangs in turns: the minimum in one turn, then one more task per turn."""
+        """Place gangs by turns, the minimum in a gang's first turn and one task in later turns."""
         for wave in self._faces.waves(gangs):
             lines = self._lines()
             lines.fill(wave)
@@ -168,7 +169,7 @@ class _Pipeline:
     # --- enqueue ---------------------------------------------------------------------------------
 
     def enqueue(self) -> None:
-        """Enqueue the pending gangs that plugins vote for, so that their pods are created."""
+        """Enqueue the pending gangs that plugins admit, so that their pods are created."""
         waiting = self._waiting()
         late = [gang for gang in self._options.late if gang in waiting]
         is_set_aside = False
@@ -180,7 +181,7 @@ class _Pipeline:
             self._enqueue_gang(gang)
 
     def enqueue_all(self) -> None:
-        """Enqueue all pending gangs, as Volcano's allocate does in a policy without `enqueue`.
+        """Enqueue all pending gangs, as Volcano's `allocate` does in a policy without `enqueue`.
 
         See `allocate.go`, organizeJobWorksheet.
         """
@@ -198,12 +199,12 @@ class _Pipeline:
         ]
 
     def _enqueue_gang(self, gang: int) -> bool:
-        """Enqueue a gang if plugins expect capacity for it; return whether it is enqueued.
+        """Enqueue a gang if plugins expect capacity for it, and return whether it is enqueued.
 
-        In a FIFO queue, no gang is enqueued after one that is refused.
+        In a FIFO queue, no gang is enqueued after the first gang that is refused.
         """
         queue, one = int(self._problem.queue_of[gang]), self._problem.snapshot.gangs[gang]
-        # Resources that only quotas count, such as limits, also belong to `minResources`.
+        # `minResources` also includes resources that only quotas restrict, such as limits.
         has_least = bool(one.min_resources or one.min_usage)
         if queue not in self._closed_queues and (not has_least or self._faces.may_enqueue(gang)):
             self._enqueued[gang] = True
@@ -215,7 +216,7 @@ class _Pipeline:
         return False
 
     def _could_fit(self, gang: int) -> bool:
-        """Return whether the minimum of a gang is within the cluster's and its queues' totals."""
+        """Return whether a gang's minimum is within the cluster's total and queue capabilities."""
         problem, queues = self._problem, self._problem.queues
         least = least_resources(problem)[gang]
         above = queues.subtree[:, problem.queue_of[gang]]
@@ -225,7 +226,7 @@ class _Pipeline:
     # --- nominations -----------------------------------------------------------------------------
 
     def place_nominated_gangs(self) -> None:
-        """Place gangs on their nominated nodes, or keep nominations until the nodes are idle."""
+        """Place gangs on their nominated nodes, or keep their nominations until nodes are idle."""
         for gang, seats in self._options.seats.items():
             if self._placing.place_nominated(gang, seats):
                 continue
@@ -235,7 +236,7 @@ class _Pipeline:
     # --- allocate --------------------------------------------------------------------------------
 
     def allocate(self) -> None:
-        """Place gangs in turns: the minimum in one turn, then one more task per turn."""
+        """Place candidate gangs by turns, first the minimum and then one task in each turn."""
         self._serve(self._candidates(), self._faces.is_overused)
 
     def _candidates(self) -> list[int]:
@@ -252,7 +253,7 @@ class _Pipeline:
         return [g for g in found if g not in away] if away else found
 
     def _serve_gang(self, gang: int, lines: QueueOrder) -> bool:
-        """Place the next tasks of a gang; return False if none is placed."""
+        """Place the next tasks of a gang; return False if no task is placed."""
         if self._waits_for_earlier_gang(gang):
             return False
         if not self._placing.cursor(gang).has_minimum or not self._domains.has_groups(gang):
@@ -268,7 +269,10 @@ class _Pipeline:
         return self._fifo.ahead(gang) != NOBODY
 
     def _grow(self, gang: int, number: int) -> bool:
-        """Place up to `number` more tasks, or fewer if so many would violate a rule."""
+        """Place up to `number` more tasks of a gang, and halve the number while a rule is violated.
+
+        Returns whether any task is placed.
+        """
         placing = self._placing
         placer = self._domains if self._domains.guide(gang) else placing
         grown = placer.grow(gang, number)
@@ -276,11 +280,11 @@ class _Pipeline:
             placing.commit()
             return True
         placing.undo(gang)
-        fewer = min(grown, number) // 2  # a whole subgroup may exceed `number`
+        fewer = min(grown, number) // 2  # An entire subgroup may have more than `number` tasks.
         return fewer > 0 and self._grow(gang, fewer)
 
     def _start(self, gang: int) -> bool:
-        """Start a gang; if it can not start yet, nominate nodes and return False."""
+        """Start a gang and return True, or try to nominate nodes and return False."""
         placing = self._placing
         if not self._faces.may_start(gang):
             return False
@@ -317,27 +321,27 @@ class _Pipeline:
 
     @property
     def _may_reclaim(self) -> bool:
-        """Whether evictions are allowed and a task runs; reclaim needs a victim."""
+        """Whether evictions are allowed and there is a running task that could be a victim."""
         return self._options.gated and len(running_tasks(self._problem)) > 0
 
     def preempt(self) -> None:
-        """Evict within queues; see `preemption`."""
-        # The search for victims is slow, and needless if every gang is placed.
+        """Evict tasks for gangs of the same queue; see `preemption`."""
+        # The search for victims is slow, so it is skipped if every gang is placed.
         if self._options.gated and (short := self._find_waiting()):
             self._evicting.preempt(short)
 
     def reclaim(self) -> None:
-        """Evict between queues; see `preemption`."""
+        """Evict tasks for gangs of other queues; see `preemption`."""
         if self._may_reclaim and (short := self._find_waiting()):
             self._evicting.reclaim(short, self._faces.is_overused)
 
     def gang_preempt(self) -> None:
-        """Evict for whole gangs within queues; see `gang_preemption`."""
+        """Evict tasks for entire gangs of the same queue; see `gang_preemption`."""
         if self._options.gated:
             self._bundles.preempt(self._find_waiting(), self._gang_preemption_options(GANG_PREEMPT))
 
     def gang_reclaim(self) -> None:
-        """Evict for whole gangs between queues; see `gang_preemption`."""
+        """Evict tasks for entire gangs of other queues; see `gang_preemption`."""
         if self._options.gated:
             how = self._gang_preemption_options(GANG_RECLAIM)
             self._bundles.reclaim(self._find_waiting(), self._faces.is_overused, how)
@@ -368,7 +372,7 @@ class _Pipeline:
     # --- custom actions --------------------------------------------------------------------------
 
     def propose(self, proposer: Proposer) -> None:
-        """Run a custom action and carry out its proposals; see `custom_actions`."""
+        """Run a custom action and apply its proposals; see `custom_actions`."""
         faults = self._options.faults
         proposing = CustomActionRunner(
             self._placing,
@@ -381,16 +385,16 @@ class _Pipeline:
         proposing.carry_out(proposer.name, gangs, proposals)
 
     def _can_be_placed(self, gang: int) -> bool:
-        """Return whether no earlier gang precedes a gang, and it may start or grow."""
+        """Return whether a gang may start or grow and waits for no earlier gang of a FIFO queue."""
         ready = self._placing.cursor(gang).has_minimum
         return not self._waits_for_earlier_gang(gang) and (ready or self._faces.may_start(gang))
 
     # --- backfill --------------------------------------------------------------------------------
 
     def backfill(self) -> None:
-        """Place gangs whose pods all request no resources, in overused queues, too.
+        """Place gangs whose pods request no resources, even in overused queues.
 
-        As in Volcano, `allocate` places such pods together with other pods of their gang.
+        As in Volcano, `allocate` places pods without requests if another pod of their gang has one.
         """
         problem = self._problem
         but_pods = [i for i, name in enumerate(problem.resources) if name != PODS]
@@ -402,7 +406,7 @@ class _Pipeline:
         self._serve(self._placing.with_untried_tasks(empty), lambda _: False)
 
     def decisions(self) -> Decisions:
-        """Return the decisions so far."""
+        """Return the decisions of all actions so far."""
         has_tasks = np.diff(self._problem.task_start) > 0
         kept_out = self._refused if self._options.gated else self._refused & ~has_tasks
         placing = self._placing

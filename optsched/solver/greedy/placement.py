@@ -1,4 +1,4 @@
-"""Place the tasks of a gang on nodes, nominate nodes for them, and undo both."""
+"""Place the tasks of gangs on nodes, nominate nodes to tasks, and undo placements."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ class Cursor:
 
     @property
     def has_minimum(self) -> bool:
-        """Whether the minimum is reached."""
+        """Whether the gang has reached its minimum, in total and by role."""
         return self.need <= 0 and all(n <= 0 for n in self.need_role.values())
 
     @property
     def has_untried_tasks(self) -> bool:
-        """Whether a task is unplaced and its entry has not failed."""
+        """Whether the gang has an unplaced task whose entry has not failed."""
         return any(left and entry not in self.failed for entry, left in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One placement in the undo log, with its node table and the array that holds its result."""
+    """One placement in the undo log, with its node table and the array of chosen nodes."""
 
     entry: int
     task_class: int
@@ -73,7 +73,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _TaskIndex:
-    """Index arrays of a problem as lists, from which single numbers are read faster."""
+    """Index arrays of a problem as lists, since reading single numbers from lists is faster."""
 
     class_of: list[int]
     start: list[int]
@@ -83,18 +83,18 @@ class _TaskIndex:
 
 
 class PlacementState:
-    """Placements and nominations of the pipeline so far.
+    """Placements and nominations of the greedy pipeline.
 
     Attributes
     ----------
     node_of, nominated
-        (T,) node of each task so far, and its nominated node.
+        (T,) index of the node and of the nominated node of each task, `UNPLACED` without one.
     ledger, faces
-        Totals of the session, and the greedy parts of rules.
+        Totals of the session, and the extension points of rules that the pipeline calls.
     book
         Node table of idle capacity.
     later
-        Node table of future idle capacity; None if no pod is terminating.
+        Node table of future idle capacity, or None if no pod is terminating.
     changes
         Number of committed placements and nominations.
 
@@ -106,7 +106,7 @@ class PlacementState:
         self.faces = GreedyPlugins(problem, rules, self.ledger)
         self.book = NodeTable(problem, rules, problem.idle)
         self.later: NodeTable | None = None
-        # Negative on overcommitted nodes, which use up part of what terminating pods release.
+        # Overcommitted nodes are negative, because they use capacity that terminating pods release.
         self._short: I64 = np.minimum(problem.allocatable - problem.used, 0)
         if problem.releasing.any():
             idle = self._short + problem.idle + problem.releasing
@@ -141,12 +141,12 @@ class PlacementState:
         return self._cursors[gang]
 
     def with_untried_tasks(self, gangs: Iterable[int]) -> list[int]:
-        """Return the gangs that have untried tasks, in the given order."""
+        """Return the gangs that have unplaced tasks of entries that have not failed, in order."""
         done = {gang for gang, cursor in self._cursors.items() if not cursor.has_untried_tasks}
         return [gang for gang in gangs if gang not in done]
 
     def has_failed_entry(self, gang: int) -> bool:
-        """Return whether an entry of a gang has failed to find a node since the last undo."""
+        """Return whether no node was found for an entry of a gang since the last undo."""
         cursor = self._cursors.get(gang)
         return cursor is not None and bool(cursor.failed)
 
@@ -155,7 +155,10 @@ class PlacementState:
         return self._index.class_of[self._index.start[self._index.shape_of[gang]] + entry]
 
     def could_start(self, gang: int) -> bool:
-        """Return whether each class of a rigid gang fits all its tasks without other classes."""
+        """Return whether each task class of a rigid gang fits idle nodes, ignoring other classes.
+
+        Returns True for gangs that are not rigid.
+        """
         shape = self.problem.shapes.shapes[self._index.shape_of[gang]]
         if not shape.is_rigid:
             return True
@@ -168,16 +171,16 @@ class PlacementState:
         )
 
     def start(self, gang: int) -> None:
-        """Place tasks in order until the minimum is reached or no node fits."""
+        """Place tasks of a gang in order until it has its minimum or no node fits."""
         self._start_in(gang, self.book, self.node_of)
 
     def nominate_rest(self, gang: int, later: NodeTable) -> None:
-        """Nominate nodes of terminating pods to the tasks of the minimum that `start` left."""
+        """Nominate nodes of terminating pods to the tasks of the minimum that have no node."""
         self.cursor(gang).failed.clear()
         self._start_in(gang, later, self.nominated)
 
     def place_nominated(self, gang: int, seats: Seats) -> bool:
-        """Place a gang on its nominated nodes, or change nothing and return False."""
+        """Place a gang on its nominated nodes and return True, or change nothing."""
         left = self._place_at_nominations(gang, seats, ((self.book, self.node_of),))
         if not left and self.cursor(gang).has_minimum and self.faces.all_rules_hold(gang):
             self.commit()
@@ -186,9 +189,10 @@ class PlacementState:
         return False
 
     def reserve_nominated(self, gang: int, seats: Seats) -> bool:
-        """Keep the nominations of a gang until its nodes are idle; return False if it never fits.
+        """Keep a gang's nominations until its nodes are idle; return False if it will not fit.
 
-        If the minimum of the gang fits already, the gang starts and only its other tasks wait.
+        If the minimum of the gang fits idle capacity, the gang starts and only its other tasks
+        wait.
         """
         if self.later is None:
             return False
@@ -212,9 +216,10 @@ class PlacementState:
     def _place_at_nominations(
         self, gang: int, seats: Seats, places: Sequence[tuple[NodeTable, I64]]
     ) -> Seats:
-        """Place tasks on nominated nodes, in order of `places`; return those that do not fit.
+        """Place tasks on nominated nodes, and return the nominations of tasks that do not fit.
 
-        Some tasks fit only after others are placed, so all are tried again while more fit.
+        The node tables in `places` are tried in order. Some tasks fit only after other tasks are
+        placed, so the attempts are repeated while more tasks fit.
         """
         left, placed, before = list(seats), 0, -1
         while left and placed > before:
@@ -230,7 +235,7 @@ class PlacementState:
     def _place_on_node(
         self, gang: int, seat: tuple[int, int, int], where: tuple[NodeTable, I64]
     ) -> int:
-        """Place up to a number of tasks of an entry on one node; return how many fit."""
+        """Place tasks of an entry on one node, at most the number in `seat`; return how many fit."""
         entry, node, number = seat
         task_class, cursor = self.class_of(gang, entry), self.cursor(gang)
         number = min(number, sum(left for e, left in cursor.runs if e == entry))
@@ -251,7 +256,7 @@ class PlacementState:
 
     @property
     def future(self) -> NodeTable:
-        """The node table `later`, which is created if no pod is terminating yet."""
+        """The node table of future idle capacity, created on first use if no pod is terminating."""
         if self.later is None:
             self.later = NodeTable(self.problem, self.rules, self._short + self.book.idle)
             self.later.used[:] = self.book.used
@@ -259,7 +264,7 @@ class PlacementState:
         return self.later
 
     def add_releasing(self, node: int, amounts: I64) -> None:
-        """Add the amounts that a victim on a node releases when it has terminated."""
+        """Add the amounts (R,) that a victim releases on its node when it has terminated."""
         self._releasing[node] += amounts
 
     def nominate_one(self, gang: int, entry: int, node: int) -> bool:
@@ -274,9 +279,9 @@ class PlacementState:
         return allowed is None or bool(allowed[node])
 
     def commit_nominations(self, later: NodeTable) -> None:
-        """Turn placements since the last commit into nominations, and commit them.
+        """Convert the placements since the last commit to nominations, and commit them.
 
-        Nominations first use what terminating pods release; the rest uses idle capacity.
+        Nominations first use the capacity that terminating pods release, then idle capacity.
         """
         for step in self._steps:
             number = int(step.counts.sum())
@@ -297,7 +302,7 @@ class PlacementState:
     def _start_in(self, gang: int, book: NodeTable, answer: I64) -> None:
         cursor = self.cursor(gang)
         roles = [e.role for e in self.problem.shapes.shapes[self._index.shape_of[gang]].entries]
-        # Minimums of roles come first: capacity may suffice only for the minimum of the gang.
+        # Role minimums come first, because capacity may suffice only for the gang's minimum.
         for role in (*cursor.need_role, None):
             for run in cursor.runs:
                 entry, left = run
@@ -307,7 +312,7 @@ class PlacementState:
                     self.place_tasks(gang, run, wanted, (book, answer))
 
     def grow(self, gang: int, number: int) -> int:
-        """Place up to a number of further tasks in order; return how many fit."""
+        """Place up to `number` further tasks of a gang in order; return how many fit."""
         placed = 0
         cursor = self.cursor(gang)
         for run in cursor.runs:
@@ -332,7 +337,7 @@ class PlacementState:
         self.undo_to(gang, 0)
 
     def undo_to(self, gang: int, mark: int) -> None:
-        """Undo the placements of a gang since a mark of the undo log."""
+        """Undo the placements of a gang until the undo log has the length `mark`."""
         cursor = self.cursor(gang)
         for step in reversed(self._steps[mark:]):
             number = int(step.counts.sum())
@@ -353,7 +358,10 @@ class PlacementState:
         where: tuple[NodeTable, I64],
         lens: NodeView = ALL_NODES,
     ) -> int:
-        """Place tasks of one run in a node table and a result array; return how many fit."""
+        """Place up to `wanted` tasks of one run, and return how many fit.
+
+        `where` holds the node table, and the array (T,) that receives the chosen nodes.
+        """
         entry = run[0]
         task_class = self.class_of(gang, entry)
         number = min(wanted, self.faces.max_tasks(self.ledger.queue_of[gang], task_class))
@@ -395,7 +403,10 @@ class PlacementState:
     def _choose_live(
         self, gang: int, entry: int, book: NodeTable, lens: NodeView
     ) -> tuple[I64, I64]:
-        """Return the best node for an entry whose nodes depend on earlier placements."""
+        """Return the best node for one task whose node scores depend on earlier placements.
+
+        Returns the node and the count 1 as arrays, or empty arrays if no node fits.
+        """
         task_class = self.class_of(gang, entry)
         score = lens.apply_to(book.scores(task_class))
         allowed = self._mask(gang, task_class, book)
@@ -432,7 +443,7 @@ class PlacementState:
 
 
 def _fresh_runs(cursor: Cursor) -> list[int]:
-    """Return the unplaced tasks of each run, given how many of each entry are placed."""
+    """Return the number of unplaced tasks of each run, from the placed tasks of each entry."""
     done = list(cursor.done)
     left = []
     for entry, number in cursor.sequence:
@@ -443,7 +454,7 @@ def _fresh_runs(cursor: Cursor) -> list[int]:
 
 
 def _subtract_placed(runs: list[list[int]], entry: int, number: int) -> None:
-    """Count tasks of an entry as placed, in the order of its runs."""
+    """Subtract placed tasks of an entry from the unplaced tasks of its runs, in order."""
     for run in runs:
         if run[0] == entry:
             used = min(run[1], number)

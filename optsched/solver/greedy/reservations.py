@@ -114,7 +114,7 @@ class _ReservationPlanner:
         self._no_node = np.zeros(problem.num_nodes, np.bool_)
 
     def plan_reservation(self, gang: int, *, may_hold: bool) -> CapacityReservation | None:
-        """Return the earliest reservation for a gang, or None if it can not start."""
+        """Return the earliest reservation for a gang, or None if it cannot start."""
         instants, alone = self._instants(), _alone(self._problem, gang)
         found = self._earliest(alone, instants, self._no_node)
         if found is not None:
@@ -186,7 +186,7 @@ class _ReservationPlanner:
         return may_start
 
     def _start(self, alone: Problem, moment: _Instant) -> I64 | None:
-        """Return the nodes (T,) on which a gang starts alone at an instant, None if it can not."""
+        """Return the nodes (T,) on which a gang starts alone at an instant, None if it cannot."""
         used, allocated = self._sum_used(moment), self._sum_allocated(moment)
         releasing = np.zeros_like(alone.releasing)
         frozen(used, allocated, releasing)

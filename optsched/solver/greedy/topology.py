@@ -87,7 +87,7 @@ class TopologyPlacement:
     # --- starting --------------------------------------------------------------------------------
 
     def start(self, gang: int) -> bool:
-        """Start a gang; if it can not start yet, nominate nodes if possible and return False."""
+        """Start a gang; if it cannot start yet, nominate nodes if possible and return False."""
         placing = self._placing
         now = (placing.book, placing.node_of)
         for _ in self._try_domains(gang, [now]):

@@ -261,7 +261,7 @@ def encode_configurations(
     """Return a model with variables z[k, p], the nodes of class k with configuration p.
 
     Levels over nodes and domains are left out. Raises `TooManyCapacities` where configurations
-    clearly can not be priced.
+    clearly cannot be priced.
     """
     spare = sum_spare(problem, rules)
     requests = np.concatenate([problem.classes.request, spare.request], axis=1)

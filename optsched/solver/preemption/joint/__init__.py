@@ -1,1 +1,1 @@
-"""One model for all gangs of a session: gangs that start, their nodes, and their victims."""
+"""One model that chooses, for all gangs of a session, which start, their nodes and victims."""

@@ -1,4 +1,4 @@
-"""Bounds of the levels over all plans, with and without evictions."""
+"""Bounds on the objective levels over all plans, with and without evictions."""
 
 from __future__ import annotations
 
@@ -36,12 +36,15 @@ class EvictionBounds:
     Attributes
     ----------
     levels
-        The bound of each level of the policy, given that earlier levels are at least as good as in
-        the plan. None if the joint model lacks the level, or if time was short.
+        The bound on each level of the policy, given that earlier levels are at least as good as in
+        the plan. A bound is None if the joint model does not encode the level, or if the time
+        limit was reached.
     victims
-        A lower bound on evictions, given that all levels over gangs are as good as in the plan.
+        A lower bound on the number of evictions, given that all levels over gangs are at least as
+        good as in the plan.
     whole_gangs
-        A lower bound on gangs that leave whole, with at most as many evictions as in the plan.
+        A lower bound on the number of gangs that are evicted entirely, given at most as many
+        evictions as in the plan.
 
     """
 
@@ -58,10 +61,10 @@ def bound_with_evictions(
     reach: frozenset[str],
     solve: tuple[Solver, Limits, Callable[[], int | None]],
 ) -> EvictionBounds | None:
-    """Return a bound of every level over all plans, including those with evictions.
+    """Return a bound on every level over all plans, including plans with evictions.
 
-    No plan whose earlier levels are at least as good as `values` beats the bound of a level. The
-    joint model relaxes constraints that it can not express for plans with evictions. Bounds are
+    No plan whose earlier levels are at least as good as `values` beats the bound on a level. The
+    joint model relaxes constraints that it cannot express for plans with evictions. Bounds are
     therefore valid, but may be loose.
 
     Parameters
@@ -69,19 +72,19 @@ def bound_with_evictions(
     problem, rules
         The problem before any eviction, and the rules of the policy.
     goal
-        Tiers and levels of that problem.
+        Tiers and objective levels of that problem.
     values
-        (levels,) the plan's value of each level, then the number of its evictions, if known.
+        The plan's value of each level, then the number of its evictions, if known.
     reach
         Actions of the policy that may empty nodes: preempt, reclaim, consolidate.
     solve
-        Solver, limits of one solve, and a function that returns the milliseconds left, None without
-        a clock.
+        Solver, limits of one solve, and a function that returns the milliseconds left, or None
+        without a time limit.
 
     Returns
     -------
     EvictionBounds | None
-        None if the model is too large, or if it contradicts the values.
+        The bounds. None if the model is too large, or if a bound contradicts the plan's values.
 
     """
     tiers, levels = goal
@@ -113,19 +116,19 @@ def bound_with_evictions(
 
 
 def _express(level: Started | Placed | Shortfall, joint: JointModel) -> Expression | None:
-    """Return an optimistic expression of the level in the joint model, or None if there is none."""
+    """Return an expression that bounds the level in the joint model, or None if none is valid."""
     form = joint.form
-    # Victims still count as demand, so evictions do not lower a queue's deserved share.
+    # The demand of a queue includes victims, so evictions do not lower its deserved share.
     expression = level.encode(form)
     if isinstance(level, Placed | Shortfall):
         return expression
-    # A gang that leaves as a whole and starts again adds nothing to admission.
+    # A gang that is evicted entirely and starts again does not increase the admission level.
     restarts = _find_restarts(joint) & (level.tier_of == level.tier)
     return expression if level.name.startswith(ADMISSION) or not restarts.any() else None
 
 
 def _find_restarts(joint: JointModel) -> Bool:
-    """Return the gangs (G,) that could leave as a whole and start with their pending tasks."""
+    """Return a mask (G,) of gangs that may be evicted entirely and start with pending tasks."""
     problem, running = joint.form.problem, joint.facts.running
     candidates = np.bincount(running.gang_of[joint.groups.tasks], minlength=problem.num_gangs)
     found: Bool = (candidates > 0) & (candidates >= joint.facts.held) & (problem.shape_of >= 0)
@@ -151,9 +154,9 @@ class _Bounds:
         self._held.append((expression, value))
 
     def find_bound(self, expression: Expression, sense: Sense, value: int | None) -> int | None:
-        """Return the bound of an expression, or None if time is too short.
+        """Return a bound on an expression, or None if the time limit is reached.
 
-        The plan is known to reach `value`.
+        `value` is the plan's value of the expression, or None if unknown.
         """
         left = self._left_ms()
         if left is not None and left <= 0:
@@ -163,7 +166,7 @@ class _Bounds:
             limits = replace(limits, budget_ms=min(left, limits.budget_ms or left))
         model = self._joint.form.model
         lower, upper = model.bounds
-        # Require slightly less than the plan's value: a wrong model then shows by a worse bound.
+        # Require slightly less than the plan's value, so that a wrong model yields a worse bound.
         worse = None if value is None else value - 1 if sense is Sense.MAX else value + 1
         objective = Objective(expression, sense, worse)
         rows = self._rows()

@@ -19,11 +19,11 @@ class Candidates(NamedTuple):
     Attributes
     ----------
     preempted
-        (V,) tasks such that a pending gang of their queue has a higher priority.
+        (V,) mask of tasks with a lower priority than some pending gang of their queue.
     exchanged
-        (V,) tasks such that a pending task of their own gang has a higher priority.
+        (V,) mask of tasks with a lower priority than some pending task of their gang.
     reclaimed
-        (V,) tasks of reclaimable queues, if a gang of another queue is pending.
+        (V,) mask of tasks of reclaimable queues, where a gang of another queue is pending.
 
     """
 
@@ -33,7 +33,7 @@ class Candidates(NamedTuple):
 
     @property
     def any_reason(self) -> Bool:
-        """Tasks (V,) that are candidates for any reason."""
+        """Mask (V,) of the tasks that may be preempted, exchanged or reclaimed."""
         found: Bool = self.preempted | self.exchanged | self.reclaimed
         return found
 
@@ -50,8 +50,8 @@ def find_candidates(
     reach
         The policy's actions among preempt and reclaim.
     waives
-        Whether to include protected tasks that leave only for claims within a guarantee. Only a
-        bound may do so, since these candidates do not depend on a claim.
+        Whether to include protected tasks that may be evicted only for claims within a guarantee.
+        This is valid for bounds only, since these candidates do not depend on a claim.
 
     """
     problem, running = facts.problem, facts.running
@@ -76,7 +76,7 @@ def find_candidates(
 
 
 def _may_exchange(facts: SessionFacts) -> Bool:
-    """Return the running tasks (V,) whose gang has a pending task of higher priority."""
+    """Return a mask (V,) of running tasks whose gang has a pending task of higher priority."""
     problem, running = facts.problem, facts.running
     highest: dict[int, int] = {}
     for task, gang in zip(problem.tasks, problem.gang_of.tolist(), strict=True):

@@ -1,8 +1,8 @@
-"""Rows of the joint model on the tasks that may be evicted for gangs.
+"""Rows of the joint model that restrict which tasks may be evicted for gangs.
 
-The rows are those of `plugins.eviction.entitled`, summed over gangs. A victim needs some admitted
-gang that is entitled to it; the model does not assign the gang. Claims of queues and returns of
-lenders are modelled for each pair of a reclaimer class and a lender.
+The rows are the rows of `plugins.eviction.entitled`, summed over gangs. A task is evicted only if
+some admitted gang is entitled to it, but the model does not name that gang. For each pair of a
+reclaimer class and a lending queue, rows limit the claim and the amount that the lender gives back.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.running import SessionFacts
 
 MOST_PAIRS = 2_000
-"""The most pairs of a reclaimer class and a lender for which a bound models claims of queues."""
+"""The most pairs of reclaimer class and lending queue for which a bound model has claim rows."""
 MOST_EXACT_PAIRS = 200
-"""The most pairs of an exact model: each pair has rows for its queues and resources."""
+"""The most pairs of reclaimer class and lending queue in an exact model, which has rows by pair."""
 
 _LOWEST = -(2**62)
 _NOTHING = Expression.of([], [])
@@ -46,20 +46,20 @@ def add_entitlement_rows(
     form
         The joint model.
     facts
-        The deserved shares of queues.
+        Running tasks, and the deserved shares of queues.
     groups, evict
-        Axis K of candidate victims, and (K,) their variables.
+        Groups of equal candidate victims, and (K,) the eviction variable of each group.
     who
-        (K,) each: preempted, exchanged and reclaimed as in `Candidates`.
+        Three masks (K,) of groups: preempted, exchanged and reclaimed, as in `Candidates`.
     able
-        Gang classes for which tasks may be evicted; other classes evict none. None for a bound:
-        then all classes may evict, and conditions that rows can not express are left out.
+        Gang classes for which tasks may be evicted. In a model for bounds `able` is None: tasks may
+        be evicted for all classes, and conditions that rows cannot express are left out.
 
     Returns
     -------
     tuple
-        (K,) the variable of the reclaimed tasks, -1 where none may be, and the pairs of a reclaimer
-        class and a lender.
+        (K,) variables that count the reclaimed tasks of each group, -1 where no task may be
+        reclaimed. Then the pairs of a reclaimer class and a lending queue.
 
     """
     preempted, exchanged, reclaimed = who
@@ -93,8 +93,8 @@ def has_too_many_pairs(
 ) -> bool:
     """Return whether an exact model would have more than `MOST_EXACT_PAIRS` pairs.
 
-    `reclaimed` (K,) marks groups of victims that may be reclaimed, `reclaims` (H,) gang classes
-    that may reclaim.
+    The mask `reclaimed` (K,) selects groups of victims that may be reclaimed. The mask `reclaims`
+    (H,) selects gang classes that may reclaim.
     """
     if facts.due is None or not reclaimed.any():
         return False
@@ -110,7 +110,10 @@ def _add_preempt_rows(
     columns: tuple[I64, I64, Bool],
     preempts: Bool,
 ) -> None:
-    """Add rows evicted − reclaimed ≤ count · gain: a gang above the threshold gets a task."""
+    """Allow preemption only if a gang with a priority above the threshold gets a task.
+
+    Each row is evicted − reclaimed ≤ count · gain, where the variable `gain` is 0 or 1.
+    """
     evict, reclaim, own = columns
     mine = np.flatnonzero(own)
     if not len(mine):
@@ -133,25 +136,30 @@ def _add_preempt_rows(
 
 
 def _bound_by_gain(form: Formulation, gain: int, classes: Bool) -> None:
-    """Add the row gain ≤ placed tasks of some gang classes (H,)."""
+    """Add a row: the variable `gain` is at most the number of placed tasks of gang classes (H,)."""
     use = form.placed(np.ones_like(form.placed_factor), classes[form.gangs.gang_class_of])
     form.model.add_rows(0, np.append(use.variables, gain), np.append(use.coefficients, -1), lower=0)
 
 
 class EntitledClasses(NamedTuple):
-    """Gang classes (H,) that may preempt, and gang classes that may reclaim."""
+    """Masks (H,) of the gang classes that may preempt, and of those that may reclaim."""
 
     preempt: Bool
     reclaim: Bool
 
 
 class ReclaimerClass(NamedTuple):
-    """Gang classes (H,) of one queue that request the same resources.
+    """Gang classes of one queue whose tasks request the same resources.
 
     Attributes
     ----------
+    queue
+        The index of the queue.
+    classes
+        (H,) mask of the gang classes.
     always, sometimes
-        (R,) resources that all of their tasks request, and resources that some tasks request.
+        (R,) mask of resources that all tasks of these gangs request, and mask of resources that at
+        least one task requests.
 
     """
 
@@ -162,7 +170,7 @@ class ReclaimerClass(NamedTuple):
 
 
 class ReclaimPair(NamedTuple):
-    """A reclaimer class and a lender: `variable` is 1 if the class reclaims from the lender."""
+    """A reclaimer class and a lending queue, with a 0-1 variable for reclaiming between them."""
 
     variable: int
     kind: ReclaimerClass
@@ -170,7 +178,7 @@ class ReclaimPair(NamedTuple):
 
 
 class _Reclaiming:
-    """Encodes the rows on reclaiming; common parts are encoded once."""
+    """Encodes the rows on reclaiming, and shares variables between rows."""
 
     def __init__(
         self,
@@ -191,7 +199,7 @@ class _Reclaiming:
         self._ancestors_of: dict[int, I64] = {}
 
     def find_due_kinds(self) -> dict[int, list[ReclaimerClass]]:
-        """Return by lender the reclaimer classes that may be entitled to its capacity."""
+        """Return, for each lending queue, the reclaimer classes entitled to its capacity."""
         kinds = self._kinds()
         lenders, is_due = self._find_due_pairs(kinds)
         return {
@@ -204,10 +212,10 @@ class _Reclaiming:
         return int(self._find_due_pairs(self._kinds())[1].sum())
 
     def _find_due_pairs(self, kinds: Sequence[ReclaimerClass]) -> tuple[I64, Bool]:
-        """Return lenders (L,), and a mask (L, I) of reclaimer classes entitled to their capacity.
+        """Return lending queues (L,), and a mask (L, I) of reclaimer classes entitled to capacity.
 
-        The class needs a deserved share of a resource that it requests, in a queue below the first
-        common ancestor of the class and the lender.
+        A class is entitled if its queue or an ancestor of this queue, below the first common
+        ancestor with the lender, deserves a share of a resource that the class requests.
         """
         above, due = self._facts.above, self._due
         lenders = np.unique(self._groups.queue[self._reclaimed])
@@ -228,7 +236,7 @@ class _Reclaiming:
     def add_rows(
         self, due_to: Mapping[int, list[ReclaimerClass]], *, is_exact: bool
     ) -> list[ReclaimPair]:
-        """Add all rows for lenders and entitled reclaimer classes, and return their pairs."""
+        """Add all rows for lending queues and entitled reclaimer classes; return their pairs."""
         groups, model = self._groups, self._form.model
         claims = is_exact or sum(len(kinds) for kinds in due_to.values()) <= MOST_PAIRS
         found: list[ReclaimPair] = []
@@ -257,7 +265,8 @@ class _Reclaiming:
                 upper=np.zeros(len(mine), np.int64),
             )
             if is_exact:
-                # One class reclaims from a lender, so that one gang can be named for all victims.
+                # Only one class reclaims from a lender, so that one gang can be the reclaimer of
+                # all victims.
                 model.add_rows(0, pairs, 1, upper=1)
                 for pair in found[len(found) - len(able) :]:
                     self._add_lender_rows(lender, mine, [pair.kind], pair.variable)
@@ -288,13 +297,13 @@ class _Reclaiming:
         return apart
 
     def _ancestors(self, queue: int) -> I64:
-        """Return a queue and its ancestors, ascending; they are few even among many queues."""
+        """Return the indices of a queue and its ancestors, ascending."""
         if queue not in self._ancestors_of:
             self._ancestors_of[queue] = np.flatnonzero(self._facts.above[queue])
         return self._ancestors_of[queue]
 
     def _add_claim_rows(self, pair: ReclaimPair, *, is_exact: bool) -> None:
-        """Add rows that keep the reclaimer within its deserved share of requested resources."""
+        """Add rows that keep the reclaiming queue within its deserved share of each resource."""
         asked = pair.kind.sometimes if is_exact else pair.kind.always
         for a in self._find_separating_queues(pair.kind.queue, pair.lender).tolist():
             for r in np.flatnonzero(asked & (self._due[a] > 0)).tolist():
@@ -303,7 +312,7 @@ class _Reclaiming:
                 self._form.model.add_row([pair.variable, self._within[a, r]], [1, -1], upper=0)
 
     def _add_within(self, queue: int, resource: int) -> int:
-        """Return a 0-1 variable that is 1 only if a queue ends within its deserved share."""
+        """Return a 0-1 variable that is 1 only if a queue uses at most its deserved share."""
         form, model = self._form, self._form.model
         problem = form.problem
         below = problem.queues.subtree[queue]
@@ -333,12 +342,12 @@ class _Reclaiming:
     def _add_lender_rows(
         self, lender: int, mine: I64, able: Sequence[ReclaimerClass], pair: int | None = None
     ) -> None:
-        """Add rows: a lender returns only what exceeds its deserved share, and keeps its guarantee.
+        """Add rows that let a lender give back only its excess over its share, never its guarantee.
 
-        `pair` is the variable of the only reclaimer class, None for a bound.
+        `pair` is the variable of the only reclaimer class, or None in a model for bounds.
         """
         line = self._ancestors(lender)
-        # Only ancestors of the lender are read: rows over all queues are far longer.
+        # Read only the ancestors of the lender: arrays over all queues are far longer.
         claimers = np.array([kind.queue for kind in able], np.int64)
         shared: Bool = np.any(self._facts.above[claimers[:, None], line], axis=0)
         any_asks = np.logical_or.reduce([kind.sometimes for kind in able])
@@ -357,7 +366,7 @@ class _Reclaiming:
             if self._facts.returns_by_use:
                 some = due
                 kept = mine[(groups.request[mine] * due).any(axis=1)]
-            # A claim within a guarantee may evict whole gangs beyond the queue's excess.
+            # A claim within a guarantee may evict entire gangs beyond the lender's excess.
             is_open = pair is None and any(
                 self._facts.floors.owed[self._ancestors(kind.queue)].any() for kind in able
             )
@@ -378,10 +387,11 @@ class _Reclaiming:
     def _add_return_rows(
         self, queue: int, victims: tuple[I64, I64, I64], named: I64, pair: int | None
     ) -> None:
-        """Add rows: before the last victim leaves, some resource exceeds the kept amount.
+        """Add rows: before its last eviction, the lender exceeds the kept amount of a resource.
 
-        Victims of preemption within the queue may leave later, so they do not count. `victims`
-        holds the groups that these rows protect, all groups of the lender, and the groups counted.
+        Victims of preemption within the queue may be evicted later, so the rows ignore them.
+        `victims` holds the groups that these rows protect, all groups of the lender, and the groups
+        whose requests the rows subtract.
         """
         model, groups, queues = self._form.model, self._groups, self._form.problem.queues
         kept, mine, counted = victims
@@ -392,7 +402,7 @@ class _Reclaiming:
         picks: list[int] = []
         for r in named.tolist():
             held = int(queues.allocated[queues.subtree[queue], r].sum())
-            # Exact models count no gain: queues could reclaim from each other in a circle.
+            # Exact models ignore gains: otherwise queues could reclaim from each other in a cycle.
             gain = self._gain(queue, r) if pair is None else _NOTHING
             weights = groups.request[counted, r]
             largest = int(weights @ groups.count[counted])

@@ -1,4 +1,4 @@
-"""The data of the joint model: its variables by their meaning."""
+"""The variables of the joint model, named by their meaning."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ class JointModel:
     facts
         Running tasks, and the deserved shares of queues.
     groups
-        Axis K: equal candidate victims on one node.
+        Groups of equal candidate victims on one node, axis K.
     evict, whole
-        (K,) variable of each group's victims; (J,) variable of each gang that may leave whole.
+        (K,) variables that count the victims of each group, and (J,) variables of the gangs that
+        may be evicted entirely.
     node_set
-        (N,) set of nodes to which a node belongs in the model.
+        (N,) index of the set to which each node belongs, -1 for nodes that no task fits.
     supplied
-        (C, M) variable for the tasks of a class on a set of nodes, -1 where none fits.
+        (C, M) variables that count the tasks of each class on each set of nodes, -1 where no task
+        fits.
     reclaim, pairs
-        (K,) variable of the reclaimed tasks of a group, -1 without any, and the pairs of reclaimers
-        and lenders.
+        (K,) variables that count the reclaimed tasks of each group, -1 where no task may be
+        reclaimed, and the pairs of a reclaimer class and a lending queue.
     able
-        Gang classes for which tasks may be evicted; None for a bound.
+        Gang classes for which tasks may be evicted, or None in a model for bounds.
 
     """
 

@@ -1,9 +1,9 @@
-"""The joint model: gangs that start, tasks on nodes, and running tasks that leave for them.
+"""The joint model: gangs that start, tasks on nodes, and running tasks evicted for them.
 
 Mathematics: models/formulation/entitled.md, "The joint model". In addition to the direct model of
 `solver.model.encoding`, one integer per group of equal running tasks on a node counts evictions.
-For a bound, rules outside `_ENCODED` and `_MASKING` are left out: the optimum then bounds all plans
-that the policy allows, with and without evictions.
+A model for bounds leaves out rules that are neither in `_ENCODED` nor in `_MASKING`. Its optimum
+bounds all plans that the policy allows, with and without evictions.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.sequential.eviction_problem import Groups
 
 MOST_VARIABLES = 40_000
-"""The most integers of a model; a larger model is not made."""
+"""The most integer variables of a joint model; larger models are not built."""
 
 MOST_SINGLE = 20_000
-"""The most pairs of task class and node for which nodes are not merged."""
+"""The most pairs of task class and node with which each node stays a set of its own."""
 
 MOST_MERGED = 4_000
-"""The most pairs of task class and set of nodes; with more, sets are merged further."""
+"""The most pairs of task class and node set; if there are more, node sets are merged further."""
 
 MERGED_SETS = 6
-"""The number of sets after they are merged further."""
+"""The number of node sets that remain when there are more than `MOST_MERGED` pairs."""
 
 MOST_STEPS = 10
-"""The most step sizes of rounded rows per resource: the most frequent requests."""
+"""The most step sizes of rounded rows per resource; steps are the most frequent requests."""
 
 _ENCODED = (Gang, SubGroups, LeafQueues, Capability, Guarantee)
 """Rules whose rows are valid for every plan with evictions, if `Formulation.victims` is set."""
 
 _MASKING = (NodeAffinity, PodAffinity, Shards, Taints)
-"""Rules whose masks are valid for every plan with evictions; they ignore tasks of gangs."""
+"""Rules whose masks ignore tasks of gangs, and so are valid for every plan with evictions."""
 
 
 def encode_joint(
@@ -83,19 +83,20 @@ def encode_joint(
     Parameters
     ----------
     problem, rules, tiers
-        The problem before any eviction, the rules, and the tiers.
+        The problem before any eviction, the rules of the policy, and the tiers of gangs.
     reach
         Actions of the policy that may empty nodes: preempt, reclaim, consolidate.
     waiting_gangs
-        The waiting gangs for an exact model, in which every solution is a plan: whatever rows can
-        not express is forbidden. None for a bound, in which it is allowed.
+        The waiting gangs for an exact model, which forbids whatever its rows cannot express, so
+        that every solution is a plan. None for a bound model, which allows whatever its rows
+        cannot express.
 
     Returns
     -------
     JointModel | None
-        None if the model would have more than `MOST_VARIABLES` integers. An exact model is also
-        None with too many pairs of reclaimers and lenders, or if rules depend on more of a node
-        than its resources.
+        The joint model. None if it would have more than `MOST_VARIABLES` integers. An exact model
+        is also None if it has too many pairs of a reclaimer class and a lender, or if a rule
+        depends on properties of nodes other than resources.
 
     """
     is_exact = waiting_gangs is not None
@@ -127,7 +128,7 @@ def encode_joint(
     able = None
     if waiting_gangs is not None:
         able = find_entitled_classes(form, rules, waiting_gangs)
-        # Check this before any rows are added, which would be in vain.
+        # Check the number of pairs first, because rows of a rejected model would be wasted.
         if has_too_many_pairs(form, facts, groups, who[2], able.reclaim):
             return None
     evict = form.model.add_variables(0, groups.count)
@@ -153,7 +154,7 @@ def encode_joint(
 
 
 def _idle_without_victims(problem: Problem, groups: Groups, moves: _Moves | None) -> I64:
-    """Return the idle capacity (N, R) of nodes once every pod that may leave has left."""
+    """Return the idle capacity (N, R) of nodes after every candidate is evicted or moved."""
     room = groups.release_capacity(_future_idle(problem), groups.count)
     if moves is not None:
         np.add.at(room, moves.node, moves.count[:, None] * moves.request)
@@ -161,7 +162,7 @@ def _idle_without_victims(problem: Problem, groups: Groups, moves: _Moves | None
 
 
 def is_tied(problem: Problem, rules: RuleSet) -> bool:
-    """Return whether a rule depends on more of nodes than resources, or is custom."""
+    """Return whether a rule is custom or depends on node properties other than resources."""
     if any(isinstance(rule, IsolatedRule) for rule in rules.hard):
         return True
     tied = None if rules.topology is None else rules.topology.find_tied_gangs(problem)
@@ -173,14 +174,17 @@ def is_tied(problem: Problem, rules: RuleSet) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class WaitingGangs:
-    """Gangs (G,) with tasks that have no node without evictions, and gangs with tasks that do."""
+    """Masks (G,) of gangs with an unplaced task, and of gangs with a placed task.
+
+    Both masks refer to placements without evictions, so a gang may be in both.
+    """
 
     lacks: Bool
     gets: Bool
 
 
 def find_waiting_gangs(problem: Problem, decisions: Decisions) -> WaitingGangs:
-    """Return the gangs with unplaced tasks, and with placed tasks, in `decisions`."""
+    """Return masks of the gangs with unplaced tasks and with placed tasks in `decisions`."""
     placed = (decisions.node_of >= 0) | (decisions.nominated >= 0)
     lacks, gets = (
         np.bincount(problem.gang_of[tasks], minlength=problem.num_gangs) > 0
@@ -194,7 +198,7 @@ def find_entitled_classes(
 ) -> EntitledClasses:
     """Return the gang classes for which tasks may be evicted: those with unplaced tasks.
 
-    Gangs that have their minimum preempt only if the policy allows it.
+    Gangs that already run their minimum preempt only if the policy allows preemption for growth.
     """
     gangs = form.gangs
     preempts = np.array([shape.preempts for shape in form.problem.classes.shapes], np.bool_)
@@ -207,9 +211,9 @@ def find_entitled_classes(
 
 
 def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict: I64) -> None:
-    """Add rows: a gang that loses tasks gets none.
+    """Add rows that place no tasks of a gang class if a running task of its gangs is evicted.
 
-    `gang_of` (K,) is the gang of one task of each group.
+    `gang_of` (K,) is the gang index of one task of each victim group.
     """
     gangs, model = form.gangs, form.model
     class_of = np.full(form.problem.num_gangs, -1, np.int64)
@@ -229,7 +233,7 @@ def _add_victim_gang_rows(form: Formulation, groups: Groups, gang_of: I64, evict
 
 @dataclass(frozen=True, eq=False)
 class _Moves:
-    """Running tasks that may be moved: node, number and request of each group of equal tasks."""
+    """Groups of equal running tasks that may move: node, number and request of each group."""
 
     node: I64
     count: I64
@@ -254,7 +258,7 @@ def _initial_state(problem: Problem, facts: SessionFacts) -> EvictionState:
 
 
 def _future_idle(problem: Problem) -> I64:
-    """Return the future idle capacity (N, R); zero on overcommitted nodes."""
+    """Return the future idle capacity (N, R) of nodes; overcommitted nodes have zero."""
     room: I64 = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
     return room
 
@@ -271,7 +275,7 @@ def _group_movable_tasks(facts: SessionFacts) -> _Moves:
 
 
 def _max_tasks_per_node(problem: Problem, rules: RuleSet, full: I64, *, is_exact: bool) -> I64:
-    """Return the most tasks of a class (C, N) that fit a node once all candidates have left."""
+    """Return the most tasks (C, N) of each class that fit a node without candidate victims."""
     alone = without_gangs(problem)
     masking = [rule for rule in rules.masking if is_exact or isinstance(rule, _MASKING)]
     if is_exact:
@@ -287,10 +291,10 @@ def _max_tasks_per_node(problem: Problem, rules: RuleSet, full: I64, *, is_exact
 
 
 def _group_nodes(most: I64) -> I64:
-    """Return the set (N,) of each node, -1 for nodes that no task fits.
+    """Return the index (N,) of the set of each node, -1 for nodes that no task fits.
 
-    A set is a single node, or all nodes that the same classes may use. If such sets are too many,
-    sets are coarser.
+    A set is a single node, or all nodes that the same classes may use. If there are too many sets,
+    they are merged into `MERGED_SETS` sets.
     """
     useful = most.any(axis=0)
     found = np.full(most.shape[1], -1, np.int64)
@@ -300,7 +304,7 @@ def _group_nodes(most: I64) -> I64:
         fits = most[:, useful] > 0
         found[useful] = row_groups(list(np.packbits(fits, axis=0)))[0]
         if len(most) * (int(found.max()) + 1) > MOST_MERGED:
-            # Any partition gives a valid bound. The order groups nodes that fit rare classes.
+            # Any partition gives a valid bound. Sorting puts nodes for rare classes together.
             order = np.lexsort(fits[np.argsort(fits.sum(axis=1), kind="stable")[::-1]])
             found[np.flatnonzero(useful)[order]] = np.arange(len(order)) * MERGED_SETS // len(order)
     return found
@@ -309,7 +313,7 @@ def _group_nodes(most: I64) -> I64:
 def _formulation(
     problem: Problem, rules: RuleSet, tiers: Tiers, full: I64, waiting_gangs: WaitingGangs | None
 ) -> Formulation:
-    """Return the aggregated model of the problem in which every candidate has left its node."""
+    """Return the aggregated model of the problem without the candidate victims on nodes."""
     alone, kinds = rules.distinguish_gangs(problem)
     if waiting_gangs is not None:
         kinds += [waiting_gangs.lacks.astype(np.int64), waiting_gangs.gets.astype(np.int64)]
@@ -321,7 +325,7 @@ def _formulation(
 
 
 def _add_supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
-    """Add variables (C, M) for tasks of a class on a set of nodes to supply rows; return them."""
+    """Add the variables (C, M) of task classes on node sets to the supply rows; return them."""
     by_set = np.zeros((len(most), size), np.int64)
     useful = node_set >= 0
     for c, row in enumerate(most):
@@ -338,7 +342,7 @@ def _add_supply(form: Formulation, most: I64, node_set: I64, size: int) -> I64:
 def _add_capacity_rows(
     form: Formulation, supplied: I64, node_set: I64, who: _VictimVariables
 ) -> None:
-    """Add rows Σ request·x ≤ future idle + Σ request·evicted, by set of nodes and resource."""
+    """Add rows Σ request·x ≤ future idle + Σ request·evicted by node set and resource."""
     problem, model, groups = form.problem, form.model, who.groups
     base = problem.allocatable - problem.used
     np.subtract.at(base, groups.node, groups.count[:, None] * groups.request)
@@ -360,7 +364,7 @@ def _add_capacity_rows(
             rows.append(node_set[moves.node[known]])
             variables.append(moved[known])
             factors.append(-moves.request[known, r])
-            # A task that moves uses capacity elsewhere, so all nodes together gain none by moves.
+            # A moved task uses capacity of another node, so moves free no capacity of the cluster.
             model.add_rows(
                 0,
                 np.concatenate([placed, who.evict]),
@@ -380,11 +384,12 @@ def _add_capacity_rows(
 def _add_rounded_rows(
     form: Formulation, supply: tuple[I64, I64, I64], capacity: tuple[I64, I64], resource: int
 ) -> None:
-    """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ for each set of nodes and some steps.
+    """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ for each node set and some steps.
 
-    This is Chvátal-Gomory rounding of each node's row, summed over nodes: capacity beyond a
-    multiple of a step is useless to requests of that size. `supply` holds variables, their sets and
-    their requests of the resource, `capacity` the set and the capacity of each node.
+    The rows are Chvátal-Gomory roundings of each node's capacity row, summed over nodes. Requests
+    of the size `step` cannot use the capacity beyond a multiple of `step`. `supply` holds
+    variables, their node sets and their requests of the resource. `capacity` holds the set and the
+    capacity of each node.
     """
     placed, at, request = supply
     node_set, base = capacity
@@ -398,7 +403,7 @@ def _add_rounded_rows(
 
 
 def count_whole_gangs(joint: JointModel) -> Expression:
-    """Return the number of gangs that leave whole, including gangs of one task."""
+    """Return the number of gangs evicted entirely, including gangs of one task."""
     alone = joint.groups.gang < 0
     ends = np.concatenate([joint.evict[alone], joint.whole])
     return Expression.of(ends, np.ones(len(ends), np.int64))

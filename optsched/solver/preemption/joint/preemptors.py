@@ -1,4 +1,4 @@
-"""The preemptor of each victim in a solution of the joint model."""
+"""Find the preemptor of each victim in a solution of the joint model."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 class Preemptors:
     """Finds a preemptor for each victim: a gang that is entitled to it and uses its capacity.
 
-    A gang uses the capacity of victims on a node up to the requests of its tasks there. If a gang
-    leaves whole, one of its victims on such a node suffices. Equal tasks of two gangs may be
-    exchanged, because the model does not distinguish them.
+    A gang uses the capacity of victims on a node up to the requests of its tasks on that node. If a
+    gang is evicted entirely, its preemptor needs to use the capacity of only one of its tasks.
+    Equal tasks of two gangs may swap nodes, because the model does not distinguish equal tasks.
 
     Attributes
     ----------
     node_of
-        (T,) node of each task, after exchanges.
+        (T,) index of the node of each task, after equal tasks swap nodes.
     order
-        The gangs that get a node, the most important first.
+        The indices of gangs that get a node, the most important gang first.
 
     """
 
@@ -52,9 +52,10 @@ class Preemptors:
     def list_evictions(
         self, victims: I64, reclaimed: Bool, pairs: Sequence[ReclaimPair]
     ) -> list[Evict]:
-        """Return the evictions, reclaims first; victims without a preemptor are left out.
+        """Return the evictions of victims with a preemptor, reclaimed tasks first.
 
-        The largest victim of each lender is evicted last, after other victims of its preemptor.
+        The largest victim of each lending queue is evicted after the other victims of its
+        preemptor.
         """
         running, found = self._running, []
         whole_gangs = self._find_whole_gangs(victims)
@@ -83,7 +84,7 @@ class Preemptors:
         return [*found, *(self._evict(v, named[v], PREEMPT) for v in sorted(named))]
 
     def _list_preemptors(self, lost: int) -> list[int]:
-        """Return the gangs that may preempt a gang, in their order."""
+        """Return the gangs that may preempt the gang `lost`, the most important first."""
         problem = self._problem
         return [
             g
@@ -100,10 +101,10 @@ class Preemptors:
         whole_gangs: set[int],
         preemptors_of: Mapping[int, Sequence[int]],
     ) -> Bool:
-        """Return which victims (m,) are reclaimed, after changing some of them to preempted.
+        """Return a mask (m,) of reclaimed victims, after changing some victims to preempted.
 
-        Victims of a gang that leaves whole are preempted if a preemptor uses the capacity of one of
-        them. The solution may count that one victim as reclaimed.
+        If a gang is evicted entirely, its preempted tasks need a preemptor that uses the capacity
+        of one of them. If no preemptor does, a reclaimed task of this gang may become preempted.
         """
         kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
         for lost in sorted(whole_gangs):
@@ -118,9 +119,9 @@ class Preemptors:
         return kept
 
     def drop_gangs_without_capacity(self, evictions: Sequence[Evict]) -> list[Evict]:
-        """Return the evictions without those for gangs that do not fit after these evictions.
+        """Drop gangs that do not fit after the evictions, and return the other gangs' evictions.
 
-        The most important gangs are kept. Victims of a dropped gang keep running.
+        The most important gangs are kept. Tasks that were victims for a dropped gang keep running.
         """
         before, number_of = self._before, {t.key: v for v, t in enumerate(self._running.tasks)}
         kept, is_known = list(evictions), False
@@ -136,7 +137,7 @@ class Preemptors:
         return kept
 
     def _take_capacity(self, gang: int, idle: I64) -> bool:
-        """Subtract a gang's requests from idle capacity (N, R); return False if they exceed it."""
+        """Subtract a gang's requests from `idle` (N, R); return False if the gang does not fit."""
         problem = self._problem
         first, end = problem.task_start[gang : gang + 2].tolist()
         tasks = first + np.flatnonzero(self.node_of[first:end] >= 0)
@@ -148,7 +149,7 @@ class Preemptors:
         return False
 
     def _with_largest_last(self, named: Mapping[int, int]) -> list[tuple[int, int]]:
-        """Return (victim, preemptor) pairs by preemptor; that of the largest victim comes last."""
+        """Return (victim, preemptor) pairs in an order that ends with the largest victim."""
         by_size = sorted(named, key=lambda v: tuple(self._running.request[v].tolist()))
         pairs = [(v, named[v]) for v in by_size]
         return sorted(pairs, key=lambda pair: (pair[1] == pairs[-1][1], pair[1]))
@@ -158,7 +159,7 @@ class Preemptors:
         return Evict(task.key, task.node, action, self._problem.snapshot.gangs[gang].key)
 
     def _find_whole_gangs(self, victims: I64) -> set[int]:
-        """Return the gangs that leave whole or by subgroups: none of their victims could stay."""
+        """Return the gangs evicted entirely or by subgroups, so that no victim can keep running."""
         running, gangs = self._running, self._problem.snapshot.gangs
         found = set()
         lost, number = np.unique(running.gang_of[victims], return_counts=True)
@@ -172,7 +173,10 @@ class Preemptors:
     def _name_preemptors(
         self, victims: I64, whole_gangs: set[int], preemptors_of: Mapping[int, Sequence[int]]
     ) -> dict[int, int]:
-        """Return the preemptor of each victim that has one; gangs that leave whole come first."""
+        """Return the preemptor of each victim for which a preemptor is found.
+
+        Victims of gangs that are evicted entirely come first.
+        """
         running, found = self._running, dict[int, int]()
         lost_of = running.gang_of
         for lost in sorted(whole_gangs & set(lost_of[victims].tolist())):
@@ -181,7 +185,7 @@ class Preemptors:
             if gang is None:
                 continue
             for victim in mine.tolist():
-                # Prefer a preemptor on the victim's node: without it, the victim could stay.
+                # Prefer a preemptor on the victim's node, because it needs this victim's eviction.
                 user = self._find_user(preemptors_of[lost], np.array([victim]))
                 found[victim] = gang if user is None else user
                 self._record_capacity_taken(found[victim], victim)
@@ -202,7 +206,10 @@ class Preemptors:
         self._given[at] = self._given.get(at, np.zeros_like(request)) + request
 
     def _find_preemptor(self, preemptors: Sequence[int], victims: I64) -> int | None:
-        """Return the first gang that uses the capacity of a victim, if need be after a swap."""
+        """Return the first gang that uses a victim's capacity, or could after swapping a task.
+
+        Return None if there is no such gang.
+        """
         gang = self._find_user(preemptors, victims)
         if gang is not None:
             return gang
@@ -212,7 +219,7 @@ class Preemptors:
         return None
 
     def _find_user(self, preemptors: Sequence[int], victims: I64) -> int | None:
-        """Return the first gang that uses the capacity of a victim on its node."""
+        """Return the first gang that uses a victim's capacity on the victim's node, or None."""
         return next(
             (
                 gang
@@ -223,7 +230,7 @@ class Preemptors:
         )
 
     def _can_use_capacity_of(self, gang: int, victim: int) -> bool:
-        """Return whether a gang's requests on a victim's node exceed the victims counted there."""
+        """Return whether a gang requests more of a node than its recorded victims there release."""
         problem, node = self._problem, int(self._running.node_of[victim])
         first, end = problem.task_start[gang : gang + 2].tolist()
         mine = first + np.flatnonzero(self.node_of[first:end] == node)
@@ -236,7 +243,10 @@ class Preemptors:
         return bool((gives & (given < asked)).any())
 
     def _swap(self, gang: int, nodes: I64) -> bool:
-        """Swap a gang's task with an equal task on `nodes` that uses no victim's capacity."""
+        """Swap a gang's task with an equal task on `nodes`; return whether a swap was possible.
+
+        Neither task may be on a node where its gang uses a victim's capacity.
+        """
         problem = self._problem
         first, end = problem.task_start[gang : gang + 2].tolist()
         for task in (first + np.flatnonzero(self.node_of[first:end] >= 0)).tolist():

@@ -1,7 +1,8 @@
-"""Rows of the exact joint model: victims leave a node only if an entitled gang gets a task there.
+"""Rows of the exact joint model that evict from a node only if an entitled gang gets a task on it.
 
-A preemptor must use the capacity of its victims, or the verifier rejects the plan. Otherwise a gang
-could have tasks evicted from other nodes, for queues that are not entitled to them.
+A preemptor must use the capacity of its victims, or the verifier rejects the plan. Without these
+rows a gang could cause evictions on nodes that it does not use, and so help queues that are not
+entitled to the victims.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Presence:
-    """Adds these rows to one exact joint model."""
+    """Adds rows that tie victims to entitled gangs on their nodes, for one exact joint model."""
 
     def __init__(self, joint: JointModel, able: EntitledClasses) -> None:
         self._joint, self._able = joint, able
@@ -28,8 +29,8 @@ class Presence:
     def add_rows(self) -> None:
         """Add rows for every group of victims.
 
-        For a gang of victims that leaves whole, or by subgroups, an entitled gang on one of its
-        nodes suffices. Other victims need an entitled gang on the node of each victim.
+        A gang that is evicted entirely or by subgroups needs an entitled gang on only one of its
+        nodes. Every other victim needs an entitled gang on its own node.
         """
         self._supply_no_more_than_is_placed()
         joint, groups = self._joint, self._joint.groups
@@ -46,7 +47,7 @@ class Presence:
                 self._add_group(k, np.arange(len(groups)) == k)
 
     def _supply_no_more_than_is_placed(self) -> None:
-        """Limit supply to placements: a task supplied twice would justify victims on two nodes."""
+        """Limit supply to placed tasks, since one supplied twice would allow victims on two nodes."""
         form, supplied = self._joint.form, self._joint.supplied
         for task_class, row in enumerate(supplied):
             mine = row[row >= 0]
@@ -60,7 +61,7 @@ class Presence:
     def _add_group(self, k: int, mine: Bool, unless: Sequence[int] = ()) -> None:
         """Allow victims of group `k` only if an entitled gang gets a node of groups `mine` (K,).
 
-        Each of the 0-1 variables `unless` lifts this row.
+        If one of the 0-1 variables `unless` is 1, the row does not restrict the victims.
         """
         joint, groups, able = self._joint, self._joint.groups, self._able
         gangs = joint.form.gangs
@@ -87,7 +88,7 @@ class Presence:
         self._joint.form.model.add_rows(0, [*columns, *lifting], factors, upper=upper)
 
     def _find_tasks(self, gang_classes: Bool, sets: I64) -> list[int]:
-        """Return variables that count tasks of some gang classes (H,) on some sets of nodes."""
+        """Return variables that count tasks of gang classes (H,) on the node sets `sets`."""
         gangs = self._joint.form.gangs
         classes = np.unique(gangs.class_of[gang_classes[gangs.gang_class_of]])
         found = [self._tasks_of(c, gang_classes)[sets] for c in classes.tolist()]
@@ -95,9 +96,10 @@ class Presence:
         return [int(v) for v in variables if v >= 0]
 
     def _tasks_of(self, task_class: int, gang_classes: Bool) -> I64:
-        """Return variables (M,) for tasks of a class in some gang classes, -1 where none fits.
+        """Return variables (M,) that count a task class on node sets, for certain gang classes.
 
-        Supply counts tasks of all gang classes, so it can not be used here.
+        A variable is -1 where no task fits. The variables `supplied` include all gang classes, so
+        separate variables are needed.
         """
         form = self._joint.form
         supplied: I64 = self._joint.supplied[task_class]

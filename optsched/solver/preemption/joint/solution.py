@@ -1,4 +1,4 @@
-"""Choose victims for all gangs of a session together, by a solution of the joint model."""
+"""Choose victims for all gangs of a session jointly, by solving the joint model."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 
 _MAX_SOLVES = 4
-"""The most solves of a model; each one excludes victims that no gang used in the last one."""
+"""The most solves of a joint model; each excludes victims whose capacity no gang used before."""
 
 _MS_PER_VARIABLE = 0.1
-"""Wall time per integer that a search needs for its first solution.
+"""Wall time in milliseconds per integer variable that a search needs for its first solution.
 
 On mixed clusters of 50 to 180 nodes (two cores, 2026), models of 9 400 integers had a solution
 within a second, and models of 10 500 integers had none.
@@ -58,13 +58,16 @@ within a second, and models of 10 500 integers had none.
 DropInvalid: TypeAlias = (
     "Callable[[Snapshot, tuple[Action, ...], Sequence[str]], tuple[Action, ...]]"
 )
-"""Returns actions without gangs that violate a rule; gang keys are given by importance."""
+"""A function that drops the actions of gangs that violate a rule.
+
+Its gang keys are ordered by importance.
+"""
 
 
 def is_solvable_within(problem: Problem, budget_ms: int | None) -> bool:
-    """Return whether the joint model of a problem may give a solution within a wall time.
+    """Return whether the joint model of a problem may have a solution within a wall time.
 
-    Most of its integers count tasks of a class on a node.
+    Most integer variables of the joint model count tasks of a class on a node.
     """
     num_pairs = len(problem.classes.shapes) * problem.num_nodes
     return budget_ms is None or num_pairs * _MS_PER_VARIABLE <= budget_ms
@@ -81,33 +84,35 @@ def find_victims_jointly(
 ) -> EvictionPlan | None:
     """Return victims and nominations for all gangs of a session, chosen jointly.
 
-    The levels over gangs come first, in their order. The next objectives are the number of victims,
-    the number of gangs that leave whole, and the victims' priority, lost work and size. Last come
-    tasks beyond the minimum of gangs, and scores of nodes.
+    The first objectives are the levels over gangs, in the order of the policy. The next objectives
+    are the number of victims, the number of gangs evicted entirely, and the victims' priority, lost
+    work and size. The last objectives are tasks beyond the minimum of gangs, and scores of nodes.
 
     Gangs keep the nodes nominated to them. Tasks are evicted only for gangs with unplaced tasks in
-    `decisions`: otherwise a placed gang could have tasks evicted that free capacity for others.
+    `decisions`: otherwise a placed gang could evict tasks to free capacity for other gangs.
 
     Parameters
     ----------
     problem, rules
         The problem before any eviction, and the rules of the policy.
     goal
-        Tiers and levels of that problem.
+        Tiers and objective levels of that problem.
     decisions
-        Placements without evictions; the search starts from them.
+        Placements without evictions, from which the search starts.
     reach
         The policy's actions among preempt and reclaim.
     means
-        The solver and its time.
+        The solver, its limits and the time left.
     drop_invalid
-        Returns actions that satisfy every rule, by dropping the least important gangs at fault.
+        A function that drops the least important gangs that violate rules, and returns the actions
+        of the others.
 
     Returns
     -------
     EvictionPlan | None
-        None if the model is too large or does not cover all rules on nodes, if time is short, or if
-        no eviction is left once all rules are satisfied.
+        Victims and nominations. None if the model is too large or does not cover all rules on
+        nodes, if the time limit is reached, or if no eviction remains after actions that violate
+        rules are dropped.
 
     """
     tiers, levels = goal
@@ -144,7 +149,7 @@ def find_victims_jointly(
 
 
 def _solve(model: LevelModel, means: Means) -> I64 | None:
-    """Return the best solution found in time, or None without one."""
+    """Return the best solution found within the time limit, or None if there is none."""
     limits, left_ms = means.limits, means.left_ms()
     if left_ms is not None:
         if left_ms <= 0:
@@ -157,7 +162,7 @@ def _solve(model: LevelModel, means: Means) -> I64 | None:
 
 
 def _find_gangs_on_nominated_nodes(problem: Problem, decisions: Decisions) -> Bool:
-    """Return the gangs (G,) with a task that `decisions` place on its nominated node."""
+    """Return a mask (G,) of gangs with a task that `decisions` place on its nominated node."""
     names = [node.name for node in problem.snapshot.nodes]
     at = np.maximum(decisions.node_of, decisions.nominated)
     fixed = np.zeros(problem.num_gangs, np.bool_)
@@ -192,7 +197,7 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
         elif is_node_level(level):
             values = level.node_values(form.problem)[task_class, node[at]]
             objectives.append(Objective(Expression.of(supplied, values), level.sense))
-    # Among equal solutions, prefer more reclaimed tasks, so that preemptors are deterministic.
+    # Among solutions of equal value, reclaim the most tasks, so that preemptors are deterministic.
     either = joint.reclaim[(joint.reclaim >= 0) & (joint.reclaim != joint.evict)]
     if len(either):
         ones = np.ones(len(either), np.int64)
@@ -210,16 +215,17 @@ def _level_model(joint: JointModel, levels: Sequence[AnyLevel], decisions: Decis
 
 
 class _Reading(NamedTuple):
-    """The decisions of a solution.
+    """The evictions and nominations decoded from a solution of the joint model.
 
     Attributes
     ----------
     plan
-        Evictions and nominations; None if no eviction is left once all rules are satisfied.
+        Evictions and nominations, or None if no eviction remains after actions that violate rules
+        are dropped.
     unused
         (K,) number of victims of each group whose capacity no entitled gang uses.
     num_dropped
-        Number of gangs of the solution that the plan lacks.
+        Number of gangs that get nodes in the solution but not in the plan.
 
     """
 
@@ -231,10 +237,10 @@ class _Reading(NamedTuple):
 def _read_solution(
     joint: JointModel, tiers: Tiers, solution: I64, drop_invalid: DropInvalid
 ) -> _Reading:
-    """Return the evictions and nominations of a solution that satisfy every rule.
+    """Return the evictions and nominations of a solution, reduced until they satisfy every rule.
 
     No row limits victims to the capacity that their preemptor uses. Victims beyond that capacity
-    keep running, and gangs that need the capacity of such victims are dropped.
+    keep running, and gangs that need the capacity of these victims are dropped.
     """
     problem = joint.form.problem
     node = np.flatnonzero(joint.node_set >= 0)
@@ -269,7 +275,7 @@ def _read_solution(
 
 
 def _count_unused(joint: JointModel, victims: I64, evictions: Sequence[Evict]) -> I64:
-    """Return the number of victims (K,) of each group that have no preemptor."""
+    """Return the number (K,) of victims without a preemptor in each group of equal victims."""
     groups, tasks = joint.groups, joint.facts.running.tasks
     named = {eviction.task for eviction in evictions}
     rest = [v for v in victims.tolist() if tasks[v].key not in named]
@@ -277,7 +283,7 @@ def _count_unused(joint: JointModel, victims: I64, evictions: Sequence[Evict]) -
 
 
 def _find_nominations(problem: Problem, node_of: I64, gangs: Sequence[int]) -> dict[int, Seats]:
-    """Return the nominations of some gangs, in their order, as (entry, node, number)."""
+    """Return the nominations of each gang as (entry, node, number of tasks), in gang order."""
     found: dict[int, Seats] = {}
     for gang in gangs:
         first = int(problem.shapes.start[problem.shape_of[gang]])
@@ -291,7 +297,10 @@ def _find_nominations(problem: Problem, node_of: I64, gangs: Sequence[int]) -> d
 
 
 def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
-    """Return victims, of equal tasks those created last, and which of them are reclaimed."""
+    """Return the victims, and a mask of the victims that are reclaimed.
+
+    Among equal tasks, the tasks created last are evicted.
+    """
     groups, running = joint.groups, joint.facts.running
     left = solution[joint.evict].copy()
     reclaims = np.where(joint.reclaim >= 0, solution[np.maximum(joint.reclaim, 0)], 0)
@@ -307,7 +316,10 @@ def _choose_victims(joint: JointModel, solution: I64) -> tuple[I64, Bool]:
 
 
 def _entitle(joint: JointModel, evictions: Sequence[Evict]) -> tuple[Entitlement, ...]:
-    """Return the most that reclaiming queues may hold, see `plugins.shares.entitlement`."""
+    """Return the most of each resource that reclaiming queues may hold after reclaiming.
+
+    See `plugins.shares.entitlement`.
+    """
     problem, facts = joint.form.problem, joint.facts
     if facts.due is None:
         return ()
