@@ -1,8 +1,8 @@
 """Run custom actions in the pipeline: build the view of the session, and apply their proposals.
 
-The proposals for a gang are applied all together or not at all. Proposals have to satisfy the rules,
-the limits of queues and idle capacity. A task is evicted only if plugins vote for it as in the
-actions `preempt` or `reclaim`.
+The proposals for a gang are applied all together or not at all. Proposals have to satisfy rules,
+limits of queues and idle capacity. A task is evicted only if plugins vote for its eviction as in
+the actions `preempt` or `reclaim`.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class CustomActionRunner:
             self._placing.place_nominated(gang, self._count_by_node(gang, proposed))
 
     def _evict_for_gang(self, gang: int, proposed: _GangProposal, name: str) -> None:
-        """Evict the proposed tasks and nominate the proposed nodes for a gang, or change nothing."""
+        """Evict the proposed victims and nominate the proposed nodes, or change nothing."""
         evicting = self._evicting
         if evicting is None or evicting.is_losing_tasks(gang) or not evicting.starving([gang]):
             return

@@ -87,13 +87,13 @@ def _identity_of(gang: Gang) -> _Identity:
 
 
 class GangClasses:
-    """The gang classes of a session, and which of them have failed.
+    """The gang classes of a session, and a record of the classes whose gangs could not start.
 
     Attributes
     ----------
     class_of
-        (G,) class of each gang at the start of the session; ALONE for all gangs if a custom plugin
-        or an extender is on.
+        (G,) class number of each gang at the start of the session. The number is `ALONE` for all
+        gangs if a custom plugin or an extender is active.
 
     """
 

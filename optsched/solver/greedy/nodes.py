@@ -79,7 +79,7 @@ class _Fixed:
         return problem
 
     def allowed(self, task_class: int) -> Bool | None:
-        """Return a mask (N,) of nodes that a task class may use, or None if it may use all nodes."""
+        """Return a mask (N,) of nodes that a task class may use, or None for all nodes."""
         return static_mask(self._problem, self._masking, task_class)
 
     def is_tied(self, task_class: int) -> bool:
@@ -125,8 +125,8 @@ def _make_cache(_: Problem) -> dict[int, tuple[RuleSet, _Fixed]]:
 class _Log:
     """The log of changed nodes, in one array that doubles its size when it is full.
 
-    The array `every` holds all nodes. `touched_since` returns this same object if all nodes may have
-    changed.
+    The array `every` holds all nodes. `touched_since` returns this same object if all nodes may
+    have changed.
     """
 
     def __init__(self, num_nodes: int) -> None:
@@ -218,7 +218,7 @@ class NodeTable:
         return self._fixed.is_tied(task_class)
 
     def allowed(self, task_class: int) -> Bool | None:
-        """Return a mask (N,) of nodes that a task class may use, or None if it may use all nodes.
+        """Return a mask (N,) of nodes that a task class may use, or None for all nodes.
 
         Callers must not modify the mask.
         """
@@ -236,7 +236,7 @@ class NodeTable:
         return all(amount <= most[r] for r, amount in self._fixed.request_of(task_class))
 
     def scores(self, task_class: int) -> F64:
-        """Return the score (N,) of the next task of a class, `NOWHERE` on nodes that it does not fit.
+        """Return the score (N,) of the next task of a class, `NOWHERE` on nodes it does not fit.
 
         Callers must not modify the score array.
         """
@@ -257,7 +257,7 @@ class NodeTable:
         return score
 
     def place_tasks(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Place `counts` (m,) tasks of a class on distinct nodes; negative counts undo placements."""
+        """Place `counts` (m,) tasks of a class on distinct nodes, or undo with negative counts."""
         taken = counts[:, None] * self._problem.classes.request[task_class]
         self.idle[nodes] -= taken
         self.used[nodes] += taken
@@ -281,13 +281,13 @@ class NodeTable:
         self._log.append(nodes)
 
     def choose(self, task_class: int, number: int, lens: NodeView = ALL_NODES) -> tuple[I64, I64]:
-        """Return the nodes that placing tasks one by one, best score first, would choose.
+        """Return the nodes that tasks would get if placed one by one on the best node.
 
         Returns
         -------
         tuple
-            Nodes in ascending order and the tasks on each; together fewer than `number` if
-            capacity does not suffice. The table does not change.
+            Nodes in ascending order, and the number of tasks on each node. The sum is less than
+            `number` if capacity does not suffice. The node table does not change.
 
         """
         view = self._scored(task_class)

@@ -45,32 +45,36 @@ ENQUEUE, ALLOCATE, BACKFILL = "enqueue", "allocate", "backfill"
 
 @dataclass(frozen=True, eq=False)
 class GreedyOptions:
-    """Options of the pipeline.
+    """Options of the greedy pipeline.
 
     Attributes
     ----------
     actions
-        Names of actions, in order; unknown names are skipped.
+        Names of actions in their order; unknown names are skipped.
     tier_of
-        (G,) a rank that precedes every rule's order; None for the rules' order alone.
+        (G,) rank of each gang that precedes the order of rules, or None if rules alone order gangs.
     seats
-        By gang, the nodes nominated to its tasks; these gangs are placed first, in order.
+        Nominations of each gang by gang index. The gangs with nominations are placed first, in the
+        order of this mapping.
     by_gang
-        Options of gangpreempt and gangreclaim, by action.
+        Options of the actions `gangpreempt` and `gangreclaim`, by action name.
     weighs_nodes
-        Whether preempt takes the node with the cheapest victims, not the one with the best score.
+        Whether preempt selects the node with the cheapest victims instead of the node with the best
+        score.
     gated
         Whether a gang in phase Pending is placed only after it has been enqueued, even if its pods
         exist.
     late
-        Starving gangs that are not enqueued yet, in order. They are enqueued first. The request of
-        the first one that is refused counts as if it were enqueued.
+        Starving gangs that are not enqueued, in order. These gangs are enqueued before all others.
+        The first gang that is refused and could fit is still recorded as enqueued, so that its
+        request is set aside.
     proposers
         The custom actions.
     faults
-        Records errors of custom actions.
+        The record of errors in custom actions.
     is_late
-        Returns whether preempt and reclaim have to stop; evictions already decided stay.
+        A function that returns whether preempt and reclaim have to stop at the time limit. Earlier
+        evictions remain valid.
 
     """
 

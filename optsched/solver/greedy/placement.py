@@ -25,18 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Cursor:
-    """Progress of a gang: its placed tasks, and what its minimum lacks.
+    """Progress of a gang: its placed tasks, and the tasks still needed for its minimum.
 
     Attributes
     ----------
     sequence, runs
-        (entry, number) in task order, and [entry, unplaced tasks] in the same order.
+        Pairs (entry, number of tasks) in task order, and lists [entry, unplaced tasks] in the same
+        order.
     done
-        Number of placed tasks, by entry.
+        Number of placed tasks of each entry.
     need, need_role
-        Number of tasks that the minimum lacks, in total and by role.
+        Number of tasks still needed for the minimum, in total and by role.
     failed
-        Entries for which no node was found; they are not tried again.
+        Entries for which no node was found and that are not tried again.
 
     """
 
@@ -235,7 +236,7 @@ class PlacementState:
     def _place_on_node(
         self, gang: int, seat: tuple[int, int, int], where: tuple[NodeTable, I64]
     ) -> int:
-        """Place tasks of an entry on one node, at most the number in `seat`; return how many fit."""
+        """Place tasks of an entry on one node, at most as many as `seat` says; return how many."""
         entry, node, number = seat
         task_class, cursor = self.class_of(gang, entry), self.cursor(gang)
         number = min(number, sum(left for e, left in cursor.runs if e == entry))

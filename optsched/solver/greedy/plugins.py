@@ -1,4 +1,4 @@
-"""Calls of the greedy parts of all plugins of a policy, by extension point."""
+"""Call the greedy implementations of all plugins of a policy, by extension point."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _UNSWITCHED = (
     "record_enqueued",
     "victim_queue_key",
 )
-"""Methods that are called even if a policy switches extension points off."""
+"""Methods that are called even if a policy disables extension points."""
 
 _VOTES = {
     "enqueue_vote": (Face.JOB_ENQUEUED, ""),
@@ -58,21 +58,24 @@ _VOTES = {
     "gang_preemptable": (Face.PREEMPTABLE, "preemptable"),
     "gang_reclaimable": (Face.RECLAIMABLE, "reclaimable"),
 }
-"""By vote: the extension point that enables it, and the method called if a plugin lacks it."""
+"""For each vote, the extension point that enables it and the method that is called instead.
+
+The other method is called if a plugin does not define the vote; an empty name means none.
+"""
 
 
 class QueueGate(Protocol):
-    """A plugin that stops allocation to whole queues (Volcano `Overused`)."""
+    """A plugin that stops allocation to overused queues (Volcano `Overused`)."""
 
     def is_overused(self, queue: int) -> bool:
         """Return whether a queue gets no further task in this session."""
 
 
 class GangGate(Protocol):
-    """A plugin that can rule out that a gang starts, so that the pipeline skips the gang."""
+    """A plugin that can exclude gangs from starting, so that the pipeline skips these gangs."""
 
     def may_start(self, gang: int) -> bool:
-        """Return whether it is worth trying to start a gang."""
+        """Return False if the gang certainly cannot start."""
 
 
 class Starvation(Protocol):
@@ -86,53 +89,56 @@ class Reclaiming(Protocol):
     """A plugin that directs reclaim between queues (Volcano `Preemptive`)."""
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """Return whether a queue may reclaim capacity for a task."""
+        """Return whether a queue may reclaim capacity for a task of a class."""
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """Return a bound on a queue's tasks of a class that holds for any choice of victims."""
+        """Return an upper bound on the further tasks of a class that a queue may place.
+
+        The bound holds for any choice of victims.
+        """
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Return the key that orders queues to reclaim from; ties are in reverse queue order."""
+        """Return the sort key of a queue to reclaim from; ties are in reverse queue order."""
 
 
 class VictimReach(Protocol):
-    """A plugin that knows which victims it may name, so that the pipeline tries no others."""
+    """A plugin that returns the tasks it may name as victims, so that the pipeline skips others."""
 
     def preempt_reach(self, gang: int) -> Bool | None:
-        """Return a superset (V,) of the tasks that `preemptable` may name, or None for all."""
+        """Return a mask (V,) that covers every task `preemptable` may name, or None for all."""
 
     def reclaim_reach(self, gang: int) -> Bool | None:
-        """Return a superset (V,) of the tasks that `reclaimable` may name, or None for all."""
+        """Return a mask (V,) that covers every task `reclaimable` may name, or None for all."""
 
 
 class GangPreemption(Protocol):
-    """A plugin that names other victims where the pipeline preempts for a whole gang."""
+    """A plugin that names different victims when the pipeline preempts for an entire gang."""
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return victims as `preemptable` does, when the pipeline preempts for a whole gang."""
+        """Return victims like `preemptable`, when the pipeline preempts for an entire gang."""
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return victims as `reclaimable` does, when the pipeline reclaims for a whole gang."""
+        """Return victims like `reclaimable`, when the pipeline reclaims for an entire gang."""
 
 
 class TaskOrder(Protocol):
     """A plugin that orders the tasks of a gang."""
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """Return the order as (entry, number), like `GangShape.sequence`; None abstains.
+        """Return the task order as (entry, number), like `GangShape.sequence`, or None.
 
-        The numbers of an entry sum to its count.
+        The numbers of an entry sum to its task count. None means that the plugin sets no order.
         """
 
 
 class LiveScoring(Protocol):
-    """A plugin whose scores depend on what has been placed."""
+    """A plugin whose node scores depend on earlier placements of the session."""
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
-        """Return a function whose scores add to those of `Rule.scorer`, or None without one.
+        """Return a function whose scores are added to `Rule.scorer`, or None if there is none.
 
-        The function maps the nodes (N,) that fit a task to scores (N,). Entries with such scores
-        are placed one task at a time.
+        The function maps a mask (N,) of nodes that fit a task to scores (N,). An entry with this
+        function is placed one task at a time.
         """
 
 
@@ -140,21 +146,21 @@ class PlacementRecord(Protocol):
     """A plugin that records placements in more detail than by task class."""
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
-        """Record a placement, as `record_placement` does, with the entry of the gang."""
+        """Record a placement like `record_placement`, with the gang's entry instead of a class."""
 
     def record_nomination(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record that recorded placements are only nominations: the tasks do not run there yet."""
+        """Record that recorded placements are nominations, so that their tasks do not run yet."""
 
 
 class GreedyPlugins:
-    """The greedy parts of a policy's plugins, called in the policy's order.
+    """The greedy implementations of a policy's plugins, called in the order of the policy.
 
     Attributes
     ----------
     orders_by_class
-        Whether gangs of a class have equal keys until tasks are placed for one of them.
+        Whether all gangs of a class have the same sort key until a task is placed for one of them.
     reads_labels
-        Whether a plugin reads labels, so that results for gangs of a class may differ.
+        Whether a plugin reads labels, so that results for gangs of the same class may differ.
 
     """
 
@@ -175,7 +181,7 @@ class GreedyPlugins:
         self.reads_labels = any(greedy.reads_labels for _, greedy in self._open)
 
     def _find_methods(self, method: str) -> list[Any]:
-        """Return the bound methods of plugins that define the method and have it switched on."""
+        """Return the bound methods of plugins that define the method and have it enabled."""
         switch = _SWITCH.get(method)
         return [
             getattr(greedy, method)
@@ -184,7 +190,7 @@ class GreedyPlugins:
         ]
 
     def _find_votes(self, method: str) -> list[list[Any]]:
-        """Return the voting methods of plugins, tier by tier."""
+        """Return the voting methods of plugins, one list for each tier of the policy."""
         switch, stand_in = _VOTES[method]
         votes = [
             (active.tier, getattr(greedy, method if _overrides(greedy, method) else stand_in))
@@ -195,9 +201,10 @@ class GreedyPlugins:
         return [[vote for _, vote in tier] for _, tier in groupby(votes, key=lambda v: v[0])]
 
     def _add_later_methods(self, problem: Problem, ledger: Ledger) -> None:
-        """Add the filters that apply once terminating pods have left.
+        """Add the filters that apply after all terminating pods have terminated.
 
-        A custom plugin without `fits_later` is opened again on the problem without them.
+        A custom plugin without `fits_later` is opened again on the problem without terminating
+        pods.
         """
         later: dict[Greedy, Greedy] = {}
         for active, greedy in self._open:
@@ -218,23 +225,23 @@ class GreedyPlugins:
             self._methods[name] += [getattr(greedy, name) for greedy in copies]
 
     def is_starving(self, gang: int) -> bool:
-        """Return whether tasks may be evicted for a gang; the first tier that votes decides."""
+        """Return whether tasks may be evicted for a gang, by the first tier with voting plugins."""
         return bool(self._tiers["is_starving"]) and all(
             method(gang) for method in self._tiers["is_starving"][0]
         )
 
     def victim_queue_key(self, queue: int, claimer: int) -> tuple[float, ...]:
-        """Return the key that orders queues to reclaim from, smallest first."""
+        """Return the sort key of a queue to reclaim from; smaller keys come first."""
         return tuple(
             part for key in self._methods["victim_queue_key"] for part in key(queue, claimer)
         )
 
     def may_reclaim(self, queue: int, task_class: int) -> bool:
-        """Return whether every plugin lets a queue reclaim capacity for a task."""
+        """Return whether every plugin allows a queue to reclaim capacity for a task of a class."""
         return all(method(queue, task_class) for method in self._methods["may_reclaim"])
 
     def most_reclaimed(self, queue: int, task_class: int) -> int:
-        """Return a bound on `max_tasks` that holds for any choice of victims."""
+        """Return an upper bound on `max_tasks` that holds for any choice of victims."""
         bounds = (bound(queue, task_class) for bound in self._methods["most_reclaimed"])
         return min(bounds, default=int(UNLIMITED))
 
@@ -247,45 +254,45 @@ class GreedyPlugins:
         return _first_answer(self._tiers["reclaimable"], gang, task_class, victims)
 
     def preempt_reach(self, gang: int) -> Bool | None:
-        """Return the running tasks (V,) that `preemptable` may name for a gang, or None for all."""
+        """Return a mask (V,) that covers every task `preemptable` may name, or None for all."""
         return _reach(self._tiers["preemptable"], "preempt_reach", gang)
 
     def reclaim_reach(self, gang: int) -> Bool | None:
-        """Return the running tasks (V,) that `reclaimable` may name for a gang, or None for all."""
+        """Return a mask (V,) that covers every task `reclaimable` may name, or None for all."""
         return _reach(self._tiers["reclaimable"], "reclaim_reach", gang)
 
     def gang_preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return victims as `preemptable` does, when they are chosen for a whole gang."""
+        """Return victims like `preemptable`, when the pipeline preempts for an entire gang."""
         return _first_answer(self._tiers["gang_preemptable"], gang, task_class, victims)
 
     def gang_reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """Return victims as `reclaimable` does, when they are chosen for a whole gang."""
+        """Return victims like `reclaimable`, when the pipeline reclaims for an entire gang."""
         return _first_answer(self._tiers["gang_reclaimable"], gang, task_class, victims)
 
     def movable(self, victims: I64) -> I64:
-        """Return the running tasks that every plugin allows to be moved."""
+        """Return the tasks among `victims` that every plugin allows to be moved."""
         for method in self._methods["movable"]:
             victims = method(victims)
         return victims
 
     @property
     def queue_key_reach(self) -> KeyReach:
-        """The queues whose tasks may change the key of a queue."""
+        """The widest set of queues whose tasks may change the sort key of a queue."""
         reaches = [
             greedy.queue_key_reach for a, greedy in self._open if Face.QUEUE_ORDER in a.faces
         ]
         return max(reaches, default=KeyReach.OWN)
 
     def queue_key(self, queue: int) -> tuple[float, ...]:
-        """Return the key that orders queues, smallest first."""
+        """Return the sort key of a queue; queues with smaller keys come first."""
         return tuple(part for key in self._methods["queue_key"] for part in key(queue))
 
     def gang_key(self, gang: int) -> tuple[float, ...]:
-        """Return the key that orders the gangs of a queue, smallest first."""
+        """Return the sort key of a gang within its queue; gangs with smaller keys come first."""
         return tuple(part for key in self._methods["gang_key"] for part in key(gang))
 
     def waves(self, gangs: Iterable[int]) -> Iterator[list[int]]:
-        """Yield the gangs that come before all others, then the others."""
+        """Yield the gangs that plugins put before all other gangs, then the other gangs."""
         rest = list(gangs)
         first = [gang for method in self._methods["comes_first"] for gang in filter(method, rest)]
         if first:
@@ -295,44 +302,45 @@ class GreedyPlugins:
         yield from (wave for wave in (first, rest) if wave)
 
     def is_overused(self, queue: int) -> bool:
-        """Return whether a plugin rules out further allocations to a queue."""
+        """Return whether a plugin excludes a queue from further allocations in this session."""
         return any(method(queue) for method in self._methods["is_overused"])
 
     def max_tasks(self, queue: int, task_class: int) -> int:
-        """Return the most tasks of a class that every plugin still allows a queue."""
+        """Return the most further tasks of a class that every plugin allows a queue to place."""
         least = int(UNLIMITED)
         for room in self._methods["max_tasks"]:
             least = min(least, room(queue, task_class))
         return least
 
     def may_start(self, gang: int) -> bool:
-        """Return whether no plugin rules out that a gang starts now."""
+        """Return False if a plugin excludes the gang from starting."""
         return all(method(gang) for method in self._methods["may_start"])
 
     def all_rules_hold(self, gang: int) -> bool:
-        """Return whether every rule holds with the placements of a gang."""
+        """Return whether the placements of a gang satisfy every rule."""
         return all(method(gang) for method in self._methods["holds"])
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
         """Return a mask (N,) of nodes that one more task of a gang fits, or None for all nodes.
 
-        With `later`, all terminating pods have left. Gang -1 stands for any gang.
+        If `later` is True, nodes are considered after terminating pods have terminated. Gang -1
+        stands for any gang.
         """
         methods = self._methods["fits_later" if later else "fits"]
         return _intersect_masks(method(gang, task_class) for method in methods)
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """Record the eviction of a running task; with sign -1 its rollback."""
+        """Record the eviction of a running task with `sign` 1, or its rollback with -1."""
         for note in self._methods["record_eviction"]:
             note(victim, sign)
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """Return the order of a gang's tasks by the first plugin that sets one, or None if none."""
+        """Return a gang's task order from the first plugin that sets it, or None if none does."""
         found = (runs(gang) for runs in self._methods["task_runs"])
         return next((runs for runs in found if runs is not None), None)
 
     def live_scorers(self, gang: int, entry: int) -> list[LiveScorer]:
-        """Return the scorers of an entry of a gang that depend on earlier placements."""
+        """Return the node scorers for an entry of a gang that depend on earlier placements."""
         if not self._methods["live_scorer"]:
             return []
         if (gang, entry) not in self._live_scorers:
@@ -341,12 +349,12 @@ class GreedyPlugins:
         return self._live_scorers[gang, entry]
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record tasks of a class placed on nodes."""
+        """Record that tasks of a class are placed on nodes."""
         for note in self._methods["record_placement"]:
             note(gang, task_class, nodes, counts)
 
     def record_tasks(self, gang: int, entry: int, nodes: I64, counts: I64) -> None:
-        """Record tasks of an entry placed on nodes."""
+        """Record that tasks of an entry of a gang are placed on nodes."""
         for note in self._methods["record_tasks"]:
             note(gang, entry, nodes, counts)
 
@@ -356,9 +364,10 @@ class GreedyPlugins:
             note(task_class, nodes, counts)
 
     def may_enqueue(self, gang: int) -> bool:
-        """Return whether a gang is enqueued.
+        """Return whether plugins allow a gang to be enqueued.
 
-        The first tier that rejects or permits the gang decides; in a tier, a rejection wins.
+        The first tier of plugins that rejects or permits the gang decides. Within a tier, a
+        rejection overrides permissions.
         """
         for tier in self._tiers["enqueue_vote"]:
             votes = [vote(gang) for vote in tier]
@@ -387,13 +396,16 @@ def _intersect_masks(masks: Iterable[Bool | None]) -> Bool | None:
 
 
 def _keep_common(named: I64, found: I64) -> I64:
-    """Return the victims in both arrays, in the order of the first one."""
+    """Return the victims in both arrays, in the order of `named`."""
     kept = set(found.tolist())
     return np.array([v for v in named.tolist() if v in kept], np.int64)
 
 
 def _reach(tiers: list[list[Any]], reach_of: str, gang: int) -> Bool | None:
-    """Return the tasks (V,) that all plugins of some tier may name, or None if a tier names any."""
+    """Return a mask (V,) of the tasks that all plugins of some tier may name as victims.
+
+    Return None if a tier may name any task.
+    """
     reach: Bool | None = None
     for tier in tiers:
         known = (getattr(vote.__self__, reach_of, None) for vote in tier)
@@ -405,7 +417,10 @@ def _reach(tiers: list[list[Any]], reach_of: str, gang: int) -> Bool | None:
 
 
 def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I64) -> I64:
-    """Return the victims that all plugins of the first tier with common victims name."""
+    """Return the victims that every voting plugin of a tier names, for the first such tier.
+
+    Return an empty array if no tier agrees on a victim.
+    """
     for tier in tiers:
         named: I64 | None = None
         for method in tier:
@@ -413,7 +428,7 @@ def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I
             if found is not None:
                 named = found if named is None else _keep_common(named, found)
                 if not len(named):
-                    break  # a victim needs the votes of all rules of the tier
+                    break  # A victim needs the votes of all plugins of the tier.
         if named is not None and len(named):
             return named
     return victims[:0]

@@ -1,9 +1,9 @@
 """The actions preempt and reclaim of a policy without a solver.
 
-Victims are chosen and ordered as in Volcano (`pkg/scheduler/actions/preempt`, `reclaim`): gang by
-gang, task by task, node by node, with votes of plugins by tiers. A gang gets all of its minimum or
-nothing. Where Volcano's order is random, names break ties. Nodes of victims are nominated to the
-gang.
+Victims are selected and ordered as in Volcano (`pkg/scheduler/actions/preempt`, `reclaim`): gang by
+gang, task by task, node by node, with votes of plugins by tiers. A gang gets its entire minimum, or
+no evictions. Where Volcano's order is random, names break ties. The nodes of victims are nominated
+to the gang.
 """
 
 from __future__ import annotations
@@ -47,35 +47,38 @@ if TYPE_CHECKING:
     from optsched.solver.greedy.plugins import GreedyPlugins
 
 _Entry = tuple[int, int]
-"""A gang and one of its entries."""
+"""A gang index, and the index of one of the gang's entries."""
 
 _LOWEST = 2**31
-"""Added to each priority, so that a further victim never lowers the cost."""
+"""The number added to each victim's priority, so that a further victim never lowers the cost."""
 
 
 @dataclass(frozen=True)
 class _Keys:
-    """A cache of negated keys of gangs and queues for the order of victims; a change ends it."""
+    """A cache of negated sort keys of gangs and queues, which order victims.
+
+    The cache is valid until a placement or an eviction changes keys.
+    """
 
     of_gang: dict[int, Key] = field(default_factory=dict)
     of_queue: dict[int, Key] = field(default_factory=dict)
 
 
 class GreedyPreemption:
-    """The evictions of the pipeline.
+    """The evictions of the greedy pipeline.
 
     Attributes
     ----------
     evictions
-        The evictions decided so far.
+        The committed evictions.
     placing, running, faces
-        The placements so far, the running tasks, and the greedy parts of plugins.
+        The placements of the session, the running tasks, and the greedy plugins.
     evicted
-        All evicted running tasks, including those of `taken`.
+        Indices of all evicted running tasks, including the tasks in `taken`.
     gang_minimums
-        Checks whether gangs that get tasks keep their minimum.
+        The check whether gangs with placements keep their minimum.
     taken
-        Running tasks evicted for the present gang, until its evictions are final.
+        Indices of running tasks evicted for the present gang and not committed.
 
     """
 
@@ -88,9 +91,10 @@ class GreedyPreemption:
         weighs: bool = False,
         is_late: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Set up without evictions; once `is_late` returns True, no further gang is tried.
+        """Set up preemption without evictions.
 
-        `weighs` says whether preempt compares all nodes by the cost of their victims.
+        Once `is_late` returns True, no further gang is tried. If `weighs` is True, preempt compares
+        all nodes by the cost of their victims.
         """
         self.placing = placing
         self._order = order
@@ -118,44 +122,44 @@ class GreedyPreemption:
 
     @property
     def faces(self) -> GreedyPlugins:
-        """The greedy parts of the plugins."""
+        """The greedy implementations of the plugins."""
         return self.placing.faces
 
     @cached_property
     def running(self) -> Running:
-        """Running tasks, axis V."""
+        """The running tasks of the problem, axis V."""
         return running_tasks(self._problem)
 
     @cached_property
     def _running_gangs(self) -> set[int]:
-        """Gangs with running tasks."""
+        """Indices of gangs with running tasks."""
         return set(self.running.gang_of.tolist())
 
     @cached_property
     def _counted_resources(self) -> list[int]:
-        """Resources except for pods, which every task requests."""
+        """Indices of all resources except `pods`, which every task requests."""
         return [i for i, name in enumerate(self._problem.resources) if name != PODS]
 
     @cached_property
     def _idles(self) -> Bool:
-        """Running tasks (V,) that request no resource but `pods`."""
+        """Mask (V,) of running tasks that request no resource except `pods`."""
         requested = self.running.request[:, self._counted_resources]
         idles: Bool = np.logical_not(requested.any(axis=1))
         return idles
 
     @cached_property
     def _reclaimable(self) -> Bool:
-        """Queues (Q,) from which other queues may reclaim."""
+        """Mask (Q,) of queues from which other queues may reclaim."""
         return np.array([q.reclaimable for q in self._problem.snapshot.queues], np.bool_)
 
     @cached_property
     def _claimable(self) -> I64 | None:
-        """Amounts (Q, R) that queues may reclaim, or None if no plugin entitles them."""
+        """Amounts (Q, R) that queues may reclaim, or None if no plugin entitles queues."""
         return self._rules.entitling(self._problem)[0]
 
     @cached_property
     def _atomic(self) -> bool:
-        """Whether a gang gets its whole minimum or no evictions."""
+        """Whether evictions for a gang are undone if the gang does not reach its minimum."""
         return any(self._rules.enables(name, Face.JOB_PIPELINED) for name in ("gang", "tdm"))
 
     @cached_property
@@ -164,7 +168,7 @@ class GreedyPreemption:
 
     @cached_property
     def evictable(self) -> Bool:
-        """Running tasks (V,) that may still be evicted."""
+        """Mask (V,) of running tasks that are neither protected nor evicted."""
         return ~self._spared
 
     @cached_property
@@ -174,16 +178,16 @@ class GreedyPreemption:
     # --- actions ---------------------------------------------------------------------------------
 
     def preempt(self, gangs: Iterable[int]) -> None:
-        """Evict less important tasks of the same queue: of other gangs, then of the gang itself.
+        """Evict less important tasks of other gangs in the queue, then of the gang itself.
 
-        Gangs with a network topology evict no pods, as in Volcano.
+        No task is evicted for gangs with a network topology, as in Volcano.
         """
         with self.ignoring_possible_victims():
             self._preempt(gangs)
 
     @contextmanager
     def ignoring_possible_victims(self) -> Iterator[None]:
-        """Let no running gang block a node in the future node table, as any may become a victim."""
+        """Ignore running gangs in the filters of future nodes, as their tasks may be victims."""
         self.placing.future.use_masks_of(without_gangs(self._problem))
         self._keys = _Keys()
         try:
@@ -206,13 +210,13 @@ class GreedyPreemption:
                 gang, PREEMPT, self.tasks_of_other_gangs
             ):
                 line.rejoin(gang)
-        # A gang without running tasks has no victims of its own.
+        # Skip gangs without running tasks, because they have no tasks of their own to evict.
         for gang in sorted((g for g in starving if g in self._running_gangs), key=self.gang_key):
             while self.faces.is_starving(gang) and self._preempt_within_gang(gang):
                 pass
 
     def reclaim(self, gangs: Iterable[int], is_overused: Callable[[int], bool]) -> None:
-        """Evict tasks of other queues for gangs of queues that are entitled to more."""
+        """Evict tasks of other queues for starving gangs whose queues are entitled to more."""
         self._refused.clear()
         with self.ignoring_possible_victims():
             starving = self.starving(gangs)
@@ -232,9 +236,10 @@ class GreedyPreemption:
         attempt: Callable[[int], bool],
         is_refused: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """Try gangs in the order of queues; a gang that gets a nomination has another turn.
+        """Call `attempt` for starving gangs in queue order, again for each gang that succeeds.
 
-        Refused gangs are skipped, which does not change the order of queues.
+        Gangs for which `is_refused` returns True are skipped, if no evictions were committed since
+        the queue was sorted. Skipping gangs does not change the order of queues.
         """
         lines = group_by_queue(self._order, self._problem.queue_of.tolist(), starving)
         queues = [(self.queue_order(q), q, self._commits) for q in lines]
@@ -252,10 +257,7 @@ class GreedyPreemption:
             heapq.heappush(queues, (self.queue_order(queue), queue, self._commits))
 
     def _is_vain(self, gangs: Sequence[int], action: str, who: Callable[[int], Bool]) -> bool:
-        """Return whether no gang class finds a node with enough victims for a task.
-
-        Then no gang can evict, and the action has no effect.
-        """
+        """Return whether an action has no effect, since no gang class finds a node with victims."""
         if not (self._atomic and self._gang_classes.is_known):
             return False
         entry_of_gang = self._gang_classes.representatives(np.array(gangs, np.int64))
@@ -269,7 +271,7 @@ class GreedyPreemption:
             classes = tuple(self.placing.class_of(gang, e) for e in self.entries(gang))
             queue, priority = int(self._problem.queue_of[gang]), int(self._problem.priority[gang])
             reach = np.atleast_1d(self._reach(gang, action))
-            # The whole request of a gang decides which protections are waived.
+            # The request of the entire gang decides which protections are waived.
             shape = int(self._problem.shape_of[gang]) if reach.any() else -1
             kind = (queue, priority, shape, classes)
             if kind not in known:
@@ -283,11 +285,11 @@ class GreedyPreemption:
         return True
 
     def _is_refused(self, gang: int) -> bool:
-        """Return whether a gang of the same class found no victims, with no change since then."""
+        """Return whether a gang of the same class found no victims, and nothing changed since."""
         return self._atomic and self._gang_classes.class_now(gang) in self._refused
 
     def starving(self, gangs: Iterable[int]) -> list[int]:
-        """Return the gangs for which running tasks may be evicted."""
+        """Return the gangs among `gangs` for which running tasks may be evicted."""
         chosen = np.array(list(gangs), np.int64)
         starve = self._gang_classes.evaluate(
             chosen, lambda g: self.faces.is_starving(g) and bool(self.entries(g))
@@ -296,24 +298,24 @@ class GreedyPreemption:
         return found
 
     def is_losing_tasks(self, gang: int) -> bool:
-        """Return whether tasks of a gang are evicted; such a gang gets no tasks in the session."""
+        """Return whether tasks of a gang are evicted in the session, so that it gets no nodes."""
         return self.placing.ledger.gang_evicted[gang] > 0
 
     def gang_key(self, gang: int) -> tuple[Key, int, int]:
-        """Return the key that orders gangs for which tasks are evicted."""
+        """Return the sort key of a gang for which tasks may be evicted."""
         return self._order.entry(gang)
 
     def queue_order(self, queue: int) -> tuple[Key, int, int]:
-        """Return the key that orders queues."""
+        """Return the sort key of a queue, with creation time and index as tie-breakers."""
         born = int(self._problem.queues.created_ms[queue])
         return (self.faces.queue_key(queue), born, queue)
 
     # --- one gang --------------------------------------------------------------------------------
 
     def _preempt_for_gang(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
-        """Evict for tasks of a gang while it starves; return whether it gets a nomination.
+        """Evict tasks for a gang while it starves; return whether nodes are nominated to it.
 
-        If the gang does not reach its minimum, all evictions for it are undone.
+        If the gang does not reach its minimum, all evictions for the gang are undone.
         """
         if self.is_losing_tasks(gang):
             return False
@@ -341,8 +343,9 @@ class GreedyPreemption:
     def _lacks_victims(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """Return whether a gang misses its minimum even if all candidates are evicted.
 
-        This is a bound on the tasks that nodes and shares can take. During evictions for the gang,
-        candidates only become fewer, unless the waiver of a protection depends on its need.
+        The check bounds the number of tasks that fit nodes and queue shares. It assumes that no
+        candidates are added during evictions for the gang. Therefore it returns False if
+        protections may be waived.
         """
         cursor, queue = self.placing.cursor(gang), int(self._problem.queue_of[gang])
         is_bounded = self._atomic and self._gang_classes.is_known and not cursor.has_minimum
@@ -360,7 +363,7 @@ class GreedyPreemption:
             return True
         candidates = np.flatnonzero(who(gang) & self._reach(gang, action))
         if len(candidates) > self._problem.num_nodes:
-            return False  # many candidates mostly suffice: the bound costs more than it saves
+            return False  # Many candidates usually suffice, so the bound costs more than it saves.
         node_of, gain = self.running.node_of[candidates], self.running.request[candidates]
         nodes, at = np.unique(node_of, return_inverse=True)
         idle = self.placing.future.idle[nodes]
@@ -379,13 +382,16 @@ class GreedyPreemption:
         return possible < cursor.need
 
     def _failure_class(self, gang: int) -> int:
-        """Return the class of a gang without running tasks or failed entries; otherwise ALONE."""
+        """Return the class number of a gang, or `ALONE` with running tasks or failed entries."""
         if not self._atomic or gang in self._running_gangs or self.placing.has_failed_entry(gang):
             return ALONE
         return self._gang_classes.class_now(gang)
 
     def _preempt_within_gang(self, gang: int) -> bool:
-        """Evict a gang's own tasks for a more important one; return False if none gains."""
+        """Evict tasks of a gang for a more important task of the same gang.
+
+        Return False if no unplaced task of the gang gets a node.
+        """
         for entry in self.entries(gang):
             own = self.evictable & (self.running.gang_of == gang)
             if self._has_unplaced_task(gang, entry) and self._evict_for_task(
@@ -395,7 +401,7 @@ class GreedyPreemption:
         return False
 
     def entries(self, gang: int) -> list[int]:
-        """Return the entries that may preempt, in the order of their first task."""
+        """Return the entries of a gang that may preempt, in the order of their first task."""
         shapes, placing = self._problem.classes.shapes, self.placing
         entries = dict.fromkeys(entry for entry, _ in placing.cursor(gang).runs)
         return [e for e in entries if shapes[placing.class_of(gang, e)].preempts]
@@ -410,7 +416,7 @@ class GreedyPreemption:
         self._keys = _Keys()
 
     def commit(self, gang: int, action: str) -> bool:
-        """Make the evictions final; if a rule is violated, undo them and return False."""
+        """Commit the evictions for a gang, or undo them and return False if a rule is violated."""
         shapes, done = self._problem.classes.shapes, self.placing.cursor(gang).done
         placed = [self.placing.class_of(gang, e) for e, number in enumerate(done) if number]
         entitled = not self.taken or all(shapes[c].preempts for c in placed)
@@ -433,14 +439,14 @@ class GreedyPreemption:
     # --- candidates ------------------------------------------------------------------------------
 
     def tasks_of_other_gangs(self, gang: int) -> Bool:
-        """Return the evictable tasks (V,) of other gangs in a gang's queue."""
+        """Return a mask (V,) of the evictable tasks of other gangs in a gang's queue."""
         running = self.running
         same = self.evictable & (running.queue_of == self._problem.queue_of[gang])
         others: Bool = same & (running.gang_of != gang)
         return others
 
     def tasks_of_other_queues(self, gang: int) -> Bool:
-        """Return the evictable tasks (V,) of reclaimable queues that owe to the gang's queue."""
+        """Return a mask (V,) of the evictable tasks in queues from which a gang may reclaim."""
         queue = self.running.queue_of
         lends = np.append(self._reclaimable & self._queues_in_debt(gang), False)
         free = self.evictable | self._waived(gang)
@@ -448,7 +454,7 @@ class GreedyPreemption:
         return others
 
     def _waived(self, gang: int) -> Bool:
-        """Return tasks (V,) whose annotations do not protect them from a claim in a guarantee."""
+        """Return a mask (V,) of protected tasks that a claim within a guarantee may evict."""
         if not self._floors.waivable.any():
             return self._floors.waivable
         shapes, classes = self._problem.classes, self.entries(gang)
@@ -464,10 +470,10 @@ class GreedyPreemption:
         return waived
 
     def _queues_in_debt(self, gang: int) -> Bool:
-        """Return the queues (Q,) from which a gang's queue may reclaim.
+        """Return a mask (Q,) of the queues from which a gang's queue may reclaim.
 
-        The gang's queue or an ancestor must have a claim. Siblings owe each other nothing if only
-        their parent has one: otherwise they would alternately evict each other.
+        The gang's queue or an ancestor must have a claim. If only the parent queue has a claim, its
+        child queues may not reclaim from each other, or they would evict each other alternately.
         """
         queue = int(self._problem.queue_of[gang])
         classes = tuple(self.placing.class_of(gang, entry) for entry in self.entries(gang))
@@ -486,10 +492,10 @@ class GreedyPreemption:
     def _evict_for_task(
         self, entry_of_gang: _Entry, action: str, candidates: Bool, *, takes_idle: bool = False
     ) -> bool:
-        """Evict on one node until a task fits, and nominate the node; return whether one fits.
+        """Evict tasks on one node until a task fits, nominate the node, and return whether it fits.
 
-        With `takes_idle`, nodes that the task fits without victims come first: Volcano's preempt
-        accepts an empty list of victims (`ValidateVictims`) and compares scores only.
+        If `takes_idle` is True, nodes that the task fits without victims come first: Volcano's
+        preempt accepts an empty list of victims (`ValidateVictims`) and compares scores only.
         """
         gang, entry = entry_of_gang
         task_class = self.placing.class_of(gang, entry)
@@ -524,7 +530,7 @@ class GreedyPreemption:
         return has_room
 
     def _reach(self, gang: int, action: str) -> Bool | np.bool_:
-        """Return a superset (V,) of the running tasks that plugins may vote for."""
+        """Return a mask (V,) that covers all running tasks plugins may name as victims."""
         faces = self.faces
         reach = faces.preempt_reach if action == PREEMPT else faces.reclaim_reach
         found = reach(gang) if self._gang_classes.is_known else None
@@ -533,10 +539,11 @@ class GreedyPreemption:
     def _by_cost(
         self, entry_of_gang: _Entry, nodes: Iterable[int], clears: Callable[[int], bool]
     ) -> list[int]:
-        """Return the nodes that victims can clear, by the cost of their victims (`preempt.go`).
+        """Return the nodes that a task fits after evictions, the cheapest first (`preempt.go`).
 
-        Costs compare the victims' highest priority, then the sum of priorities, then their number.
-        Last, a later start of the victims with the highest priority is better.
+        The cost of a node compares the highest priority of its victims, then the sum of their
+        priorities, then their number. Last, a later start of the victims with the highest priority
+        is better.
         """
         found: list[tuple[tuple[float, ...], int]] = []
         first = preferred_nodes(self._problem)
@@ -554,11 +561,11 @@ class GreedyPreemption:
     def _nodes(
         self, task_class: int, action: str, candidates: Bool, *, takes_idle: bool
     ) -> Iterator[int]:
-        """Yield the nodes that a task fits once all candidates have left.
+        """Yield the nodes that a task fits after eviction of all candidates.
 
-        Nodes are ordered by score to preempt, by name to reclaim. Nodes of the scheduler's shard
-        come first if preferred. With `takes_idle`, nodes that the task fits without victims come
-        first of all.
+        The action preempt orders nodes by score, and reclaim orders them by index. Nodes of the
+        scheduler's shard come first if preferred. If `takes_idle` is True, nodes that the task fits
+        without victims come before all other nodes.
         """
         problem, running = self._problem, self.running
         later, request = self.placing.future, problem.classes.request[task_class]
@@ -596,9 +603,9 @@ class GreedyPreemption:
     def victim_order(
         self, gang: int, claimer: int, keys: _Keys | None = None
     ) -> tuple[object, ...]:
-        """Return the key that orders gangs of victims, in reverse order of queues and gangs.
+        """Return the sort key of a victim's gang, in reverse order of queues and gangs.
 
-        `keys` is a cache of keys; None reads all keys.
+        `keys` is a cache of sort keys, or None to compute all keys.
         """
         keys = keys or _Keys()
         lender = int(self._problem.queue_of[gang])
@@ -612,9 +619,9 @@ class GreedyPreemption:
         return (first, keys.of_gang[gang])
 
     def sort_victims(self, victims: I64, claimer: int, keys: _Keys | None = None) -> I64:
-        """Return victims, the least important first: in reverse order of queues, gangs and tasks.
+        """Return victims in reverse order of queues, gangs and tasks, the least important first.
 
-        `keys` is a cache of keys; None reads all keys.
+        `keys` is a cache of sort keys, or None to compute all keys.
         """
         running = self.running
         known = keys or _Keys()
@@ -652,7 +659,7 @@ class GreedyPreemption:
         )
 
     def is_blocked(self, entry_of_gang: _Entry, node: int) -> bool:
-        """Return whether a running task that is not evicted blocks a node for an entry."""
+        """Return whether a running task that is not evicted excludes a node for an entry."""
         task_class = self.placing.class_of(*entry_of_gang)
         if task_class not in self._blockers:
             rules = [r for r in self._rules.blocking if r.hard_face is Face.PREDICATE]
@@ -668,7 +675,7 @@ class GreedyPreemption:
         return False
 
     def _spare_needless_victims(self, entry_of_gang: _Entry, node: int, before: int) -> bool:
-        """Spare victims on a node if a placed task fits without their eviction; return True."""
+        """Undo evictions on a node without which the nominated task still fits, and return True."""
         for v in self.taken[before:-1][::-1]:
             self.placing.undo_to(entry_of_gang[0], self.placing.mark - 1)
             self.keep_running([v])
@@ -678,7 +685,7 @@ class GreedyPreemption:
         return True
 
     def can_evict(self, v: int, gang: int) -> bool:
-        """Return whether a running task may be evicted for a gang, given the victims so far."""
+        """Return whether a running task may be evicted for a gang, given the earlier victims."""
         if any(self._budgets[b] <= 0 for b in self._covering(v)):
             return False
         if v in self._selecting_terms and self._selecting_terms[v] & self._placed_terms(gang):
@@ -687,7 +694,10 @@ class GreedyPreemption:
 
     @cached_property
     def _selecting_terms(self) -> dict[int, set[int]]:
-        """The terms of affinity and spread that select each running task, if there are any."""
+        """Indices of the affinity and spread terms that select each running task.
+
+        Running tasks without these terms have no key.
+        """
         found: dict[int, set[int]] = {}
         for m, tasks in enumerate(selected_tasks(self._problem)):
             if self._problem.relations.terms[m].kind is not TermKind.ANTI_AFFINITY:
@@ -696,9 +706,9 @@ class GreedyPreemption:
         return found
 
     def _placed_terms(self, preemptor: int) -> set[int]:
-        """Return the terms of tasks of other gangs that were placed in this session.
+        """Return the affinity and spread terms of other gangs with placements in this session.
 
-        Pods that these terms select have to stay, or the placed tasks would violate their terms.
+        Pods that these terms select must keep running, or the placed tasks would violate terms.
         """
         problem, ledger = self._problem, self.placing.ledger
         placed = (g for g in ledger.touched if g != preemptor and ledger.gang_placed[g] > 0)
@@ -715,7 +725,7 @@ class GreedyPreemption:
         self._record_eviction(v, 1)
 
     def keep_running(self, victims: Iterable[int]) -> None:
-        """Undo the evictions of some victims."""
+        """Undo the evictions of the given victims."""
         for v in victims:
             self.taken.remove(v)
             self._record_eviction(v, -1)
@@ -738,7 +748,7 @@ class GreedyPreemption:
 
 
 def _eviction_cost(victims: Sequence[Task]) -> tuple[float, ...]:
-    """Return the cost of evicting some tasks, less is better; the least if there are none."""
+    """Return the cost of evicting tasks, where smaller is better; no tasks have the least cost."""
     if not victims:
         return (-math.inf,)
     highest = max(t.priority for t in victims)

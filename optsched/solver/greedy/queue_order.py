@@ -1,4 +1,4 @@
-"""The order in which gangs are considered: the best queue first, and in it the best gang."""
+"""The order in which gangs are considered: the first queue, and the first gang of this queue."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class GangQueue:
-    """The gangs of one queue in their order; gangs may rejoin.
+    """The gangs of one queue in their order, to which removed gangs may be added again.
 
-    `gangs` have to be in order. The key of a gang is read when it joins or rejoins.
+    The argument `gangs` has to be sorted. The sort key of a gang is computed when it is added.
     """
 
     def __init__(self, order: GangOrder, gangs: Sequence[int]) -> None:
         self._order = order
-        self._rest = list(gangs[::-1])  # reversed: the next gang is last
+        self._rest = list(gangs[::-1])  # Reversed: the next gang is the last element.
         self._again: list[tuple[Key, int, int]] = []
         self._head: tuple[Key, int, int] | None = None
 
@@ -44,7 +44,10 @@ class GangQueue:
         return heapq.heappop(self._again)[2]
 
     def pop_hopeful(self, is_hopeless: Callable[[int], bool]) -> int | None:
-        """Remove gangs until one is not hopeless, and return it, or None if there is none."""
+        """Remove gangs up to the first gang that is not hopeless, and return this gang.
+
+        Return None if all gangs are hopeless.
+        """
         while self._again:
             if not is_hopeless(gang := self.pop()):
                 return gang
@@ -56,14 +59,14 @@ class GangQueue:
         return None
 
     def rejoin(self, gang: int) -> None:
-        """Add a gang again, at the position of its present key."""
+        """Add a removed gang at the position of its present sort key."""
         heapq.heappush(self._again, self._order.entry(gang))
 
 
 def group_by_queue(
     order: GangOrder, queue_of: Sequence[int], gangs: Sequence[int]
 ) -> dict[int, GangQueue]:
-    """Return the ordered gangs of each queue, by queue number."""
+    """Return the sorted gangs of each queue, by queue index."""
     by_queue: defaultdict[int, list[int]] = defaultdict(list)
     for gang in order.sorted(gangs):
         by_queue[queue_of[gang]].append(gang)
@@ -71,11 +74,12 @@ def group_by_queue(
 
 
 class QueueOrder:
-    """The order of queues, with the ordered gangs of each queue.
+    """The order of queues, with the sorted gangs of each queue.
 
-    The key of a gang is read when it joins, and that of a queue after each of its turns. This
-    suffices if only its own tasks change a key. Keys of queues that depend on tasks of other queues
-    (`reach`) are read again before each turn.
+    The sort key of a gang is computed when the gang is added, and the sort key of a queue after
+    each of the queue's turns. This suffices if a key depends only on tasks of its own gang or
+    queue. Keys of queues that depend on tasks of other queues (`reach`) are computed before each
+    turn.
     """
 
     def __init__(
@@ -94,7 +98,7 @@ class QueueOrder:
         self._queues: list[tuple[Key, int, int]] = []
 
     def fill(self, gangs: Iterable[int]) -> None:
-        """Replace all gangs."""
+        """Sort the given gangs by queue, and replace all gangs by them."""
         self._line.update(group_by_queue(self._order, self._queue_of, list(gangs)))
         self._queues = [self._entry(queue) for queue in self._line]
         heapq.heapify(self._queues)
@@ -105,10 +109,10 @@ class QueueOrder:
     def iterate_gangs(
         self, is_closed: Callable[[int], bool], is_hopeless: Callable[[int], bool] | None = None
     ) -> Iterator[int]:
-        """Yield gangs in the order of their turns; closed queues are removed.
+        """Yield gangs in the order of their turns, and remove closed queues.
 
-        During a turn, the caller may `rejoin` the gang. Hopeless gangs are skipped. Skipping
-        changes no key, so the next turn belongs to the same queue.
+        During a turn, the caller may add the gang again with `rejoin`. Hopeless gangs are skipped.
+        Skipping a gang changes no sort key, so the next turn belongs to the same queue.
         """
         while self._queues:
             queue = self._pop_queue()
@@ -122,7 +126,7 @@ class QueueOrder:
                 heapq.heappush(self._queues, self._entry(queue))
 
     def _pop_queue(self) -> int:
-        """Remove and return the next queue."""
+        """Remove the next queue from the order, and return its index."""
         if self._reach is KeyReach.ANY:
             self._queues = [self._entry(queue) for _, _, queue in self._queues]
             heapq.heapify(self._queues)
@@ -135,9 +139,9 @@ class QueueOrder:
         return entry[2]
 
     def rejoin(self, gang: int) -> None:
-        """Put a gang back into the order of its queue."""
+        """Add a removed gang to its queue at the position of its present sort key."""
         self._line[self._queue_of[gang]].rejoin(gang)
 
     def is_last_gang(self, gang: int) -> bool:
-        """Return whether no other gang is left, in any queue."""
+        """Return whether no queue has a gang other than `gang`."""
         return not self._queues and not self._line[self._queue_of[gang]]

@@ -1,9 +1,9 @@
-"""Reservations for starving gangs: when and where they can start, and the capacity they need.
+"""Reservations for starving gangs: their start times, nodes and capacity.
 
-Running tasks have expected ends. For one gang after the other, the pipeline checks on the cluster
-of a later instant whether the gang can start, so that every rule is evaluated. The instants are the
-ends of tasks and of earlier reservations. No state is kept between sessions: without a change of
-the cluster, a session computes the same reservations again.
+Running tasks have expected end times. For one gang after the other, the pipeline checks whether the
+gang can start on the cluster at a later instant, so that every rule is evaluated. The instants are
+the end times of tasks and of earlier reservations. No state is kept between sessions. If the
+cluster does not change, the next session computes the same reservations.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ if TYPE_CHECKING:
 
 
 MOST_HOPELESS = 16
-"""The number of gang classes without a possible start after which a session stops searching."""
+"""The number of gang classes that cannot start after which a session stops searching."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationRequest:
-    """Gangs that get reservations.
+    """The gangs that may get reservations, and the limits of reservations.
 
     Attributes
     ----------
     gangs
-        Numbers of gangs, in their order.
+        Indices of gangs, in the order in which they get reservations.
     may_hold
-        Gangs for which nodes may be reserved although pods there have no known end.
+        Gangs for which nodes may be reserved although running pods on these nodes have no known
+        end.
     most
-        The most reservations.
+        The most reservations of a session.
 
     """
 
@@ -60,10 +61,10 @@ class ReservationRequest:
 def make_reservations(
     problem: Problem, rules: RuleSet, request: ReservationRequest
 ) -> tuple[CapacityReservation, ...]:
-    """Return reservations for waiting gangs, in their order; none for a gang that never starts.
+    """Return reservations for waiting gangs that can start at some instant, in gang order.
 
-    At most one reservation is open: its nodes are reserved as they become idle, and the instant
-    when all of them are idle is unknown.
+    At most one reservation is open. The nodes of an open reservation are reserved as they become
+    idle, and the instant when all its nodes are idle is unknown.
     """
     planner = _ReservationPlanner(problem, rules)
     made: list[CapacityReservation] = []
@@ -85,7 +86,7 @@ def make_reservations(
 
 @dataclass(frozen=True, eq=False)
 class _ReservedAmounts:
-    """The capacity of an earlier reservation on nodes (N, R) and in queues (Q, R), and its end."""
+    """Amounts that a reservation holds on nodes (N, R) and in queues (Q, R), and its end time."""
 
     on_nodes: I64
     of_queues: I64
@@ -94,12 +95,12 @@ class _ReservedAmounts:
 
 @dataclass(frozen=True, eq=False)
 class _Instant:
-    """An instant, and nodes (N,) that are emptied of tasks without a known end."""
+    """An instant, and a mask (N,) of nodes on which tasks without a known end are ignored."""
 
     at_ms: int
     emptied: Bool
     queues_too: bool = False
-    """Whether tasks without a known end, on any node, do not count for queues."""
+    """Whether tasks without a known end are not charged to queues, whatever their node."""
 
 
 class _ReservationPlanner:
@@ -114,7 +115,7 @@ class _ReservationPlanner:
         self._no_node = np.zeros(problem.num_nodes, np.bool_)
 
     def plan_reservation(self, gang: int, *, may_hold: bool) -> CapacityReservation | None:
-        """Return the earliest reservation for a gang, or None if it cannot start."""
+        """Return the earliest reservation for a gang, or None if the gang cannot start."""
         instants, alone = self._instants(), _alone(self._problem, gang)
         found = self._earliest(alone, instants, self._no_node)
         if found is not None:
@@ -122,7 +123,7 @@ class _ReservationPlanner:
         return self._reserve_emptied_nodes(alone, instants) if may_hold else None
 
     def _instants(self) -> list[int]:
-        """Return the present instant, and the ends of running tasks and of reservations."""
+        """Return the present instant, and the end times of running tasks and of reservations."""
         ends = {int(e) for e in np.unique(self._ends).tolist() if e < NEVER}
         ends |= {held.end_ms for held in self._held if held.end_ms < NEVER}
         if self._problem.releasing.any():
@@ -132,7 +133,10 @@ class _ReservationPlanner:
     def _earliest(
         self, alone: Problem, instants: Sequence[int], emptied: Bool
     ) -> tuple[_Instant, I64] | None:
-        """Return the first instant at which a gang can start, and its nodes (T,); else None."""
+        """Return the first instant at which a gang can start, and the nodes (T,) of its tasks.
+
+        Return None if the gang cannot start at any instant.
+        """
         may_start = self._make_quick_check(alone)
         first = bisect_left(instants, True, key=lambda at: may_start(_Instant(at, emptied)))
         found = self._find_first_start(
@@ -144,10 +148,10 @@ class _ReservationPlanner:
     def _find_first_start(
         self, number: int, start: Callable[[int], I64 | None]
     ) -> tuple[int, I64] | None:
-        """Return the first of `number` starts that works, by bisection; mostly it is number 0.
+        """Return the first successful of `number` starts by bisection, or None if none succeeds.
 
-        A greedy start may fail with more capacity, so an earlier start may exist. The result is
-        valid nevertheless.
+        Mostly start 0 succeeds. A greedy start may fail although more capacity is idle, so an
+        earlier start may exist. The result is valid nevertheless.
         """
         known: dict[int, I64 | None] = {}
 
@@ -163,7 +167,11 @@ class _ReservationPlanner:
         return None if node_of is None else (at, node_of)
 
     def _make_quick_check(self, alone: Problem) -> Callable[[_Instant], bool]:
-        """Return a quick necessary check for a start: nodes fit each entry of the gang alone."""
+        """Return a quick necessary check for a start, which ignores interactions of entries.
+
+        The check is a function of an instant. It is True if enough tasks fit the nodes when each
+        entry of the gang is placed without the other entries.
+        """
         problem, shapes = alone, alone.shapes
         number = int(alone.shape_of[0])
         shape, start = shapes.shapes[number], int(shapes.start[number])
@@ -186,25 +194,25 @@ class _ReservationPlanner:
         return may_start
 
     def _start(self, alone: Problem, moment: _Instant) -> I64 | None:
-        """Return the nodes (T,) on which a gang starts alone at an instant, None if it cannot."""
+        """Return the nodes (T,) on which a gang starts at an instant, or None if it cannot."""
         used, allocated = self._sum_used(moment), self._sum_allocated(moment)
         releasing = np.zeros_like(alone.releasing)
         frozen(used, allocated, releasing)
         queues = replace(alone.queues, allocated=allocated)
         then = replace(alone, used=used, releasing=releasing, queues=queues)
-        # These derived values depend on which tasks run where, not on amounts.
+        # These derived values depend on the nodes of running tasks, not on amounts.
         return find_start(
             then.inherit_derived(alone, shares_devices, find_preferences), self._rules, 0
         )
 
     def _finished_tasks(self, moment: _Instant) -> Bool:
-        """Return the running tasks (V,) that have ended at an instant."""
+        """Return a mask (V,) of the running tasks that have ended at an instant."""
         emptied = moment.emptied[self._running.node_of]
         finished: Bool = (self._ends <= moment.at_ms) | ((self._ends == NEVER) & emptied)
         return finished
 
     def _sum_used(self, moment: _Instant) -> I64:
-        """Return the use (N, R) of nodes at an instant, with reservations and nominations."""
+        """Return the used amounts (N, R) at an instant, including reservations and nominations."""
         problem, finished = self._problem, self._finished_tasks(moment)
         used: I64 = problem.used + self._nominated
         if moment.at_ms > self._now:
@@ -216,7 +224,7 @@ class _ReservationPlanner:
         return used
 
     def _sum_allocated(self, moment: _Instant) -> I64:
-        """Return the allocated amounts (Q, R) of queues at an instant, with reservations."""
+        """Return the allocated amounts (Q, R) of queues at an instant, including reservations."""
         finished = self._finished_tasks(moment)
         if moment.queues_too:
             finished = finished | (self._ends == NEVER)
@@ -234,7 +242,10 @@ class _ReservationPlanner:
     def _reserve_emptied_nodes(
         self, alone: Problem, instants: Sequence[int]
     ) -> CapacityReservation | None:
-        """Return a reservation that empties the fewest nodes, the least loaded first."""
+        """Return a reservation that waits for the fewest nodes to empty, the least loaded first.
+
+        Return None if the gang cannot start even if all nodes become empty.
+        """
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:
             return self._below_ceiling(alone, instants)
@@ -258,7 +269,10 @@ class _ReservationPlanner:
         return None if found is None else self._record_reservation(alone, *found, is_open=True)
 
     def _below_ceiling(self, alone: Problem, instants: Sequence[int]) -> CapacityReservation | None:
-        """Return a reservation in the queue alone, for a gang that fits the nodes as they are."""
+        """Return a reservation that holds queue capacity only, for a gang that fits the nodes.
+
+        Return None if the gang cannot start at any instant.
+        """
         for at in instants:
             moment = _Instant(at, self._no_node, queues_too=True)
             node_of = self._start(alone, moment)
@@ -268,7 +282,7 @@ class _ReservationPlanner:
         return None
 
     def _by_load(self) -> I64:
-        """Return the nodes with tasks without a known end, the least loaded by them first."""
+        """Return the nodes that run tasks without a known end, the least loaded by them first."""
         problem = self._problem
         load = np.zeros_like(problem.used)
         stays = self._ends == NEVER
@@ -308,7 +322,7 @@ class _ReservationPlanner:
         )
 
     def _ceilings(self, queue: int, of_queues: I64) -> tuple[tuple[str, Amounts], ...]:
-        """Return the amounts that must be free within the capability of a queue and ancestors."""
+        """Return, for a queue and its ancestors, the amounts to keep idle within `capability`."""
         queues = self._problem.queues
         above = np.flatnonzero(queues.subtree[:, queue]).tolist()
         limited = queues.capability < UNLIMITED
@@ -322,7 +336,10 @@ class _ReservationPlanner:
 
 
 def _alone(problem: Problem, gang: int) -> Problem:
-    """Return the problem of one gang, as number 0; pods of other gangs use nodes and queues."""
+    """Return the problem reduced to one gang with index 0.
+
+    Running pods of other gangs still use nodes and queues.
+    """
     snapshot = problem.snapshot
     one = slice(gang, gang + 1)
     tasks = slice(int(problem.task_start[gang]), int(problem.task_start[gang + 1]))
@@ -349,14 +366,14 @@ def _alone(problem: Problem, gang: int) -> Problem:
 
 
 def _length_ms(alone: Problem) -> int:
-    """Return the expected run time of a gang in milliseconds; 0 if unknown."""
+    """Return the expected run time of a gang in milliseconds, or 0 if it is unknown."""
     (gang,) = alone.snapshot.gangs
     said = [estimate_ms(task, gang) for task in alone.tasks]
     return max(said) if all(said) else 0
 
 
 def _nominated_amounts(problem: Problem) -> I64:
-    """Return the requests (N, R) of tasks that have a nomination, on their nominated nodes."""
+    """Return the total requests (N, R) of pending tasks on their nominated nodes."""
     nominated = np.zeros_like(problem.used)
     index_of = {n.name: i for i, n in enumerate(problem.snapshot.nodes) if n.ready}
     for t, task in enumerate(problem.tasks):

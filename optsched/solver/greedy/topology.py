@@ -1,8 +1,9 @@
-"""Place gangs with a network topology, and gangs of subgroups that start as a whole.
+"""Place gangs with a network topology, and gangs whose subgroups each start entirely.
 
-Domains are tried from the lowest tier upwards; domains of one tier that fit the whole gang, by
-score. The first domain that fits the minimum is taken (Volcano `allocateForJob`). A gang without a
-network topology but with subgroups is placed group by group, each with all its tasks or none.
+Domains are tried from the lowest tier upwards. In one tier, domains that fit the entire gang come
+first, then domains of higher score. The first domain that fits the minimum is used (Volcano
+`allocateForJob`). A gang with subgroups but without a network topology is placed subgroup by
+subgroup, each with all its tasks or none.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
     from optsched.solver.greedy.placement import Cursor, PlacementState
 
 MOST_TRIED = 128
-"""The most domains of one tier that are tried; most domains that fit each class alone suffice."""
+"""The most domains of one tier that are tried for a gang or subgroup."""
 
 Where = tuple["NodeTable", "I64"]
 
 
 @dataclass(frozen=True, eq=False)
 class _DomainNodes:
-    """A domain that tasks must stay in, as a mask of nodes (N,); None stands for all nodes."""
+    """A domain in which tasks must be placed, with the mask `nodes` (N,), or None for all nodes."""
 
     bound: Bound | None = None
     domain: int = NOWHERE
@@ -77,17 +78,17 @@ class TopologyPlacement:
         return frozenset(gangs[chosen].tolist())
 
     def guide(self, gang: int) -> bool:
-        """Return whether this class places a gang."""
+        """Return whether a gang is placed by domains or subgroups, which this class does."""
         return gang in self._guided
 
     def has_groups(self, gang: int) -> bool:
-        """Return whether a gang has reached its minimum of subgroups."""
+        """Return whether a gang has started its minimum number of subgroups."""
         return gang not in self._guided or self._work(gang).has_groups
 
     # --- starting --------------------------------------------------------------------------------
 
     def start(self, gang: int) -> bool:
-        """Start a gang; if it cannot start yet, nominate nodes if possible and return False."""
+        """Start a gang and return True, or nominate nodes if possible and return False."""
         placing = self._placing
         now = (placing.book, placing.node_of)
         for _ in self._try_domains(gang, [now]):
@@ -100,7 +101,7 @@ class TopologyPlacement:
         return False
 
     def nominate(self, gang: int) -> bool:
-        """Nominate idle and future idle capacity to a gang; return False if it does not fit."""
+        """Nominate nodes to a gang by idle and future idle capacity; return whether it fits."""
         return self._nominate_in(gang, self._placing.future)
 
     def _nominate_in(self, gang: int, later: NodeTable) -> bool:
@@ -109,7 +110,10 @@ class TopologyPlacement:
         return any(placing.faces.all_rules_hold(gang) for _ in self._try_domains(gang, stages))
 
     def _try_domains(self, gang: int, stages: Sequence[Where]) -> Iterator[_DomainNodes]:
-        """Yield each domain in which a gang can start; its placement lasts until the next one."""
+        """Yield each domain in which a gang can start, with the gang placed in this domain.
+
+        The placement is undone before the next domain is tried.
+        """
         work = self._work(gang)
         for fence in work.candidate_domains(stages[-1][0]):
             for where in stages:
@@ -124,7 +128,7 @@ class TopologyPlacement:
     # --- growing ---------------------------------------------------------------------------------
 
     def grow(self, gang: int, number: int) -> int:
-        """Place up to `number` more tasks in order, or a whole subgroup; return how many fit."""
+        """Place up to `number` more tasks in order, or an entire subgroup; return how many fit."""
         work = self._work(gang)
         where = (self._placing.book, self._placing.node_of)
         placed = 0
@@ -143,7 +147,7 @@ class TopologyPlacement:
 
 
 class _GangPlacement:
-    """The placement of one gang."""
+    """The placement of one gang by domains and subgroups."""
 
     def __init__(
         self,
@@ -165,16 +169,16 @@ class _GangPlacement:
     # --- progress --------------------------------------------------------------------------------
 
     def sub_group_of(self, entry: int) -> int:
-        """Return the subgroup of an entry, or NO_PART without one."""
+        """Return the index of the subgroup of an entry, or `NO_PART` if it has no subgroup."""
         return self._shape.entries[entry].part
 
     def is_unstarted(self, part: int) -> bool:
-        """Return whether a subgroup has not started yet; it has to start as a whole."""
+        """Return whether a subgroup has fewer placed tasks than it needs to start."""
         return part != NO_PART and self._placed_in(part) < self._shape.parts[part].need
 
     @property
     def has_groups(self) -> bool:
-        """Whether enough subgroups have started."""
+        """Whether the gang has started its minimum number of subgroups, for each subgroup rule."""
         return all(
             sum(not self.is_unstarted(p) for p in self._sub_groups_of_rule(rule)) >= groups
             for rule, groups in self._shape.need_groups
@@ -195,7 +199,7 @@ class _GangPlacement:
         return self._bounds.whole if part == NO_PART else self._bounds.parts[part]
 
     def _anchor(self, part: int, bound: Bound) -> int:
-        """Return the domain of a gang, or of its subgroup, in the present state."""
+        """Return the smallest domain around the placed tasks of a gang, or of a subgroup."""
         forest = self._problem.topology.forest(bound)
         domain = forest.holder(self._nodes_of(part))
         if domain < 0 or bound.held < 0:
@@ -203,7 +207,7 @@ class _GangPlacement:
         return forest.meet(domain, bound.held)
 
     def _nodes_of(self, part: int) -> I64:
-        """Return the nodes placed or nominated for tasks of the gang, or of a subgroup."""
+        """Return the nodes of the placed and nominated tasks of the gang, or of a subgroup."""
         found = [np.zeros(0, np.int64)]
         for e, entry in enumerate(self._shape.entries):
             if part in (NO_PART, entry.part) and self.cursor.done[e]:
@@ -223,7 +227,7 @@ class _GangPlacement:
     # --- candidate domains -----------------------------------------------------------------------
 
     def candidate_domains(self, book: NodeTable) -> Iterator[_DomainNodes]:
-        """Yield the domains that may hold the whole gang, the best one first."""
+        """Yield the domains that may fit the entire gang, the best domain first."""
         bound = self._bound(NO_PART)
         if bound is None:
             yield _CLUSTER
@@ -241,7 +245,8 @@ class _GangPlacement:
     ) -> Iterator[_DomainNodes]:
         """Yield domains that fit `need` tasks of entries, the lowest tier first, then by score.
 
-        `within` holds the node table, the domain around them, and a domain that they must contain.
+        `within` holds the node table, the domain that contains the yielded domains, and a domain
+        that the yielded domains must contain.
         """
         book, fence, anchor = within
         forest = self._problem.topology.forest(bound)
@@ -281,7 +286,10 @@ class _GangPlacement:
     def _count_fits_by_domain(
         self, forest: Forest, book: NodeTable, entries: list[int], nodes: Bool | None
     ) -> I64:
-        """Return how many tasks (entries, D) of each entry alone fit each domain."""
+        """Return the number (entries, D) of tasks of each entry that fit each domain.
+
+        Each entry is counted without the other entries.
+        """
         rooms = np.zeros((len(entries), len(forest)), np.int64)
         for row, entry in zip(rooms, entries, strict=True):
             left = self._count_unplaced(entry)
@@ -292,7 +300,10 @@ class _GangPlacement:
         return rooms
 
     def _fits_whole(self, forest: Forest, book: NodeTable, fence: _DomainNodes, need: int) -> Bool:
-        """Return the domains (D,) with enough of every resource for a gang that starts whole."""
+        """Return a mask (D,) of the domains with enough idle capacity for an entire rigid gang.
+
+        Every domain passes if fewer tasks than the entire gang are needed.
+        """
         if not self._shape.is_rigid or need < self._shape.num_tasks:
             return np.ones(len(forest), np.bool_)
         idle = book.idle if fence.nodes is None else np.where(fence.nodes[:, None], book.idle, 0)
@@ -302,7 +313,7 @@ class _GangPlacement:
         return enough
 
     def _request(self, entries: Iterable[int]) -> I64:
-        """Return the total request (R,) of the unplaced tasks of some entries."""
+        """Return the total request (R,) of the unplaced tasks of the given entries."""
         total = np.zeros(len(self._problem.resources), np.int64)
         for e in entries:
             request = self._problem.classes.request[self._placing.class_of(self._gang, e)]
@@ -316,7 +327,7 @@ class _GangPlacement:
         return self._rule.domain_scores(self._problem, forest, book.used, request)
 
     def _recorded(self, forest: Forest) -> Bool:
-        """Return the domains (D,) that contain the domain in which the gang ran last."""
+        """Return a mask (D,) of the domains that contain the domain in which the gang ran last."""
         known = np.zeros(len(forest), np.bool_)
         name = self._problem.snapshot.gangs[self._gang].recorded_hypernode
         if name and not forest.label and name in forest.names:
@@ -326,7 +337,7 @@ class _GangPlacement:
     # --- placing ---------------------------------------------------------------------------------
 
     def fill(self, fence: _DomainNodes, where: Where) -> None:
-        """Place the tasks of the minimum within a domain, as far as they fit."""
+        """Place the tasks of the gang's minimum that fit within a domain."""
         for rule, groups in self._shape.need_groups:
             mine = self._sub_groups_of_rule(rule)
             for part in mine:
@@ -365,7 +376,7 @@ class _GangPlacement:
         return placed
 
     def _chain(self, part: int, bound: Bound, fence: _DomainNodes) -> Iterator[_DomainNodes]:
-        """Yield the domains around the placed tasks of a subgroup, the narrowest first."""
+        """Yield the domains that contain the placed tasks of a subgroup, the smallest first."""
         forest = self._problem.topology.forest(bound)
         anchor = self._anchor(part, bound)
         for d in forest.upwards(anchor):
@@ -373,7 +384,10 @@ class _GangPlacement:
                 yield self._fence(bound, d, fence)
 
     def _start_part(self, part: int, fence: _DomainNodes, where: Where) -> bool:
-        """Place the tasks of a subgroup that must start together within a domain, or none."""
+        """Place the tasks that a subgroup needs to start within a domain, or place no task.
+
+        Returns whether the subgroup starts.
+        """
         need = self._shape.parts[part].need - self._placed_in(part)
         entries = [e for e, entry in enumerate(self._shape.entries) if entry.part == part]
         bound = self._bound(part)
@@ -395,7 +409,7 @@ class _GangPlacement:
         return False
 
     def _place_run(self, run: list[int], wanted: int, where: Where, fence: _DomainNodes) -> int:
-        """Place tasks of a run within a domain, near to tasks that are placed already."""
+        """Place tasks of a run within a domain, near the gang's placed tasks; return how many."""
         placed = 0
         if wanted > 1 and self._is_wide(fence) and self._bonus(run, fence) is None:
             placed = self._placing.place_tasks(self._gang, run, 1, where, NodeView(fence.nodes))
@@ -428,7 +442,7 @@ class _GangPlacement:
     # --- growing ---------------------------------------------------------------------------------
 
     def open_part(self, part: int, where: Where) -> int:
-        """Start a subgroup within the domains of the gang; return how many tasks are placed."""
+        """Start a subgroup within a domain of the gang; return the number of placed tasks."""
         before = self._placed_in(part)
         for fence in self._reach(where[0]):
             if self._start_part(part, fence, where):
@@ -436,7 +450,10 @@ class _GangPlacement:
         return 0
 
     def extend(self, run: list[int], wanted: int, where: Where) -> int:
-        """Place more tasks of a run, as near to the gang's other tasks as possible."""
+        """Place more tasks of a run as near to the gang's other tasks as possible.
+
+        Returns the number of placed tasks.
+        """
         placed = 0
         bound = self._bound(NO_PART)
         is_free = bound is not None and self._anchor(NO_PART, bound) < 0
@@ -448,9 +465,9 @@ class _GangPlacement:
         return placed
 
     def _reach(self, book: NodeTable) -> Iterator[_DomainNodes]:
-        """Yield the domains around the gang's placed tasks, the narrowest first.
+        """Yield the domains that contain the gang's placed tasks, the smallest first.
 
-        If no task is placed, yield all candidate domains.
+        If no task of the gang is placed, yield all candidate domains.
         """
         bound = self._bound(NO_PART)
         if bound is None:

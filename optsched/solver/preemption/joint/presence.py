@@ -47,7 +47,7 @@ class Presence:
                 self._add_group(k, np.arange(len(groups)) == k)
 
     def _supply_no_more_than_is_placed(self) -> None:
-        """Limit supply to placed tasks, since one supplied twice would allow victims on two nodes."""
+        """Limit supply to placed tasks, so that a task justifies victims on one node only."""
         form, supplied = self._joint.form, self._joint.supplied
         for task_class, row in enumerate(supplied):
             mine = row[row >= 0]

@@ -1,4 +1,4 @@
-"""Find, gang by gang, the fewest and cheapest victims that let one gang start.
+"""Find the fewest and cheapest victims for each gang that has to start, gang by gang.
 
 Mathematics: models/formulation/victims.md and entitled.md.
 """

@@ -1,4 +1,4 @@
-"""Running tasks that block nodes for other tasks, and tasks of a gang that must be apart."""
+"""Rules, other than node capacity, by which running tasks exclude nodes for a gang's tasks."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class Blockers:
-    """Finds the tasks that exclude nodes for entries of an eviction problem, besides capacity.
+    """Finds the tasks that exclude nodes for entries of an eviction problem by rules.
 
     Attributes
     ----------
     alone
-        The problem without running gangs, so that possible victims block no node.
+        The problem without running gangs, so that possible victims exclude no node.
 
     """
 
@@ -47,9 +47,9 @@ class Blockers:
     def find_blocking_tasks(
         self, task_class: I64, state: EvictionState, candidates: Bool, allowed: Bool
     ) -> list[tuple[int, Blocker]]:
-        """Return the candidates that block each class.
+        """Return the candidate victims that exclude nodes for a task class, as (class, blocker).
 
-        Nodes blocked by running tasks that are not candidates are removed from `allowed`.
+        Nodes that running tasks other than candidates exclude are removed from `allowed`.
         """
         found = []
         for c in np.unique(task_class).tolist():
@@ -64,7 +64,7 @@ class Blockers:
         return found
 
     def _domains(self, bar: Blocker, tasks: I64) -> I64:
-        """Return the domain (B,) of a blocker in which each running task runs."""
+        """Return the domain (m,) of a blocker in which each of m running tasks runs."""
         domains: I64 = bar.domain_of[self._facts.running.node_of[tasks]]
         return domains
 
@@ -75,7 +75,7 @@ class Blockers:
         groups: Groups,
         blocking: Sequence[tuple[int, Blocker]],
     ) -> Iterator[BlockedNodes]:
-        """Yield the blocked nodes of each domain, with the groups that block them."""
+        """Yield the excluded nodes of each domain, with the groups of tasks that exclude them."""
         group_of = dict(zip(groups.tasks.tolist(), groups.of_task.tolist(), strict=True))
         for c, bar in blocking:
             entries = np.flatnonzero(task_class == c)
@@ -88,7 +88,7 @@ class Blockers:
                     yield BlockedNodes(entries, nodes, np.unique(np.array(here, np.int64)))
 
     def is_tied(self, task_class: int) -> bool:
-        """Return whether placements of a class depend on other tasks of the node."""
+        """Return whether placements of a task class depend on other tasks of the node."""
         if task_class not in self._tied:
             self._tied[task_class] = any(
                 r.ties_nodes(self._facts.problem, task_class) for r in self._rules.hard
@@ -96,7 +96,7 @@ class Blockers:
         return self._tied[task_class]
 
     def stakes(self, task_class: int) -> list[I64]:
-        """Return arrays (V,) of what running tasks hold that a class depends on.
+        """Return arrays (V,) that mark the running tasks on which placements of a class depend.
 
         See `VictimRelevance`.
         """
@@ -110,10 +110,10 @@ class Blockers:
     def find_other_placements(
         self, tied_classes: Sequence[int], state: EvictionState, tasks: Bool
     ) -> OtherPlacements | None:
-        """Return placements of other gangs that the tied classes depend on.
+        """Return the placements of other gangs on which placements of the tied classes depend.
 
-        Returns None if no class is tied to other tasks of its node, and no placed task depends on
-        any of the possible victims `tasks` (V,).
+        Returns None if there are no tied classes, and no placed task depends on the possible
+        victims `tasks` (V,).
         """
         task_class, node, number = self._count_tied_placements(state)
         others = np.unique(task_class).tolist()
@@ -125,18 +125,21 @@ class Blockers:
         )
 
     def _domains_of(self, task_classes: Sequence[int]) -> I64:
-        """Return a number (N,) for each combination of domains of the terms of some classes."""
+        """Return numbers (N,) that differ between nodes in different domains of affinity terms.
+
+        The terms are the pod affinity and spread terms of the given task classes.
+        """
         problem = self._facts.problem
         relations, shapes = problem.relations, problem.classes.shapes
         terms = sorted({m for c in task_classes for m in relations.carried_by(shapes[c])})
-        # If each node is a domain of its own, the term does not distinguish sets of nodes.
+        # Skip terms whose domains are single nodes, because they do not group nodes.
         wide = [m for m in terms if relations.num_domains[m] < problem.num_nodes]
         if not wide:
             return np.zeros(problem.num_nodes, np.int64)
         return row_groups(list(relations.domain_of[wide]))[0]
 
     def _depends_on_tasks(self, task_class: int, tasks: Bool) -> bool:
-        """Return whether placed tasks of a class may depend on any of some running tasks (V,)."""
+        """Return whether placed tasks of a class may depend on running tasks in the mask (V,)."""
         problem = self._facts.problem
         found = (
             r.relevant_tasks(problem, task_class) for r in self._relevance if r.eviction_can_break
@@ -144,7 +147,7 @@ class Blockers:
         return any(bool((s[tasks] >= 0).any()) for s in found if s is not None)
 
     def _count_tied_placements(self, state: EvictionState) -> tuple[I64, I64, I64]:
-        """Return decided placements (m,) of tied classes: class, node, and number of tasks."""
+        """Return earlier placements of tied classes, as arrays (m,): class, node, and number."""
         none = np.empty(0, np.int64)
         parts = [np.concatenate(each) for each in zip(*state.came, strict=True)]
         task_class, node, number = parts or (none, none, none)
@@ -167,10 +170,10 @@ class Blockers:
     def relate(
         self, eviction: EvictionProblem, model: LinearModel, supplied: I64, leave: I64
     ) -> None:
-        """Add rows of rules that tie tasks to nodes, as after the evictions.
+        """Add rows of rules on tasks that share a node, for the cluster after the evictions.
 
-        `supplied` (E, N) holds variables of the entries, -1 where a node is excluded; `leave` (K,)
-        holds the variables of the groups.
+        `supplied` (E, N) holds the variables of entries on nodes, -1 where a node is excluded.
+        `leave` (K,) holds the variables that count evictions of each victim group.
         """
         others = eviction.constraints.others
         assert others is not None  # noqa: S101  the caller has checked it
@@ -188,7 +191,7 @@ class Blockers:
 
 
 def _add_decided(model: LinearModel, by_class: I64, others: OtherPlacements) -> None:
-    """Add the placements of other gangs to the variables of their classes."""
+    """Add the placements of other gangs to the variables (C, N) that count tasks on nodes."""
     at = (others.task_class, others.node)
     own = by_class[at]
     most = np.where(own >= 0, model.bounds[1][own], 0) if len(own) else own
@@ -204,7 +207,7 @@ def _add_decided(model: LinearModel, by_class: I64, others: OtherPlacements) -> 
 
 
 def _add_sums(model: LinearModel, variables: I64) -> I64:
-    """Return variables (N,) for the sums of variables (m, N); -1 stands for no variable."""
+    """Return variables (N,) that are the sums over rows of variables (m, N), -1 without any."""
     found = variables >= 0
     open_nodes = np.flatnonzero(found.any(axis=0))
     most = np.where(found, model.bounds[1][variables], 0).sum(axis=0)[open_nodes]

@@ -1,4 +1,4 @@
-"""Compile eviction problems: the tasks that may be evicted for one gang, and the limits."""
+"""Compile eviction problems: the tasks that may be evicted for one gang, and their limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 
 class _Candidates(NamedTuple):
-    """Possible victims (V,), reclaimed ones (V,), and what the queues that reclaim may gain."""
+    """Masks (V,) of possible victims and reclaimed tasks, and the claims of the gang's queues.
+
+    A claim is (queue, resource, the most that the queue may gain).
+    """
 
     leave: Bool
     reclaimed: Bool
@@ -43,12 +46,12 @@ class _Candidates(NamedTuple):
 
 
 class EvictionCompiler:
-    """Compiles eviction problems; their common parts are computed once.
+    """Compiles the eviction problems of a session, which share precomputed facts.
 
     Parameters
     ----------
     reach
-        Names of the actions that may evict: preempt, reclaim.
+        Names of the actions that may evict tasks: preempt, reclaim.
 
     """
 
@@ -69,7 +72,7 @@ class EvictionCompiler:
     # --- one eviction problem --------------------------------------------------------------------
 
     def fences(self, gang: int) -> tuple[list[Bool | None], bool]:
-        """Return the node sets in which to search victims, and whether these are all sets."""
+        """Return the node masks in which to search victims, and whether they cover all domains."""
         rule = self._rules.topology
         domains = None if rule is None else rule.find_eviction_domains(self.problem, gang)
         return ([None], True) if domains is None else (list(domains.masks), domains.are_all)
@@ -77,9 +80,9 @@ class EvictionCompiler:
     def compile_minimum(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the eviction problem of a gang's minimum on some nodes.
+        """Return the eviction problem of a gang's minimum on the nodes `within`.
 
-        Returns None if no eviction can help, or if the gang has its minimum.
+        Returns None if no eviction can help, or if the gang already has its minimum.
         """
         if not self.has_minimum(gang):
             return None
@@ -89,10 +92,10 @@ class EvictionCompiler:
     def compile_within_guarantee(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the eviction problem of a gang that reclaims within its guarantee.
+        """Return the eviction problem of a gang that reclaims within its queue's guarantee.
 
-        The rows on what lenders keep are left out, so a victim gang may exceed the lender's excess.
-        Returns None if no requested resource is guaranteed to the queue or an ancestor.
+        The rows on amounts that lenders keep are left out, so a victim gang may exceed the lender's
+        excess. Returns None if no requested resource is guaranteed to the queue or an ancestor.
         """
         if not self.problem.queues.guarantee.any() or not self.has_minimum(gang):
             return None
@@ -116,20 +119,23 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem of up to `rest` (E,) tasks of a gang that has its minimum.
 
-        Its queue reclaims up to its deserved share. Tasks of its own queue leave only if the policy
-        lets gangs preempt beyond their minimum.
+        The gang's queue reclaims up to its deserved share. Tasks of this queue are evicted only if
+        the policy allows gangs to preempt beyond their minimum.
         """
         candidates = self._candidates(gang, state, grows=True)
         return self._compile(gang, state, within, candidates, rest, grows=True)
 
     def has_minimum(self, gang: int) -> bool:
-        """Return whether a gang has a minimum that still has to start together."""
+        """Return whether a gang has a minimum of pending tasks that must start together."""
         return not self.problem.shapes.is_started[self.problem.shape_of[gang]]
 
     def compile_exchange(
         self, gang: int, state: EvictionState, within: Bool | None = None
     ) -> EvictionProblem | None:
-        """Return the problem in which a gang's most important tasks replace its surplus tasks."""
+        """Return the eviction problem in which important tasks of a gang replace its other tasks.
+
+        The pending tasks of the highest priority may replace running tasks of lower priority.
+        """
         problem, running = self.problem, self.running
         shape = int(problem.shape_of[gang])
         if "preempt" not in self._reach or not problem.shapes.is_started[shape]:
@@ -245,7 +251,7 @@ class EvictionCompiler:
     def _find_helpful_tasks(
         self, allowed: Bool, request: I64, blocking: Sequence[tuple[int, Blocker]]
     ) -> Bool:
-        """Return tasks (V,) on nodes that the gang could use, and tasks that block such nodes."""
+        """Return a mask (V,) of tasks on nodes that the gang may use, and of blocking tasks."""
         running = self.running
         open_nodes = np.logical_or.reduce(allowed)
         takes = (running.request[:, request.any(axis=0)] > 0).any(axis=1)
@@ -257,7 +263,7 @@ class EvictionCompiler:
     def _find_relieving_tasks(
         self, gain: I64, rows: Sequence[tuple[int, int, int]], reserves: Sequence[GuaranteeReserve]
     ) -> Bool:
-        """Return tasks (V,) of queues that must shrink if a gang gains `gain` (R,)."""
+        """Return a mask (V,) of tasks in queues whose limits are exceeded by a gain (R,)."""
         running = self.running
         helps = np.zeros(len(running), np.bool_)
         for a, r, room in rows:
@@ -272,7 +278,7 @@ class EvictionCompiler:
         return helps
 
     def _add_whole_gangs(self, candidates: Bool, helps: Bool) -> Bool:
-        """Return the candidates (V,) that help, and all other candidates of their gangs."""
+        """Return a mask (V,) of all candidates of gangs with a candidate that helps."""
         running = self.running
         gangs = np.zeros(self.problem.num_gangs, np.bool_)
         gangs[running.gang_of[candidates & helps]] = True
@@ -299,7 +305,7 @@ class EvictionCompiler:
         claims: dict[tuple[int, int], int] = {}
         if "reclaim" in self._reach and self.facts.due is not None:
             asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0))
-            # It is open which tasks start, so only resources that all of them request count.
+            # The tasks that start are unknown, so use only resources that all tasks request.
             always = np.flatnonzero((self.facts.request_of(gang) > 0).all(axis=0)).tolist()
             least = self._minimum_request(gang, grows=grows)
             gone = running.request[found].sum(axis=0)
@@ -311,7 +317,7 @@ class EvictionCompiler:
             for lender in np.unique(running.queue_of[lent]).tolist():
                 rows = self._limit_claim(claim, lender)
                 is_due = any(r in always for _, r, _ in rows)
-                # Victims in the gang's own queue leave more of its claim.
+                # Victims in the gang's own queue reduce the claim that is needed.
                 if (
                     self.facts.reclaimable[lender]
                     and is_due
@@ -323,17 +329,17 @@ class EvictionCompiler:
         return _Candidates(found | reclaimed, reclaimed, rows)
 
     def _waived(self, gang: int, least: I64, state: EvictionState) -> Bool:
-        """Return tasks (V,) whose annotations do not protect them from a claim in a guarantee."""
+        """Return a mask (V,) of protected tasks that a claim within a guarantee may evict."""
         held = self.problem.queues.summed_up(state.used)
         queue, request = int(self.problem.queue_of[gang]), self.facts.request_of(gang)
         return self.facts.floors.waived(queue, request, least, held)
 
     def find_possible_victims(self, gang: int, state: EvictionState) -> Bool:
-        """Return the running tasks (V,) that may be evicted for a gang."""
+        """Return a mask (V,) of the running tasks that may be evicted for a gang."""
         return self._candidates(gang, state, grows=not self.has_minimum(gang)).leave
 
     def entitled(self, gang: int, lenders: I64) -> dict[tuple[int, int], int]:
-        """Return by (queue, resource) the most that queues may hold after reclaiming for a gang."""
+        """Return, for each (queue, resource), the most that the queue may hold after a reclaim."""
         due, queue = self.facts.due, int(self.problem.queue_of[gang])
         asked = np.flatnonzero(self.facts.request_of(gang).any(axis=0)).tolist()
         if due is None:
@@ -349,9 +355,9 @@ class EvictionCompiler:
     def find_kept_capacity(
         self, gang: int, state: EvictionState
     ) -> Iterator[tuple[int, int, int, int]]:
-        """Yield non-reclaimable queues that hold capacity to which a gang is entitled.
+        """Yield the non-reclaimable queues that hold capacity to which a gang is entitled.
 
-        Each result is (queue, resource, held, deserved).
+        Each result is (queue, resource, held amount, deserved amount).
         """
         if "reclaim" not in self._reach or self.facts.due is None:
             return
@@ -367,7 +373,7 @@ class EvictionCompiler:
                         yield other, r, held, due
 
     def _minimum_request(self, gang: int, *, grows: bool) -> I64:
-        """Return a lower bound (R,) of what the gang needs to gain a task or its minimum."""
+        """Return a lower bound (R,) on the request of a gang's minimum, or of one more task."""
         problem = self.problem
         request = self.facts.request_of(gang)
         shape = problem.shapes.shapes[int(problem.shape_of[gang])]
@@ -380,9 +386,10 @@ class EvictionCompiler:
     def _find_claim(
         self, queue: int, state: EvictionState, asked: I64
     ) -> list[tuple[int, int, int]]:
-        """Return what a queue and its ancestors may gain within their deserved shares.
+        """Return the amounts that a queue and its ancestors may gain within deserved shares.
 
-        Each result is (queue, resource, amount); there is none without a share of `asked`.
+        Each result is (queue, resource, amount) for a requested resource of which the queue
+        deserves a share.
         """
         assert self.facts.due is not None  # noqa: S101  the caller has checked it
         return [
@@ -395,7 +402,7 @@ class EvictionCompiler:
     def _limit_claim(
         self, claim: list[tuple[int, int, int]], lender: int
     ) -> list[tuple[int, int, int]]:
-        """Return the part of a claim that counts against a lender: below a common ancestor."""
+        """Return the rows of a claim that hold against a lender: queues below a common ancestor."""
         above = self.facts.above[lender]
         return [each for each in claim if not above[each[0]]]
 

@@ -1,8 +1,8 @@
 """The data of the eviction problem of one gang: demand, possible victims and constraints.
 
 Equal victims on one node form a group: single tasks of equal queue, priority, request and cost, or
-equal tasks of one gang. Groups are axis K. Victim gangs that must keep a minimum or leave as a
-whole are axis J.
+equal tasks of one gang. Groups are axis K. Victim gangs that must keep a minimum or be evicted
+entirely are axis J.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class EvictionState:
-    """The cluster after the decisions so far.
+    """The state of the cluster after the evictions and placements for earlier gangs.
 
     Attributes
     ----------
     room
         (N, R) future idle capacity of nodes.
     used
-        (Q, R) amounts that each queue's own gangs hold, including nominations.
+        (Q, R) amounts that the gangs of each queue hold, including nominations, without the gangs
+        of child queues.
     firm
-        (Q, R) the part of `used` that is certain: tasks that keep running, and gangs for which
-        tasks are evicted. All other tasks are placed again afterwards, perhaps fewer of them.
+        (Q, R) amounts in `used` that are certain, because they belong to running tasks that are not
+        evicted and to gangs for which tasks are evicted. All other tasks are placed again
+        afterwards, and some of them may stay pending.
     evicted
-        (V,) evicted tasks.
+        (V,) mask of evicted tasks.
     spent
-        Number of evictions counted against each disruption budget, in the snapshot's order.
+        Number of evictions charged to each disruption budget, in the order of the snapshot.
     came
-        Decided placements as parallel arrays (m,): task class, node, number of tasks.
+        Earlier placements as parallel arrays (m,): task class, node, number of tasks.
     entitled
-        By (queue, resource), the most that a queue which reclaims may hold with its descendants.
+        The most that a reclaiming queue and its descendants may hold, by (queue, resource).
     preemptors
         Gangs for which tasks are evicted.
 
@@ -57,25 +59,28 @@ class EvictionState:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Axis K: groups of equal victims.
+    """Groups of equal victims, axis K.
 
     Attributes
     ----------
     of_task, tasks
-        (V',) group and index on axis V of each candidate.
+        (V',) group index, and index on axis V, of each candidate victim.
     node, queue, priority, lost, size, count
-        (K,) node, queue and priority of a group, the lost work and the dominant share of one task,
-        and the number of tasks.
+        (K,) node, queue and priority of each group, lost work and dominant share of one task, and
+        number of tasks.
     gang
-        (K,) gang of the group on axis J, -1 for tasks that may leave one by one.
+        (K,) index of each group's gang on axis J, -1 for tasks that may be evicted one by one.
     role, part
-        (K,) number of the role in its gang, and of the subgroup in `Whole.parts`, -1 for none.
+        (K,) number of each group's role in its gang, and index of its subgroup in `Whole.parts`, -1
+        without a subgroup.
     reclaimed, returned_last
-        (K,) whether the tasks belong to another queue, and to one that returns after other queues.
+        (K,) masks of the groups in lending queues, and of the groups in lending queues that give
+        back capacity after other queues.
     queue_priority
-        (K,) priority of the lender above the lowest queue priority; 0 for the gang's own queue.
+        (K,) priority of each group's lending queue minus the lowest queue priority, 0 for groups in
+        the gang's own queue.
     request
-        (K, R) request of one task.
+        (K, R) request of one task of each group.
 
     """
 
@@ -102,7 +107,7 @@ class Groups:
         return len(self.node)
 
     def release_capacity(self, idle: I64, counts: I64) -> I64:
-        """Return the idle capacity (N, R) once `counts` (K,) victims of each group have left."""
+        """Return the idle capacity (N, R) after `counts` (K,) victims of each group terminate."""
         later = idle.copy()
         np.add.at(later, self.node, counts[:, None] * self.request)
         return later
@@ -110,14 +115,16 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class VictimSubGroup:
-    """A subgroup of a victim gang that keeps its size or leaves as a whole.
+    """A subgroup of a victim gang that keeps its size or is evicted entirely.
 
     Attributes
     ----------
     policy
-        Position of the subgroup's policy among those of the gang.
+        Index of the subgroup's policy among the subgroup policies of the gang.
     held, surplus
-        Number of running tasks, and how many of them exceed the size.
+        Number of running tasks, and number of running tasks beyond the size.
+    may_end
+        Whether all running tasks of the subgroup may be evicted.
 
     """
 
@@ -129,18 +136,20 @@ class VictimSubGroup:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A victim gang that keeps its minimum or leaves as a whole.
+    """A victim gang that keeps its minimum or is evicted entirely.
 
     Attributes
     ----------
+    gang
+        Index of the gang on axis G.
     held, surplus
-        Number of running tasks, and how many of them exceed the minimum.
+        Number of running tasks, and number of running tasks beyond the minimum.
     by_role
         (role number, held, surplus) of each role that has a minimum.
     may_end
-        Whether all its tasks may be evicted.
+        Whether all running tasks of the gang may be evicted.
     parts, spare_parts
-        Its subgroups, and (policy, number of subgroups beyond the minimum).
+        The subgroups of the gang, and (policy, number of subgroups beyond the minimum).
 
     """
 
@@ -160,9 +169,9 @@ class Limit:
     Attributes
     ----------
     resource
-        The resource; -1 if the gang's use does not count.
+        The index of the resource, -1 if the constraint does not include the gang's use.
     claimed
-        The constraint binds once a task of these groups is reclaimed; None if it always binds.
+        Groups of which an evicted task activates the constraint, or None if it is always active.
 
     """
 
@@ -175,19 +184,21 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """A lender returns tasks only while it holds more of some requested resource than it keeps.
+    """The constraint that a lender gives back tasks only while it holds more than it keeps.
 
-    Tasks that hold no resource of its deserved share are not protected.
+    The lender must hold more of some requested resource than it keeps. Tasks that hold no resource
+    of the lender's deserved share are not protected.
 
     Attributes
     ----------
     queue, due
-        The lender or an ancestor, and (resource, amount) that it keeps.
+        The lending queue or an ancestor, and the amounts that this queue keeps, as (resource,
+        amount).
     groups
-        The victims of the lender that the constraint protects, at least one group.
+        Indices of the lender's victim groups that the constraint protects, at least one.
     options
-        (resource, size, groups below the queue, most): if the last victim holds `size` of the
-        resource, all tasks evicted below the queue may hold `most`.
+        (resource, size, groups in the queue's subtree, most). If the last victim holds `size` of
+        the resource, all evicted tasks of the subtree may hold at most `most`.
 
     """
 
@@ -198,14 +209,14 @@ class Lending:
 
 
 class OtherPlacements(NamedTuple):
-    """Placements of other gangs in this session that tied tasks depend on.
+    """Placements of other gangs in this session on which placements of tied tasks depend.
 
     Attributes
     ----------
     task_class, node, number
-        Parallel arrays (m,): number of tasks of a class on a node.
+        Parallel arrays (m,): task class, node, and number of tasks of the class on the node.
     problem
-        The problem after the evictions decided so far.
+        The problem after the evictions for earlier gangs.
     domain_of
         (N,) numbers that differ between nodes in different domains of pod affinity terms.
 
@@ -219,7 +230,7 @@ class OtherPlacements(NamedTuple):
 
 
 class BlockedNodes(NamedTuple):
-    """Entries that can use some nodes (m,) only once all tasks of some groups have left."""
+    """Nodes (m,) that `entries` can use only after all tasks of `groups` are evicted."""
 
     entries: I64
     nodes: I64
@@ -228,16 +239,17 @@ class BlockedNodes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GuaranteeReserve:
-    """The claims of queues to one resource, from their guarantees or their use.
+    """The claims of queues to one resource, by their guarantees or their used amounts.
 
     Attributes
     ----------
     floor, used, parent_of
-        (Q,) guarantee, use, and parent queue, -1 for top queues.
+        (Q,) guarantee, used amount and parent queue of each queue, -1 for the parent of top queues.
     pool
-        The most that the claims of all top queues may sum to, unless the gang adds nothing to them.
+        The limit on the sum of the claims of all top queues. The limit is ignored if the gang does
+        not increase this sum.
     queue
-        The queue of the gang.
+        The index of the gang's queue.
 
     """
 
@@ -256,17 +268,17 @@ class EvictionConstraints:
     Attributes
     ----------
     wholes
-        Victim gangs that keep their minimum or leave as a whole.
+        Victim gangs that keep their minimum or are evicted entirely.
     limits
         Limits of queues, claims and disruption budgets.
     lendings
-        Limits on what each lender returns.
+        Limits on the amount that each lending queue gives back.
     reserves
         The claims of queues for their guarantees.
     blocked
-        Nodes that an entry can use only once some groups have been evicted.
+        Nodes that an entry can use only after certain groups are evicted.
     others
-        Placements of other gangs, if tasks depend on what else runs on their node; else None.
+        Placements of other gangs, or None if placements do not depend on other tasks of a node.
 
     """
 
@@ -285,23 +297,30 @@ class EvictionProblem:
     Attributes
     ----------
     gang
-        Number of the gang on axis G.
+        Index of the gang on axis G.
+    is_started
+        Whether the gang already has its minimum.
     task_class, most, role
-        (E,) task class, number of tasks, and role number of each entry.
+        (E,) task class, most tasks to place, and role number of each entry.
     need, need_role
-        Tasks that must start together, in total and by role; zero once the gang runs.
+        Number of tasks that must start together, in total and by role, 0 if the gang has its
+        minimum.
     most_in_all
         The most tasks for which victims may be evicted.
     request
-        (E, R) request of a task.
+        (E, R) request of one task of each entry.
     allowed
-        (E, N) nodes that an entry may use.
+        (E, N) mask of nodes that each entry may use.
     room
         (N, R) future idle capacity of nodes without evictions.
     is_tied
-        (E,) entries whose placements depend on other tasks of the node.
+        (E,) mask of entries whose placements depend on other tasks of the node.
     second
-        (N,) nodes outside of the preferred shard, to use only if no other node is as good.
+        (N,) mask of nodes outside the preferred shard, to use only if no other node is as good.
+    groups
+        The groups of possible victims.
+    constraints
+        The limits of evictions and placements.
 
     """
 
@@ -323,9 +342,9 @@ class EvictionProblem:
 
 
 def claims(reserve: GuaranteeReserve, used: I64) -> I64:
-    """Return the claim (Q,) of each queue: its guarantee, or its need if that is larger.
+    """Return the claim (Q,) of each queue, which is the larger of its guarantee and its need.
 
-    The need of a queue is its use and the claims of its child queues.
+    The need of a queue is its used amount plus the claims of its child queues.
     """
     need = used.copy()
     claim = np.zeros_like(used)

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | None:
-    """Return the resource that is short and the lenders' returns of it, None for other causes."""
+    """Return a reason that names the resource lenders cannot give back sufficiently.
+
+    Return None if no resource is too short.
+    """
     for r in np.flatnonzero(eviction.request.any(axis=0)).tolist():
         name = problem.resources[r]
         amounts = np.sort(np.repeat(eviction.request[:, r], eviction.most))
@@ -47,7 +50,7 @@ def explain_shortage(problem: Problem, eviction: EvictionProblem) -> Reason | No
 def explain_kept_capacity(
     compiler: EvictionCompiler, gang: int, state: EvictionState
 ) -> Reason | None:
-    """Return the non-reclaimable queue that holds the capacity this gang is entitled to."""
+    """Return a reason that names the non-reclaimable queue with capacity due to a gang, or None."""
     problem = compiler.problem
     for queue, r, held, due in compiler.find_kept_capacity(gang, state):
         resource, name = problem.resources[r], problem.queues.names[queue]
@@ -62,7 +65,7 @@ def explain_kept_capacity(
 def _find_lenders(
     problem: Problem, eviction: EvictionProblem, resource: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield lenders, and the most of a resource that each may return."""
+    """Yield each lending queue, and the most of a resource that the queue may give back."""
     groups = eviction.groups
     held = groups.count * groups.request[:, resource]
     for queue in np.unique(groups.queue[groups.reclaimed]).tolist():
@@ -76,7 +79,7 @@ def _find_lenders(
 
 
 def _describe_lender(problem: Problem, eviction: EvictionProblem, queue: int, resource: int) -> str:
-    """Return a text with the amounts that a lender holds and deserves; empty if unknown."""
+    """Return a text with the held and deserved amounts of a lender, empty if unknown."""
     for lending in eviction.constraints.lendings:
         due = dict(lending.due).get(resource)
         if int(eviction.groups.queue[lending.groups[0]]) == queue and due is not None:

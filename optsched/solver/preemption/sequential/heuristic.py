@@ -1,6 +1,7 @@
 """Solve an eviction problem greedily: the cheapest victims for one task after the other.
 
-The solution is the result if there is no solver or no time; otherwise the solver starts from it.
+If there is no solver, or no time is left, this solution is the result. Otherwise it is the solver's
+first solution.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     )
 
 _FEW_NODES = 16
-"""Number of promising nodes, in addition to two for each task."""
+"""The number of promising nodes of an eviction problem, in addition to two for each task."""
 
 _LATER = 1e-6
-"""Weight that breaks ties between nodes."""
+"""The cost of a node outside the preferred shard, which breaks ties between nodes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +36,11 @@ class HeuristicSolution:
     Attributes
     ----------
     evicted
-        (K,) victims of each group.
+        (K,) number of victims of each group.
     placed
-        (E, N) tasks of each entry on each node.
+        (E, N) number of tasks of each entry on each node.
     left
-        (J,) victim gangs that leave as a whole.
+        (J,) mask of victim gangs that are evicted entirely.
 
     """
 
@@ -53,7 +54,7 @@ class HeuristicSolution:
 
 
 def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
-    """Return victims and nodes found greedily, or None if the gang does not reach its minimum."""
+    """Return greedily selected victims and nodes, or None if the gang misses its minimum."""
     for with_wholes in (False, True):
         heuristic = _Heuristic(eviction, with_wholes=with_wholes)
         if heuristic.run():
@@ -62,9 +63,10 @@ def solve_heuristically(eviction: EvictionProblem) -> HeuristicSolution | None:
 
 
 def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | None:
-    """Return the problem on the nodes that lack the least capacity, or None if few nodes are open.
+    """Return the eviction problem restricted to nodes where tasks need the least more capacity.
 
-    The best solution may lie on other nodes.
+    The best solution may use other nodes. Returns None if the number of allowed nodes is small
+    already.
     """
     groups = eviction.groups
     later = groups.release_capacity(eviction.room, groups.count)
@@ -77,7 +79,7 @@ def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | 
     most = _FEW_NODES + 2 * int(eviction.most.sum())
     if len(nodes) <= most:
         return None
-    # Take nodes from all domains alternately, so that both near and distant nodes are chosen.
+    # Take nodes from all domains alternately, so that every domain is represented.
     order = nodes[np.argsort(lacking[nodes], kind="stable")]
     domain = (
         np.zeros(len(order), np.int64)
@@ -113,10 +115,10 @@ class _Heuristic:
         return HeuristicSolution(self._evicted, self._placed, self._left)
 
     def run(self) -> bool:
-        """Place up to the most tasks allowed; return whether the gang reaches its minimum."""
+        """Place as many tasks as allowed, and return whether the gang reaches its minimum."""
         eviction = self._eviction
         weight = eviction.request / np.maximum(eviction.room.sum(axis=0) + 1, 1)
-        # If not all tasks start, place the smallest first: they need fewer victims.
+        # If not all tasks start, place the smallest tasks first, since they need fewer victims.
         sign = -1 if eviction.most_in_all >= int(eviction.most.sum()) else 1
         short_role, left = dict(eviction.need_role), eviction.most_in_all
         for entry in np.argsort(sign * weight.max(axis=1), kind="stable").tolist():
@@ -133,7 +135,7 @@ class _Heuristic:
         return int(self._placed.sum()) >= eviction.need and all(n <= 0 for n in short_role.values())
 
     def _keeps_reserve(self, reserve: GuaranteeReserve) -> bool:
-        """Return whether the claims of queues still fit, or are no larger than without the gang."""
+        """Return whether the claims of queues fit the pool, or the gang does not increase them."""
         groups, r = self._eviction.groups, reserve.resource
         used = reserve.used.copy()
         np.subtract.at(used, groups.queue, self._evicted * groups.request[:, r])
@@ -143,7 +145,7 @@ class _Heuristic:
         return int(claims(reserve, used)[top].sum()) <= max(reserve.pool, before)
 
     def _place_entry(self, entry: int, number: int) -> int:
-        """Place tasks of an entry where they need the fewest victims; return how many fit."""
+        """Place tasks of an entry where they need the least more capacity; return how many fit."""
         request = self._eviction.request[entry]
         done, banned = 0, ~self._eviction.allowed[entry] | self._is_too_small(request)
         while done < number:
@@ -155,21 +157,21 @@ class _Heuristic:
             if self._admit(entry, node):
                 done += 1
             elif is_free:
-                # No victims were needed, so a limit of queues failed, which is equal on all nodes.
+                # No victims were needed, so a limit of queues failed, as it would on all nodes.
                 banned[(self._idle >= request).all(axis=1)] = True
             else:
                 banned[node] = True
         return done
 
     def _is_too_small(self, request: I64) -> Bool:
-        """Return the nodes (N,) that a task does not fit even after all evictions."""
+        """Return a mask (N,) of the nodes that a task does not fit even after all evictions."""
         groups = self._eviction.groups
         later = groups.release_capacity(self._idle, groups.count - self._evicted)
         is_small: Bool = np.logical_or.reduce(later < request, axis=1)
         return is_small
 
     def _cost(self, entry: int) -> F64:
-        """Return a cost (N,) of one more task: the largest missing fraction of its request."""
+        """Return the cost (N,) of one more task, the largest missing fraction of its request."""
         request = self._eviction.request[entry]
         missing = np.maximum(request - self._idle, 0)
         share = missing / np.maximum(request, 1)
@@ -177,7 +179,7 @@ class _Heuristic:
         return cost
 
     def _admit(self, entry: int, node: int) -> bool:
-        """Evict on a node for one task and place it; return False, without change, on failure."""
+        """Evict tasks on a node and place one task, or change nothing and return False."""
         request = self._eviction.request[entry]
         before = (self._evicted.copy(), self._idle.copy(), self._left.copy())
         lent = self._lent.sums
@@ -228,7 +230,7 @@ class _Heuristic:
         return self._eviction.constraints.wholes[j].may_end and self._is_allowed(mine, rest)
 
     def _is_allowed(self, groups: I64, counts: I64) -> bool:
-        """Return whether lenders and budgets allow some further victims."""
+        """Return whether lenders and disruption budgets allow further victims of some groups."""
         eviction = self._eviction
         if not self._lent.allows(groups, counts):
             return False
@@ -256,7 +258,7 @@ class _Heuristic:
         self._left[j] = True
 
     def _keeps_limits(self) -> bool:
-        """Return whether the gang's gain is within ceilings, and within its claim if any."""
+        """Return whether the amounts gained by the gang are within ceilings and active claims."""
         return all(
             int(limit.weights @ self._evicted[limit.groups]) + int(self._gain[limit.resource])
             <= limit.most

@@ -1,4 +1,4 @@
-"""Check whether lenders return further victims, with sums that each victim updates."""
+"""Check whether lenders give back further victims, by sums that are updated for each victim."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class LendingSums(NamedTuple):
-    """Sums over the victims so far, as an immutable value.
+    """Sums over the selected victims, as an immutable value.
 
     Attributes
     ----------
     victims
-        (L,) number of victims among each lending's own groups.
+        (L,) number of victims among the groups that each lending protects.
     gone
-        (O,) amount of the option's resource that victims below the queue hold.
+        (O,) amount of each option's resource that victims in the queue's subtree hold.
     last
-        (O,) number of victims that hold at least the option's size.
+        (O,) number of victims that hold at least the size of each option.
 
     """
 
@@ -34,7 +34,7 @@ class LendingSums(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """The lendings that protect a group, and what one victim of it adds to options."""
+    """The lendings that protect a group, and the amounts that one victim adds to options."""
 
     lendings: I64
     options: I64
@@ -45,14 +45,14 @@ class _Share(NamedTuple):
 class LendingState:
     """The lendings of an eviction problem, axis L, and all their options, axis O.
 
-    A lending is satisfied if one of its options is: before its last victim, the lender held more
-    than it keeps. A victim updates only the sums of its own queues, so a check needs no pass over
-    all groups.
+    A lending is satisfied if one of its options is satisfied, which means that the lender held more
+    than it keeps before its last victim. A victim updates only the sums of its own queues, so a
+    check needs no pass over all groups.
 
     Attributes
     ----------
     sums
-        The sums over the victims so far. Setting an earlier value removes later victims.
+        The sums over the selected victims. Assigning an earlier value removes later victims.
 
     """
 
@@ -72,7 +72,7 @@ class LendingState:
         self._shares: dict[int, _Share] = {}
 
     def add(self, groups: I64, counts: I64) -> None:
-        """Count `counts` (m,) tasks of groups (m,) as evicted."""
+        """Add `counts` (m,) victims of groups (m,) to the sums."""
         self.sums = self._add_to_sums(groups, counts)
 
     def allows(self, groups: I64, counts: I64) -> bool:
@@ -110,7 +110,7 @@ class LendingState:
 
 
 class _Pairs(NamedTuple):
-    """Groups (m,) in ascending order, and the number (m,) of a lending for each of them."""
+    """Pairs of a group and a lending, as two arrays (m,) in ascending order of groups."""
 
     groups: I64
     numbers: I64
@@ -123,6 +123,6 @@ class _Pairs(NamedTuple):
         return cls(groups[order], numbers[order])
 
     def numbers_of(self, group: int) -> I64:
-        """Return the lendings of a group."""
+        """Return the indices of the lendings that are paired with a group."""
         first, last = np.searchsorted(self.groups, (group, group + 1))
         return self.numbers[first:last]

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class Limits:
-    """Compiles the constraints of an eviction problem, other than the capacity of nodes."""
+    """Compiles the limits of queues and disruption budgets for an eviction problem."""
 
     def __init__(self, facts: SessionFacts) -> None:
         self._facts = facts
         self._problem = facts.problem
 
     def ceilings(self, gang: int, state: EvictionState) -> list[tuple[int, int, int]]:
-        """Return (queue, resource, amount) that a gang's queue and its ancestors may still gain.
+        """Return the amounts that a gang's queue and its ancestors may gain.
 
-        The ceilings are those of the rules on queues. After earlier evictions have reclaimed for
-        these queues, their entitlements count, too.
+        Each result is (queue, resource, amount). The amounts come from the rules on queues, and
+        from the entitlements of queues for which earlier evictions reclaimed capacity.
         """
         problem = self._problem
         queue = int(problem.queue_of[gang])
@@ -57,16 +57,17 @@ class Limits:
         return [(a, r, most) for a, r, most in found if requested[r]]
 
     def _binds(self, rule: str) -> bool:
-        """Return whether the policy enforces a rule on queues; other rules set no limits."""
+        """Return whether the policy enforces the rule with the given name."""
         found = self._facts.rules.find_rule(rule)
         return found is not None and found.binds
 
     def gain_limits(
         self, groups: Groups, rows: Sequence[tuple[int, int, int]], *, is_claim: bool = False
     ) -> list[Limit]:
-        """Return limits on what queues and their descendants gain with the gang.
+        """Return limits on the amounts that queues and their descendants gain by the gang.
 
-        A claim binds only if a task outside of its queue is reclaimed.
+        If `is_claim` is True, a limit is active only if a task outside the subtree of its queue is
+        reclaimed.
         """
         subtree = self._problem.queues.subtree
         found = []
@@ -78,7 +79,7 @@ class Limits:
         return found
 
     def floors(self, gang: int, groups: Groups, state: EvictionState) -> list[Limit]:
-        """Return limits that keep the guarantees of lenders and their ancestors."""
+        """Return limits that preserve the guarantees of lending queues and their ancestors."""
         queues = self._problem.queues
         mine = self._facts.above[int(self._problem.queue_of[gang])]
         lenders = np.unique(groups.queue[groups.reclaimed])
@@ -92,7 +93,7 @@ class Limits:
         return found
 
     def reserves(self, gang: int, state: EvictionState, request: I64) -> Iterator[GuaranteeReserve]:
-        """Yield the claims of queues for each requested resource that has guarantees."""
+        """Yield the claims of queues to each requested resource that some queue guarantees."""
         problem, queues = self._problem, self._problem.queues
         asked = queues.guarantee.any(axis=0) & request.any(axis=0)
         for r in np.flatnonzero(asked).tolist() if self._binds(Guarantee.name) else ():
@@ -103,7 +104,7 @@ class Limits:
             )
 
     def budgets(self, groups: Groups, state: EvictionState) -> list[Limit]:
-        """Return limits on the evictions that disruption budgets still allow."""
+        """Return limits on the number of further evictions that disruption budgets allow."""
         found = []
         for b, budget in enumerate(self._problem.snapshot.budgets):
             covered = self._facts.cover[b, groups.tasks]
@@ -116,7 +117,7 @@ class Limits:
     def lendings(
         self, gang: int, groups: Groups, state: EvictionState, request: I64
     ) -> list[Lending]:
-        """Return the limits on what each lender returns."""
+        """Return the limits on the amounts that each lending queue gives back."""
         if self._facts.due is None or self._facts.kept is None:
             return []
         queues = self._problem.queues
@@ -133,7 +134,7 @@ class Limits:
                 due = self._facts.due[a] > 0
                 if not self._facts.returns_by_use:
                     kept = theirs[groups.request[theirs][:, due & asked].any(axis=1)]
-                    # It is open which tasks start, so only resources that all request count.
+                    # The tasks that start are unknown, so use resources that all tasks request.
                     parts = [(due & (request > 0).all(axis=0), kept)] if len(kept) else []
                 else:
                     parts = _group_by_used_resources(groups, theirs, due)
@@ -151,7 +152,7 @@ class Limits:
 def _list_options(
     groups: Groups, kept: I64, lent: tuple[I64, I64], below: I64
 ) -> tuple[tuple[int, int, I64, int], ...]:
-    """Return the options of a lending; `lent` holds resources and the excess of each."""
+    """Return the options of a lending, where `lent` holds resources and the excess of each."""
     return tuple(
         (r, size, below, surplus - 1 + size)
         for r, surplus in zip(*map(np.ndarray.tolist, lent), strict=True)
@@ -161,7 +162,10 @@ def _list_options(
 
 
 def _group_by_used_resources(groups: Groups, some: I64, due: Bool) -> list[tuple[Bool, I64]]:
-    """Return groups by the resources that they use among `due`; omit groups that use none."""
+    """Return the groups for each set of `due` resources that groups use.
+
+    Groups that use none of the `due` resources are omitted.
+    """
     members: dict[tuple[bool, ...], list[int]] = {}
     uses = (groups.request[some] > 0) & due
     for group, kind in zip(some.tolist(), map(tuple, uses.tolist()), strict=True):

@@ -1,6 +1,6 @@
 """The level model of an eviction problem.
 
-The levels are the start, tasks, victims, costs of victims, and nodes, in this order.
+The objective levels are, in this order, the start, tasks, victims, costs of victims, and nodes.
 """
 
 from __future__ import annotations
@@ -37,16 +37,20 @@ OUTSIDE = "outside the shard"
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A level model, and the meaning of its variables.
+    """The level model of an eviction problem, and the meaning of its variables.
 
     Attributes
     ----------
+    model
+        The level model.
     levels
-        Names of the objectives.
+        Names of the objective levels.
     evict, whole
-        (K,) variable of each group of victims, and (J,) of each gang that may leave as a whole.
+        (K,) variables that count victims of each group, and (J,) 0-1 variables of gangs that may be
+        evicted entirely.
     entry, node, place
-        Parallel arrays (X,): variable `place` counts tasks of an entry on a node.
+        Parallel arrays (X,): an entry, a node, and the variable that counts tasks of the entry on
+        the node.
 
     """
 
@@ -62,7 +66,7 @@ class Encoded:
 def encode_eviction(
     eviction: EvictionProblem, known: HeuristicSolution | None, blockers: Blockers
 ) -> Encoded:
-    """Return an eviction problem as a level model; `known` is a solution to start from."""
+    """Return the level model of an eviction problem, with the solution `known` as a hint."""
     model, groups = LinearModel(), eviction.groups
     evict = model.add_variables(0, groups.count)
     entry, node, most = _find_places(eviction)
@@ -97,7 +101,7 @@ def encode_eviction(
 
 
 def _find_places(eviction: EvictionProblem) -> tuple[I64, I64, I64]:
-    """Return (entry, node, most): how many tasks of an entry fit a node after all evictions."""
+    """Return arrays (X,): entry, node, and most tasks that fit the node after all evictions."""
     groups = eviction.groups
     room = eviction.room.copy()
     np.add.at(room, groups.node, groups.count[:, None] * groups.request)
@@ -134,7 +138,7 @@ def _capacity_rows(
 def _blocked_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, places: tuple[I64, I64, I64]
 ) -> None:
-    """Add rows: while a task of a blocking group stays, blocked entries get no task there."""
+    """Add rows that place no task of an entry on blocked nodes while a blocking task runs."""
     entry, node, place = places
     _, most = model.bounds
     for entries, nodes, groups in eviction.constraints.blocked:
@@ -154,10 +158,10 @@ def _blocked_rows(
 def _use_rows(
     model: LinearModel, eviction: EvictionProblem, leaving: tuple[I64, I64], places: tuple[I64, I64]
 ) -> None:
-    """Add rows: victims of the gang's own queue leave for its claim only on the gang's nodes.
+    """Add rows that evict tasks of the gang's own queue for its claim only on nodes of the gang.
 
-    If a victim gang leaves whole, one of its nodes suffices; see `Entitled`. No rows are added if
-    rules on other pods near the gang may need an eviction elsewhere.
+    If a victim gang is evicted entirely, the gang needs to use only one of its nodes; see
+    `Entitled`. No rows are added if rules on other pods may require evictions on other nodes.
     """
     groups, (evict, whole), (node, place) = eviction.groups, leaving, places
     limits = eviction.constraints.limits
@@ -206,9 +210,10 @@ def _start_rows(
 def add_whole_rows(
     model: LinearModel, victims: tuple[Groups, Sequence[Whole]], evict: I64, whole: I64
 ) -> None:
-    """Add rows: each victim gang keeps its minimum unless it leaves as a whole.
+    """Add rows that keep the minimum of each victim gang unless the gang is evicted entirely.
 
-    `evict` (K,) are the variables of the groups, `whole` (J,) those of gangs that leave.
+    `evict` (K,) holds the variables that count victims of each group. `whole` (J,) holds the
+    variables of gangs that may be evicted entirely.
     """
     groups, wholes = victims
     by_gang = np.argsort(groups.gang, kind="stable")
@@ -229,7 +234,7 @@ def add_whole_rows(
 
 
 def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: int) -> None:
-    """Add rows: a subgroup loses up to its surplus or all tasks, and enough subgroups stay."""
+    """Add rows: a subgroup loses at most its surplus or all tasks, and enough subgroups remain."""
     gone = model.add_variables(0, np.array([int(p.may_end) for p in gang.parts], np.int64))
     for part, mine, leaves in zip(gang.parts, evict, gone.tolist(), strict=True):
         ones = np.ones(len(mine), np.int64)
@@ -238,7 +243,7 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
         if part.may_end:
             model.add_rows(0, variables, np.append(ones, -part.held), lower=0)
     for policy, spare in gang.spare_parts:
-        # Subgroups below their size do not count for the minimum, so they may be lost.
+        # The minimum ignores subgroups below their size, so these may be evicted.
         counts = [p.policy == policy and p.surplus < p.held for p in gang.parts]
         some = gone[np.array(counts, np.bool_)]
         factors = np.append(np.ones(len(some), np.int64), -len(some))
@@ -248,7 +253,7 @@ def _sub_group_rows(model: LinearModel, gang: Whole, evict: list[I64], whole: in
 def _limit_rows(
     model: LinearModel, eviction: EvictionProblem, start: int, evict: I64, places: tuple[I64, I64]
 ) -> None:
-    """Add rows Σ weight·evicted + Σ request·x ≤ most, which bind once the gang starts or claims."""
+    """Add rows Σ weight·evicted + Σ request·x ≤ most, active if the gang starts or reclaims."""
     entry, place = places
     groups = eviction.groups
     switches: dict[bytes, int] = {}
@@ -260,7 +265,7 @@ def _limit_rows(
             factors = np.concatenate([factors, eviction.request[entry, limit.resource]])
             largest += int(eviction.request[:, limit.resource] @ eviction.most)
         slack = max(largest - limit.most, 0)
-        # While the switch is 0, the row is relaxed.
+        # While the variable `switch` is 0, the row is relaxed.
         switch = start
         if limit.claimed is not None:
             key = limit.claimed.tobytes()
@@ -276,7 +281,7 @@ def _limit_rows(
 
 
 def _claim_switch(model: LinearModel, groups: Groups, evict: I64, claimed: I64) -> int:
-    """Return a variable that is 1 if a task of some groups is evicted."""
+    """Return a 0-1 variable that is 1 if a task of the groups `claimed` is evicted."""
     (switch,) = model.add_variables(0, 1)
     factors = np.append(np.ones(len(claimed), np.int64), -int(groups.count[claimed].sum()))
     model.add_rows(0, np.append(evict[claimed], switch), factors, upper=0)
@@ -292,8 +297,9 @@ def _reserve_rows(
 ) -> None:
     """Add rows: unused guarantees of the gang's queues cover its gain, or all claims fit the pool.
 
-    `claim` are the claims without the gang, `unused` what its queue and ancestors leave unused of
-    their guarantees, `grows` what its gain adds to the claims. See models/formulation/guarantee.md.
+    The variables `claim` are the claims of queues without the gang. The variables `unused` are the
+    unused guarantees of the gang's queue and ancestors. The variable `grows` is the amount that the
+    gang adds to the claims. See models/formulation/guarantee.md.
     """
     groups, r = eviction.groups, reserve.resource
     floor, parent_of = reserve.floor, reserve.parent_of
@@ -313,7 +319,7 @@ def _reserve_rows(
         model.add_rows(0, np.append(need[0], claim[q]), np.append(need[1], 1), lower=used)
         if q in line:
             i = line.index(q)
-            # unused ≤ floor − need if `leaves`, otherwise 0
+            # unused ≤ floor − need if the variable `leaves` is 1, otherwise unused = 0
             model.add_rows(
                 0,
                 np.concatenate([need[0], unused[[i]], leaves[[i]]]),
@@ -337,7 +343,7 @@ def _reserve_rows(
 
 
 def _ancestors(reserve: GuaranteeReserve) -> list[int]:
-    """Return the queue of the gang and its ancestors."""
+    """Return the gang's queue and the ancestors of this queue."""
     line = [reserve.queue]
     while reserve.parent_of[line[-1]] >= 0:
         line.append(int(reserve.parent_of[line[-1]]))
@@ -347,7 +353,7 @@ def _ancestors(reserve: GuaranteeReserve) -> list[int]:
 def _lending_rows(
     model: LinearModel, eviction: EvictionProblem, evict: I64, lending: Lending
 ) -> None:
-    """Add rows: before its last victim leaves, a lender holds more of a resource than it keeps."""
+    """Add rows: before its last eviction, a lender holds more of a resource than it keeps."""
     groups = eviction.groups
     if len(lending.options) == 1 and np.isin(lending.options[0][2], lending.groups).all():
         r, _, below, most = lending.options[0]

@@ -1,4 +1,4 @@
-"""Facts that all eviction problems of a session share: running tasks and entitlements."""
+"""Facts shared by all eviction problems of a session: running tasks and entitlements."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ _MS = 1000
 
 
 class SessionFacts:
-    """Facts about running tasks, axis V, and queues.
+    """Facts about the running tasks (axis V) and queues of a session.
 
     Attributes
     ----------
     spared
-        (V,) tasks that may not be evicted; for some claims, `floors` waives their annotations.
+        (V,) mask of tasks that may not be evicted, unless `floors` waives their protection for a
+        claim.
     lost
-        (V,) work lost with each task, in steps; see `lost_steps`.
+        (V,) work lost if each task is evicted, in steps; see `lost_steps`.
     size
         (V,) dominant share of the cluster that each task holds, in millionths.
     due, kept
-        (Q, R) deserved shares of queues, and what they keep as lenders; None without such a rule.
+        (Q, R) deserved shares of queues, and amounts that queues keep when they lend. None if no
+        rule entitles queues.
     returns_by_use
-        Whether lenders return by the resources that victims use, instead of those that
-        reclaimers request.
+        Whether a lender's excess is measured in the resources that victims use, instead of the
+        resources that reclaimers request.
     reclaimable, returns_first
-        (Q,) queues that return capacity, and queues that do so before others.
+        (Q,) masks of queues that give back capacity, and of queues that give it back before others.
     above
-        (Q, Q) whether, at [q, a], a is q or an ancestor of q.
+        (Q, Q) mask that is True at [q, a] if queue a is queue q or an ancestor of q.
     held
         (G,) number of running tasks of each gang.
     cover
-        (B, V) whether a disruption budget protects a task.
+        (B, V) mask that is True where a disruption budget protects a task.
 
     """
 
@@ -65,35 +67,35 @@ class SessionFacts:
         self.cover = self._find_coverage()
 
     def _find_coverage(self) -> Bool:
-        """Return whether each budget protects each task (B, V)."""
+        """Return a mask (B, V) that is True where a disruption budget protects a task."""
         budgets = self.problem.snapshot.budgets
         found = [[covers(b, t) for t in self.running.tasks] for b in budgets]
         return np.array(found, np.bool_).reshape(len(budgets), len(self.running))
 
     def covered(self, tasks: I64) -> I64:
-        """Return how many of some running tasks each budget (B,) protects."""
+        """Return the number (B,) of the given tasks that each disruption budget protects."""
         count: I64 = self.cover[:, tasks].sum(axis=1).astype(np.int64)
         return count
 
     def counts_of(self, gang: int) -> I64:
-        """Return the number of tasks of each entry (E,)."""
+        """Return the number (E,) of pending tasks of each entry of a gang."""
         shapes, shape = self.problem.shapes, int(self.problem.shape_of[gang])
         counts: I64 = shapes.count[shapes.start[shape] : shapes.start[shape + 1]]
         return counts
 
     def classes_of(self, gang: int) -> I64:
-        """Return the task class of each entry (E,)."""
+        """Return the task class (E,) of each entry of a gang."""
         shapes, shape = self.problem.shapes, int(self.problem.shape_of[gang])
         classes: I64 = shapes.class_of[shapes.start[shape] : shapes.start[shape + 1]]
         return classes
 
     def request_of(self, gang: int) -> I64:
-        """Return the request (E, R) of a task of each entry."""
+        """Return the request (E, R) of one task of each entry of a gang."""
         request: I64 = self.problem.classes.request[self.classes_of(gang)]
         return request
 
     def sum_held(self, queue: int, resource: int, held: I64) -> int:
-        """Return what a queue and its descendants hold of a resource, by `held` (Q, R)."""
+        """Return the sum of `held` (Q, R) over a queue and its descendants for one resource."""
         below = self.problem.queues.subtree[queue]
         return int(held[below, resource].sum())
 
@@ -106,7 +108,7 @@ def sizes(problem: Problem) -> I64:
 
 
 def lost_steps(problem: Problem) -> I64:
-    """Return the work lost with each running task (V,), in steps that each double it.
+    """Return the work (V,) lost by evicting each running task, in steps that double the work.
 
     The lost work is the task's dominant share of the cluster, in thousandths, times the seconds
     since it started or last saved its work.

@@ -1,7 +1,7 @@
 """Find victims gang by gang, from the most important gang to the least.
 
-Evictions for one gang are final when the next gang is considered. Gangs of lower tiers that were
-placed in this session are ignored, since none of their tasks runs. They are placed again later.
+Evictions for one gang are final when the next gang is considered. Placements of gangs in lower
+tiers are ignored, since none of their tasks runs. These gangs are placed again later.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ class Means:
     Attributes
     ----------
     solver
-        The solver; None for heuristic solutions alone.
+        The solver, or None to use only heuristic solutions.
     left_ms
-        Returns the wall time left; None in deterministic mode.
+        A function that returns the wall time left in milliseconds, or None in deterministic mode.
     limits
         Limits of one solve.
     excluded_gangs
         Gangs for which no task is evicted.
     by_trial
-        Gangs whose model solutions the verifier rejected: victims are found by trial.
+        Gangs whose model solutions the verifier rejected, so that victims are found by trial.
 
     """
 
@@ -93,13 +93,13 @@ class EvictionPlan:
     evictions
         The evictions, in the order of their preemptors.
     seats
-        By gang number, the nodes nominated to the gang's tasks, in the order of the gangs.
+        Nominations of each preemptor by gang index, in the order in which gangs were considered.
     results
-        Levels with the number of victims, and a bound of it.
+        Levels with the number of victims and of gangs evicted entirely, with bounds.
     hopeless
-        Gangs for which proofs show that no eviction helps, with the reason if one is known.
+        Gangs for which no eviction helps, by proof, each with the reason, or None if it is unknown.
     entitlements
-        The most that queues which reclaim may hold after all placements.
+        The most that reclaiming queues may hold after all placements.
 
     """
 
@@ -110,12 +110,12 @@ class EvictionPlan:
     entitlements: tuple[Entitlement, ...] = ()
 
     def apply_to(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with the victims terminating, and with the entitlements."""
+        """Return the snapshot in which victims are terminating, with the plan's entitlements."""
         after = with_terminating(snapshot, {eviction.task for eviction in self.evictions})
         return replace(after, entitlements=self.entitlements) if self.entitlements else after
 
     def without_gangs(self, snapshot: Snapshot, gangs: Set[int]) -> EvictionPlan:
-        """Return the plan without the evictions for some gangs, given by their numbers."""
+        """Return the plan without the evictions and nominations for `gangs`, given by index."""
         keys = {snapshot.gangs[gang].key for gang in gangs}
         evictions = tuple(e for e in self.evictions if e.preemptor not in keys)
         seats = {gang: seats for gang, seats in self.seats.items() if gang not in gangs}
@@ -123,9 +123,9 @@ class EvictionPlan:
         return replace(self, evictions=evictions, seats=seats, results=results)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> frozenset[int]:
-        """Return gangs to which `decisions` do not give all of their nominated nodes.
+        """Return the gangs that `decisions` do not place on all of their nominated nodes.
 
-        A gang that overtakes an earlier gang of a FIFO queue counts as misplaced.
+        Gangs that overtake an earlier gang of a FIFO queue are also returned.
         """
         at = np.maximum(decisions.node_of, decisions.nominated)
         is_served = np.zeros(problem.num_gangs, np.bool_)
@@ -150,18 +150,18 @@ def find_victims(
     reach: frozenset[str],
     means: Means,
 ) -> EvictionPlan:
-    """Return victims for the gangs that the decisions leave pending.
+    """Return victims and nominations for the gangs that the decisions leave pending.
 
     Parameters
     ----------
     problem, rules, tiers
-        The problem, the rules, and the tiers.
+        The problem before any eviction, the rules of the policy, and the tiers of gangs.
     decisions
         The placements without evictions.
     reach
         The policy's actions among preempt and reclaim.
     means
-        The solver and its time.
+        The solver, its limits and the time left.
 
     """
     outcome = Outcome(problem, decisions)
@@ -182,14 +182,14 @@ Compile: TypeAlias = "Callable[[int, EvictionState, Bool | None], EvictionProble
 
 
 class _FewestVictims(NamedTuple):
-    """The fewest victims possible, and the fewest gangs that leave whole with so few victims."""
+    """Lower bounds: the fewest victims, and the fewest gangs evicted entirely with so few."""
 
     victims: int
     ended: int
 
 
 class _Answer(NamedTuple):
-    """An eviction problem, its solution, and the fewest victims possible, None if not proved."""
+    """An eviction problem, its solution or None, and its proved bounds or None."""
 
     eviction: EvictionProblem
     found: HeuristicSolution | None
@@ -225,7 +225,7 @@ class _Stage:
         self._heuristic_ms, self._num_heuristics = 0.0, 0
 
     def run(self, gangs: list[int]) -> EvictionPlan:
-        """Evict for minimums, tier by tier, then for tasks beyond the minimum."""
+        """Return the evictions for gang minimums, tier by tier, and for tasks beyond minimums."""
         for serve in (self._evict_for_minimums, self._evict_for_growths):
             if not serve(gangs):
                 self._all_known = False
@@ -239,7 +239,10 @@ class _Stage:
         )
 
     def _evict_for_minimums(self, gangs: list[int]) -> bool:
-        """Evict for gangs that lack their minimum; return False if time ends before the last."""
+        """Evict tasks for gangs without their minimum.
+
+        Return False if the time limit is reached before the last gang.
+        """
         refused: dict[tuple[int, ...], int] = {}
         lines = FifoLines(self._problem, self._served.__contains__)
         for number, gang in enumerate(gangs, start=1):
@@ -256,12 +259,15 @@ class _Stage:
                 if not self._evict_for_minimum(gang):
                     refused[key] = gang
             elif refused[key] in self._hopeless:
-                # The reason found for an equal gang holds for this one, too.
+                # The reason found for an equal gang also holds for this gang.
                 self._hopeless[gang] = self._hopeless[refused[key]]
         return True
 
     def _evict_for_growths(self, gangs: list[int]) -> bool:
-        """Evict for gangs that have their minimum; return False if time ends before the last."""
+        """Evict tasks for gangs that have their minimum.
+
+        Return False if the time limit is reached before the last gang.
+        """
         refused: dict[tuple[int, ...], int] = {}
         lines = FifoLines(self._problem, self._served.__contains__)
         if gangs:
@@ -287,15 +293,15 @@ class _Stage:
         return True
 
     def _equivalence_key(self, gang: int) -> tuple[int, ...]:
-        """Return a key; gangs of equal keys have equal results if nothing changes between them."""
+        """Return a key that is equal for gangs with equal results, if nothing changes between."""
         problem = self._problem
         return (
             int(problem.shape_of[gang]),
             int(problem.queue_of[gang]),
             int(self._tiers.of[gang]),
-            # A tier by weight has gangs of several priorities, which decide on possible victims.
+            # A tier by weight has gangs of several priorities, and priorities limit victims.
             int(problem.priority[gang]),
-            # Tasks that depend on other tasks may fit now, after later placements.
+            # Tasks that depend on other tasks may fit after later placements.
             gang if self._depends_on_neighbours(gang) else -1,
         )
 
@@ -307,7 +313,7 @@ class _Stage:
         return rest
 
     def _nominations_of(self, gang: int) -> Seats:
-        """Return the nominations of a gang, or the nodes that the decisions give it."""
+        """Return a gang's nominations in this stage, or else its nodes by the given decisions."""
         if gang in self._seats:
             return self._seats[gang]
         first, last = self._problem.task_start[gang : gang + 2].tolist()
@@ -329,7 +335,7 @@ class _Stage:
         )
 
     def _is_losing_tasks(self, gang: int) -> bool:
-        """Return whether a gang loses pods in this session; as in Volcano, it then gets no node."""
+        """Return whether a gang loses pods, so that it gets no node, as in Volcano."""
         return bool(self._state.evicted[self._compiler.running.gang_of == gang].any())
 
     def _depends_on_neighbours(self, gang: int) -> bool:
@@ -342,7 +348,7 @@ class _Stage:
         return float("inf") if left is None else left
 
     def _add_placements_up_to(self, tier: int) -> None:
-        """Add the placements of gangs of a tier, and of more important tiers, to the state."""
+        """Add the placements of gangs in a tier and in more important tiers to the state."""
         problem, node_of = self._problem, self._decisions.node_of
         for answer in (node_of, self._decisions.nominated):
             tasks = np.flatnonzero(answer >= 0)
@@ -358,19 +364,22 @@ class _Stage:
     # --- one gang --------------------------------------------------------------------------------
 
     def _evict_for_minimum(self, gang: int) -> bool:
-        """Evict for the minimum of a gang; return False if no eviction follows."""
+        """Evict tasks for the minimum of a gang; return False if no task is evicted."""
         if self._evict_for(gang, self._compiler.compile_minimum, is_last=True):
             return True
         if gang in self._means.by_trial:
             return False
-        # A guarantee holds however large the gangs are that use its capacity.
+        # A guarantee holds even if large gangs use its capacity.
         if not self._evict_for(gang, self._compiler.compile_within_guarantee, is_last=False):
             return False
         self._hopeless.pop(gang, None)
         return True
 
     def _evict_for_growth(self, gang: int, rest: I64) -> bool:
-        """Evict for up to `rest` (E,) tasks beyond a gang's minimum; return False if none gains."""
+        """Evict tasks for up to `rest` (E,) tasks beyond a gang's minimum.
+
+        Return False if no task is evicted.
+        """
 
         def compile_growth(
             gang: int, state: EvictionState, within: Bool | None
@@ -380,9 +389,9 @@ class _Stage:
         return self._evict_for(gang, compile_growth, is_last=not self._compiler.has_minimum(gang))
 
     def _evict_for(self, gang: int, compile_problem: Compile, *, is_last: bool) -> bool:
-        """Solve the eviction problems of a gang; return False if no eviction follows.
+        """Solve the eviction problems of a gang, and return False if no task is evicted.
 
-        `is_last` says whether no other attempt follows, so that a reason may be recorded.
+        If `is_last` is True, no other attempt follows, so a reason may be recorded.
         """
         if gang in self._means.by_trial:
             return is_last and self._evict_by_trial(gang)
@@ -406,7 +415,7 @@ class _Stage:
         return self._accept(tried, best, are_all=are_all)
 
     def _evict_by_trial(self, gang: int) -> bool:
-        """Evict by trial for a gang that custom rules block; return False without a result."""
+        """Evict tasks by trial for a gang that custom rules block, and return whether it fits."""
         before = self._list_actions()
         is_over = lambda: self._left_ms() <= 0  # noqa: E731
         found = search_by_trial(self._compiler, gang, self._state, before, is_over)
@@ -421,7 +430,7 @@ class _Stage:
         return True
 
     def _list_actions(self) -> list[Action]:
-        """Return the decisions so far as actions of a plan."""
+        """Return the placements and evictions for earlier gangs as actions of a plan."""
         problem, nodes = self._problem, self._problem.snapshot.nodes
         actions: list[Action] = list(self._evictions)
         for gang, seats in self._seats.items():
@@ -438,7 +447,7 @@ class _Stage:
         return actions
 
     def _exchange_within_gang(self, gang: int) -> None:
-        """Evict a running gang's less important tasks for its most important pending ones."""
+        """Evict less important tasks of a running gang for its most important pending tasks."""
         tried, are_all = self._solve_all_domains(gang, self._compiler.compile_exchange)
         best = min((t for t in tried if t.found is not None), key=_cost, default=None)
         if best is not None and self._accept(tried, best, are_all=are_all):
@@ -456,13 +465,13 @@ class _Stage:
         return True
 
     def _explain_kept_capacity(self, gang: int) -> None:
-        """Record why no task may be evicted for a gang, if a queue keeps borrowed capacity."""
+        """Record the reason for a gang without victims, if a non-reclaimable queue is the cause."""
         why = explain_kept_capacity(self._compiler, gang, self._state)
         if why is not None:
             self._hopeless[gang] = why
 
     def _solve_all_domains(self, gang: int, compile_problem: Compile) -> tuple[list[_Answer], bool]:
-        """Return the solutions of all domains that the gang may use, and whether all were tried."""
+        """Return the solutions for the domains of a gang, and whether all domains were tried."""
         fences, are_all = self._compiler.fences(gang)
         tried: list[_Answer] = []
         for within in fences:
@@ -480,10 +489,10 @@ class _Stage:
         return tried, are_all
 
     def _spare_ms(self) -> float:
-        """Return the wall time that the solver may take; 0 without a solver.
+        """Return the wall time in milliseconds that the solver may take, 0 without a solver.
 
-        Enough time is left for a heuristic solution of every later gang. More victims for one gang
-        are better than no victims for other gangs.
+        The rest of the time suffices for a heuristic solution for every later gang. More victims
+        for one gang are better than no victims for other gangs.
         """
         if self._means.solver is None:
             return 0
@@ -496,10 +505,10 @@ class _Stage:
     def _solve(
         self, eviction: EvictionProblem, heuristic: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """Return the best solution, and the fewest victims possible, None if not proved."""
+        """Return the best solution or None, and the proved fewest victims or None."""
         if eviction.constraints.others is None:
             return self._solve_from(eviction, heuristic)
-        # The heuristic ignores which tasks run where, so the start is a solve on a few nodes.
+        # The heuristic ignores rules on tasks that share a node, so first solve on a few nodes.
         few = restrict_to_promising_nodes(eviction)
         packed = None if few is None else self._solve_from(few, None)[0]
         if packed is not None and self._spare_ms() <= 0:
@@ -511,7 +520,7 @@ class _Stage:
     def _solve_from(
         self, eviction: EvictionProblem, packed: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """Return the same as `_solve`, given a solution to start from."""
+        """Return the solver's best solution and the fewest victims, starting from `packed`."""
         assert self._means.solver is not None  # noqa: S101  the caller has checked it
         encoded = encode_eviction(eviction, packed, self._compiler.blockers)
         spare_ms = self._spare_ms()
@@ -534,7 +543,7 @@ class _Stage:
         victims = updates.get(VICTIMS)
         if victims is None or not placed.any():
             return packed, None
-        # Without victim gangs of several pods, each victim is a whole gang.
+        # Without victim gangs of several pods, each victim is an entire gang.
         ended = updates.get(ENDED) if eviction.constraints.wholes else victims
         if victims.bound is None:
             return found, None
@@ -569,7 +578,10 @@ class _Stage:
             self._evictions.append(Evict(task.key, task.node, action, key))
 
     def _record_arrivals(self, gang: int, came: tuple[I64, I64, I64], request: I64) -> None:
-        """Record placements (m,) for a gang: class, node and number of tasks, requests (m, R)."""
+        """Record placements of a gang, as arrays (m,) of class, node and number of tasks.
+
+        `request` (m, R) is the request of one task of each placement.
+        """
         state = self._state
         state.came.append(came)
         taken = came[2][:, None] * request
@@ -579,7 +591,7 @@ class _Stage:
         self._served.add(gang)
 
     def _results(self) -> tuple[LevelResult, ...]:
-        """Return the levels with the number of victims and its bound; empty without victims."""
+        """Return levels with the number of victims and its bound, empty if there are no victims."""
         results = count_victims(self._problem.snapshot, self._evictions)
         known = self._least if self._all_known else _FewestVictims(0, 0)
         least = {VICTIMS: known.victims, ENDED: known.ended}
@@ -592,9 +604,9 @@ class _Stage:
 
 
 def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[LevelResult, ...]:
-    """Return levels with the number of evictions, with the trivial bound 0; empty without any.
+    """Return levels with the number of evictions and the trivial bound 0, empty if there are none.
 
-    The second level counts gangs that leave whole; it is missing if there are none.
+    The second level is the number of gangs evicted entirely. It is omitted if this number is 0.
     """
     if not evictions:
         return ()
@@ -627,7 +639,7 @@ def _merge_nominations(*parts: Iterable[tuple[int, int, int]]) -> Seats:
 
 
 def _cost(answer: _Answer) -> tuple[int, ...]:
-    """Return a sort key, smaller is better: more tasks, then fewer and cheaper victims."""
+    """Return a sort key of a solution: more tasks first, then fewer and cheaper victims."""
     return () if answer.found is None else _cost_of(answer.eviction, answer.found)
 
 
@@ -639,7 +651,7 @@ def _cost_of(eviction: EvictionProblem, found: HeuristicSolution) -> tuple[int, 
 
 
 def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims | None:
-    """Return the fewest victims over all tried domains for as many tasks, or None if not proved."""
+    """Return the fewest victims over all domains for as many tasks as `best`, None if unproved."""
     if len(tried) == 1:
         return best.least
     if any(t.least is None for t in tried):
@@ -651,7 +663,7 @@ def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims |
 def _choose_last_created(
     compiler: EvictionCompiler, eviction: EvictionProblem, evicted: I64
 ) -> I64:
-    """Return the tasks of each group that are evicted: those created last."""
+    """Return the tasks that are evicted, which are the last created tasks of each group."""
     running, groups = compiler.running, eviction.groups
     born = np.array([running.tasks[int(v)].created_ms for v in groups.tasks], np.int64)
     order = np.lexsort((groups.tasks, -born, groups.of_task))

@@ -1,8 +1,8 @@
-"""Search victims by trial for a gang that custom rules block, since no model contains such rules.
+"""Search victims by trial for a gang that custom rules block, since no model has custom rules.
 
 Tasks of the gang are placed one by one on the node that needs the fewest victims and that the
-verifiers of rules allow. Needless victims are then spared, and the verifiers check the whole
-result. The fewest victims possible are unknown.
+verifiers of rules allow. Then needless evictions are undone, and the verifiers check the complete
+result. The number of victims is not proved to be the smallest.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 MOST_TRIALS = 256
 MOST_NODES = 16
 MOST_UNITS = 8
-"""The most verifications for a gang, nodes that are tried, and units that leave a node."""
+"""The most verifications for a gang, nodes tried for a task, and units evicted on a node."""
 
 _ROOMS = frozenset({"fits", "gpu-shares"})
 
 
 class TrialResult(NamedTuple):
-    """The running tasks (v,) that are evicted, and the nominations of the gang."""
+    """The indices (v,) of the running tasks that are evicted, and the nominations of the gang."""
 
     victims: I64
     seats: Seats
 
 
 def has_custom_rules(rules: RuleSet) -> bool:
-    """Return whether custom rules constrain placements."""
+    """Return whether the policy has custom rules that constrain placements."""
     return any(active.origin and active.binds for active in rules.active)
 
 
@@ -55,7 +55,7 @@ def search_by_trial(
 ) -> TrialResult | None:
     """Return victims and nominations for a gang, or None if the search finds none.
 
-    `before` holds the actions decided before; `is_over` returns whether no time is left.
+    `before` holds the actions for earlier gangs. `is_over` returns whether no time is left.
     """
     return _Trial(compiler, gang, state, before, is_over).run()
 
@@ -100,7 +100,7 @@ class _Trial:
         return TrialResult(np.sort(np.array(self._victims, np.int64)), self._count_nominations())
 
     def _list_tasks_to_place(self) -> Iterator[tuple[int, int]]:
-        """Yield (task within the gang, entry) of the tasks to start: the minimum, or one more."""
+        """Yield (index in the gang, entry) of the tasks to start: the minimum, or one more task."""
         counts = self._facts.counts_of(self._gang).tolist()
         shape = self._problem.shapes.shapes[int(self._problem.shape_of[self._gang])]
         number = sum(counts) if shape.need_role else max(shape.need, 1)
@@ -112,7 +112,7 @@ class _Trial:
     # --- one task --------------------------------------------------------------------------------
 
     def _place_task(self, task: int, entry: int) -> bool:
-        """Place one task where it needs the fewest further victims; return whether it fits."""
+        """Place one task on the node with the fewest further victims; return whether it fits."""
         best: tuple[list[list[int]], int] | None = None
         request = self._problem.classes.request[self._problem.task_class[task]]
         for node in self._nodes():
@@ -140,7 +140,10 @@ class _Trial:
         return list(dict.fromkeys([*mine, *order]))[:MOST_NODES]
 
     def _fewest(self, task: int, node: int, request: I64, most: int) -> list[list[int]] | None:
-        """Return the further victims with which a task fits a node, or None if too many."""
+        """Return the further victims after which a task fits a node, or None if it does not fit.
+
+        The victims are at most `most` units of tasks.
+        """
         units: list[list[int]] = []
         waiting = self._list_victim_units(node)
         while len(units) <= most:
@@ -175,7 +178,10 @@ class _Trial:
                 yield unit
 
     def _find_unit(self, v: int, gone: set[int]) -> list[int]:
-        """Return the tasks that leave together: one, or its whole gang; empty if not allowed."""
+        """Return the tasks to evict with a victim: the victim alone, or its entire gang.
+
+        Return an empty list if the gang may not be evicted.
+        """
         number = int(self._running.gang_of[v])
         gang = self._problem.snapshot.gangs[number]
         mine = np.flatnonzero(self._running.gang_of == number).tolist()
@@ -208,7 +214,7 @@ class _Trial:
         return [*self._before, *evictions, *come]
 
     def _fits_after(self, task: int, node: int, units: Sequence[Sequence[int]]) -> bool:
-        """Return whether all placement rules allow a task on a node after further evictions."""
+        """Return whether all placement rules allow a task on a node after evicting `units`."""
         if self._left <= 0 or self._is_over():
             return False
         self._left -= 1
@@ -224,12 +230,12 @@ class _Trial:
         )
 
     def _passes_verification(self) -> bool:
-        """Return whether all rules hold with all decisions so far."""
+        """Return whether all evictions and placements together satisfy all rules."""
         actions = self._actions(self._victims, [(t, n) for t, _, n in self._seats])
         return not verify_actions(self._problem.snapshot, actions, self._rules)
 
     def _count_nominations(self) -> Seats:
-        """Return the nominations by entry and node."""
+        """Return the nominations of the gang as (entry, node, number of tasks)."""
         found: dict[tuple[int, int], int] = {}
         for _, entry, node in self._seats:
             found[entry, node] = found.get((entry, node), 0) + 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class VictimGrouper:
-    """Groups running tasks into equal victims."""
+    """Groups running tasks that are equal as victims."""
 
     def __init__(self, facts: SessionFacts) -> None:
         self._facts = facts
@@ -31,9 +31,9 @@ class VictimGrouper:
     def groups(
         self, preemptor: int, tasks: I64, reclaimed: Bool, apart: Iterable[I64 | Bool]
     ) -> Groups:
-        """Return groups of running tasks that the preemptor's model need not distinguish.
+        """Return groups of running tasks that are equal in the eviction problem of a preemptor.
 
-        Tasks that differ in any of the arrays `apart` (V,) are in different groups.
+        Tasks with different values in any of the arrays `apart` (V,) are in different groups.
         """
         running, problem = self._running, self._problem
         gang_of = running.gang_of[tasks]
@@ -87,7 +87,7 @@ class VictimGrouper:
         )
 
     def wholes(self, preemptor: int, groups: Groups, state: EvictionState) -> tuple[Whole, ...]:
-        """Return the running tasks and surplus of victim gangs after earlier evictions."""
+        """Return the running and surplus tasks of each victim gang after earlier evictions."""
         problem, running = self._problem, self._running
         found = []
         by_gang = np.argsort(groups.gang, kind="stable")
@@ -104,7 +104,7 @@ class VictimGrouper:
                 evicted = np.flatnonzero(state.evicted & (running.gang_of == number)).tolist()
             held = int(self._facts.held[number]) - len(evicted)
             ready = int(problem.num_ready[number]) - len(evicted)
-            # A victim gang that loses all its tasks leaves as a whole, even with minimum 0.
+            # Evicting all tasks of a gang is evicting it entirely, even if its minimum is 0.
             most = held if number == preemptor else held - 1
             surplus = min(max(ready - gang.min_member, 0), most)
             by_role = []
@@ -144,6 +144,6 @@ class VictimGrouper:
 
 
 def _list_sub_groups(gang: Gang) -> list[tuple[int, tuple[str, ...]]]:
-    """Return the subgroups of a gang's tasks, in order."""
+    """Return the sorted names of the subgroups of a gang's tasks."""
     found = {sub_group_of(gang.sub_groups, t.labels) for t in gang.tasks}
     return sorted(name for name in found if name is not None)
