@@ -44,7 +44,7 @@ class Argument:
     Attributes
     ----------
     least
-        The smallest accepted number; None if the argument has no lower bound.
+        The smallest accepted number, or None if the argument has no lower bound.
     fields
         The arguments inside a mapping or inside each entry of a list. Their dotted names are
         `sra.enable` in a mapping and `strategies.0.name` in a list.
@@ -154,7 +154,7 @@ def read_whole(arguments: Mapping[str, Value], name: str, default: int) -> int:
 
 
 def read_duration_ms(arguments: Mapping[str, Value], name: str) -> int | None:
-    """Return a duration in milliseconds; None if the argument is not set."""
+    """Return a duration in milliseconds, or None if the argument is not set."""
     return parse_duration_ms(str(arguments[name])) if name in arguments else None
 
 

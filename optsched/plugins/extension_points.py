@@ -134,8 +134,8 @@ class NodeModel:
     problem
         The problem, in which running tasks that may be evicted still hold their resources.
     gang_alone
-        The problem without the tasks that may be evicted. It equals `problem` if the model chooses
-        no victims.
+        The problem without the tasks that may be evicted. `gang_alone` equals `problem` if the
+        model chooses no victims.
     model
         The variables and rows that have been added so far.
     supplied
@@ -143,7 +143,7 @@ class NodeModel:
     evictions
         The running tasks that the model may evict. All rows describe the state after the evictions.
     form
-        The aggregated model of the session; None in a model that chooses victims for one gang.
+        The aggregated model of the session, or None in a model that chooses victims for one gang.
 
     """
 
@@ -298,13 +298,13 @@ class Preemption:
     """Extension point: the victims that a gang may evict."""
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
-        """Return the subset of `victims` that a gang may preempt, in order; None to abstain."""
+        """Return the subset of `victims` that a gang may preempt, in order, or None to abstain."""
         raise NotImplementedError
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64 | None:
         """Return the subset of `victims` that a gang of another queue may reclaim, in order.
 
-        None to abstain.
+        Returns None to abstain.
         """
         raise NotImplementedError
 
@@ -326,7 +326,7 @@ class NodeState:
     reads_labels: ClassVar[bool] = False
 
     def fits(self, gang: int, task_class: int, *, later: bool) -> Bool | None:
-        """Return (N,) whether each node fits one more task of a gang; None if all nodes do.
+        """Return (N,) whether each node fits one more task of a gang, or None if all nodes do.
 
         Parameters
         ----------
@@ -411,7 +411,7 @@ class Filter:
     Attributes
     ----------
     mask_lasts
-        Whether the mask depends on cluster objects alone; False if time or load can change it.
+        Whether the mask depends on cluster objects alone, and not on time or load.
     mask_sees_pods
         Whether the mask depends on the pods that nodes hold.
     pods_may_help
@@ -427,7 +427,7 @@ class Filter:
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
         """Return (N,) whether a class may use each node, regardless of placements of the session.
 
-        None if the class may use all nodes.
+        Returns None if the class may use all nodes.
         """
         return None
 
@@ -443,11 +443,11 @@ class Score:
     """Extension point: scores of nodes; larger is better."""
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """Return (N,) node scores, regardless of other placements; None if all are equal."""
+        """Return (N,) node scores, regardless of other placements, or None if all are equal."""
         return None
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
-        """Return a function that scores nodes for one more task of a class; None without scores.
+        """Return a function that scores nodes for one more task of a class, or None without scores.
 
         The function takes the used and the allocatable amounts of m nodes, (m, R) each, and returns
         (m,) scores. The scores of nodes that the task does not fit have no effect.
@@ -476,7 +476,7 @@ class Constraint:
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """Return whether the placement of a class also depends on the other tasks of a node.
 
-        Such a class needs `constrain_nodes`: masks and capacity do not model the class exactly.
+        For a class that depends on other tasks, only `constrain_nodes` models the rule exactly.
         """
         return False
 
@@ -487,10 +487,10 @@ class Constraint:
         """
 
     def distinguish_gangs(self, problem: Problem) -> Bool | I64 | None:
-        """Return (G,) which gangs the rule distinguishes; None if no gang class has to be split.
+        """Return (G,) which gangs the rule distinguishes, or None if no gang class has to be split.
 
-        Booleans: True for gangs that rows or levels of the rule treat individually. Integers: gangs
-        with different integers are never in the same gang class.
+        A Boolean is True for a gang that rows or levels of the rule treat individually. Gangs with
+        different integers are never in the same gang class.
         """
         return None
 
@@ -515,7 +515,7 @@ class Verify:
         return ()
 
     def spares(self, problem: Problem) -> Bool | None:
-        """Return (V,) whether each running task must not be evicted; None if all may be evicted.
+        """Return (V,) whether each running task must not be evicted, or None if all may be evicted.
 
         The axis V has the order of `problem.running`.
         """
@@ -526,7 +526,7 @@ class Explain:
     """Extension point: the reasons why gangs wait."""
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return why the rule keeps a gang waiting; None if the rule does not block the gang."""
+        """Return why the rule keeps a gang waiting, or None if the rule does not block the gang."""
         return None
 
 
@@ -536,8 +536,8 @@ class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
     Attributes
     ----------
     hard_face
-        The switch that enables the hard part of the rule (`verify`, rows, masks and quotas). None
-        if the hard part is always enabled.
+        The switch that enables the hard part of the rule (`verify`, rows, masks and quotas), or
+        None if the hard part is always enabled.
 
     """
 
@@ -548,7 +548,7 @@ class Rule(Filter, Score, Constraint, Objective, Verify, Explain):
         adopt_old_names(cls, _RENAMED)
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """Return the rule's plugin in the greedy pipeline; None if the problem needs no plugin.
+        """Return the rule's plugin in the greedy pipeline, or None if the problem needs no plugin.
 
         The pipeline updates the ledger; the rule only reads it.
         """

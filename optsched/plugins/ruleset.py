@@ -53,7 +53,7 @@ class GangExclusion(Protocol):
     """A rule that can exclude gangs, regardless of evictions."""
 
     def excludes(self, problem: Problem) -> Bool | None:
-        """Return (G,) the gangs that get no node in any plan; None if no gang is excluded."""
+        """Return (G,) the gangs that get no node in any plan, or None if no gang is excluded."""
 
 
 @runtime_checkable
@@ -91,7 +91,7 @@ class Entitling(Protocol):
     """
 
     def deserved(self, problem: Problem) -> I64 | None:
-        """Return (Q, R) the deserved shares, 0 for no share; None if the rule defines no shares."""
+        """Return (Q, R) the deserved shares, or None if the rule defines no deserved shares."""
 
     def deserved_by_name(self, world: World) -> Mapping[str, Mapping[str, int]] | None:
         """Return the deserved shares by queue and resource, from cluster objects (verifier)."""
@@ -102,7 +102,7 @@ class EnqueueExplanation(Protocol):
     """A rule that explains why it rejects a gang at enqueueing."""
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """Return why a gang may not be enqueued; None if the rule permits it.
+        """Return why a gang may not be enqueued, or None if the rule permits it.
 
         The pods of a gang that is not enqueued are not created.
         """
@@ -113,7 +113,7 @@ class CapacityExplanation(Protocol):
     """A rule that can keep gangs waiting although nodes fit their tasks."""
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """Return why a gang waits although nodes fit its tasks; None if the rule permits it."""
+        """Return why a gang waits although nodes fit its tasks, or None if the rule permits it."""
 
 
 _STARVING = frozenset({"gang", "priority", "tdm"})
@@ -213,7 +213,7 @@ class RuleSet:
         return waivable
 
     def entitling(self, problem: Problem) -> tuple[I64 | None, bool]:
-        """Return (Q, R) the deserved shares in base units; None if no rule defines them.
+        """Return (Q, R) the deserved shares in base units, or None if no rule defines them.
 
         The second returned value is `returns_by_use` of the rule that defines the shares.
         """
@@ -280,7 +280,7 @@ class RuleSet:
 
     @cached_property
     def topology(self) -> NetworkTopology | None:
-        """The rule on network topology; None if it is not enabled."""
+        """The rule on network topology, or None if it is not enabled."""
         return next((r for r in self.hard if isinstance(r, NetworkTopology)), None)
 
     def distinguish_gangs(self, problem: Problem) -> tuple[Bool | None, list[I64]]:
@@ -334,7 +334,7 @@ class RuleSet:
         return any(rule.ties_nodes(problem, task_class) for rule in self.tying)
 
     def find_rule(self, name: str) -> ActiveRule | None:
-        """Return the rule of this name; None if the policy does not enable it."""
+        """Return the rule of this name, or None if the policy does not enable it."""
         return next((a for a in self.active if a.rule.name == name), None)
 
     @cached_property

@@ -110,9 +110,9 @@ class Attempt:
         Parameters
         ----------
         previous
-            An earlier problem. It makes compiling cheaper and does not change the result.
+            An earlier problem, which makes compiling cheaper and does not change the result.
         base
-            Decisions on which gangs are enqueued or rejected. None to derive them from the actions.
+            The decisions on enqueueing gangs, or None to derive these decisions from the actions.
         stopped
             The reason why the search for the actions ended.
 

@@ -95,7 +95,7 @@ def reserve(
     snapshot, policy
         The snapshot of the cluster, and the policy with the maximum number of reservations.
     previous
-        The problem of an earlier session. It makes compiling cheaper and does not change the
+        The problem of an earlier session, which makes compiling cheaper and does not change the
         result.
     is_ordered
         Whether the session places gangs whose reservation starts now before all other gangs of

@@ -42,8 +42,8 @@ class EvictionScope:
     is_open
         Whether the policy permits that some pod is evicted or moved for some waiting gang.
     bounds
-        Bounds over all plans, given the chosen plan's values on the more important levels. None if
-        no joint model was solved.
+        Bounds over all plans, given the chosen plan's values on the more important levels, or None
+        if no joint model was solved.
 
     """
 
@@ -52,7 +52,7 @@ class EvictionScope:
     bounds: EvictionBounds | None = None
 
     def limitations(self, results: Sequence[LevelResult]) -> tuple[str, ...]:
-        """Return why results are not proved optimal although the engines may have reached it."""
+        """Return why results are not proved optimal although engines may have proved them."""
         if not self.is_open:
             return ()
         open_levels = [r.name for r in results if r.status is not LevelStatus.OPTIMAL]
@@ -60,7 +60,7 @@ class EvictionScope:
         return (GANG_BY_GANG,) if unbounded else ()
 
     def _bound_of(self, level: str) -> int | None:
-        """Return the joint model's bound of a level; None if the joint model has no bound."""
+        """Return the joint model's bound of a level, or None if the joint model has no bound."""
         if self.bounds is None:
             return None
         if level == VICTIMS:
@@ -73,8 +73,8 @@ class EvictionScope:
     def values_of(self, chosen: Candidate) -> list[int] | None:
         """Return the values of a candidate on the first round's levels, then its victim count.
 
-        None if the candidate lacks such a level. Levels over nodes get 0, because no bound over all
-        plans depends on their values.
+        Returns None if the candidate lacks a level of the first round. Levels over nodes get 0,
+        because no bound over all plans depends on their values.
         """
         reached = {r.name: r.value for r in chosen.sections[0]}
         values = []
@@ -178,7 +178,7 @@ def _ideals(own: Round, first: Round) -> dict[str, int]:
 def _is_alone(candidate: Candidate) -> bool:
     """Return whether the fewest victims for the only preemptor are the fewest of all plans.
 
-    This is true if no other gang has pending tasks. Otherwise, victims for another gang, even a
+    The function returns True if no other gang has pending tasks. Victims for another gang, even a
     less important one, may free nodes or queue shares that the preemptor also needs.
     """
     preemptors = {e.preemptor for e in candidate.round.clearing.evictions if not e.to}

@@ -41,7 +41,7 @@ class Round:
     clearing
         The victims, and the gangs for which their evictions free capacity.
     evicting
-        The pipeline with evictions on the same problem; None if the round already has victims.
+        The pipeline with evictions on the same problem, or None if the round already has victims.
 
     """
 
@@ -60,11 +60,11 @@ class Candidate:
     Attributes
     ----------
     actions
-        The actions of the plan; None until the actions are needed.
+        The actions of the plan, or None until the actions are needed.
     dropped
         Keys of the gangs that a repair has dropped from the plan.
     lending
-        The loans of the plan; None if the plan has no loans.
+        The loans of the plan, or None if the plan has no loans.
 
     """
 

@@ -21,25 +21,25 @@ class SessionContext:
     Attributes
     ----------
     clock
-        The clock. None if no clock may be read; all durations are then 0, and no limit on time
-        applies.
+        The clock, or None if no clock may be read. Without a clock, all durations are 0, and no
+        time limit applies.
     solver
-        The solver; None to use only the greedy pipeline.
+        The solver, or None to use only the greedy pipeline.
     incidents
-        The store of plans that the verifier rejects; None to store no plan.
+        The store of plans that the verifier rejects, or None to store no plan.
     limits
-        The limits of one search; None for the limits in the policy's budget.
+        The limits of one search, or None for the limits in the policy's budget.
     outside
-        The port for calls of extenders; None to replay the replies that the snapshot records.
+        The port for calls of extenders, or None to replay the replies that the snapshot records.
     watch
-        The receiver of search progress; None to record no history.
+        The receiver of search progress, or None to record no history.
     start
         The incumbents of an earlier session on the same snapshot, from which searches resume.
     warm_start
         Placements that an earlier search has found. The session starts from those placements that
         are still valid, if they are better than the pipeline's placements.
     period_ms
-        The wall time in which a session aims to end, in milliseconds; None for no aim. On large
+        The wall time in which a session aims to end, in milliseconds, or None for no aim. On large
         clusters, searches then get less time, and later candidates and bounds are skipped.
     explains
         Whether to explain why gangs wait. Without explanations, all reasons are `UNEXPLAINED`, and

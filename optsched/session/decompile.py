@@ -1,4 +1,4 @@
-"""Translation of decisions (arrays) into actions and reasons (names), and of actions back."""
+"""Translation of decisions (arrays) to actions and reasons, and of actions to decisions."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _placed(outcome: Outcome, gang: int) -> bytes:
 
 
 def _end_ms(problem: Problem, gang: int) -> int | None:
-    """Return the expected end of a gang in ms; None if no reservation binds the gang."""
+    """Return the expected end of a gang in ms, or None if no reservation binds the gang."""
     if not problem.rows[gang].bound:
         return None
     return gang_end_ms(problem.snapshot.gangs[gang], problem.snapshot.taken_ms)

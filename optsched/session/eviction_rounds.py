@@ -48,12 +48,12 @@ class Rounds:
     first
         The round without evictions.
     cleared
-        The round with pods evicted or moved for gangs that wait in `first`. None if neither
+        The round with pods evicted or moved for gangs that wait in `first`, or None if neither
         evicting nor moving pods helps any gang.
     joint
-        The round with victims chosen jointly for all gangs; None if it improves no other round.
+        The round with victims chosen jointly for all gangs, or None if it improves no other round.
     hopeless
-        By index of a gang that no eviction helps, the reason; None if the reason is unknown.
+        By index of a gang that no eviction helps, the reason, or None if the reason is unknown.
     can_evict
         Whether the policy permits that some pod is evicted or moved for some waiting gang.
 
@@ -187,7 +187,7 @@ def _without_needless_victims(
 
 
 def _move_pods(attempt: Attempt, first: Round) -> Round | None:
-    """Return the round in which running pods move; None if no move helps any gang."""
+    """Return the round in which running pods move, or None if no move helps any gang."""
     session, start = attempt.session, attempt.reserved.snapshot
     clock, solver = session.clock, session.context.solver
     if solver is None:
@@ -226,7 +226,7 @@ def _move_pods(attempt: Attempt, first: Round) -> Round | None:
 
 
 def _evict_jointly(attempt: Attempt, first: Round, known: Round) -> Round | None:
-    """Return the round with victims chosen jointly for all gangs; None if it is no improvement.
+    """Return the round with victims chosen jointly for all gangs, or None if it is no improvement.
 
     An improvement starts more important gangs than the best known round, or is worse on no level
     over gangs. Victims that only shift shares between queues are left to the search gang by gang.

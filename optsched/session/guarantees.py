@@ -2,8 +2,8 @@
 
 A guarantee that cannot be met would block all other queues without use. Queues are processed from
 the oldest to the youngest. The guarantee of a resource is dropped if it exceeds the capacity that
-the guarantees of older queues leave on all nodes, including NotReady nodes. It is also dropped if
-it exceeds the capability that older queues leave to the queue or to an ancestor.
+the guarantees of older queues leave on all nodes, including NotReady nodes. A guarantee is also
+dropped if it exceeds the capability that older queues leave to the queue or to an ancestor.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ def lend_idle(decided: Decided, search: SolveRequest | None) -> Lending | None:
     Returns
     -------
     Lending | None
-        The loans, which are not verified. None if the policy does not lend or no waiting gang may
-        borrow.
+        The loans, which are not verified, or None if the policy does not lend or no waiting gang
+        may borrow.
 
     """
     shares = find_shares(decided.rules)
@@ -171,7 +171,7 @@ def separate_loans(
 
 
 def find_shares(rules: RuleSet) -> Proportion | None:
-    """Return the rule that caps queues at deserved shares by weight; None without such a rule."""
+    """Return the rule that caps queues at deserved shares by weight, or None if there is none."""
     found = rules.find_rule("proportion")
     if found is None or not found.binds or not isinstance(found.rule, Proportion):
         return None
@@ -191,7 +191,7 @@ def without_lending(rules: RuleSet) -> RuleSet:
 
 @dataclass(frozen=True, eq=False)
 class _Placed:
-    """(T,) node of each task that borrows, and a bound for each level; None if unknown."""
+    """(T,) node of each task that borrows, and a bound for each level, or None if unknown."""
 
     node_of: I64
     bounds: tuple[int | None, ...]
@@ -440,7 +440,7 @@ def _count_loans(
 
 
 def _newly_placed(decisions: Decisions, first: Decisions) -> I64:
-    """Return (T,) nodes of tasks that the first stage leaves unplaced; `UNPLACED` for others."""
+    """Return (T,) nodes of tasks that the first stage leaves unplaced, or `UNPLACED` for others."""
     return np.where(first.node_of >= 0, UNPLACED, decisions.node_of)
 
 
@@ -508,7 +508,7 @@ def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
 
     The bound relaxes to a fractional knapsack, in which classes with the most weight per unit of
     the resource come first. The bound is the knapsack's dual at the price of the class that is cut.
-    It is exact in integers and valid at any price.
+    The bound is exact in integers and valid at any price.
     """
     most = int((number * weight)[request <= 0].sum())
     used = request > 0
@@ -527,7 +527,7 @@ def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
 def _is_use_fixed(decided: Decided) -> bool:
     """Return whether plans with equal admission values place equal weights of tasks in each tier.
 
-    This is true if gangs start with all tasks and no pod is evicted or nominated.
+    Equal weights follow if gangs start with all tasks and no pod is evicted or nominated.
     """
     problem = decided.problem
     if any(isinstance(a, Evict) for a in decided.actions):

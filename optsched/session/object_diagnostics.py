@@ -122,7 +122,7 @@ def _ceiling_flaws(queue: Queue, by_name: Mapping[str, Queue]) -> Iterator[Flaw]
 def _ceiling_above(
     queue: Queue, resource: str, by_name: Mapping[str, Queue]
 ) -> tuple[str, int] | None:
-    """Return the nearest ancestor that limits a resource, and its limit; None if none does."""
+    """Return the nearest ancestor that limits a resource, and its limit, or None if none does."""
     seen = {queue.name}
     while queue.name != ROOT_QUEUE and queue.parent in by_name and queue.parent not in seen:
         queue = by_name[queue.parent]

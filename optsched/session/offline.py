@@ -60,7 +60,7 @@ class Means:
     Attributes
     ----------
     clock
-        The clock; None if the solve must not read a clock.
+        The clock, or None if the solve must not read a clock.
     solver, limits
         The solver, or None for the greedy pipeline alone, and the limits of a search.
     is_stopped
@@ -68,9 +68,9 @@ class Means:
     show
         A function that receives every new progress.
     keep
-        A function that receives partial results from time to time; None to store none.
+        A function that receives partial results from time to time, or None to store none.
     earlier
-        The result to resume, which `check_resumable` has accepted; None to start a new solve.
+        The result to resume, which `check_resumable` has accepted, or None to start a new solve.
 
     """
 

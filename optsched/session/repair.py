@@ -54,7 +54,7 @@ class Repair:
 def repair_candidate(
     attempt: Attempt, refused: Candidate, violations: Sequence[Violation]
 ) -> Candidate | None:
-    """Return the candidate without the gangs at fault; None if the plan cannot be repaired.
+    """Return the candidate without the gangs at fault, or None if the plan cannot be repaired.
 
     Plans that move pods are not repaired, because gangs share the capacity that a move releases.
     """
@@ -76,9 +76,9 @@ def repair_candidate(
 
 
 def trim_candidate(attempt: Attempt, refused: Candidate) -> Candidate | None:
-    """Return the candidate without needless victims; None if that plan breaks a rule.
+    """Return the candidate without needless victims, or None if that plan breaks a rule.
 
-    None also if no victim is needless, or if the plan moves pods.
+    The function also returns None if no victim is needless, or if the plan moves pods.
     """
     session, actions = attempt.session, refused.actions or ()
     if not session.is_optimised or any(isinstance(a, Evict) and a.to for a in actions):
@@ -135,7 +135,7 @@ def repair_actions(
     Returns
     -------
     tuple[tuple[Action, ...], tuple[str, ...]] | None
-        The remaining actions and the keys of the dropped gangs; None if no gang remains.
+        The remaining actions and the keys of the dropped gangs, or None if no gang remains.
 
     """
     dropped: list[str] = []
@@ -228,7 +228,7 @@ def drop_needless_victims(attempt: Attempt, actions: tuple[Action, ...]) -> tupl
     Victims are chosen before the other gangs are placed again. If the new round places fewer of the
     other gangs, a preemptor may need fewer victims. A needless victim may belong to a gang that
     falls below its minimum anyway, because another preemptor evicts other tasks of the gang. Such a
-    victim is then evicted for the other preemptor.
+    needless victim is evicted for the other preemptor.
     """
     joined = set[str]()
     while needless := _find_needless(attempt, actions):
@@ -286,7 +286,7 @@ def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]
 def _find_blamed(
     snapshot: Snapshot, actions: Sequence[Action], violations: Sequence[Violation]
 ) -> set[str]:
-    """Return the served gangs that violations refer to, or all served gangs if there are none."""
+    """Return the served gangs at fault for some violations, or all served gangs if unknown."""
     served = _served_gangs(actions)
     blamed = {v.gang for v in violations if v.gang in served}
     if blamed:
@@ -330,7 +330,7 @@ def blame_custom_rules(
 ) -> dict[str, Reason]:
     """Return by key of each gang that custom rules reject the reason why it has to wait.
 
-    Empty if a built-in rule is broken, because that is a defect of optsched, not of a gang.
+    The result is empty if a built-in rule is broken, which is a defect of optsched, not of a gang.
     """
     plugin_of = {a.rule.name: a.plugin for a in rules.active if a.origin}
     if any(v.rule not in plugin_of for v in found):

@@ -35,9 +35,9 @@ class History:
     Parameters
     ----------
     watch
-        The receiver of progress and incumbents; None to record nothing.
+        The receiver of progress and incumbents, or None to record nothing.
     elapsed
-        A function that returns the seconds since the session began; None if no clock may be read.
+        A function that returns the seconds since the session began, or None without a clock.
 
     """
 
@@ -176,7 +176,7 @@ def binds_of(problem: Problem, decisions: Decisions) -> dict[str, str]:
 def resume_incumbent(
     problem: Problem, levels: Sequence[AnyLevel], incumbent: Incumbent, greedy: Answer
 ) -> Answer | None:
-    """Return the solution of an incumbent; None if it does not fit or is worse than `greedy`.
+    """Return the solution of an incumbent, or None if it does not fit or is worse than `greedy`.
 
     The returned solution has not been verified.
     """

@@ -175,7 +175,7 @@ def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterato
 
     The first pipeline orders gangs by the tiers of the levels, the second by the plugins. The third
     pipeline keeps other gangs off reserved capacity, as in a session without a solver. Gangs that
-    evict pods without being entitled to them are dropped. This is no defect and not recorded as a
+    evict pods without being entitled to them are dropped. Dropping these gangs is not recorded as a
     repair, because the pipeline chooses victims by other rules.
     """
     session = attempt.session

@@ -1,7 +1,7 @@
 """One session, which turns a snapshot and a policy into a verified plan.
 
-The live scheduler, the offline solver and every study call the same function. They differ in the
-source of the snapshot and in the execution of the plan.
+The live scheduler, the offline solver and every study call the same function. The callers differ in
+the source of the snapshot and in the execution of the plan.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def run_session(
     context
         The dependencies and settings of the session, such as clock, solver and limits.
     previous
-        The problem of an earlier session. It makes compiling cheaper and does not change the plan.
+        The problem of an earlier session, which makes compiling cheaper without effect on the plan.
 
     """
     if previous is not None and has_many_unused_resources(previous):
@@ -168,7 +168,7 @@ class Judgement:
     Attributes
     ----------
     levels
-        Results of levels as in a certificate. Their bounds are ideals, because nothing is solved.
+        Results of levels as in a certificate, but with ideals as bounds, because nothing is solved.
     violations
         Violations of hard rules by the actions.
     explain_pending

@@ -26,11 +26,11 @@ class SessionClock:
     Parameters
     ----------
     clock
-        The clock. None if no clock may be read; every phase then takes 0 seconds.
+        The clock, or None if no clock may be read. Without a clock, every phase takes 0 seconds.
     limits
         The limits of one search, before the clock reduces them.
     period_ms
-        The wall time in which the session aims to end, in milliseconds; None for no aim.
+        The wall time in which the session aims to end, in milliseconds, or None for no aim.
 
     """
 
@@ -74,7 +74,7 @@ class SessionClock:
 
     @property
     def elapsed_s(self) -> Callable[[], float] | None:
-        """A function that returns the seconds since the session began; None without a clock."""
+        """A function that returns the seconds since the session began, or None without a clock."""
         return None if self._clock is None else lambda: self._now_s() - self._begun_s
 
     def _elapsed_ms(self) -> int | None:
@@ -101,7 +101,7 @@ class SessionClock:
 
     @cached_property
     def _lead_ms(self) -> int:
-        """Time before the first search in ms, also an estimate for verifying and explaining."""
+        """The time in ms before the first search, which estimates verifying and explaining."""
         return self._elapsed_ms() or 0
 
     def _remaining_ms(self) -> int | None:
@@ -131,9 +131,9 @@ class SessionClock:
     def shorter_limits(self) -> tuple[Limits, ...]:
         """The limits of the shorter searches that precede the main search, the smallest first.
 
-        Each budget is a tenth of the next one, and at least `LEAST_SHORTER_MS`. If no clock is
-        read, the deterministic time is a tenth instead, at least `LEAST_SHORTER_S`. Empty after the
-        first search.
+        The budget of each search is a tenth of the next search's budget, and at least
+        `LEAST_SHORTER_MS`. Without a budget, the deterministic time is a tenth instead, at least
+        `LEAST_SHORTER_S`. The result is empty after the first search.
         """
         limits = self._given_limits
         found: list[Limits] = []
@@ -180,13 +180,13 @@ class SessionClock:
 
     @property
     def joint_budget_ms(self) -> int | None:
-        """Time of the joint search for victims in ms, half a budget; None without a budget."""
+        """Time of the joint search for victims in ms, half a budget, or None without a budget."""
         budget_ms = self.limits.budget_ms
         return None if budget_ms is None else budget_ms // 2
 
     @property
     def lending_limits(self) -> Limits | None:
-        """The limits of a search for loans, a quarter of the budget; None if no time is left."""
+        """The limits of a search for loans, a quarter of the budget, or None if no time is left."""
         budget_ms, left_ms = self.limits.budget_ms, self.left_ms()
         if self.is_late:
             return None

@@ -99,7 +99,7 @@ def changes_nothing(plan: Plan) -> bool:
 
 
 def next_turn_ms(waiting: Iterable[Gang], now_ms: int, starvation_after_ms: int) -> int | None:
-    """Return the time in ms at which the next gang has waited too long; None if no gang will."""
+    """Return the time in ms at which the next gang has waited too long, or None if no gang will."""
     turns = (gang.waiting_since_ms + starvation_after_ms for gang in waiting)
     return min((turn for turn in turns if turn > now_ms), default=None)
 

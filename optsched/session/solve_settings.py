@@ -45,7 +45,7 @@ def limits_of(
 def solver_of(
     policy: Policy, is_stopped: Callable[[], bool] | None = None
 ) -> Iterator[WorkerProcess | None]:
-    """Yield a worker process that is ready to solve; None for policies without a solver.
+    """Yield a worker process that is ready to solve, or None for policies without a solver.
 
     After `is_stopped` returns True, solves of the worker end with the best solution so far.
     """

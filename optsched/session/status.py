@@ -43,7 +43,7 @@ def gang_status(gang: Gang, reason: Reason | None, allocated: int, enqueued: boo
     gang
         The gang as in the snapshot of the session.
     reason
-        The reason why tasks of the gang still wait; None if no task waits.
+        The reason why tasks of the gang still wait, or None if no task waits.
     allocated
         Number of tasks of the gang that the plan binds.
     enqueued

@@ -39,7 +39,7 @@ class UsageKeeper:
     def noted(self, snapshot: Snapshot, half_life_ms: int) -> Snapshot:
         """Return the snapshot with queue usage until its time; unchanged without a half-life.
 
-        For queues that are not tracked yet, the initial usage is taken from the snapshot. These
+        For queues that are not tracked yet, the initial usage is taken from the snapshot. Untracked
         queues are assumed to have held their current amounts since that usage was written.
         """
         if not half_life_ms:

@@ -107,7 +107,7 @@ def without_evictions(policy: Policy) -> Policy:
 def limits_between_sessions(
     plan: Plan, seconds: Mapping[str, float], left_ms: int, repeats: int
 ) -> Limits | None:
-    """Return the limits of a search between sessions; None if it is useless or too short.
+    """Return the limits of a search between sessions, or None if it is useless or too short.
 
     A search is useful if gangs wait, the plan is not proved, and the plan has so few actions that
     the scheduler has time. The other phases around the search are assumed to take as long as in the
@@ -145,7 +145,7 @@ def start_from(
     Returns
     -------
     Answer | None
-        The solution; None if no gang remains, or if the greedy solution is at least as good.
+        The solution, or None if no gang remains, or if the greedy solution is at least as good.
 
     """
     tiers, levels = goal
@@ -202,7 +202,7 @@ def _place_gangs(problem: Problem, rules: RuleSet, tiers: Tiers, warm_start: War
 
 
 def _unused_shares(problem: Problem, rules: RuleSet) -> I64 | None:
-    """Return (Q, R) deserved shares minus the use of queues; None if no rule caps queues.
+    """Return (Q, R) deserved shares minus the use of queues, or None if no rule caps queues.
 
     A gang that exceeds the remaining share borrows, and loans are decided last.
     """

@@ -71,7 +71,7 @@ class Moves:
     whole
         Indices of gangs that may be evicted entirely if they cannot spare single tasks.
     relief
-        The excess load of nodes, at whose end the moves stop. None to move all tasks.
+        The excess load of nodes, at whose end the moves stop, or None to move all tasks.
 
     """
 
@@ -88,7 +88,7 @@ class Mover(Protocol):
     """A rule that moves running tasks off their nodes in the action `shuffle`."""
 
     def find_moves(self, problem: Problem) -> Moves | None:
-        """Return the running tasks to move off their nodes; None if no task has to be moved."""
+        """Return the running tasks to move off their nodes, or None if no task has to be moved."""
 
 
 def has_period_passed(snapshot: Snapshot, plugin: str, period_ms: int) -> bool:

@@ -89,7 +89,7 @@ class Rescheduling(Rule):
     # --- nodes -----------------------------------------------------------------------------------
 
     def measured_use(self, node: Node, now_ms: int) -> Mapping[str, int] | None:
-        """Return the use of a node in millionths; None if no recent measurement exists."""
+        """Return the use of a node in millionths, or None if no recent measurement exists."""
         load, offered = node.load, node.offers
         if load is None or not node.ready or now_ms - load.measured_ms > self.fresh_ms:
             return None

@@ -71,7 +71,7 @@ class Question:
     verb
         The kind of call. An attribute below is set only if this kind of call uses it.
     task
-        A pending task. It represents all tasks of its shape, or it is the preemptor of the victims.
+        A pending task that represents all tasks of its shape or is the preemptor of the victims.
     nodes
         Candidate nodes for the task.
     victims
@@ -390,7 +390,7 @@ class Extender(Rule):
         return known[gang.key, placed]
 
     def victims(self, verb: Verb, task: Task, victims: tuple[Task, ...]) -> frozenset[str] | None:
-        """Return the keys of the victims that may be evicted; None if the service abstains."""
+        """Return the keys of the victims that may be evicted, or None if the service abstains."""
         if not self.is_configured(verb) or not self.manages(task.shape.request):
             return None
         names = tuple(victim.key for victim in victims)

@@ -1,1 +1,1 @@
-"""Gangs: minimum members, sub-groups, and votes on enqueueing."""
+"""Gangs: minimum members, subgroups, and votes on enqueueing."""

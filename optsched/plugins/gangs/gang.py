@@ -74,7 +74,7 @@ class Gang(Rule):
     ) -> Iterator[Violation]:
         """Check that idle resources cover the minResources of starting gangs and all placements.
 
-        Each of `starting` is checked alone. The sum of all placements and excesses is checked too.
+        The minResources of each gang are checked alone, then the sum of placements and excesses.
         """
         taken = summed(task_usage(t) for t in placed)
         for gang in starting:
@@ -215,8 +215,8 @@ def _encode_min_resources(form: Formulation) -> None:
 class _Order(Greedy):
     """Order broken gangs first, then gangs that have not started (Volcano `gang.go`, JobOrder).
 
-    A broken gang has some running tasks, but fewer than its minimum. These tasks hold devices
-    without use until the other tasks are placed.
+    A broken gang has some running tasks, but fewer than its minimum. The running tasks hold devices
+    without use until the other tasks of the gang are placed.
     """
 
     orders_by_class = True

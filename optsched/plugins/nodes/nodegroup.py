@@ -43,7 +43,7 @@ _Spot = tuple[str, str]
 
 @dataclass(frozen=True)
 class NodeGroup(Rule):
-    """Tasks go only to nodes of groups that their queue lists, within the queue's limits there.
+    """Tasks go only to nodes of groups that their queue lists, within the limits per group.
 
     Attributes
     ----------

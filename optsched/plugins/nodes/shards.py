@@ -1,7 +1,7 @@
 """Sharding: the scheduler uses only the nodes of its own shard, or prefers these nodes.
 
 Mathematics: models/formulation/shards.md. Volcano: the modes of `--scheduler-sharding-mode` in
-`pkg/scheduler/actions` (nodes of other shards rank after nodes of the own shard, whatever their
+`pkg/scheduler/actions` (nodes of other shards rank after nodes of the own shard, regardless of
 scores) and `pkg/scheduler/cache/shard_coordinator.go`.
 """
 
@@ -101,12 +101,12 @@ class OutsideShard:
 
 
 def preferred_nodes(problem: Problem) -> Bool | None:
-    """Return (N,) the nodes of the own shard in soft mode; None in other modes."""
+    """Return (N,) the nodes of the own shard in soft mode, or None in other modes."""
     return own_nodes(problem) if _mode(problem) is ShardMode.SOFT else None
 
 
 def own_nodes(problem: Problem) -> Bool | None:
-    """Return (N,) the nodes of the own shard; None without sharding."""
+    """Return (N,) the nodes of the own shard, or None without sharding."""
     return problem.derived(_own_nodes)
 
 

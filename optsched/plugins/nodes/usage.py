@@ -103,7 +103,7 @@ class Usage(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def excess(self, node: Node, now_ms: int) -> str | None:
-        """Describe the load of a node that exceeds a limit; None if the node takes tasks."""
+        """Describe the load of a node that exceeds a limit, or None if the node takes tasks."""
         load = fresh(node, now_ms)
         if load is None:
             return None
@@ -137,7 +137,7 @@ class Usage(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. The score depends on the load before the session and on no class."""
+        """See `Rule`. The score is by load before the session, equal for all classes."""
         if not self._counts(problem):
             return None
         return problem.derived(self._scores)
@@ -176,7 +176,7 @@ class Usage(Rule):
 
 
 def fresh(node: Node, now_ms: int) -> Load | None:
-    """Return the load of a node; None if no recent measurement exists."""
+    """Return the load of a node, or None if no recent measurement exists."""
     load = node.load
     return None if load is None or now_ms - load.measured_ms > FRESH_MS else load
 

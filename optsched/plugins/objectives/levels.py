@@ -127,7 +127,7 @@ class NodeScore:
     def _block(self, problem: Problem, classes: I64, nodes: I64 | None = None) -> I64:
         """Return (k, N) the integer scores of one task of each class (k,) on every node.
 
-        With `nodes` (m,), returns (k, m) scores on these nodes. This is valid only for classes
+        With `nodes` (m,), returns (k, m) scores on these nodes. `nodes` is valid only for classes
         whose scores depend on nothing but the loads of nodes.
         """
         loads = problem.used, problem.allocatable

@@ -154,7 +154,7 @@ class FifoLines:
         return not self._place
 
     def ahead(self, gang: int) -> int:
-        """Return the gang that must be served before a gang; `NOBODY` if there is none."""
+        """Return the gang that must be served before a gang, or `NOBODY` if there is none."""
         if gang not in self._place:
             return NOBODY
         line, place = self._place[gang]
@@ -247,7 +247,7 @@ def _order(problem: Problem) -> _Order:
 
 
 def _class_key(problem: Problem, order: _Order, gang: int) -> tuple[int, int, bool] | None:
-    """Return a key that equal consecutive gangs share; None if the gang is a class of its own."""
+    """Return a key that equal consecutive gangs share, or None if a gang is a class of its own."""
     shape = problem.rows[gang].shape
     if gang in order.waits and shape is not None and shape.is_started:
         return None

@@ -144,7 +144,7 @@ class Sla(Rule):
     Attributes
     ----------
     waiting_ms
-        The waiting time of gangs without an annotation, in milliseconds; None for no limit.
+        The waiting time of gangs without an annotation, in milliseconds, or None for no limit.
 
     """
 
@@ -153,7 +153,7 @@ class Sla(Rule):
     waiting_ms: int | None = None
 
     def due_ms(self, gang: Gang) -> int | None:
-        """Return the time at which a gang's waiting time ends; None if it has no waiting time."""
+        """Return the time at which a gang's waiting time ends, or None if it has no such time."""
         waiting = own_waiting_ms(gang)
         waiting = self.waiting_ms if waiting is None else waiting
         return None if waiting is None else gang.created_ms + waiting
@@ -167,7 +167,7 @@ class Sla(Rule):
 
 
 def own_waiting_ms(gang: Gang) -> int | None:
-    """Return the waiting time in a gang's annotations; None if it is missing or invalid."""
+    """Return the waiting time in a gang's annotations, or None if it is missing or invalid."""
     text = next((gang.annotations[k] for k in WAITING_TIME if gang.annotations.get(k)), None)
     if text is None:
         return None

@@ -117,7 +117,7 @@ class Reservation(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def find_extra_resources(self, problem: Problem) -> ExtraResources | None:
-        """Return what reservations leave to bound tasks on nodes; None if they limit no task."""
+        """Return what reservations leave to bound tasks on nodes, or None if they limit no task."""
         bookings = problem.snapshot.bookings
         if not any(reservation.nodes for reservation in bookings):
             return None
@@ -224,7 +224,7 @@ def _ends(problem: Problem) -> I64:
 
 
 def expected_ends(problem: Problem) -> I64:
-    """Return (V,) expected ends of running tasks in milliseconds; `NEVER` if unknown."""
+    """Return (V,) expected ends of running tasks in milliseconds, or `NEVER` if unknown."""
     return problem.derived(_ends)
 
 

@@ -193,7 +193,7 @@ class _OrderByTree(_Order):
     """Order queues by priority, leaf queues first, then by the shares on the paths from the root.
 
     The first differing share decides. Volcano applies this order only with `enableHierarchy`
-    (`capacity.go`, QueueOrder). This rule applies it to every queue tree.
+    (`capacity.go`, QueueOrder). This rule applies the order to every queue tree.
     """
 
     queue_key_reach = KeyReach.GROWING

@@ -54,8 +54,8 @@ class Drf(Rule):
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
         """See `Rule`. The first level is started contested gangs, the second the smallest share.
 
-        These are the first steps of the lexicographic max-min over all contested gangs. A gang that
-        does not run has share 0, so keeping a gang out never raises the smallest share.
+        The levels are the first steps of the lexicographic max-min over all contested gangs. A gang
+        that does not run has share 0, so keeping a gang out never raises the smallest share.
         """
         contested = _contested(problem)
         if contested is None:

@@ -84,7 +84,7 @@ class Entitlements(Rule):
 
 
 def entitled_amounts(problem: Problem) -> I64:
-    """Return (Q, R) entitlements of queues with their descendants; `UNLIMITED` without one."""
+    """Return (Q, R) entitlements of queues with their descendants, or `UNLIMITED` without one."""
     queues = problem.queues
     index_of = {name: q for q, name in enumerate(queues.names)}
     most = np.full((len(queues.names), len(problem.resources)), UNLIMITED, np.int64)

@@ -96,7 +96,7 @@ def _ideal_shares(problem: Problem, rules: RuleSet, requested: I64) -> F64:
 def ideal_parts(problem: Problem, rules: RuleSet, requested: I64 | None = None) -> F64:
     """Return (Q,) the fraction of its demand that each queue holds in the ideal.
 
-    `requested` is (Q, R) the demand; None for the demand of the problem.
+    `requested` is (Q, R) the demand, or None for the demand of the problem.
     """
     requested = problem.queues.requested if requested is None else requested
     view = _view(problem, requested)

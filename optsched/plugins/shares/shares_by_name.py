@@ -126,7 +126,7 @@ class _Claim:
     own, stake
         The stake of the queue's own gangs, and the stake of all gangs in its subtree.
     most
-        By resource, the largest share that the queue can deserve; None to use `asked` instead.
+        By resource, the largest share that the queue can deserve, or None to use `asked` instead.
 
     """
 
@@ -290,9 +290,9 @@ def _find_level(
 ) -> tuple[int, int, list[int]]:
     """Return the rest of the total, the sum of weights, and the claims that no bound binds.
 
-    The rest is divided among these claims by weight. Each round divides the current rest. If the
-    shares miss floors by more in total than they exceed ceilings, the floors bind. Otherwise the
-    ceilings bind.
+    The rest is divided among these claims by weight. Each round divides the current rest. The
+    floors bind if shares miss floors by more in total than they exceed ceilings. If shares exceed
+    ceilings by more, the ceilings bind.
     """
     free = list(range(len(weight)))
     rest, weights = total, sum(weight)

@@ -107,7 +107,7 @@ class _Tree:
     Attributes
     ----------
     above
-        (Q,) the parent of each queue; `TOP` for the top queues and for the root queue.
+        (Q,) the parent of each queue, or `TOP` for the top queues and for the root queue.
     families
         By parent queue, its child queues. Parent queues are ordered from the top down.
     upwards
@@ -139,7 +139,7 @@ class _Tree:
 def _is_contested(queues: QueueArrays, tree: _Tree, supply: I64) -> Bool:
     """Return (R,) whether some queue may deserve less of a resource than it requests.
 
-    The value may be True although no queue deserves less. False is always exact.
+    The value may be True although no queue deserves less. The value False is always exact.
     """
     most = np.maximum(queues.requested, queues.guarantee).astype(np.float64).sum(axis=0)
     inner = [*tree.upwards, *([tree.root] if tree.root >= 0 else [])]

@@ -223,7 +223,7 @@ def _count_attached(users: Sequence[Mapping[int, int]], num_nodes: int) -> I64:
 
 
 def _facts(problem: Problem) -> _Facts | None:
-    """Return the drivers that may reach their limit; None if no driver can reach it."""
+    """Return the drivers that may reach their limit, or None if no driver can reach it."""
     snapshot = problem.snapshot
     requested = [volumes_of(snapshot.claims, s.claims) for s in problem.classes.shapes]
     number = Counter(driver for driver, _ in {volume for each in requested for volume in each})
@@ -242,7 +242,7 @@ def _facts(problem: Problem) -> _Facts | None:
 
 
 def _limits(nodes: Sequence[Node], wanted: Mapping[str, int]) -> dict[str, I64]:
-    """Return by requested driver (N,) the limits of ready nodes; `NO_LIMIT` for other nodes."""
+    """Return by requested driver (N,) the limits of ready nodes, or `NO_LIMIT` for other nodes."""
     found: dict[str, I64] = {}
     for n, node in enumerate(nodes) if wanted else ():
         for driver, most in node.attach_limits:

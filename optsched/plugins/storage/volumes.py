@@ -445,7 +445,7 @@ class VolumeFill(Rule):
     weight: int = 1
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. Scores nodes by the volumes that claims would get there (`_choices`)."""
+        """See `Rule`. Scores nodes by the volumes to which claims would be bound (`_choices`)."""
         known = problem.snapshot.claims
         keys = problem.classes.shapes[task_class].claims
         claims = {key: known[key] for key in keys if key in known and known[key].is_scarce}
