@@ -294,7 +294,7 @@ def gang(
     tasks, request
         The number of tasks, and the request of each task as Kubernetes quantities.
     min_available
-        Number of tasks that must start together; None for all tasks.
+        Number of tasks that must start together, or None for all tasks.
     annotations
         Annotations as on a PodGroup, such as `{"optsched.io/running-estimate": "2h"}`.
 
@@ -505,8 +505,8 @@ def solve(
     model
         The name of a model, the path of a model file, or a policy.
     time_limit
-        Wall-clock limit of the solver in seconds. None for the model's deterministic work limit,
-        with which the same cluster always has the same plan.
+        Wall-clock limit of the solver in seconds, or None for the model's deterministic work limit.
+        With a deterministic limit, the same cluster always has the same plan.
     gap
         Relative gap |bound − value| / max(1, |value|) at which a level is accepted as solved, such
         as 0.01. With None, each level is solved to optimality.
@@ -670,9 +670,9 @@ def simulate(
     warm_up
         Duration at the start of the trace that the metrics exclude.
     period
-        Time between two sessions; None for the period of the model.
+        Time between two sessions, or None for the period of the model.
     until
-        Time of the trace at which the replay stops; None for the end of the trace.
+        Time of the trace at which the replay stops, or None for the end of the trace.
 
     Returns
     -------

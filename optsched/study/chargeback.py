@@ -51,14 +51,14 @@ _NODE: Final = "node"
 class Amounts:
     """Resource usage in GPU-microseconds and, where noted, in CPU-microseconds."""
 
-    jobs: int = 0  # number of gangs that have arrived
-    held: int = 0  # usage of pods from their binding until they leave their node
-    # Usage in `held` before the minimum of the gang ran; Crater bills a job only from then on
+    jobs: int = 0  # Number of gangs that have arrived.
+    held: int = 0  # Usage of pods from their binding until they leave their node.
+    # Usage in `held` before the minimum of the gang ran; Crater bills a job only from then on.
     idle: int = 0
-    # Usage in `held`: work lost to evictions and moves, and evicted pods while they terminate
+    # Usage in `held`: work lost to evictions and moves, and evicted pods while they terminate.
     evicted: int = 0
-    failed: int = 0  # usage in `held`: work lost to node failures
-    cpu_held: int = 0  # CPU-microseconds: thousandths of a CPU times milliseconds
+    failed: int = 0  # Usage in `held`: work lost to node failures.
+    cpu_held: int = 0  # CPU-microseconds: thousandths of a CPU times milliseconds.
 
     def __add__(self, other: Amounts) -> Amounts:
         return Amounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -227,7 +227,7 @@ class Usage:
 class _Job:
     """A gang that has arrived: the requests and the usage of its tasks.
 
-    `since_ms`: start of the current run; None while the gang does not run.
+    `since_ms`: start of the current run, or None while the gang does not run.
     """
 
     payer: tuple[str, str]
@@ -365,7 +365,7 @@ class _Watched:
     ran_ms: int | None = None
 
     def observe(self, gang: Gang | None, snapshot: Snapshot) -> None:
-        """Process the gang of the next snapshot; None for a gang that is not in this snapshot."""
+        """Process the gang of the next snapshot, or None if that snapshot lacks the gang."""
         now_ms = snapshot.taken_ms
         tasks = gang.tasks if gang is not None else ()
         held = {t.key: t for t in tasks if t.status.holds_resources}

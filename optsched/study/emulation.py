@@ -40,7 +40,8 @@ FAIL_ANNOTATION = "optsched.io/fail"
 class EmulatedCluster:
     """A cluster of objects in memory, by kind and key, whose pods are scheduled by sessions.
 
-    `now_ms`: time of the cluster. `last_plan`: plan of the last session; None before the first.
+    `now_ms`: time of the cluster. `last_plan`: plan of the last session, or None before the first
+    session.
     """
 
     def __init__(
@@ -159,11 +160,11 @@ class JobState:
 class Progress:
     """The state of the experiment at one instant."""
 
-    seconds: float  # seconds since the jobs were created
-    jobs: Mapping[str, JobState]  # state of each job by name
-    # Seconds at which jobs completed, by name
+    seconds: float  # Seconds since the jobs were created.
+    jobs: Mapping[str, JobState]  # State of each job by name.
+    # Seconds at which jobs completed, by name.
     finished_at: Mapping[str, float] = field(default_factory=dict)
-    # Whether the jobs are deadlocked: no job runs all its tasks, and no state has changed for long
+    # Whether the jobs are deadlocked: no job runs all its tasks, and no state has changed for long.
     is_stuck: bool = False
 
     def deadlock(self, num_cpus: int) -> str:

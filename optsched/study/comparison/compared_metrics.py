@@ -73,11 +73,11 @@ def duration_text(seconds: float) -> str:
 class Figure:
     """One metric of `Metrics`."""
 
-    name: str  # column name in tables and files
-    path: tuple[str, ...]  # path of keys in the metrics of a result
-    unit: str = ""  # `s`, `part` (a fraction of one), `hours`, or empty for a plain number
-    is_better_low: bool | None = True  # whether lower is better; None for no direction
-    # Whether the metric is a wall-clock time; wall-clock times are never judged
+    name: str  # Column name in tables and files.
+    path: tuple[str, ...]  # Path of keys in the metrics of a result.
+    unit: str = ""  # `s`, `part` (a fraction of one), `hours`, or empty for a plain number.
+    is_better_low: bool | None = True  # Whether lower is better, or None for no direction.
+    # Whether the metric is a wall-clock time; wall-clock times are never judged.
     is_timed: bool = False
 
     @property
@@ -86,7 +86,7 @@ class Figure:
         return self.is_better_low is not None and not self.is_timed
 
     def value(self, metrics: Mapping[str, Any]) -> float | None:
-        """Return the value of this metric among the metrics of a replay; None if not measured."""
+        """Return the value of this metric in a replay, or None if it was not measured."""
         found: Any = metrics
         for step in self.path:
             found = None if found is None else found[step]
@@ -139,12 +139,13 @@ class Difference:
     """The mean of paired differences, with its interval and p-value."""
 
     mean: float
-    # low, high: ends of the simultaneous interval; None with fewer pairs than `least_pairs`
+    # low, high: ends of the simultaneous interval, or None with fewer pairs than `least_pairs`.
     low: float | None
     high: float | None
-    pairs: int  # number of pairs
-    # p-value of the sign-flip test, corrected for all metrics and models; None with fewer pairs
-    # than `least_pairs`
+    pairs: int  # Number of pairs.
+    # The p-value of the sign-flip test, corrected for all metrics and models, or None with fewer
+    # pairs
+    # than `least_pairs`.
     p_value: float | None
 
     @property
@@ -169,7 +170,7 @@ def least_pairs(num_models: int = 1) -> int:
 def paired_differences(
     differences: Sequence[Sequence[float | None]], num_models: int = 1, seed: int = 0
 ) -> list[Difference | None]:
-    """Return mean, interval and corrected p-value of each metric; None if no pair has a value.
+    """Return mean, interval and corrected p-value of each metric, or None if no pair has a value.
 
     `differences`: one row per metric and one column per pair of replays. An entry is the value of a
     model minus the value of the first model, or None if not measured. `num_models`: number of

@@ -46,7 +46,7 @@ class Row:
 
     @cached_property
     def jobs(self) -> dict[str, JobTimes] | None:
-        """Times of the jobs by name; None if the result lists no jobs."""
+        """Times of the jobs by name, or None if the result lists no jobs."""
         found = self.result.get("jobs")
         return None if found is None else read_job_times(found)
 
@@ -66,9 +66,9 @@ class Row:
 class Comparison:
     """The results of a grid of replays, of which some may be missing."""
 
-    models: Sequence[str]  # model names in grid order; each other model is compared with the first
-    rows: Sequence[Row]  # one result per model, trace and seed, in grid order
-    failures: Mapping[str, str]  # error message by cell, for cells that could not be replayed
+    models: Sequence[str]  # Model names in grid order; each other model is compared with the first.
+    rows: Sequence[Row]  # One result per model, trace and seed, in grid order.
+    failures: Mapping[str, str]  # Error message by cell, for cells that could not be replayed.
     is_complete: bool
 
     @classmethod
@@ -78,7 +78,7 @@ class Comparison:
         results: Mapping[str, Mapping[str, Any]],
         failures: Mapping[str, str],
     ) -> Self:
-        """Return the comparison of a grid; `results` by cell key, `failures` by cell name."""
+        """Return the comparison of a grid from results by cell key and failures by cell name."""
         rows = [
             Row(cell.model, cell.trace, cell.seed, results[cell.key])
             for cell in cells
@@ -154,7 +154,7 @@ class Comparison:
         return sum(values) / len(values) if values else None
 
     def difference(self, model: str, figure: Figure) -> Difference | None:
-        """Return the paired difference of a metric to the first model; None without common traces.
+        """Return the paired difference to the first model, or None without common traces.
 
         Replays of one trace with several seeds are averaged into one pair, because another seed of
         the solver is not an independent trace.

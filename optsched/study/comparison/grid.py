@@ -68,11 +68,11 @@ def measure_jobs(jobs: Iterable[JobTimes], names: Collection[str]) -> dict[str, 
 class UnfinishedReason:
     """Gangs that did not finish for the same reason."""
 
-    code: str  # a reason code of `plan.pending`, or `Running`
-    num_gangs: int  # number of these gangs over all replays
-    # example, message: name of the gang that waited longest, and the message of its reason
+    code: str  # A reason code of `plan.pending`, or `Running`.
+    num_gangs: int  # Number of these gangs over all replays.
+    # example, message: name of the gang that waited longest, and the message of its reason.
     example: str
-    waited_ms: int  # waiting time of the gang `example`
+    waited_ms: int  # Waiting time of the gang `example`.
     message: str
 
 
@@ -132,7 +132,7 @@ class ResultFolder:
     folder: Path | None
 
     def load_result(self, cell: Cell) -> Mapping[str, Any] | None:
-        """Return the stored result of a cell; None if the result is missing or incomplete."""
+        """Return the stored result of a cell, or None if the result is missing or incomplete."""
         if self.folder is None:
             return None
         try:
@@ -160,8 +160,8 @@ class Cell:
     """One replay of a grid."""
 
     model: str
-    trace: str  # name of the trace in the grid; for a synthetic trace without its seed
-    seed: int  # seed of a synthetic trace and of the solver
+    trace: str  # Name of the trace in the grid; for a synthetic trace without its seed.
+    seed: int  # Seed of a synthetic trace and of the solver.
     given: LoadedTrace
     policy: Policy
     options: Options

@@ -24,36 +24,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanMeasures:
-    """Measures of a plan; None for a measure that is not defined."""
+    """Measures of a plan, or None for a measure that is not defined."""
 
-    # gangs, pods: number of gangs with at least one bound pod, and number of bound pods
+    # gangs, pods: number of gangs with at least one bound pod, and number of bound pods.
     gangs: int
     pods: int
-    nominated: int  # number of nominated pods
-    waiting: int  # number of gangs of which all or some pods wait
+    nominated: int  # Number of nominated pods.
+    waiting: int  # Number of gangs of which all or some pods wait.
     # victims, moved: number of pods evicted for other gangs, and of pods that restart on another
-    # node
+    # node.
     victims: int
     moved: int
-    nodes: int  # number of nodes with at least one pod after the plan
-    # Allocated fraction of all GPUs after the plan; of CPU in clusters without GPUs
+    nodes: int  # Number of nodes with at least one pod after the plan.
+    # Allocated fraction of all GPUs after the plan; of CPU in clusters without GPUs.
     allocation: float | None
     # FGD's F after the plan, divided by the idle GPU capacity: the fraction that a typical pod of
-    # the instance could not use (ATC 2023, §3). None without idle GPUs.
+    # the instance could not use (ATC 2023, §3), or None without idle GPUs.
     fragmentation: float | None
     # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares of queues with allocations or
     # requests (Jain et al. 1984; shares: Ghodsi et al., NSDI 2011).
     jain: float | None
     # largest_share, least_share: the largest and the smallest dominant share of a queue before
-    # weighting, as fractions of one
+    # weighting, as fractions of one.
     largest_share: float | None
     least_share: float | None
     # topology_tier, cross_leaf_pairs: for gangs with bound pods, the mean of the lowest HyperNode
-    # tier that contains them, and the mean number of pod pairs in different leaf HyperNodes. None
-    # without HyperNodes.
+    # tier that contains them, and the mean number of pod pairs in different leaf HyperNodes, or
+    # None without HyperNodes.
     topology_tier: float | None
     cross_leaf_pairs: float | None
-    gap: float | None  # the largest relative gap of a level; None if a level has no bound
+    gap: float | None  # The largest relative gap of a level, or None if a level has no bound.
 
 
 def measure_plan(snapshot: Snapshot, plan: Plan) -> PlanMeasures:

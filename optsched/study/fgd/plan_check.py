@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Placed:
     """The placement of one pod."""
 
-    pod: int  # index of the pod in the order of arrival
-    node: int  # index of the node
-    # Indices of the whole GPUs of the pod, or of the one GPU on which the pod has its GPU share
+    pod: int  # Index of the pod in the order of arrival.
+    node: int  # Index of the node.
+    # Indices of the whole GPUs of the pod, or of the one GPU on which the pod has its GPU share.
     devices: tuple[int, ...]
 
 
@@ -30,7 +30,7 @@ def wrong_with_plan(
     """Return a message for each rule that a plan violates; empty if the plan is feasible.
 
     `workload`: the nodes, and the requests of the pod classes. `classes`: (T,) class of each pod.
-    `plan`: the placed pods; all others are unplaced.
+    `plan`: the placed pods; all other pods are unplaced.
     """
     unknown = [*_check_duplicates(classes, plan), *_nowhere(workload, plan)]
     return unknown or [

@@ -200,7 +200,7 @@ class IdleResources:
         return set(devices), bool(self._cpu_m[node] < 0 or self._memory_mib[node] < 0)
 
     def best(self, kind: int) -> tuple[int, tuple[int, ...]] | None:
-        """Return the node and devices selected for a pod of a class; None if no node fits."""
+        """Return the node and devices selected for a pod of a class, or None if no node fits."""
         if self._stale:
             nodes = np.array(sorted(self._stale))
             states = self._states(nodes)

@@ -45,11 +45,11 @@ class Scene:
     """The pods of one seed that arrive until they request all GPUs, and FGD's placement of them."""
 
     workload: Workload
-    classes: I64  # (T,) class of each pod
-    pool: Pool  # pods of `classes`, with the nodes
-    fgd: Layout  # FGD's placement
-    placed: list[Placed]  # FGD's placement, pod by pod
-    rank: I64  # (N,) rank of each node; FGD breaks ties by the lowest rank
+    classes: I64  # (T,) class of each pod.
+    pool: Pool  # Pods of `classes`, with the nodes.
+    fgd: Layout  # FGD's placement.
+    placed: list[Placed]  # FGD's placement, pod by pod.
+    rank: I64  # (N,) rank of each node; FGD breaks ties by the lowest rank.
 
     def percent(self, milli: float) -> float:
         """Return thousandths of a GPU as a percentage of all GPUs."""
@@ -95,10 +95,10 @@ def scene(workload: Workload, seed: int) -> Scene:
 class Offline:
     """Percentages of GPUs allocated when all pods may move."""
 
-    reached: float  # allocated by the search
-    fgd: float  # allocated by FGD, for comparison
-    bound: float  # upper bound of any placement
-    rounds: int  # number of neighbourhoods searched
+    reached: float  # Allocated by the search.
+    fgd: float  # Allocated by FGD, for comparison.
+    bound: float  # Upper bound of any placement.
+    rounds: int  # Number of neighbourhoods searched.
 
 
 def offline(here: Scene, clock: Callable[[], float], seconds: float, seed: int) -> Offline:

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 class States:
     """The states of S nodes."""
 
-    # cpu_m, memory_mib: (S,) idle CPU in milli-CPU and idle memory in MiB
+    # cpu_m, memory_mib: (S,) idle CPU in milli-CPU and idle memory in MiB.
     cpu_m: I64
     memory_mib: I64
-    free: I64  # (S, D) idle thousandths of each GPU
-    num_gpu: I64  # (S,) number of GPUs of each node
-    model: I64  # (S,) index of the GPU model of each node
-    # (S,) types of the GPU pods on the node, as bits: bit 0 for GPU shares, bit n for n whole GPUs
+    free: I64  # (S, D) idle thousandths of each GPU.
+    num_gpu: I64  # (S,) number of GPUs of each node.
+    model: I64  # (S,) index of the GPU model of each node.
+    # (S,) types of the GPU pods on the node, as bits: bit 0 for GPU shares, bit n for n whole GPUs.
     sorts: I64
 
     @property
@@ -96,16 +96,16 @@ _AT_ONCE = 2048
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Fragments:
-    """The typical pods of the fragmentation measure F: M classes with GPUs, C without."""
+    """Typical pods of the fragmentation measure F, of M classes with GPUs and C without GPUs."""
 
-    # share, cpu_m, number: (M,) fraction of all pods, CPU and GPUs of the classes with GPUs
+    # share, cpu_m, number: (M,) fraction of all pods, CPU and GPUs of the classes with GPUs.
     share: F64
     cpu_m: I64
     number: I64
-    size: I64  # (M,) index of the request of each class in `milli`
-    milli: I64  # (Z,) the distinct requests per GPU, in thousandths
-    reach: Bool  # (M, Y) GPU models on which the pods may run
-    # idle_share, idle_cpu_m: (C,) fraction of all pods, and CPU of the classes without GPUs
+    size: I64  # (M,) index of the request of each class in `milli`.
+    milli: I64  # (Z,) the distinct requests per GPU, in thousandths.
+    reach: Bool  # (M, Y) GPU models on which the pods may run.
+    # idle_share, idle_cpu_m: (C,) fraction of all pods, and CPU of the classes without GPUs.
     idle_share: F64
     idle_cpu_m: I64
 
@@ -197,7 +197,7 @@ class DotProd(_Tightest):
 
 
 class GpuClustering(_Tightest):
-    """Prefer nodes with pods of the same type: GPU shares, or one, two, ... whole GPUs."""
+    """Prefer nodes with pods of the same type, which is GPU shares, or the number of whole GPUs."""
 
     def scores(self, states: States) -> I64:
         """Return ⌊25·(8000 − G)/8000⌋ plus a term for the pod types on the node.

@@ -61,12 +61,12 @@ class History:
     """GPU demand and allocation of each run after each arrival, in thousandths of a GPU."""
 
     # arrived, allocated: (B, T) demand and allocation by run and arrival; entries after the last
-    # arrival of a run repeat the last value
+    # arrival of a run repeat the last value.
     arrived: I64
     allocated: I64
-    length: I64  # (B,) number of arrivals of each run
-    node_of: I64  # (B, T) node of each pod, -1 for an unplaced pod
-    # (B, T) GPU on which a pod has its GPU share; -1 for pods that take the first idle GPUs whole
+    length: I64  # (B,) number of arrivals of each run.
+    node_of: I64  # (B, T) node of each pod, -1 for an unplaced pod.
+    # (B, T) GPU on which a pod has its GPU share; -1 for pods that take the first idle GPUs whole.
     device_of: I64
 
 

@@ -41,11 +41,11 @@ _DRAWN_ELSEWHERE: Final = 10
 class Machines:
     """N nodes in the order of their names."""
 
-    # cpu_m, memory_mib: (N,) capacity in milli-CPU and MiB
+    # cpu_m, memory_mib: (N,) capacity in milli-CPU and MiB.
     cpu_m: I64
     memory_mib: I64
-    free: I64  # (N, D) idle thousandths of each GPU; 0 where a node has fewer than D GPUs
-    model: I64  # (N,) index of the node's GPU model among Y models
+    free: I64  # (N, D) idle thousandths of each GPU; 0 where a node has fewer than D GPUs.
+    model: I64  # (N,) index of the node's GPU model among Y models.
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -54,10 +54,10 @@ class Workload:
 
     requests: Requests
     machines: Machines
-    pod_class: I64  # (P,) class of each pod, in the order of their names
-    # (M,) most frequent classes in descending frequency; any two differ in CPU, GPUs or GPU models
+    pod_class: I64  # (P,) class of each pod, in the order of their names.
+    # (M,) most frequent classes in descending frequency; any two differ in CPU, GPUs or GPU models.
     typical: I64
-    share: F64  # (M,) fractions of all pods in the typical classes, scaled to sum to 1
+    share: F64  # (M,) fractions of all pods in the typical classes, scaled to sum to 1.
 
     @property
     def total_milli(self) -> int:
@@ -136,8 +136,8 @@ def _machines(nodes: Sequence[Node], models: Sequence[str]) -> Machines:
 class Arrivals:
     """The arrivals and node ranks of one seed."""
 
-    classes: I64  # (T,) classes of pods in order of arrival
-    rank: I64  # (N,) rank of each node; ties of scores are broken by the lowest rank
+    classes: I64  # (T,) classes of pods in order of arrival.
+    rank: I64  # (N,) rank of each node; ties of scores are broken by the lowest rank.
 
 
 def arrivals(workload: Workload, seed: int) -> Arrivals:

@@ -184,8 +184,8 @@ class MixedCluster:
     """A nearly full cluster of four node classes, and many different waiting gangs.
 
     About half of the GPU nodes are tainted. All pods with GPUs and some other pods tolerate the
-    taint. The queues are parent queues with child queues. Requests are drawn from `num_shapes` task
-    classes.
+    taint. The cluster has parent queues with child queues. Requests are drawn from `num_shapes`
+    task classes.
     """
 
     num_nodes: int = 100

@@ -57,8 +57,8 @@ class Requests:
 class Pool(Requests):
     """Pods by class, and the nodes on which they may be placed."""
 
-    supply: I64  # (K,) number of pods of each class
-    must: Bool  # (K,) whether all pods of the class must be placed
+    supply: I64  # (K,) number of pods of each class.
+    must: Bool  # (K,) whether all pods of the class must be placed.
     nodes: Nodes
 
     @property
@@ -112,9 +112,9 @@ def node_kinds(nodes: Nodes) -> tuple[I64, I64]:
 class Layout:
     """How many pods of each class run on each node, and on which devices they have GPU shares."""
 
-    pods: I64  # (N, K) number of pods of each class on each node
+    pods: I64  # (N, K) number of pods of each class on each node.
     # (N, D, Z) number of GPU shares of each size on each device; whole GPUs take devices without
-    # GPU shares
+    # GPU shares.
     shares: I64
 
     def allocated(self, pool: Pool) -> int:

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 class Bound:
     """The solution of the linear program."""
 
-    milli: float  # upper bound on the allocated GPU capacity, in thousandths of a GPU
-    pods: F64  # (K, C) fractional number of pods of each class on each node class
-    price: F64  # (K,) dual price of a pod of each class, in thousandths of a GPU
-    kind_of: I64  # (N,) node class of each node
+    milli: float  # Upper bound on the allocated GPU capacity, in thousandths of a GPU.
+    pods: F64  # (K, C) fractional number of pods of each class on each node class.
+    price: F64  # (K,) dual price of a pod of each class, in thousandths of a GPU.
+    kind_of: I64  # (N,) node class of each node.
 
 
 def allocation_bound(pool: Pool) -> Bound | None:
-    """Return the bound of the linear program; None if the program is infeasible.
+    """Return the bound of the linear program, or None if the program is infeasible.
 
     Raises TooManyPatterns: see `share_patterns`.
     """
@@ -176,7 +176,7 @@ class Program:
         return self._block(rows, asked, given), np.zeros(rows, np.int64)
 
     def solve(self) -> Solved | None:
-        """Return the solution of the linear program; None if it is infeasible."""
+        """Return the solution of the linear program, or None if it is infeasible."""
         forced = np.flatnonzero(self._pool.must & (self._pool.supply > 0))
         equal = len(forced) > 0
         if not self._num_columns:
@@ -215,7 +215,7 @@ class Program:
         return found
 
     def solve_integer(self, solved: Solved, seconds: float) -> F64 | None:
-        """Return integer values of the columns; None if no solution is found in `seconds`.
+        """Return integer values of the columns, or None if no solution is found in `seconds`.
 
         Patterns are limited to those of the highest reduced profit and those that `solved` uses.
         """

@@ -117,7 +117,7 @@ def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> L
 
 
 def solved(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolver | None:
-    """Return the solver after a solve of the model; None if the solver finds no solution."""
+    """Return the solver after a solve of the model, or None if the solver finds no solution."""
     solver = cp_model.CpSolver()
     solver.parameters.max_deterministic_time = effort
     solver.parameters.num_workers = 1

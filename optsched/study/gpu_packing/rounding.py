@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class _Shares:
     """The integer solution of the program."""
 
-    pods: I64  # (K, C) number of pods of each class on each node class
-    devices: list[I64]  # (Y, Z) GPU shares by shared device and size, for each node class
-    kind_of: I64  # (N,) node class of each node
+    pods: I64  # (K, C) number of pods of each class on each node class.
+    devices: list[I64]  # (Y, Z) GPU shares by shared device and size, for each node class.
+    kind_of: I64  # (N,) node class of each node.
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -43,7 +43,7 @@ class _Item:
 
 
 def rounded(pool: Pool, seconds: float) -> Layout | None:
-    """Return a layout near the upper bound; None if no integer solution is found in `seconds`."""
+    """Return a layout near the bound, or None if no integer solution is found in `seconds`."""
     program, kind_of = program_of(pool)
     solved = program.solve()
     values = None if solved is None else program.solve_integer(solved, seconds)

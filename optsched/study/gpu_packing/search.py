@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 class Effort:
     """Settings of a search: size and time limit of its neighbourhoods."""
 
-    nodes: int = 6  # number of nodes of a neighbourhood
-    seconds: float = 0.5  # deterministic seconds of CP-SAT for one neighbourhood
-    # Thousandths of a GPU, added to the idle GPU capacity as the weight with which a node is drawn
+    nodes: int = 6  # Number of nodes of a neighbourhood.
+    seconds: float = 0.5  # Deterministic seconds of CP-SAT for one neighbourhood.
+    # Thousandths of a GPU, added to the idle GPU capacity as the weight with which a node is drawn.
     floor: int = 50
 
 
@@ -139,7 +139,7 @@ class Found:
     """A layout, the upper bound and the effort spent."""
 
     layout: Layout
-    # Upper bound on all layouts; None if the pods that must be placed do not fit
+    # Upper bound on all layouts, or None if the pods that must be placed do not fit
     bound: Bound | None
     rounds: int  # number of neighbourhoods searched
 

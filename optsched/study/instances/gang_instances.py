@@ -233,8 +233,8 @@ def share(gpus: int, cpus_per_gpu: int) -> Amounts:
 class HomogeneousGangs:
     """Equal empty nodes, and more gangs with 1, 2, 4 or 8 GPUs per task than fit."""
 
-    nodes: int  # number of nodes
-    percent: int = 130  # GPU demand in percent of all GPUs
+    nodes: int  # Number of nodes.
+    percent: int = 130  # GPU demand in percent of all GPUs.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""
@@ -247,9 +247,9 @@ class HomogeneousGangs:
 class FragmentedGangs:
     """Nodes partly used by pods of another scheduler, and tasks with several CPU-to-GPU ratios."""
 
-    nodes: int  # number of nodes
-    ratios: int = 3  # how many of the ratios 4, 8 and 12 CPUs per GPU occur
-    percent: int = 130  # GPU demand in percent of the idle GPUs
+    nodes: int  # Number of nodes.
+    ratios: int = 3  # How many of the ratios 4, 8 and 12 CPUs per GPU occur.
+    percent: int = 130  # GPU demand in percent of the idle GPUs.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""

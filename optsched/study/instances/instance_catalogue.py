@@ -107,10 +107,10 @@ class Best:
     """The best known plan of an instance under a model."""
 
     model: str
-    plan: str  # file of the plan, below the family's folder
-    engine: str  # engine that found the plan
-    found: Mapping[str, str]  # versions and limits of the solve, by name
-    levels: tuple[LevelResult, ...]  # levels with their best known bounds
+    plan: str  # File of the plan, below the family's folder.
+    engine: str  # Engine that found the plan.
+    found: Mapping[str, str]  # Versions and limits of the solve, by name.
+    levels: tuple[LevelResult, ...]  # Levels with their best known bounds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ OVER_VICTIMS = frozenset({VICTIMS, ENDED})
 
 
 def gap_of(level: LevelResult) -> float | None:
-    """Return the relative gap between value and bound; None without a bound."""
+    """Return the relative gap between value and bound, or None without a bound."""
     return None if level.bound is None else relative_gap(level.value, level.bound)
 
 

@@ -57,12 +57,12 @@ class RacksAndSpines:
     rack, and the other gangs have no network constraint.
     """
 
-    # spines, racks, nodes: number of spines, racks per spine, and nodes of 8 GPUs per rack
+    # spines, racks, nodes: number of spines, racks per spine, and nodes of 8 GPUs per rack.
     spines: int
     racks: int
     nodes: int
-    percent: int = 110  # GPU demand in percent of the idle GPUs
-    soft: int = 40  # percentage of gangs that prefer one rack, among gangs of several pods
+    percent: int = 110  # GPU demand in percent of the idle GPUs.
+    soft: int = 40  # Percentage of gangs that prefer one rack, among gangs of several pods.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""
@@ -108,9 +108,9 @@ class FullCluster:
     so that such gangs are evicted entirely. The other running gangs have a minimum of one task.
     """
 
-    nodes: int  # number of nodes of 8 GPUs
-    waiting: int  # maximum number of waiting gangs
-    queues: int = 1  # number of queues that share the cluster
+    nodes: int  # Number of nodes of 8 GPUs.
+    waiting: int  # Maximum number of waiting gangs.
+    queues: int = 1  # Number of queues that share the cluster.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""
@@ -163,11 +163,11 @@ class TreeOfQueues:
     differs between queues, and is below the deserved GPUs in some queues.
     """
 
-    nodes: int  # number of nodes of 8 GPUs
-    # departments, teams: number of parent queues, and of child queues per parent queue
+    nodes: int  # Number of nodes of 8 GPUs.
+    # departments, teams: number of parent queues, and of child queues per parent queue.
     departments: int
     teams: int
-    percent: int = 150  # GPU demand in percent of all GPUs
+    percent: int = 150  # GPU demand in percent of all GPUs.
 
     def objects(self, chance: Chance) -> Iterator[Manifest]:
         """Yield the manifests of the instance."""
@@ -213,11 +213,11 @@ def _gangs(chance: Chance, gpus: int, teams: list[tuple[str, int]]) -> Iterator[
 class VectorItems:
     """Items of random sizes, to be packed in bins of capacity 100 in each dimension."""
 
-    # items, kinds: number of items, and of item types
+    # items, kinds: number of items, and of item types.
     items: int
     kinds: int
-    dimensions: int = 2  # number of resources
-    largest: int = 60  # largest size of an item; the smallest size is 5
+    dimensions: int = 2  # Number of resources.
+    largest: int = 60  # Largest size of an item; the smallest size is 5.
 
     def text(self, chance: Chance) -> str:
         """Return the text of the `.vbp` file, with sizes and number of items of each type."""

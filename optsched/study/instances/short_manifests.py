@@ -67,8 +67,8 @@ class Role(NamedTuple):
     number: int
     request: Amounts
     name: str = ""
-    nodes: tuple[str, ...] = ()  # node of each pod if the pods run; empty if the pods wait
-    more: Mapping[str, Any] = {}  # fields of the pods' specs
+    nodes: tuple[str, ...] = ()  # Node of each pod if the pods run; empty if the pods wait.
+    more: Mapping[str, Any] = {}  # Fields of the pods' specs.
     labels: Mapping[str, str] = {}
 
 
@@ -76,9 +76,9 @@ class Order(NamedTuple):
     """Settings of a PodGroup."""
 
     queue: str = "default"
-    least: int | None = None  # minMember; None for all pods
-    priority_class: str = ""  # empty for no PriorityClass
-    more: Mapping[str, Any] = {}  # other fields of the PodGroup's spec
+    least: int | None = None  # `minMember`, or None for all pods.
+    priority_class: str = ""  # Empty for no PriorityClass.
+    more: Mapping[str, Any] = {}  # Other fields of the PodGroup's spec.
 
 
 def gang(name: str, roles: Iterable[Role], order: Order) -> Iterator[Manifest]:

@@ -44,9 +44,9 @@ class Solving:
     """The solver and its limits."""
 
     worker: WorkerProcess
-    seconds: float  # wall-clock limit; without a clock, deterministic seconds per level
-    clock: Clock | None  # None for reproducible solutions with one worker and no wall-clock limit
-    folder: Path  # folder of all instances and of their models
+    seconds: float  # Wall-clock limit; without a clock, deterministic seconds per level.
+    clock: Clock | None  # None for reproducible solutions with one worker and no wall-clock limit.
+    folder: Path  # Folder of all instances and of their models.
 
     @property
     def limits(self) -> Limits:

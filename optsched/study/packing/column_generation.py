@@ -36,7 +36,7 @@ _FEW_AGAIN: Final = 150
 class Columns:
     """The linear program of an instance, to which pricing adds bins as columns.
 
-    `items`: the items to pack. `pool`: every possible bin; None if there are too many bins.
+    `items`: the items to pack. `pool`: every possible bin, or None if there are too many bins.
     `random`: random generator of the greedy scores. `seconds`: function that returns the remaining
     seconds.
     """
@@ -104,7 +104,7 @@ class Columns:
     # --- the rest --------------------------------------------------------------------------------
 
     def solved_for(self, left: I64) -> tuple[F64, F64, float] | None:
-        """Return column uses, prices and value for remaining items (K,); None at the time limit."""
+        """Return column uses, prices and value for items `left` (K,), or None at the time limit."""
         items = Items(self._items.sizes, left, self._items.capacity)
         self.master.set_demand(left)
         for _ in range(_ROUNDS):

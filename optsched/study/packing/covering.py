@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Need:
     """The demand that columns must cover."""
 
-    number: I64  # (K,) number of items of each type that must be covered
-    exactly: Bool  # (K,) item types that must be covered exactly `number` times
+    number: I64  # (K,) number of items of each type that must be covered.
+    exactly: Bool  # (K,) item types that must be covered exactly `number` times.
 
 
 class CoverMaster:
@@ -60,7 +60,7 @@ class CoverMaster:
             row.SetLb(float(n))
 
     def solve(self, seconds: float) -> tuple[F64, F64] | None:
-        """Return the uses of columns and the dual prices (K,) of items; None at the time limit."""
+        """Return column uses and the dual prices (K,) of items, or None at the time limit."""
         self._solver.SetTimeLimit(max(int(1000 * seconds), 1))
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
             return None
@@ -71,12 +71,12 @@ class CoverMaster:
 def fewest_columns(
     columns: Sequence[I64], need: Need, between: tuple[int, int], work: float, seconds: float
 ) -> list[I64] | None:
-    """Return the fewest columns that cover the demand, repeated by use; None if no cover is found.
+    """Return the fewest columns that cover the demand, or None if no such columns are found.
 
-    `columns`: bins (K,) to choose from. `need`: the demand. `between`: minimum and maximum number
-    of columns, where the minimum is a proved lower bound. `work`: limit of CP-SAT's deterministic
-    time, which is about seconds of a core and independent of the machine's load. `seconds`: limit
-    of wall-clock time with two workers.
+    A column is repeated as often as it is used. `columns`: bins (K,) to choose from. `need`: the
+    demand. `between`: minimum and maximum number of columns, where the minimum is a proved lower
+    bound. `work`: limit of CP-SAT's deterministic time, which is about seconds of a core and
+    independent of the machine's load. `seconds`: limit of wall-clock time with two workers.
     """
     table, number = np.array(columns, np.int64), need.number
     model = cp_model.CpModel()

@@ -27,11 +27,11 @@ _STEPS: Final = 64
 class Scores:
     """V scores by which the next item of a bin is chosen."""
 
-    weight: F64  # (V, D) weights of the dimensions
+    weight: F64  # (V, D) weights of the dimensions.
     # (V,) 0 to score by the dot product with the remaining capacity, 1 by the distance to that
-    # capacity
+    # capacity.
     nearness: F64
-    worth: F64  # (V, K) value added to the score of each item type
+    worth: F64  # (V, K) value added to the score of each item type.
 
 
 def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scores:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Items:
     """Items of K types in D dimensions."""
 
-    sizes: I64  # (K, D) size of an item of each type
-    number: I64  # (K,) number of items of each type
-    capacity: I64  # (D,) capacity of a bin
+    sizes: I64  # (K, D) size of an item of each type.
+    number: I64  # (K,) number of items of each type.
+    capacity: I64  # (D,) capacity of a bin.
 
     @classmethod
     def from_problem(cls, problem: VectorPacking) -> Self:
@@ -88,8 +88,8 @@ class VectorPacking:
     """An instance of vector bin packing."""
 
     name: str
-    capacity: tuple[int, ...]  # capacity of each bin, by dimension
-    kinds: tuple[ItemKind, ...]  # item types; no two types have the same sizes
+    capacity: tuple[int, ...]  # Capacity of each bin, by dimension.
+    kinds: tuple[ItemKind, ...]  # Item types; no two types have the same sizes.
 
     @property
     def num_items(self) -> int:

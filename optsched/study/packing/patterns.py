@@ -39,10 +39,10 @@ _SAFE: Final = 1e-7
 class Priced:
     """The result of pricing bins."""
 
-    bins: I64  # (B, K) bins worth more than the threshold, best first
-    most: int  # upper bound on the worth of a bin
+    bins: I64  # (B, K) bins worth more than the threshold, best first.
+    most: int  # Upper bound on the worth of a bin.
     # Whether the search was complete; `most` is then the worth of the best bin, or the threshold if
-    # no bin exceeds the threshold
+    # no bin exceeds the threshold.
     is_exact: bool
 
 
@@ -139,8 +139,8 @@ _AT_ONCE: Final = 1_000_000
 class Pool:
     """A pool of P bins of up to W items."""
 
-    inside: Kinds  # (P, W) types of the items of each bin, padded with `num_kinds`
-    num_kinds: int  # number of item types, K
+    inside: Kinds  # (P, W) types of the items of each bin, padded with `num_kinds`.
+    num_kinds: int  # Number of item types, K.
 
     def worth(self, prices: Prices) -> Prices:
         """Return the worth (P,) of bins at item prices (K,)."""
@@ -194,7 +194,7 @@ class Pool:
 
 
 def every_bin(items: Items, is_late: Callable[[], bool]) -> Pool | None:
-    """Return all non-empty bins; None if there are too many bins or `is_late` returns True."""
+    """Return all non-empty bins, or None if there are too many bins or `is_late` returns True."""
     return _Growth(items, is_late, None).grow(len(items.capacity) + int(items.number.sum()))
 
 
@@ -227,7 +227,7 @@ class _Growth:
         self._most = _MOST_NUMBERS // max(4, len(items.capacity))
 
     def grow(self, most_items: int) -> Pool | None:
-        """Return the bins of up to `most_items` items; None if no or too many bins, or late."""
+        """Return the bins of up to `most_items` items, or None for no bin or too many bins."""
         if len(self._kind) > _MOST_KINDS:
             return None
         last, room = np.full(1, -1), self._capacity[None, :]
@@ -255,7 +255,7 @@ class _Growth:
         return Pool(np.concatenate(padded), self._kinds)
 
     def _grown(self, last: I64, room: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
-        """Return (parent, item, room) of bins with one more item; None for too many or no time."""
+        """Return (parent, item, room) of bins with one more item, or None for too many bins."""
         parts, found = list[tuple[np.ndarray, ...]](), 0
         least = self._waste if is_last else None
         for parent, item in self._candidates(last, room, least):

@@ -46,10 +46,10 @@ _NEXT_TO_NOTHING: Final = 0.02
 class PackingResult:
     """A packing, a lower bound, and the steps that found them."""
 
-    bins: tuple[Bin, ...]  # checked by `wrong_with_bins`
-    bound: int  # proved lower bound on the number of bins
-    stopped: str  # why the search ended; empty while the search runs
-    # found_by, bound_by: the step that found the bins, and the step that proved the bound
+    bins: tuple[Bin, ...]  # Checked by `wrong_with_bins`.
+    bound: int  # Proved lower bound on the number of bins.
+    stopped: str  # Why the search ended; empty while the search runs.
+    # found_by, bound_by: the step that found the bins, and the step that proved the bound.
     found_by: str = ""
     bound_by: str = ""
 

@@ -80,9 +80,9 @@ ARCHIVES: Final = (".tar", ".tar.gz", ".tgz")
 class VbpInstance:
     """A packing instance as read from a file."""
 
-    problem: VectorPacking  # rows with the same sizes are one item type
-    rows: tuple[ItemKind, ...]  # rows of the file, in file order
-    sha256: str  # SHA-256 digest of the text
+    problem: VectorPacking  # Rows with the same sizes are one item type.
+    rows: tuple[ItemKind, ...]  # Rows of the file, in file order.
+    sha256: str  # SHA-256 digest of the text.
 
 
 def read_vbp(file: Path) -> VectorPacking:
@@ -106,7 +106,7 @@ def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
 def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
     """Return the instance of a text together with the original rows.
 
-    Raises InstanceError: as `read_vbp`.
+    Raises InstanceError: see `read_vbp`.
     """
     numbers = Numbers(where or name, text)
     dimensions = numbers.read_number("number of dimensions", least=1)

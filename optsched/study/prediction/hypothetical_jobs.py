@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 class Start(StrEnum):
     """When a gang would start.
 
-    NOW: in this session. SOON: once terminating pods and victims have left. LATER: in a later
-    session. NEVER: the present nodes cannot hold the gang.
+    NOW: the gang starts in this session. SOON: the gang starts once terminating pods and victims
+    have left. LATER: the gang starts in a later session. NEVER: the present nodes cannot hold the
+    gang.
     """
 
     NOW = "now"
@@ -59,11 +60,11 @@ class Answer:
 
     gang: str
     start: Start
-    num_pods: int  # number of pods of the gang
-    places: Mapping[str, str]  # node by pod, for pods that would be bound or nominated
-    victims: tuple[Victim, ...] = ()  # pods that would be evicted for the gang
-    reason: Reason | None = None  # why all or some pods of the gang wait; None if no pod waits
-    # When a waiting gang could start, by the known end times of running pods; None if unknown
+    num_pods: int  # Number of pods of the gang.
+    places: Mapping[str, str]  # Node by pod, for pods that would be bound or nominated.
+    victims: tuple[Victim, ...] = ()  # Pods that would be evicted for the gang.
+    reason: Reason | None = None  # Why all or some pods of the gang wait, or None if no pod waits.
+    # When a waiting gang could start, by the known end times of running pods, or None if unknown.
     expected: CapacityReservation | None = None
 
 

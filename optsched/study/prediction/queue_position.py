@@ -57,9 +57,9 @@ class Standing:
 
     gang: str
     queue: str
-    position: int  # 1 for the gang that the next session considers first in the queue
-    num_waiting: int  # number of waiting gangs of the queue, including this gang
-    ahead: tuple[str, ...]  # keys of the gangs before this gang, in queue order
+    position: int  # 1 for the gang that the next session considers first in the queue.
+    num_waiting: int  # Number of waiting gangs of the queue, including this gang.
+    ahead: tuple[str, ...]  # Keys of the gangs before this gang, in queue order.
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def standings(objects: Sequence[Manifest], means: Means) -> dict[str, Standing]:
 def waiting(
     objects: Sequence[Manifest], key: str, pods: Sequence[Manifest], means: Means
 ) -> Waiting | None:
-    """Return the queue position and expected start of a gang; None if the gang does not exist.
+    """Return the queue position and expected start of a gang, or None if the gang does not exist.
 
     `objects`: the objects of the cluster. `key`: key of the gang. `pods`: pods that a controller
     creates once the gang is enqueued, which define its demand. `means`: the policy and the decode

@@ -42,8 +42,8 @@ temperature from `_WARM` to `_FROZEN`.
 class Style:
     """The moves that a step considers; no style is best for all instances."""
 
-    large: float  # fraction of the processes that is drawn in proportion to demand
-    # swapped, against: number of processes to swap, and number of possible partners
+    large: float  # Fraction of the processes that is drawn in proportion to demand.
+    # swapped, against: number of processes to swap, and number of possible partners.
     swapped: int
     against: int
 

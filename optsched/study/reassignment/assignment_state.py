@@ -37,29 +37,29 @@ class Instance:
     whose demand may be negative.
     """
 
-    # request, lasting: (R, P) requests of each process, with and without transient resources
+    # request, lasting: (R, P) requests of each process, with and without transient resources.
     request: F64
     lasting: F64
     # (R, M) capacity minus the transient requests of the processes that initially run on each
-    # machine, because moved processes still occupy these resources
+    # machine, because moved processes still occupy these resources.
     room: F64
-    # demand, spare, weight: (C, P) demand, (C, M) spare amounts and (C,) weights of the cost terms
+    # demand, spare, weight: (C, P) demand, (C, M) spare amounts and (C,) weights of the cost terms.
     demand: F64
     spare: F64
     weight: F64
-    move_cost: F64  # (P, M) cost of moving a process to a machine, without the service move cost
-    # service, initial: (P,) service and initial machine of each process
+    move_cost: F64  # (P, M) cost of moving a process to a machine, without the service move cost.
+    # service, initial: (P,) service and initial machine of each process.
     service: I64
     initial: I64
-    # location, neighbourhood: (M,) index of the location and of the neighbourhood of each machine
+    # location, neighbourhood: (M,) index of the location and of the neighbourhood of each machine.
     location: I64
     neighbourhood: I64
-    min_locations: I64  # (S,) minimum number of locations of each service
+    min_locations: I64  # (S,) minimum number of locations of each service.
     # depends_on, needed_by: for each service, the sorted services on which it depends, and the
-    # sorted services that depend on it
+    # sorted services that depend on it.
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
-    service_weight: float  # cost per moved process in the service with the most moved processes
+    service_weight: float  # Cost per moved process in the service with the most moved processes.
 
     def __post_init__(self) -> None:
         """Make the arrays read-only."""

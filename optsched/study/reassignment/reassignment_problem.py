@@ -22,8 +22,8 @@ Assignment: TypeAlias = "Sequence[int]"
 class Resource:
     """A resource of the machines."""
 
-    is_transient: bool  # whether a moving process occupies the resource on both machines
-    load_weight: int  # cost of each unit in use above the safety capacity of a machine
+    is_transient: bool  # Whether a moving process occupies the resource on both machines.
+    load_weight: int  # Cost of each unit in use above the safety capacity of a machine.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Machine:
 class Service:
     """A set of processes of which no two may share a machine."""
 
-    min_locations: int  # minimum number of locations in which processes of the service run
-    # Services that must have a process in each neighbourhood where this service has a process
+    min_locations: int  # Minimum number of locations in which processes of the service run.
+    # Services that must have a process in each neighbourhood where this service has a process.
     depends_on: tuple[int, ...]
 
 
@@ -76,8 +76,8 @@ class Reassignment:
     services: tuple[Service, ...]
     processes: tuple[Process, ...]
     balances: tuple[Balance, ...]
-    initial: tuple[int, ...]  # machine on which each process runs initially
-    # process_weight, service_weight, machine_weight: weights of the three move costs
+    initial: tuple[int, ...]  # Machine on which each process runs initially.
+    # process_weight, service_weight, machine_weight: weights of the three move costs.
     process_weight: int
     service_weight: int
     machine_weight: int

@@ -66,7 +66,7 @@ def write_assignment(machine_of: Sequence[int]) -> str:
 def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignment:
     """Return the instance in a model file, with its initial assignment.
 
-    `model`: a file `model_*.txt`. `assignment`: file of the initial assignment; None for
+    `model`: a file `model_*.txt`. `assignment`: file of the initial assignment, or None for
     `assignment_*.txt` in the folder of the model. Raises InstanceError: the assignment is
     infeasible, or a file cannot be read. The error message names the file, and for invalid text the
     line, the text and the accepted values.

@@ -74,8 +74,8 @@ class Effort:
     """The limits of a search."""
 
     clock: Callable[[], float]
-    seconds: float = 300.0  # time limit by `clock`; ignored if `steps` is given
-    # Seed of all random numbers; odd seeds draw large processes more often than even seeds
+    seconds: float = 300.0  # Time limit by `clock`; ignored if `steps` is given.
+    # Seed of all random numbers; odd seeds draw large processes more often than even seeds.
     seed: int = 0
     # Limit in annealing steps; other work is converted to steps. With this limit the search reads
     # no clock, so the same input gives the same assignment.
@@ -86,12 +86,12 @@ class Effort:
 class ReassignmentResult:
     """An assignment, its cost, and a lower bound on the cost."""
 
-    machine_of: tuple[int, ...]  # checked by `wrong_with`
-    cost: int  # cost of the assignment
-    bound: int  # lower bound on the cost of every assignment
-    stopped: str  # why the search ended; empty while the search runs
-    found_by: str = START  # step that found the assignment: `start`, `annealing` or `cp-sat`
-    history: tuple[tuple[float, int], ...] = ()  # (seconds, cost) of each improvement
+    machine_of: tuple[int, ...]  # Checked by `wrong_with`.
+    cost: int  # Cost of the assignment.
+    bound: int  # Lower bound on the cost of every assignment.
+    stopped: str  # Why the search ended; empty while the search runs.
+    found_by: str = START  # Step that found the assignment: `start`, `annealing` or `cp-sat`.
+    history: tuple[tuple[float, int], ...] = ()  # (seconds, cost) of each improvement.
 
     @property
     def is_proved(self) -> bool:

@@ -102,8 +102,8 @@ def gap_chart(
 class Shares:
     """Fractions of the cluster that queues hold, shaped (colours, time bins)."""
 
-    held: Floats  # fraction of all GPUs, or of all CPUs in a cluster without GPUs
-    dominant: Floats  # dominant share: the largest fraction over all resources
+    held: Floats  # Fraction of all GPUs, or of all CPUs in a cluster without GPUs.
+    dominant: Floats  # Dominant share: the largest fraction over all resources.
 
 
 def shares_of(view: View) -> Shares:

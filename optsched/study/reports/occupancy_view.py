@@ -53,20 +53,20 @@ Parts = tuple[tuple[int, int], ...]
 class Holder(NamedTuple):
     """A gang or queue that holds a cell, with its text and colour."""
 
-    words: str  # text of the tooltip
-    css: str  # CSS class of the colour
-    name: str = ""  # name on the cell; empty for no name
-    number: int = 0  # number of the gang, shown if the name does not fit; 0 for no number
+    words: str  # Text of the tooltip.
+    css: str  # CSS class of the colour.
+    name: str = ""  # Name on the cell; empty for no name.
+    number: int = 0  # Number of the gang, shown if the name does not fit; 0 for no number.
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
     """The gangs in each cell at each instant."""
 
-    # (node name, number of cells) of each row; empty for tiles without names
+    # (node name, number of cells) of each row; empty for tiles without names.
     rows: Sequence[tuple[str, int]]
-    places: Sequence[str]  # description of each cell
-    who: Sequence[Holder]  # holders of cells, by index
+    places: Sequence[str]  # Description of each cell.
+    who: Sequence[Holder]  # Holders of cells, by index.
     # Changes of each cell: (instant, ((gang, percent), ...)), the first at instant 0. A gang is an
     # index of `who`, or one of `FREE`, `DOWN`, `OTHERS`.
     cells: Sequence[Sequence[tuple[int, Parts]]]

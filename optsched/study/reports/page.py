@@ -88,10 +88,10 @@ class Film:
     """A chart of one of many instants, with a slider that selects the instant."""
 
     chart: Chart
-    data: dict[str, Any]  # data of all instants for the script, to be encoded as JSON
+    data: dict[str, Any]  # Data of all instants for the script, to be encoded as JSON.
     num_frames: int
-    shown: int  # index of the instant that the drawing shows
-    told: str  # text that describes the instant `shown`
+    shown: int  # Index of the instant that the drawing shows.
+    told: str  # Text that describes the instant `shown`.
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ BEFORE: Final = "before"
 
 
 class PlacedTask(NamedTuple):
-    """A task on lanes of a node; `is_new`: whether the plan has placed the task there."""
+    """A task on lanes of a node; `is_new`: whether the plan has placed the task on the node."""
 
     gang: str
     node: int

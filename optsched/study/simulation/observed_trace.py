@@ -24,7 +24,7 @@ def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> T
 
     Running tasks continue on their nodes. Tasks that have ended or are terminating are omitted.
 
-    `duration_ms`: run time of each gang from the snapshot on; None for a run without end.
+    `duration_ms`: run time of each gang from the snapshot on, or None for a run without end.
     """
     gangs = [
         replace(gang, tasks=tuple(t for t in gang.tasks if t.status in _KEPT))
@@ -83,13 +83,13 @@ def _keys(snapshots: Sequence[Snapshot]) -> set[str]:
 
 
 def _arrival(key: str, snapshots: Sequence[Snapshot]) -> Arrival | None:
-    """Return the arrival of a gang over all snapshots; None if it ended without a run."""
+    """Return the arrival of a gang over all snapshots, or None if it ended without a run."""
     seen = [(i, g) for i, s in enumerate(snapshots) if (g := s.gang_by_key.get(key)) is not None]
     start_ms = snapshots[0].taken_ms
     came, gang = seen[0]
     ready = ((i, g, sum(t.status.counts_as_ready for t in g.tasks)) for i, g in seen)
     ran = [(i, g) for i, g, number in ready if number >= max(g.min_member, 1)]
-    # Index of the snapshot in which the gang has ended or is missing; None if it still exists.
+    # Index of the snapshot in which the gang has ended or is missing, or None if it still exists.
     over = (i for i, g in seen if g.tasks and all(t.status in _OVER for t in g.tasks))
     gone = seen[-1][0] + 1
     at = next(over, gone if gone < len(snapshots) else None)

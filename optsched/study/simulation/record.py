@@ -48,8 +48,8 @@ class Start:
 
     at_ms: int
     job: str
-    run: int  # number of the run of the gang, from 1
-    places: tuple[Place, ...]  # placements of the tasks that have just been bound
+    run: int  # Number of the run of the gang, from 1.
+    places: tuple[Place, ...]  # Placements of the tasks that have just been bound.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ class Stop:
 
     at_ms: int
     job: str
-    # cause, by: the action that evicts and the preemptor gang, or `node` and the name of the node
+    # cause, by: the action that evicts and the preemptor gang, or `node` and the name of the node.
     cause: str
     by: str
-    lost_ms: int  # lost work, which must be repeated
-    kept_ms: int  # work of all runs that checkpoints have saved
+    lost_ms: int  # Lost work, which must be repeated.
+    kept_ms: int  # Work of all runs that checkpoints have saved.
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +109,12 @@ class Held:
     """A session ran."""
 
     at_ms: int
-    engine: str  # engine that found the plan
-    # binds, evictions, waiting: number of bound tasks, evicted tasks and waiting gangs
+    engine: str  # Engine that found the plan.
+    # binds, evictions, waiting: number of bound tasks, evicted tasks and waiting gangs.
     binds: int
     evictions: int
     waiting: int
-    # (name, value, bound or None) of each level of the certificate
+    # (name, value, bound or None) of each level of the certificate.
     levels: tuple[tuple[str, int, int | None], ...]
 
 

@@ -163,14 +163,14 @@ class SimulationResult:
     """The result of a replay, which may be incomplete."""
 
     metrics: Metrics
-    charges: Chargeback  # charges of queues and users
+    charges: Chargeback  # Charges of queues and users.
     tally: Tally
     is_complete: bool
-    ended_at_ms: int  # end of the replay, in time of the trace
-    faults: Mapping[str, int]  # number of occurrences of each error of a rule
+    ended_at_ms: int  # End of the replay, in time of the trace.
+    faults: Mapping[str, int]  # Number of occurrences of each error of a rule.
     wall_seconds: float
-    timeline: Timeline | None = None  # timeline for charts; None if not requested
-    # Arrival, start and end of each gang, sorted by arrival; without gangs of the warm-up
+    timeline: Timeline | None = None  # Timeline for charts, or None if not requested.
+    # Arrival, start and end of each gang, sorted by arrival; without gangs of the warm-up.
     jobs: tuple[JobTimes, ...] = ()
 
 

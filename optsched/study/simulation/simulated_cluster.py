@@ -46,8 +46,8 @@ class Placement:
 class Held:
     """A placed task: its placement, its start, its GPUs, and when its work was last saved.
 
-    `gpus`: None if GPUs are not allocated yet. `since_ms`: in time of the trace. `saved_ms`: in
-    epoch milliseconds.
+    `gpus`: GPU indices, or None if GPUs are not allocated yet. `since_ms`: start in time of the
+    trace. `saved_ms`: time of the last save in epoch milliseconds.
     """
 
     task: str
@@ -79,15 +79,15 @@ class Job:
 
     number: int
     arrival: Arrival
-    gang: Gang  # the gang as the next snapshot contains it
-    fresh: Mapping[str, Task]  # tasks of the gang at arrival, by key
-    # Placements of the placed tasks, by task key
+    gang: Gang  # The gang as the next snapshot contains it.
+    fresh: Mapping[str, Task]  # Tasks of the gang at arrival, by key.
+    # Placements of the placed tasks, by task key.
     places: dict[str, Place] = field(default_factory=dict)
-    since_ms: int | None = None  # start of the current run; None while the gang does not run
-    kept_ms: int = 0  # work of the gang that is saved, in milliseconds
-    run: int = 0  # number of starts of the gang
+    since_ms: int | None = None  # Start of the current run, or None while the gang does not run.
+    kept_ms: int = 0  # Work of the gang that is saved, in milliseconds.
+    run: int = 0  # Number of starts of the gang.
     # Number that increases with every start, stop and move; planned events of earlier numbers are
-    # void
+    # void.
     turn: int = 0
 
     @property
@@ -167,7 +167,7 @@ class SimulatedCluster:
         return self._trace.arrivals[number]
 
     def job_of(self, task: str) -> Job | None:
-        """Return the job of a placed task; None if no job has placed the task."""
+        """Return the job of a placed task, or None if no job has placed the task."""
         return self._owner.get(task)
 
     # --- gangs -----------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class SimulatedCluster:
     def vacate(self, job: Job, keys: Sequence[str], leaves_ms: int | None = None) -> None:
         """Remove tasks from their nodes, so that the tasks are pending again.
 
-        `leaves_ms`: until when the terminating pods hold their resources; None to release the
+        `leaves_ms`: until when the terminating pods hold their resources, or None to release the
         resources immediately.
         """
         tasks = {t.key: t for t in job.gang.tasks}

@@ -55,7 +55,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Metrics of one replay; None for a metric that was not measured.
+    """Metrics of one replay, or None for a metric that was not measured.
 
     Metrics include only jobs that arrive after the warm-up. Time averages cover the time from the
     end of the warm-up to the last arrival, because the time after the last arrival says nothing
@@ -63,22 +63,22 @@ class Metrics:
     record.
     """
 
-    # jobs, started, finished: number of gangs that arrived, that ever ran, and that finished
+    # jobs, started, finished: number of gangs that arrived, that ever ran, and that finished.
     jobs: int
     started: int
     finished: int
-    makespan_s: float | None  # time from the first arrival to the last end (Gavel, OSDI 2020)
-    jct_s: Spread | None  # job completion time, end − arrival, of finished jobs
-    queueing_s: Spread | None  # time from the arrival of a gang until it first has its minimum
+    makespan_s: float | None  # Time from the first arrival to the last end (Gavel, OSDI 2020).
+    jct_s: Spread | None  # Job completion time, end − arrival, of finished jobs.
+    queueing_s: Spread | None  # Time from the arrival of a gang until it first has its minimum.
     # GPU time held by tasks, as a fraction of the GPU time of ready nodes (FGD, ATC 2023, averaged
-    # over time); CPU time in clusters without GPUs
+    # over time); CPU time in clusters without GPUs.
     allocation: float | None
-    utilisation: float | None  # allocation of running gangs only, without lost work
+    utilisation: float | None  # Allocation of running gangs only, without lost work.
     # FGD's F over time, divided by the idle GPU capacity: the fraction that a typical task of the
-    # trace could not use (ATC 2023, §3). None without GPUs.
+    # trace could not use (ATC 2023, §3), or None without GPUs.
     fragmentation: float | None
     # Largest minus smallest weighted dominant share of the queues with waiting gangs, mean over
-    # time; 0 while fewer than two queues have waiting gangs (shares: Ghodsi et al., NSDI 2011)
+    # time; 0 while fewer than two queues have waiting gangs (shares: Ghodsi et al., NSDI 2011).
     drf_distance: float | None
     # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares over time of queues with arrivals
     # (Jain et al. 1984).
@@ -86,22 +86,22 @@ class Metrics:
     # ftf_mean, ftf_worst, ftf_unfair: mean and maximum of the finish-time fairness ρ, and the
     # fraction of jobs with ρ above 1.1. ρ = completion time / (duration × max(1, N)), where N is
     # the mean number of jobs per GPU in the system while the job was there (Themis, NSDI 2020;
-    # Shockwave, NSDI 2023)
+    # Shockwave, NSDI 2023).
     ftf_mean: float | None
     ftf_worst: float | None
     ftf_unfair: float | None
     # preemptions, node_failures: how often a running gang was stopped for another gang, or by a
-    # node failure
+    # node failure.
     preemptions: int
     node_failures: int
-    wasted_gpu_hours: float  # GPU time whose work had to be repeated (CPU hours without GPUs)
-    # Lowest HyperNode tier that contains a gang, mean over starts. None without HyperNodes.
+    wasted_gpu_hours: float  # GPU time whose work had to be repeated (CPU hours without GPUs).
+    # Lowest HyperNode tier that contains a gang, mean over starts, or None without HyperNodes.
     topology_tier: float | None
-    # Number of task pairs in different leaf HyperNodes, mean over starts
+    # Number of task pairs in different leaf HyperNodes, mean over starts.
     cross_leaf_pairs: float | None
-    sla_misses: int  # number of gangs that did not start within their SLA waiting time
-    sessions: int  # number of sessions
-    session_s: Spread | None  # wall-clock time of a session; None if no clock was read
+    sla_misses: int  # Number of gangs that did not start within their SLA waiting time.
+    sessions: int  # Number of sessions.
+    session_s: Spread | None  # Wall-clock time of a session, or None if no clock was read.
     # Gap |bound − value| / max(|bound|, |value|), mean over sessions and levels with a bound. None
     # if no level has a bound.
     gap: float | None
@@ -113,10 +113,11 @@ class JobTimes:
 
     name: str  # `namespace/name`
     arrived_ms: int
-    # started_ms, ended_ms: None for a gang that never had its minimum, or has not finished
+    # started_ms, ended_ms: first start and end; None if the gang never had its minimum, or has not
+    # finished
     started_ms: int | None
     ended_ms: int | None
-    # Finish-time fairness ρ of a finished gang, see `Metrics.ftf_mean`; None without a duration
+    # Finish-time fairness ρ of a finished gang, see `Metrics.ftf_mean`, or None without a duration
     finish_time_fairness: float | None = None
 
 
@@ -139,7 +140,7 @@ def measure(
 
 
 def spread(values: Iterable[float]) -> Spread | None:
-    """Return the mean and nearest-rank percentiles of values; None without values."""
+    """Return the mean and nearest-rank percentiles of values, or None without values."""
     ordered = sorted(values)
     if not ordered:
         return None

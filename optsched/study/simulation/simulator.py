@@ -50,9 +50,9 @@ NODE: Final = "node"
 class Options:
     """Options of a simulation."""
 
-    # Time between the starts of two sessions; None for the period of the policy
+    # Time between the starts of two sessions, or None for the period of the policy
     period_ms: int | None = None
-    # Instant of the trace at which the replay stops; None to continue until no event can occur
+    # Instant of the trace at which the replay stops, or None to continue until no event can occur
     until_ms: int | None = None
     seed: int = 0  # random seed of the solver
 
@@ -62,12 +62,12 @@ class _SessionTimer:
     """Decides when the next session runs."""
 
     period_ms: int
-    # Earliest time of a requested session; None if no session is requested
+    # Earliest time of a requested session, or None if no session is requested.
     asks_at_ms: int | None = None
-    held_ms: int = -1  # time of the last session; -1 before the first session
-    times: int = 0  # number of sessions since the last change
-    number: int = 0  # number of sessions so far
-    is_changed: bool = False  # whether the last session changed the cluster
+    held_ms: int = -1  # Time of the last session; -1 before the first session.
+    times: int = 0  # Number of sessions since the last change.
+    number: int = 0  # Number of sessions so far.
+    is_changed: bool = False  # Whether the last session changed the cluster.
 
     def request(self, now_ms: int) -> None:
         """Request a session at `now_ms`, because the cluster has changed."""
@@ -80,7 +80,7 @@ class _SessionTimer:
         self.is_changed, self.times, self.asks_at_ms = True, 0, now_ms + 1
 
     def next_ms(self, now_ms: int) -> int | None:
-        """Return the time of the next session; None if no session is requested."""
+        """Return the time of the next session, or None if no session is requested."""
         if self.asks_at_ms is None:
             return None
         asked_ms = max(self.asks_at_ms, now_ms, self.held_ms + 1)
@@ -172,7 +172,7 @@ class Simulation:
 
     @property
     def last_plan(self) -> Plan | None:
-        """Last plan, with reasons for waiting; None before the first session.
+        """Last plan, with reasons for waiting, or None before the first session.
 
         The reasons are computed when this property is read.
         """
@@ -231,7 +231,7 @@ class Simulation:
         return events
 
     def step(self) -> list[Event] | None:
-        """Return the events up to and including the next session; None at the end of the replay."""
+        """Return the events up to and including the next session, or None at the end."""
         self._out = []
         while True:
             # Without waiting tasks, a session could only move running pods.
@@ -250,7 +250,7 @@ class Simulation:
             return self._out
 
     def _event_ms(self) -> int | None:
-        """Return the time of the next event other than a session; None if there is no event."""
+        """Return the time of the next event other than a session, or None if there is no event."""
         while self._due and self._is_void(self._due[0]):
             heappop(self._due)
         trace, times = self.trace, []

@@ -161,15 +161,15 @@ CPU_UNIT: Final = "CPU"
 class Stay(NamedTuple):
     """The stay of a task on a node."""
 
-    job: int  # index of the job of the task in `Timeline.jobs`
+    job: int  # Index of the job of the task in `Timeline.jobs`.
     task: str
     node: int
-    lanes: tuple[int, ...]  # lanes of the node that the task holds; see `Lanes`
-    milli: int  # thousandths of each lane that the task holds
-    shape: int  # index of the shape of the task in `Timeline.shapes`
+    lanes: tuple[int, ...]  # Lanes of the node that the task holds; see `Lanes`.
+    milli: int  # Thousandths of each lane that the task holds.
+    shape: int  # Index of the shape of the task in `Timeline.shapes`.
     from_ms: int
     to_ms: int
-    why: str  # how the stay ends: `finish`, `move`, `node`, the evicting action, or `GOES_ON`
+    why: str  # How the stay ends: `finish`, `move`, `node`, the evicting action, or `GOES_ON`.
 
 
 class Run(NamedTuple):
@@ -192,10 +192,10 @@ class Job:
     size: int
     submit_ms: int
     runs: list[Run] = field(default_factory=list)
-    done_ms: int | None = None  # when the gang finished; None if the gang has not finished
+    done_ms: int | None = None  # when the gang finished, or None if the gang has not finished
 
     def start_ms(self) -> int | None:
-        """Return when the gang first had its minimum; None if the gang never had its minimum."""
+        """Return when the gang first had its minimum, or None if the gang never had its minimum."""
         return self.runs[0].from_ms if self.runs else None
 
     @property
@@ -220,11 +220,11 @@ class Job:
 class Lanes:
     """The lanes of each node: its GPUs, or one lane for the CPUs if no node has GPUs."""
 
-    unit: str  # `GPU` or `CPU`
-    # Number of lanes of each node; 0 for a node without GPUs in a cluster with GPUs
+    unit: str  # `GPU` or `CPU`.
+    # Number of lanes of each node; 0 for a node without GPUs in a cluster with GPUs.
     number: tuple[int, ...]
-    milli: tuple[int, ...]  # capacity of one lane of each node, in thousandths of a unit
-    # (node, lane, thousandths) of capacity held by pods that are not replayed
+    milli: tuple[int, ...]  # Capacity of one lane of each node, in thousandths of a unit.
+    # (node, lane, thousandths) of capacity held by pods that are not replayed.
     others: tuple[tuple[int, int, int], ...] = ()
 
     @property
@@ -237,21 +237,21 @@ class Lanes:
 class Timeline:
     """All stays and runs of a replay."""
 
-    # nodes, queues: names of nodes and of queues, to which other fields refer by index
+    # nodes, queues: names of nodes and of queues, to which other fields refer by index.
     nodes: tuple[str, ...]
     queues: tuple[str, ...]
     lanes: Lanes
-    # stays, jobs: stays of tasks and histories of gangs, in the order of their begin
+    # stays, jobs: stays of tasks and histories of gangs, in the order of their begin.
     stays: Sequence[Stay]
     jobs: Sequence[Job]
     # Request of a task as a fraction of the whole cluster, by task shape and resource; shaped
-    # (number of task shapes, number of resources)
+    # (number of task shapes, number of resources).
     shapes: NDArray[np.float64]
-    down: Sequence[tuple[int, int, int]]  # (node, from_ms, to_ms) of times when a node is down
-    end_ms: int  # end of the timeline, at least 1
-    # (at_ms, largest, mean) gap over the levels with a bound, as fractions of one, by session
+    down: Sequence[tuple[int, int, int]]  # (node, from_ms, to_ms) of times when a node is down.
+    end_ms: int  # End of the timeline, at least 1.
+    # (at_ms, largest, mean) gap over the levels with a bound, as fractions of one, by session.
     gaps: Sequence[tuple[int, float, float]] = ()
-    # Reasons of the last session for gangs that wait at the end: (code, message) by key
+    # Reasons of the last session for gangs that wait at the end: (code, message) by key.
     reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
@@ -306,7 +306,7 @@ class TimelineBuilder:
     def build(
         self, end_ms: int | None = None, pending: Mapping[str, Reason] | None = None
     ) -> Timeline:
-        """Return the timeline to the last event or a later end, with reasons of waiting gangs."""
+        """Return the timeline to the last event or a later end, with reasons for waiting gangs."""
         why = {key: (str(r.code.value), r.message) for key, r in (pending or {}).items()}
         end_ms = max(self._now_ms, end_ms or 0, 1)
         going = [s._replace(to_ms=end_ms) for each in self._open.values() for s in each.values()]
