@@ -36,7 +36,8 @@ class Filler:
         self.spec = spec
         self._findings = findings
         self._root = path
-        # Copies by their id: each container is copied once, and kept so that its id is not reused.
+        # Copies by their id: a list or mapping is copied once, and kept so that its id is not
+        # reused.
         self._copies: dict[int, Any] = {}
 
     def set_path(self, steps: tuple[Step, ...], value: Any) -> None:  # noqa: ANN401  JSON

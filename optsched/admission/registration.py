@@ -26,7 +26,7 @@ _SYSTEM: Final = ("kube-system", NAMESPACE)
 
 
 def configuration_ref(service: Service, name: str = SERVICE_NAME) -> Ref:
-    """Return the reference of a path's configuration; `name` is the name of the Service."""
+    """Return a reference to a path's webhook configuration; `name` is that of the Service."""
     kind = (
         MUTATING_WEBHOOK_CONFIGURATION if service.is_mutating else VALIDATING_WEBHOOK_CONFIGURATION
     )
@@ -34,7 +34,7 @@ def configuration_ref(service: Service, name: str = SERVICE_NAME) -> Ref:
 
 
 def configuration(service: Service, namespace: str = NAMESPACE, name: str = SERVICE_NAME) -> Raw:
-    """Return the configuration of a path without the authority, which the webhook server adds."""
+    """Return a path's webhook configuration, without the authority, which the server adds."""
     ref = configuration_ref(service, name)
     where = {"namespace": namespace, "name": name, "path": service.path, "port": PORT}
     return {

@@ -109,7 +109,7 @@ _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def declares_field(request: Request, field: str) -> bool | None:
-    """Return whether an applied manifest sets a field of `spec`, or None for other requests.
+    """Return whether an applied manifest sets a field of `spec`, or None without a manifest.
 
     `kubectl apply` stores the manifest in an annotation. With `--server-side`, the API server
     records the fields that each manager applied in `metadata.managedFields`.

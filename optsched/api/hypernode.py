@@ -108,7 +108,7 @@ def parse_hypernode(obj: object) -> tuple[HyperNode | None, tuple[FieldError, ..
 
 
 def _member(fields: Fields) -> Member | None:
-    """Return a member; None, with an error, if its type or selector is missing or ambiguous."""
+    """Return a member, or None and an error if its type or selector is missing or ambiguous."""
     kind, selector = fields.text("type"), fields.record("selector")
     exact, regex = selector.optional_record("exactMatch"), selector.optional_record("regexMatch")
     labels = selector.optional_record("labelMatch")
@@ -175,7 +175,7 @@ class CpuPlace:
 
 @dataclass(frozen=True, slots=True)
 class PodAllocation:
-    """The resources allocated to one pod; `containers` is kept unparsed from the node agent."""
+    """The resources allocated to one pod; `containers` is unparsed data of the node agent."""
 
     uid: str
     name: str

@@ -197,8 +197,8 @@ class JobStatus:
 
     `phase` is Pending while no phase is stored; `is_new` is then True. `task_counts` holds the
     number of pods by task and phase. `evictions` counts restarts after evictions, which are not
-    retries. `restarted` holds, by restarted unit of the job, the version from which on pods count.
-    `last_command` is the UID of the last executed Command.
+    retries. `restarted` maps each restarted task, partition or pod to the minimum job version of
+    its pods. `last_command` is the UID of the last executed Command.
     """
 
     phase: JobPhase = JobPhase.PENDING

@@ -41,7 +41,7 @@ class FlowPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HttpProbe:
-    """An HTTP GET request that a task's pods must answer; `header` is name and value, or empty."""
+    """An HTTP GET request that a task's pods must answer; `header` is a name and a value."""
 
     task: str
     path: str

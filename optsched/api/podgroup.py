@@ -51,7 +51,7 @@ class TopologyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkTopology:
-    """The highest tier that a gang's pods may span, by number or by name; no limit without both."""
+    """The highest tier that a gang's pods may span, by number or by name, or no limit."""
 
     mode: TopologyMode = TopologyMode.HARD
     highest_tier: int | None = None

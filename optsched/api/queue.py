@@ -164,7 +164,7 @@ class Queue:
 
     @property
     def overuse_tolerance(self) -> str:
-        """By how much the queue may exceed its share before the excess is reclaimed; unparsed."""
+        """By how much the queue may exceed its share before the excess is reclaimed, as text."""
         return self.meta.annotations.get(wellknown.OVERUSE_TOLERANCE, "")
 
 

@@ -1,7 +1,7 @@
 """Annotations, labels and scheduling gates that influence scheduling decisions.
 
 The names are Volcano's (staging/src/volcano.sh/apis, scheduling/v1beta1/labels.go and
-batch/v1alpha1/labels.go; pkg/scheduler/api/well_known_labels.go) unless a comment says otherwise.
+batch/v1alpha1/labels.go; pkg/scheduler/api/well_known_labels.go), except names with `optsched.io`
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ GROUP_NAME_ANNOTATIONS: Final = (
     "scheduling.k8s.io/group-name",
     "scheduling.volcano.sh/group-name",
 )
-MADE_GROUP_PREFIX: Final = "podgroup-"  # PodGroups created for pods: the prefix and a UID
-QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"  # on namespaces too
-QUEUE_ALLOCATION_GATE: Final = "scheduling.volcano.sh/queue-allocation-gate"  # also the gate's name
+MADE_GROUP_PREFIX: Final = "podgroup-"  # Name prefix of PodGroups created for pods.
+QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"  # Also on namespaces.
+QUEUE_ALLOCATION_GATE: Final = "scheduling.volcano.sh/queue-allocation-gate"  # Gate, too.
 TASK_SPEC: Final = "volcano.sh/task-spec"
 TASK_INDEX: Final = "volcano.sh/task-index"
 TASK_PRIORITY: Final = "volcano.sh/task-priority"
@@ -41,18 +41,18 @@ JOB_FORWARDING: Final = "volcano.sh/job-forwarding"
 
 # Pods and PodGroups: which pods may be victims, and when.
 PREEMPTABLE: Final = "volcano.sh/preemptable"
-REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"  # on nodes too
+REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"  # Also on nodes.
 COOLDOWN_TIME: Final = "volcano.sh/cooldown-time"
-RUNNING_ESTIMATE: Final = "optsched.io/running-estimate"  # optsched: expected run time
-CHECKPOINTED_AT: Final = "optsched.io/checkpointed-at"  # optsched: time of the last checkpoint
+RUNNING_ESTIMATE: Final = "optsched.io/running-estimate"  # Expected run time.
+CHECKPOINTED_AT: Final = "optsched.io/checkpointed-at"  # Time of the last checkpoint.
 CHECKPOINT_INTERVAL: Final = (
-    "optsched.io/checkpoint-interval"  # optsched: time between checkpoints, in simulations
+    "optsched.io/checkpoint-interval"  # Time between checkpoints in simulations.
 )
-USER: Final = "optsched.io/user"  # optsched: on PodGroups and pods, the user charged for them
-CRATER_USER: Final = "crater.raids.io/task-user"  # Crater's, on jobs and pods
-DATASETS: Final = "optsched.io/datasets"  # optsched: on pods, PodGroups and nodes
-DATASET_LABEL_PREFIX: Final = "datasets.optsched.io/"  # optsched: on nodes
-MOVABLE: Final = "optsched.io/movable"  # optsched: whether the pod may restart on another node
+USER: Final = "optsched.io/user"  # User that is charged for PodGroups and pods.
+CRATER_USER: Final = "crater.raids.io/task-user"  # Crater's name of the user.
+DATASETS: Final = "optsched.io/datasets"  # On pods, PodGroups and nodes.
+DATASET_LABEL_PREFIX: Final = "datasets.optsched.io/"  # Labels of nodes.
+MOVABLE: Final = "optsched.io/movable"  # Whether a pod may restart on another node.
 MIN_AVAILABLE: Final = "volcano.sh/jdb-min-available"
 MAX_UNAVAILABLE: Final = "volcano.sh/jdb-max-unavailable"
 
@@ -82,14 +82,12 @@ WAITING_TIME_ANNOTATIONS: Final = ("volcano.sh/sla-waiting-time", "sla-waiting-t
 TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
 TASK_TOPOLOGY_ANTI_AFFINITY: Final = "volcano.sh/task-topology-anti-affinity"
 TASK_TOPOLOGY_ORDER: Final = "volcano.sh/task-topology-task-order"
-HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # name of the tier that is the whole cluster
-GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # optsched: on PodGroups, their scheduler
-ADMITTED_QUEUE: Final = (
-    "optsched.io/admitted-queue"  # optsched: on bound pods, the queue that is charged
-)
-EVICTED: Final = "optsched.io/evicted"  # optsched: pods that the scheduler evicts, as `name=uid`
-MOVES: Final = "optsched.io/moves"  # optsched: on PodGroups and bare pods, pods moved for them
-SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # optsched: on PodGroups, before a plugin's name
+HYPERCLUSTER: Final = "volcano.sh/hypercluster"  # Name of the tier of the whole cluster.
+GROUP_SCHEDULER: Final = "optsched.io/scheduler"  # Scheduler of a PodGroup.
+ADMITTED_QUEUE: Final = "optsched.io/admitted-queue"  # Queue that is charged for a bound pod.
+EVICTED: Final = "optsched.io/evicted"  # Pods evicted by the scheduler, as `name=uid`.
+MOVES: Final = "optsched.io/moves"  # Pods moved for a PodGroup or bare pod.
+SHUFFLED_BY: Final = "optsched.io/shuffled-by-"  # Prefix of a plugin's name.
 ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
 
 # Queues.
@@ -97,13 +95,11 @@ HIERARCHY: Final = "volcano.sh/hierarchy"
 HIERARCHY_WEIGHTS: Final = "volcano.sh/hierarchy-weights"
 NODEGROUP_RESOURCE_LIMITS: Final = "volcano.sh/nodegroup-resource-limits"
 CLOSED_BY_PARENT: Final = "volcano.sh/closed-by-parent"
-OVERUSE_TOLERANCE: Final = "volcano.sh/overuse-tolerance"  # optsched; Volcano reads no such key
-QUEUE_USERS: Final = "optsched.io/users"  # optsched: users that may submit, comma-separated
-QUEUE_GROUPS: Final = "optsched.io/groups"  # optsched
-QUEUE_NAMESPACES: Final = "optsched.io/namespaces"  # optsched
-SUBMITTER: Final = (
-    "optsched.io/submitter"  # optsched: on PodGroups and pods, the submitter; set at admission
-)
+OVERUSE_TOLERANCE: Final = "volcano.sh/overuse-tolerance"  # Not known to Volcano.
+QUEUE_USERS: Final = "optsched.io/users"  # Users that may submit, comma-separated.
+QUEUE_GROUPS: Final = "optsched.io/groups"
+QUEUE_NAMESPACES: Final = "optsched.io/namespaces"
+SUBMITTER: Final = "optsched.io/submitter"  # Submitter of a PodGroup or pod, set at admission.
 
 # Nodes.
 GPU_UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"

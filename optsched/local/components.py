@@ -195,7 +195,7 @@ def _etcd(layout: Layout) -> dict[str, object]:
         # A socket in a private folder requires no encryption. A port would be open to web pages and
         # to other users of the machine.
         "listen-client-urls": f"unix://{layout.etcd_socket}",
-        # Only other members would use this address, but there are none; etcd refuses a socket here.
+        # Only other members of an etcd cluster would use this address, which must not be a socket.
         "advertise-client-urls": "http://localhost:2379",
         # A single member must still listen for peers: it uses any port, with itself as the only
         # peer.

@@ -25,9 +25,8 @@ class Kubectl:
     kubeconfig: Path
 
     def __call__(self, *arguments: str, input: str | None = None) -> str:
-        """Return the output of kubectl; `input` is the text for `-f -`. Raises KubectlError."""
-        # The discovery cache has the address as key, which may have belonged to another plane
-        # before.
+        """Return the output of kubectl, with `input` as standard input. Raises KubectlError."""
+        # A separate discovery cache, because another plane may have used the address, its key.
         cache = self.kubeconfig.with_name("kubectl-cache")
         common = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}")
         result = run([self.binary, *common, *arguments], input=input)

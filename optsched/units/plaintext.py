@@ -18,8 +18,9 @@ _LAYOUT: Final = "\n\t"
 def printable(text: str, keep: str = "") -> str:
     """Return the text with an escape for each character that a terminal might interpret.
 
-    Escaped are control characters, which include line breaks, and invisible characters that change
-    the direction of text. Characters in `keep` stay. YAML decodes the escapes inside double quotes.
+    The escaped characters are control characters, which include line breaks, and invisible ones
+    that change the direction of text. Characters in `keep` are not escaped. YAML decodes the
+    escapes inside double quotes.
     """
     if text.isprintable():
         return text
@@ -27,7 +28,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.dumps
-    """Return a value as Unicode JSON with escaped control characters; options of `json.dumps`."""
+    """Return a value as Unicode JSON with escaped control characters, by `json.dumps`."""
     text = json.dumps(value, ensure_ascii=False, **options)
     if text.isprintable():
         return text

@@ -31,7 +31,7 @@ class FieldError:
 
 
 def describe_field(path: str, value: object, message: str) -> str:
-    """Return the start of an error message: path and value of a field, only the path if missing."""
+    """Return the start of a field's error message: path and value, or only path if missing."""
     is_missing = value is None and message.startswith("is missing")
     if is_missing:
         return path

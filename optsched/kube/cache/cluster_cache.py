@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _REMEMBERED: Final = 512
 """Number of deleted objects to remember, so that a late event does not restore them.
 
-A late event arrives within moments of the deletion.
+A late event arrives within moments of the deletion of its object.
 """
 
 
@@ -235,7 +235,8 @@ class ClusterCache:
     ) -> None:
         """Apply a state of an object, or None if the object was deleted.
 
-        `is_created` tells whether the state is known to be the object's first, which no list shows.
+        `is_created` tells whether the state is known to be the first; False for a state from a
+        list.
         """
         self.version += 1
         if obj is None:
@@ -278,7 +279,7 @@ class ClusterCache:
         return self._objects.pods.assume(task, AssumedBind(node, shared_gpus, numa))
 
     def assume_evicted(self, task: str, node: str) -> str | None:
-        """Assume that a task is terminating; returns its UID, or None if not on this node."""
+        """Assume that a task on a node terminates; returns its UID, or None if it is not there."""
         pod = self._objects.pods.find_pod(task)
         if pod is None or pod.task.node != node or not pod.task.status.is_standing:
             return None
@@ -291,7 +292,7 @@ class ClusterCache:
         self._objects.gangs.record_shuffle(plugin, now_ms)
 
     def assume_nominated(self, task: str, node: str) -> bool:
-        """Assume a pending task's nominated node, or none if empty; returns whether it changed."""
+        """Assume a pending task's nominated node, or empty; returns whether the node changed."""
         pod = self._objects.pods.find_pod(task)
         if pod is None or pod.task.status is not TaskStatus.PENDING:
             return False
@@ -336,7 +337,7 @@ class ClusterCache:
         self._objects.gangs.hold_gang(gang, reason)
 
     def release_gang(self, gang: str) -> None:
-        """Return a gang that is excluded by `hold_gang` to scheduling."""
+        """Allow a gang that `hold_gang` has excluded to be scheduled again."""
         self.version += self._objects.gangs.release_gang(gang)
 
     # --- queries ----------------------------------------------------------------------------------
@@ -374,7 +375,7 @@ class ClusterCache:
         return labels is not None and selector.matches(name, labels)
 
     def claim_kind(self, key: str) -> Kind | None:
-        """Return the kind, with API version, under which a ResourceClaim is watched, or None."""
+        """Return the kind (API version) of a watched ResourceClaim, or None if it is unknown."""
         return self._objects.devices.claim_kind(key)
 
     def device_class(self, name: str) -> DeviceClass | None:
@@ -412,7 +413,7 @@ class ClusterCache:
     def exists(self, ref: Ref, uid: str = "") -> bool:
         """Return whether an object exists; always true for kinds whose UIDs are not kept.
 
-        With an empty `uid`, an object with any UID counts.
+        An empty `uid` matches an object with any UID.
         """
         key = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
         if ref.kind == kinds.POD:

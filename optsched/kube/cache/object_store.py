@@ -50,7 +50,7 @@ STRANGERS: Final = 10_000
 """Maximum number of remembered unwatched objects whose name a controller tried to use."""
 
 KNOWN_MS: Final = 8000
-"""Time in milliseconds for which an unwatched object is remembered, as no watch reports it."""
+"""Milliseconds for which an unwatched object is remembered, because no watch reports it."""
 
 
 _Key: TypeAlias = tuple[str, str]
@@ -265,7 +265,7 @@ class Store:
         self._heard = {fabric: answer}
 
     def record_deleted(self, ref: Ref, uid: str) -> None:
-        """Record a deletion by this process; with an empty `uid`, an object with any UID counts."""
+        """Record a deletion by this process; an empty `uid` matches an object with any UID."""
         objects = self._objects.get(ref.kind)
         known = None if objects is None else objects.lookup(ref.namespace, ref.name)
         if objects is None or known is None or (uid and uid_of(known) != uid):
@@ -297,8 +297,8 @@ class Store:
     def _apply_deleted(self, kind: Kind, obj: Raw) -> None:
         """Apply a deletion, or a change that moved the object out of a scope.
 
-        An object that left a scope may still be in another scope. The event of such an object then
-        has the version of the change, while a deletion has its own version.
+        An object that left a scope may still be in another scope. The event of an object in another
+        scope has the version of the change, while a deletion has its own version.
         """
         objects = self._objects[kind]
         known = objects.lookup(namespace_of(obj), name_of(obj))

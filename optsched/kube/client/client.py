@@ -55,7 +55,7 @@ WATCH_S: Final = 25
 """Duration in seconds after which the server ends a watch, just after a bookmark."""
 
 IDLE_S: Final = 28.0
-"""Seconds without data after which a watch is broken, because the server did not end it."""
+"""Seconds without data after which a watch counts as broken: the server should have ended it."""
 
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
@@ -428,7 +428,7 @@ def _translate_errors(request: _Request) -> Iterator[None]:
 
 
 def _why_not_connected(error: aiohttp.ClientConnectorError) -> str:
-    """Return the operating system's reason for a failed connection: `Connection refused`."""
+    """Return the operating system's reason for a failed connection, `Connection refused`."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return str(error.certificate_error)
     found = error.os_error

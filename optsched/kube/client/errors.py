@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_MESSAGE: Final = 512
-"""Maximum number of characters kept of a message, because RBAC messages have about 300."""
+"""Maximum number of characters kept of a message; the longest useful messages have about 300."""
 MAX_CAUSES: Final = 100
 """Maximum number of causes kept of a refused request."""
 

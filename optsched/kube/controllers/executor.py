@@ -218,6 +218,6 @@ def _guarded(effect: Patch) -> dict[str, Any]:
 
 
 def _severity(error: BaseException) -> int:
-    """Return the severity of an error, which is lowest for Stale, higher for KubeError."""
+    """Return the severity of an error: other errors rank above KubeError, KubeError above Stale."""
     kinds = (Stale, KubeError, Exception)
     return next((i for i, kind in enumerate(kinds) if isinstance(error, kind)), len(kinds))

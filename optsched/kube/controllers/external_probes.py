@@ -145,7 +145,7 @@ async def _fetch(fabric: Fabric, credentials: _Credentials) -> bytes:
 
 
 def _tls_context(fabric: Fabric, credentials: _Credentials) -> ssl.SSLContext | bool:
-    """Return a context that trusts system authorities and the Secret's; False without checks."""
+    """Return a TLS context that trusts the system and the Secret, or False for no verification."""
     if not fabric.verifies:
         return False
     context = ssl.create_default_context()

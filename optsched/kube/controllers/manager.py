@@ -61,7 +61,7 @@ TELL_AFTER: Final = 5
 """Number of consecutive failures of a key at which the failure is logged a second time."""
 
 _REMEMBERED: Final = 256
-"""Number of objects whose last status write is remembered, above which old ones are dropped."""
+"""Number of remembered status writes above which old status writes are removed."""
 
 Key: TypeAlias = "tuple[int, Ref]"
 """The index of a controller, and an object that the controller reconciles."""
@@ -116,7 +116,7 @@ class Manager:
         self._leads = False
         self._written_s: dict[Ref, float] = {}
         self._late_s: dict[Ref, float] = {}
-        """When the status of an object was first deferred in seconds, by object."""
+        """Monotonic time in seconds at which the status of each object was first deferred."""
         self._stopping = asyncio.Event()
         self._watch_log = WatchLog(dependencies.outage)
         self._absent: set[tuple[Kind, Scope]] = set()

@@ -41,14 +41,14 @@ log = logging.getLogger(__name__)
 
 
 SHUTDOWN_S: Final = 2.0
-"""Maximum time in seconds for each of the remaining events and the lease release at shutdown."""
+"""Maximum time in seconds for each step at shutdown: writing events, releasing the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of a controller process.
 
-    election: None if this process is the only replica.
+    election: the leader election, or None if this process is the only replica.
     listen: the addresses that serve health, and metrics unless `metrics` is given.
     metrics: the settings of metrics over TLS, or None for plain HTTP at `listen`.
     """

@@ -94,7 +94,7 @@ class _Written:
 
 
 class EventHistory:
-    """The time and count of each event's last write; it does no I/O and reads no clock."""
+    """The time and count of each event's last write; this class does no I/O, reads no clock."""
 
     def __init__(self, exists: Callable[[Ref, str], bool]) -> None:
         """`exists` returns whether an object with this UID still exists."""
@@ -149,7 +149,7 @@ class EventRecorder:
         may_write: Callable[[Note], bool] = lambda _: True,
         exists: Callable[[Ref, str], bool] = lambda _about, _uid: True,
     ) -> None:
-        """`may_write` returns whether a note may still be written; it is called per request.
+        """`may_write` returns whether a note may still be written; called before each request.
 
         `exists` returns whether an object with this UID exists; events of deleted objects are
         removed from the history.

@@ -60,7 +60,7 @@ class ClaimReserver:
         self._class_of = class_of
 
     async def reserve(self, grant: DeviceGrant, pod: Ref, uid: str, node: str) -> str:
-        """Reserve a claim and its devices for a pod; returns why this failed, empty on success.
+        """Reserve a claim and its devices for a pod; returns the reason of a failure, or empty.
 
         Raises KubeError if the outcome is unknown.
         """
@@ -128,7 +128,7 @@ _NOT_COMPACT: Final = (
     "can not be changed by JSON clients, because its driver parameters contain spaces between "
     "values: create it again without these spaces"
 )
-"""Explains a refusal: a JSON patch stores parameters without spaces, which counts as a change."""
+"""Explains why a JSON patch fails: it removes spaces, which the server treats as a change."""
 
 
 def _status(claim: Raw) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _is_reserved(claim: Raw, uid: str) -> bool:
 
 
 def _refusal(claim: Raw, grant: DeviceGrant) -> str:
-    """Return how the state of a claim contradicts the plan; empty if it does not."""
+    """Return how the state of a claim contradicts the plan, or empty if claim and plan agree."""
     allocation = _status(claim).get("allocation")
     if not allocation:
         return "" if grant.devices else f"resource claim {grant.claim} is no longer allocated"

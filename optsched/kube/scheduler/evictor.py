@@ -73,9 +73,9 @@ log = logging.getLogger(__name__)
 class _Batch:
     """Victims that are evicted jointly or not at all.
 
-    `preemptor` is the gang that gets the resources. `nodes` are the nodes to which its tasks are
-    nominated, empty if the plan nominated none of its tasks. `is_begun` tells whether an eviction
-    of the batch has been sent.
+    `preemptor` is the gang that gets the resources. `nodes` are the nodes to which the plan
+    nominates tasks of the preemptor, if any. `is_begun` tells whether an eviction of the batch has
+    been sent.
     """
 
     preemptor: str
@@ -83,7 +83,7 @@ class _Batch:
     is_begun: bool = False
 
     def serves_nominations(self, nominated: Mapping[str, set[str]]) -> bool:
-        """Return whether a plan, which nominates these nodes by gang, still needs the resources."""
+        """Return whether a plan with these nominations, by gang, still needs the resources."""
         return not self.nodes or not self.nodes.isdisjoint(nominated.get(self.preemptor, ()))
 
 
@@ -92,8 +92,8 @@ class _Pending:
     """An eviction that is planned or sent, but has no response yet.
 
     `after` holds the keys of the writes that must precede the eviction. `num_polls` counts the
-    checks of its conditions. `is_sent` tells whether a request is in progress, `was_asked` whether
-    an earlier request failed.
+    checks whether the eviction may be sent. `is_sent` tells whether a request is in progress,
+    `was_asked` whether an earlier request failed.
     """
 
     victim: Victim

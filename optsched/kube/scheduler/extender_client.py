@@ -286,7 +286,6 @@ class ExtenderSession:
 
         One call covers all nodes if the extender supports this. Otherwise each node has its own
         call, and the calls run concurrently.
-        call, and the calls run concurrently.
         """
         if not nodes:
             return {}, {}

@@ -1,8 +1,8 @@
 """The loop of a live scheduler: snapshot, session, binds and evictions, status.
 
 There is at most one session per period. A session that could not change the plan is skipped. A
-session runs in a separate thread on an immutable snapshot, while watches and binds continue. Its
-plan is assumed immediately and executed in the background.
+session runs in a separate thread on an immutable snapshot, while watches and binds continue. The
+plan of a session is assumed immediately and executed in the background.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ class SchedulerDependencies:
 class _Answer:
     """The input of the last session and its plan.
 
-    `until_ms` is the time at which the next session starts at the latest. `times` counts how often
-    in succession the same gangs were pending for the same reasons. `repeats` counts how often in
-    succession a session repeated an input without a change of the plan.
+    `until_ms` is the latest start of the next session, in milliseconds since 1970. `times` counts
+    how often in succession the same gangs were pending for the same reasons. `repeats` counts how
+    often in succession a session repeated an input without a change of the plan.
     """
 
     snapshot: Snapshot
@@ -180,7 +180,7 @@ class Scheduler:
         return "" if self._deps.cache.is_synced else "not everything has been listed yet"
 
     def retry_status(self, ref: Ref, *, is_conflict: bool = False) -> None:
-        """Schedule a retry of a status write that the server refused; soon after a conflict."""
+        """Schedule a retry of a refused status write, with a shorter delay after a conflict."""
         self._term.statuses.record_refusal(ref, self._deps.clock.now_ms(), is_conflict=is_conflict)
         if is_conflict:
             self._changed.set()
@@ -295,7 +295,7 @@ class Scheduler:
 
     @property
     def _due_ms(self) -> int | None:
-        """When the next deferred status or event is due in milliseconds, or None without one."""
+        """When the next deferred status or event is due in ms, or None if nothing is deferred."""
         due = (self._term.statuses.due_ms, self._notices.due_ms)
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 

@@ -310,7 +310,7 @@ class Metrics(ProcessMetrics):
             self._counted.discard(queue)
 
     def add_wasted_time(self, now_s: float) -> None:
-        """Add the GPU seconds that were wasted from the last call until the monotonic `now_s`."""
+        """Add the GPU seconds wasted from the last call until the monotonic time `now_s`."""
         seconds, self._counted_s = now_s - self._counted_s, now_s
         for queue, gpus in self._latest.figures.wasted.items():
             self._wasted.labels(queue).inc(gpus * seconds)

@@ -389,7 +389,7 @@ class SelfReporter:
             self._about = Ref(LEASE, "default", COMPONENT)
 
     def is_self_report(self, about: Ref) -> bool:
-        """Return whether an event about `about` concerns this scheduler process itself."""
+        """Return whether an event on the object `about` concerns this scheduler process."""
         return about in (self._about, self._policy)
 
     def report_policy(self, problems: str) -> None:

@@ -55,7 +55,7 @@ DRAIN_S: Final = 20.0
 """Maximum time in seconds to finish the remaining binds at shutdown."""
 
 SHUTDOWN_S: Final = 2.0
-"""Maximum time in seconds for each of statuses, events and the lease release at shutdown."""
+"""Maximum time in seconds for each step at shutdown, such as writing statuses and events."""
 
 WRITES: Final = 8
 """Maximum number of concurrent status patches, so that a slow webhook delays only some."""

@@ -71,7 +71,7 @@ CONFLICT_MS: Final = 200
 """Delay in milliseconds before a status is computed again after a conflict."""
 
 STEADY_MS: Final = 3_000
-"""Milliseconds that a reason for lack of capacity must hold before it replaces another one."""
+"""Milliseconds that a reason for lack of capacity must hold before it replaces another."""
 
 K = TypeVar("K")
 
@@ -162,8 +162,8 @@ def group_patch(group: PodGroup, status: GangStatus, now_ms: int) -> StatusPatch
 def pause_ms(group: PodGroup, patch: StatusPatch) -> int:
     """Return the minimum milliseconds between the last patch of a PodGroup and this patch.
 
-    The phase Inqueue is written immediately because controllers wait for it. Other changes may be
-    collected.
+    The phase Inqueue is written immediately because controllers wait for it. Other changes of
+    the status may be collected.
     """
     fresh = patch.body["status"]
     known = group.status

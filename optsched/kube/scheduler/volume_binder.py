@@ -143,7 +143,7 @@ class VolumeBinder:
         return used_on, task_of
 
     def _open_claim(self, key: str) -> Claim | None:
-        """Return a claim with its unreserved volume candidates; None means no bind is possible."""
+        """Return a claim with its unreserved volume candidates, or None if it cannot be bound."""
         claim = self._cache.claim(key)
         if claim is None or (claim.problem and key not in self._under_way):
             return None

@@ -366,7 +366,7 @@ def _handler(
 
 
 def _unreadable(http: web.Request) -> str:
-    """Return why the headers of a request make its body unacceptable; empty if they do not."""
+    """Return why the headers of a request forbid its body, or empty if the body is acceptable."""
     if http.content_type != _JSON:
         return f"{http.content_type} is not supported: send {_JSON}"
     encoding = http.headers.get("Content-Encoding", "identity").strip().lower()

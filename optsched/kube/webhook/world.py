@@ -94,7 +94,7 @@ class LiveWorld:
         except NotFound:
             self._store.record_deleted(ref, "")
         except KubeError as error:
-            # The known state stays, so that a denial based on it stands.
+            # The known state stays, so that a denial based on this state stands.
             log.warning("%s: can not be read: %s", ref, error)
         return self._store.get(ref.kind, ref.namespace, ref.name) is not before
 
