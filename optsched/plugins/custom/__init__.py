@@ -1,1 +1,1 @@
-"""Custom plugins and actions: isolation of their errors, and the interface of actions."""
+"""Custom plugins and actions: isolation of errors, and the interface of custom actions."""

@@ -1,8 +1,8 @@
 """Isolation of custom plugins: an exception in one plugin does not affect the others.
 
-The results of every extension point are checked. A failed call is recorded as a `Fault` and its
-result is replaced: a failed score or order has no effect, and a failed hard rule refuses. See
-docs/plugins.md.
+The results of every extension point are checked. A failed call is recorded as a `Fault`, and its
+result is replaced: a failed score or order has no effect, and a failed hard rule refuses
+placements. See docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ OWN_FACES = frozenset(
         "explain_rooms",
     }
 )
-"""The extension points of custom plugins; the other methods are for built-in plugins."""
+"""The extension points that custom plugins may implement; other methods of `Rule` are for built-in
+plugins."""
 
 BUILT_IN_FACES = ("blockers", "deserved", "deserved_by_name", "relevant_tasks")
-"""Methods that, like `Rule.levels`, the engines call only on built-in plugins."""
+"""Methods that the engines call only on built-in plugins, in addition to `Rule.levels`."""
 
 HARMFUL = (Exception, SystemExit)
-"""The exceptions of custom code that are caught."""
+"""The types of exceptions of custom code that are caught."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ class Fault:
     Attributes
     ----------
     plugin, rule, point
-        The plugin, its rule, and the extension point. For a custom action, `plugin` names the
-        action and `rule` is empty.
+        Names of the plugin, its rule and the extension point. For a custom action, `plugin` is the
+        name of the action and `rule` is empty.
     error
         Type and message of the exception.
     where
@@ -93,7 +94,7 @@ class Fault:
 
 
 def fault_of(plugin: str, rule: str, point: str, error: BaseException) -> Fault:
-    """Return the fault to report for an exception."""
+    """Return the fault that describes an exception of custom code."""
     frames = extract_tb(error.__traceback__)
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     text = f"{type(error).__name__}: {error}".rstrip(": ")
@@ -101,7 +102,7 @@ def fault_of(plugin: str, rule: str, point: str, error: BaseException) -> Fault:
 
 
 class PluginFailure(Exception):
-    """A plugin failed to add its rows, so that the model is incomplete and must not be solved."""
+    """Raised if a plugin fails to add its rows: the model is incomplete and must not be solved."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -115,20 +116,20 @@ class Faults:
         self._found: dict[Fault, None] = {}
 
     def add(self, fault: Fault) -> None:
-        """Record a fault."""
+        """Record a fault; a fault that is already recorded is ignored."""
         self._found[fault] = None
 
     @property
     def recorded(self) -> tuple[Fault, ...]:
-        """All recorded faults."""
+        """All recorded faults, in order of occurrence."""
         return tuple(self._found)
 
 
 class IsolatedRule(Rule):
-    """A wrapper around the rule of a custom plugin that catches its errors."""
+    """A wrapper that catches the errors of the rule of a custom plugin."""
 
     def __init__(self, inner: Rule, plugin: str, faults: Faults) -> None:
-        # Rules declare these attributes on their class, so they are copied from the inner rule.
+        # Rules declare the attributes in `copied` on their class, so the wrapper copies them.
         copied = ("name", "hard_face", "mask_lasts", "mask_sees_pods", "pods_may_help")
         vars(self).update({attribute: getattr(inner, attribute) for attribute in copied})
         self._inner = inner
@@ -144,7 +145,7 @@ class IsolatedRule(Rule):
     def answer_or(
         self, point: str, question: Callable[[], Answer], otherwise: Callable[[], Answer]
     ) -> Answer:
-        """Return the result of an extension point; the result of `otherwise` if it raises."""
+        """Return the result of `question`; the result of `otherwise` if `question` raises."""
         try:
             return question()
         except HARMFUL as e:
@@ -158,14 +159,14 @@ class IsolatedRule(Rule):
         return fault
 
     def _call_optional(self, point: str, *arguments: object) -> Any:  # noqa: ANN401  any answer
-        """Return the result of an optional method; None if the rule does not have it."""
+        """Return the result of an optional method; None if the rule lacks the method."""
         method = getattr(self._inner, point, None)
         return None if method is None else method(*arguments)
 
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterable[Violation]:
-        """See `Rule`: if it fails, refuse each gang on which it fails alone; else all gangs."""
+        """See `Rule`: on failure, refuse the gangs for which the rule fails alone, or all gangs."""
         try:
             return _checked_violations(self._inner.verify(world))
         except HARMFUL as e:
@@ -184,7 +185,7 @@ class IsolatedRule(Rule):
         return True
 
     def verify_evictions(self, world: World) -> Iterable[Violation]:
-        """See `Rule`: if it fails, refuse all evictions."""
+        """See `Rule`: if the inner rule fails, refuse all evictions."""
         try:
             return _checked_violations(self._inner.verify_evictions(world))
         except HARMFUL as e:
@@ -195,7 +196,7 @@ class IsolatedRule(Rule):
         ]
 
     def spares(self, problem: Problem) -> Bool | None:
-        """See `Rule`: if it fails, spare all running tasks."""
+        """See `Rule`: if the inner rule fails, spare all running tasks."""
         number = len(running_tasks(problem))
         return self.answer_or(
             "spares",
@@ -204,7 +205,7 @@ class IsolatedRule(Rule):
         )
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: if it fails, exclude all nodes."""
+        """See `Rule`: if the inner rule fails, exclude all nodes."""
         try:
             return _flags(self._inner.mask(problem, task_class), problem.num_nodes)
         except HARMFUL as e:
@@ -223,7 +224,7 @@ class IsolatedRule(Rule):
         )
 
     def excludes(self, problem: Problem) -> Bool | None:
-        """See `Rule`: if it fails, exclude all gangs."""
+        """See `Rule`: if the inner rule fails, exclude all gangs."""
         number = problem.num_gangs
         return self.answer_or(
             "excludes",
@@ -243,13 +244,14 @@ class IsolatedRule(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def encode(self, form: Formulation) -> None:
-        """See `Rule`; raises `PluginFailure` if it fails."""
+        """See `Rule`; raises `PluginFailure` if the inner rule fails."""
         self._write("encode", lambda: self._inner.encode(form))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`; raises `PluginFailure` if it fails.
+        """See `Rule`; raises `PluginFailure` if the inner rule fails.
 
-        Models of evictions get no rows: there, `verify` checks the plan afterwards.
+        The inner rule adds no rows to models of evictions. Instead, `verify` checks the plan
+        afterwards.
         """
         if nodes.form is not None:
             self._write("constrain_nodes", lambda: self._inner.constrain_nodes(nodes))
@@ -270,7 +272,7 @@ class IsolatedRule(Rule):
     # --- scores and orders -----------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: there is no score if it fails."""
+        """See `Rule`: returns None if the inner rule fails."""
         return self.answer_or(
             "class_score",
             lambda: _scores(self._inner.class_score(problem, task_class), problem.num_nodes),
@@ -278,7 +280,7 @@ class IsolatedRule(Rule):
         )
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
-        """See `Rule`: there is no score if it fails."""
+        """See `Rule`: returns None if the inner rule fails."""
         score = self.answer_or(
             "scorer", lambda: self._inner.scorer(problem, task_class), lambda: None
         )
@@ -391,7 +393,7 @@ def _indices(value: object) -> I64 | None:
 
 
 class _IsolatedGreedy:
-    """A wrapper around the `Greedy` object of a custom rule that catches its errors."""
+    """A wrapper that catches the errors of the `Greedy` object of a custom rule."""
 
     def __init__(self, rule: IsolatedRule, inner: Greedy, problem: Problem) -> None:
         self._rule, self._inner, self._problem = rule, inner, problem
@@ -410,7 +412,7 @@ class _IsolatedGreedy:
         return (0.0,) * ~self._widths[point]
 
     def call_checked(self, point: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  one for all faces
-        """Return the checked result of any other extension point."""
+        """Return the checked result of an extension point other than an order key."""
         check, otherwise = _CHECKS[point]
         return self._rule.answer_or(
             point,
@@ -423,7 +425,7 @@ class _IsolatedGreedy:
         return _flags(value, self._problem.num_nodes)
 
     def live_scorer(self, score: LiveScorer | None) -> LiveScorer | None:
-        """Return a scorer that catches the errors of another scorer; None for None."""
+        """Return a scorer that catches the errors of `score`; None if `score` is None."""
         number = self._problem.num_nodes
         if score is None:
             return None
@@ -459,7 +461,7 @@ _CHECKS: dict[
     "preemptable": (lambda _, v: _indices(v), lambda _, arguments: arguments[2][:0]),
     "reclaimable": (lambda _, v: _indices(v), lambda _, arguments: arguments[2][:0]),
 }
-"""By extension point: the check of a result, and the replacement after a failure."""
+"""Maps each extension point to the check of its result and the replacement after a failure."""
 
 _KEYS = ("queue_key", "gang_key", "victim_queue_key")
 

@@ -1,7 +1,7 @@
-"""Custom actions: their view of a session, and their proposals.
+"""Custom actions: the view of a session that they get, and the proposals that they return.
 
-A custom action only proposes. Its proposals must meet the same rules as those of built-in actions,
-and an error in it does not affect other actions. See docs/plugins.md.
+A custom action only proposes. Proposals must meet the same rules as the decisions of built-in
+actions, and an error in a custom action does not affect other actions. See docs/plugins.md.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from optsched.plugins.declaration import Argument, Value
 
 PROPOSE = "propose"
-"""The extension point in the faults of custom actions."""
+"""The name of the extension point in the faults of custom actions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Propose to place a waiting task, by key, on a node."""
+    """A proposal to place a waiting task, given by key, on a node."""
 
     task: str
     node: str
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Displace:
-    """Propose to evict a running task, by key, so that a gang gets its proposed nodes."""
+    """A proposal to evict a running task, given by key, so that a gang gets its proposed nodes."""
 
     task: str
     gang: str
@@ -44,22 +44,23 @@ Proposal: TypeAlias = Place | Displace
 
 @dataclass(frozen=True)
 class View:
-    """A read-only view of a session when a custom action runs.
+    """A read-only view of a session at the time when a custom action runs.
 
     Attributes
     ----------
     snapshot
-        The cluster at the beginning of the session.
+        The cluster at the start of the session.
     gangs
-        Gangs with unplaced tasks that may be placed now, in queue order.
+        Gangs with unplaced tasks that may be placed, in queue order.
     waiting
-        Unplaced tasks of these gangs, in order, by gang key.
+        Maps the key of each gang in `gangs` to its unplaced tasks, in order.
     free
-        Idle amounts by node and resource, in base units.
+        Idle amounts by node name and resource, in base units.
     placed
-        Node by key of each task that this session has placed so far.
+        Maps the key of each task that this session has placed so far to its node.
     promised
-        Node by key of each task that waits there for terminating pods.
+        Maps the key of each nominated task to the node on which the task waits for terminating
+        pods.
     leaving
         Keys of the running tasks that this session has evicted so far.
 
@@ -84,11 +85,12 @@ class Action:
     Attributes
     ----------
     arguments
-        The arguments that `configurations` of a policy may set for it.
+        The arguments that the `configurations` of a policy may set for the action.
     build
-        For a custom action, returns the function that proposes, given the arguments; else None.
+        Function that returns the `Propose` function of a custom action for given arguments; None
+        for a built-in action.
     origin
-        The file of a custom action; else empty.
+        The file that declares a custom action; empty for a built-in action.
 
     """
 
@@ -101,15 +103,15 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Proposer:
-    """A custom action that is built with its arguments."""
+    """A custom action that has been built with its arguments."""
 
     name: str
     propose: Propose
 
     def list_proposals(self, view: View, faults: Faults) -> tuple[Proposal, ...]:
-        """Return the valid proposals of the action; empty if it raises.
+        """Return the valid proposals of the action; an empty tuple if the action raises.
 
-        An exception and values that are not proposals are recorded as faults.
+        An exception, and each value that is not a proposal, is recorded as a fault.
         """
         try:
             found = tuple(self.propose(view))
@@ -122,7 +124,7 @@ class Proposer:
         return tuple(each for each in found if _is_proposal(each))
 
     def object(self, what: str, faults: Faults) -> None:
-        """Record that the action proposed something invalid."""
+        """Record a fault: the action made an invalid proposal, which `what` describes."""
         faults.add(Fault(self.name, "", PROPOSE, what, ""))
 
 

@@ -1,4 +1,4 @@
-"""ResourceClaims: a task runs on a node where its claims have devices or can get free ones.
+"""ResourceClaims: a task runs on a node where its claims have devices or can get devices.
 
 Mathematics: models/formulation/device_claims.md. Kubernetes: KEP-4381, KEP-4816, KEP-5075 and the
 plugin `dynamicresources` of kube-scheduler.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class DeviceClaims(Rule):
-    """Every claim of a placed task has devices that the node reaches, or gets free devices."""
+    """Rule: every claim of a placed task has devices that its node can reach, or gets devices."""
 
     name = "device-claims"
     hard_face = Face.PREDICATE
@@ -58,7 +58,7 @@ class DeviceClaims(Rule):
     # --- verify ----------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: checks that devices can be allocated to the claims of all placed tasks."""
+        """See `Rule`: checks that devices can be allocated to all claims of placed tasks."""
         devices = world.snapshot.devices
         requested: dict[str, dict[str, DeviceClaim]] = {}
         node_of: dict[str, str] = {}
@@ -83,7 +83,7 @@ class DeviceClaims(Rule):
                 yield Violation(self.name, f"node {name}", detail)
 
     def grant_devices(self, world: World) -> dict[str, tuple[DeviceGrant, ...]]:
-        """Return the devices that a plan allocates to claims of each bound task, by task key."""
+        """Return, by task key, the devices that a plan allocates to the claims of bound tasks."""
         devices = world.snapshot.devices
         found: dict[str, tuple[DeviceGrant, ...]] = {}
         for name, placed in world.placed_on.items():
@@ -102,7 +102,7 @@ class DeviceClaims(Rule):
     # --- masks -----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: allows nodes that allocations reach and whose devices suffice if free."""
+        """See `Rule`: allows nodes that reach allocated devices and have enough further devices."""
         shape = problem.classes.shapes[task_class]
         if not shape.device_claims and not shape.devices:
             return None
@@ -142,7 +142,7 @@ class DeviceClaims(Rule):
         return bool(requests.open(shape) or requests.allocated(shape))
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: names a claim that no node can serve."""
+        """See `Rule`: names a claim that can be used on no node."""
         problem = outcome.problem
         requests = problem.derived(_Pools).requests
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
@@ -158,7 +158,7 @@ class DeviceClaims(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: numbers running tasks by their claims, if a claim holds devices."""
+        """See `Rule`: running tasks with equal claims, one of which is allocated, are equal."""
         requests = problem.derived(_Pools).requests
         if not requests.open(problem.classes.shapes[task_class]):
             return None
@@ -170,7 +170,7 @@ class DeviceClaims(Rule):
         )
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: a device serves one claim until no task uses the claim any more."""
+        """See `Rule`: adds rows that keep a device with one claim until no task uses the claim."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         pools, shapes = problem.derived(_Pools), problem.classes.shapes
@@ -197,10 +197,11 @@ class DeviceClaims(Rule):
 
 
 def count_cut_searches(problem: Problem) -> dict[str, int]:
-    """Return the number of device searches that a limit ended without a result, by limit.
+    """Return how many device searches a limit ended without a result, by limit.
 
-    `search` and `session` are the step limits of one search and of all searches. `selectors` counts
-    requests whose selectors are evaluated in a later session.
+    The limits `search` and `session` are the step limits of one search and of all searches of a
+    session. The entry `selectors` is the number of requests whose selectors a later session
+    evaluates.
     """
     devices = problem.snapshot.devices
     if not devices.on_node and not devices.elsewhere:
@@ -210,7 +211,7 @@ def count_cut_searches(problem: Problem) -> dict[str, int]:
 
 
 def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]:
-    """Yield descriptions of requests: numbers by class, then alternatives and constraints."""
+    """Yield descriptions of requests: numbers by DeviceClass, then alternatives and constraints."""
     number: Counter[str] = Counter()
     more: list[str] = []
     for request in requested:
@@ -231,12 +232,12 @@ def _describe_requests(requested: Iterable[DeviceClaimRequest]) -> Iterator[str]
 
 
 def _leaves_choices(request: DeviceClaimRequest) -> bool:
-    """Return whether allocating a claim takes a search, not only a matching."""
+    """Return whether the allocation of a claim requires a search in addition to a matching."""
     return bool(request.constraints) or any(need.alternatives for need in request.needs)
 
 
 def _describe_withheld(devices: Devices, requested: Iterable[DeviceClaimRequest]) -> str:
-    """Return a description of matching devices that are left to other schedulers."""
+    """Return a description of the matching devices that are left to other schedulers."""
     number: Counter[str] = Counter()
     for need in {need for request in requested for need in request.needs}:
         number |= devices.withheld(need)
@@ -245,7 +246,7 @@ def _describe_withheld(devices: Devices, requested: Iterable[DeviceClaimRequest]
 
 
 def unusable(devices: Devices, key: str) -> str:
-    """Return why a claim can be used on no node; empty if it can."""
+    """Return why a claim can be used on no node; empty if the claim is usable."""
     claim = devices.claims.get(key)
     if claim is None:
         return f"resource claim {key} does not exist"
@@ -260,7 +261,7 @@ def unusable(devices: Devices, key: str) -> str:
 
 
 def _refuses(devices: Devices, request: DeviceClaimRequest) -> str:
-    """Return why a claim from a template can be used on no node; empty if it can."""
+    """Return why no node can meet the requests of a claim from a template; empty if one may."""
     found = (devices.refuses(need) for need in request.needs)
     return too_many_choices(request) or next((why for why in found if why), "")
 
@@ -273,7 +274,7 @@ def _reaches(claim: DeviceClaim, node: Node) -> bool:
 def _granted(
     devices: Devices, node: str, claims: Iterable[DeviceClaim], held: Collection[DeviceId]
 ) -> dict[str, tuple[tuple[str, DeviceId], ...]] | None:
-    """Return (request, device) by claim from free devices of a node; None if too few."""
+    """Return (request, device) pairs by claim key; None if a node's free devices do not suffice."""
     here = devices.on_node.get(node, ())
     free = {i for i, device in enumerate(here) if device.id not in held}
     requested = list(claims)
@@ -295,35 +296,35 @@ def _granted(
 
 @dataclass(frozen=True)
 class _Requests:
-    """Requests of task shapes, given the claims of a snapshot."""
+    """Device requests of task shapes, given the ResourceClaims of a snapshot."""
 
     devices: Devices
 
     def refusal(self, shape: TaskShape) -> str:
-        """Return why a shape can be placed on no node; empty if it can."""
+        """Return why claims prevent a task shape on all nodes; empty if they do not."""
         found = (unusable(self.devices, key) for key in shape.device_claims)
         of_own = (_refuses(self.devices, request) for request in shape.devices)
         return next((why for why in (*found, *of_own) if why), "")
 
     def allocations(self, shape: TaskShape) -> list[DeviceAllocation]:
-        """Return the allocations of the claims of a shape."""
+        """Return the allocations of the allocated claims of a task shape."""
         claims = (self.devices.claims[key] for key in shape.device_claims)
         return [c.allocation for c in claims if c.allocation is not None]
 
     def shared(self, shape: TaskShape) -> list[str]:
-        """Return the unallocated named claims of a shape, which other tasks may share."""
+        """Return the unallocated named claims of a task shape, which other tasks may share."""
         if self.refusal(shape):
             return []
         claims = (self.devices.claims[key] for key in shape.device_claims)
         return [c.key for c in claims if c.allocation is None]
 
     def allocated(self, shape: TaskShape) -> list[str]:
-        """Return the claims of a shape that have devices."""
+        """Return the keys of the claims of a task shape that have allocated devices."""
         claims = map(self.devices.claims.get, shape.device_claims)
         return [c.key for c in claims if c is not None and c.allocation is not None]
 
     def open(self, shape: TaskShape) -> tuple[DeviceClaimRequest, ...]:
-        """Return the requests of a shape's unallocated claims; empty if no node can meet them."""
+        """Return the requests of a shape's unallocated claims; empty if no node can meet one."""
         if not (shape.device_claims or shape.devices) or self.refusal(shape):
             return ()
         shared = (self.devices.claims[key].request for key in self.shared(shape))
@@ -331,7 +332,7 @@ class _Requests:
 
 
 class _Pools:
-    """The devices of nodes, by index of the node."""
+    """The devices of nodes by node index."""
 
     def __init__(self, problem: Problem) -> None:
         self.devices = problem.snapshot.devices
@@ -346,19 +347,19 @@ class _Pools:
         return len(self.devices.on_node.get(self._names[node], ()))
 
     def free(self, node: int, ended: Collection[str] = ()) -> set[int]:
-        """Return the indices of devices that are free after the claims `ended` have ended."""
+        """Return the indices of the devices that are free after the claims `ended` have ended."""
         here, held = self.devices.on_node.get(self._names[node], ()), self.devices.claim_by_device
         holders = [held.get(device.id) for device in here]
         return {i for i, holder in enumerate(holders) if holder is None or holder in ended}
 
     def holder(self, node: int, place: int) -> str:
-        """Return the claim that holds a device of a node; empty for none."""
+        """Return the key of the claim that holds a device of a node; empty for a free device."""
         return self.devices.claim_by_device.get(
             self.devices.on_node[self._names[node]][place].id, ""
         )
 
     def homes(self, claims: Iterable[str]) -> set[int]:
-        """Return the nodes with devices of some claims."""
+        """Return the indices of the nodes that have devices of some claims."""
         found = (self.devices.claims[key].allocation for key in claims)
         held = (device for each in found if each is not None for _, device in each.devices)
         return {self._node_of[device] for device in held if device in self._node_of}
@@ -370,18 +371,18 @@ class _Pools:
 
     @property
     def ending_claims(self) -> frozenset[str]:
-        """Claims that end with terminating tasks."""
+        """Keys of the claims that end with terminating tasks."""
         return self._find_ending_claims
 
     def options(
         self, node: int, requested: Iterable[DeviceClaimRequest]
     ) -> list[tuple[Option, ...]]:
-        """Return the options of claims on a node; equal claims get the same object."""
+        """Return the options of each claim on a node; equal claims get the same object."""
         return [self._options_of(node, request) for request in requested]
 
     @cached_property
     def first_equal_node(self) -> list[int]:
-        """(N,) the first node with equal devices, such that no claim can distinguish them."""
+        """(N,) the first node that no claim can distinguish from the node by its devices."""
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
         for n, name in enumerate(self._names):
@@ -389,7 +390,7 @@ class _Pools:
             attributes = tuple(
                 (d.driver, d.attributes, d.capacity, d.problem, d.taints) for d in here
             )
-            # Python compares True and 1 as equal, but claims do not.
+            # Python compares True and 1 as equal, but claims distinguish them.
             types = tuple(type(value) for d in here for _, value in d.attributes)
             in_flux = name if self.devices.in_flux & {name, ""} else ""
             found.append(first.setdefault((attributes, types, in_flux), n))
@@ -418,16 +419,16 @@ def _find_ending_claims(snapshot: Snapshot) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _AllocationRows:
-    """The rows of the model that allocate devices.
+    """The state of the rows of the model that allocate devices.
 
     Attributes
     ----------
     users
-        Groups of victims by claim; the claim ends once all of them have left.
+        Groups of victims by claim; the claim ends once all tasks of the groups are evicted.
     joining
-        By allocated claim, the variables of tasks that would use it.
+        Maps an allocated claim to the variables of pending tasks that would use the claim.
     dealt
-        Variables by node and device index, each 1 if it allocates the device.
+        Maps (node, device index) to 0-1 variables; a variable is 1 if it allocates the device.
 
     """
 
@@ -439,7 +440,7 @@ class _AllocationRows:
 
 
 def _users(problem: Problem, evictions: EvictionGroups) -> dict[str, list[int]]:
-    """Return the groups of victims by claim; the claim ends once all of them have left."""
+    """Return the groups of victims by claim; a claim ends once all of their tasks have left."""
     if not len(evictions.node):
         return {}
     tasks = running_tasks(problem).tasks
@@ -454,7 +455,7 @@ def _users(problem: Problem, evictions: EvictionGroups) -> dict[str, list[int]]:
 
 
 def _joining(pools: _Pools, shapes: Sequence[TaskShape], supplied: I64) -> dict[str, list[int]]:
-    """Return the variables of tasks that would use an allocated claim, by claim."""
+    """Return the variables of pending tasks that would use an allocated claim, by claim key."""
     found: dict[str, list[int]] = {}
     for c, shape in enumerate(shapes):
         for key in pools.requests.allocated(shape):
@@ -463,9 +464,9 @@ def _joining(pools: _Pools, shapes: Sequence[TaskShape], supplied: I64) -> dict[
 
 
 def _close(allocation_rows: _AllocationRows, evictions: EvictionGroups) -> None:
-    """Add rows: each device goes to at most one claim, after its current claim has ended.
+    """Add rows: a device is allocated to at most one claim, after its current claim has ended.
 
-    A claim does not end if a placed task uses it.
+    A claim does not end if a placed task uses the claim.
     """
     model, ends = allocation_rows.model, dict[str, int]()
     for (node, place), variables in allocation_rows.dealt.items():
@@ -495,7 +496,7 @@ class _Rows:
         self._device_variables = allocation_rows.dealt
 
     def add(self, request: DeviceClaimRequest, tasks: int) -> None:
-        """Add rows that allocate devices to the tasks of a variable, each with its own claim."""
+        """Add rows that allocate devices to the tasks of a variable, each with a separate claim."""
         (options,) = self._pools.options(self._node, [request])
         if any(option.bonds for option in options):
             self._add_one_by_one(options, tasks)
@@ -503,7 +504,7 @@ class _Rows:
             self._add_options(options, tasks, int(self._model.bounds[1][tasks]))
 
     def _add_options(self, options: Sequence[Option], tasks: int, most: int) -> list[list[Places]]:
-        """Add Σ over options of tasks = all tasks; return variables by option, demand and place."""
+        """Add the row Σ over options of tasks = tasks; return variables by option and demand."""
         if len(options) == 1:
             chosen = [tasks]
         else:
@@ -516,7 +517,7 @@ class _Rows:
         ]
 
     def _add_demand(self, demand: Demand, tasks: int) -> Places:
-        """Add the row Σ allocated = number·tasks; return its variables by place."""
+        """Add the row Σ allocated = number·tasks; return its variables by device index."""
         open_places = [place for place in demand.places if place in self._free]
         variables = self._model.add_variables(0, np.ones(len(open_places), np.int64))
         factors = np.append(np.ones(len(variables), np.int64), -demand.number)
@@ -527,7 +528,7 @@ class _Rows:
         return found
 
     def _add_one_by_one(self, options: Sequence[Option], tasks: int) -> None:
-        """Add the rows for claims with constraints, where each claim makes its own choice."""
+        """Add the rows for claims with constraints, which choose an option for each claim."""
         least = max(min(option.number for option in options), 1)
         most = min(int(self._model.bounds[1][tasks]), len(self._free) // least)
         each = self._model.add_variables(0, np.ones(most, np.int64)).tolist()
@@ -538,7 +539,7 @@ class _Rows:
                     self._add_bond(bond, places)
 
     def _add_bond(self, bond: Bond, places: Sequence[Places]) -> None:
-        """Add the rows of a constraint: all devices of one value, or at most one of each value."""
+        """Add the rows of a constraint: all devices have one value, or all values differ."""
         of_value: dict[object, list[int]] = {}
         for i in bond.demands:
             for place, variable in places[i].items():
@@ -556,13 +557,13 @@ class _Rows:
 
 
 Places = dict[int, int]
-"""Variables by device index, each 1 if it allocates the device."""
+"""Maps device indices to 0-1 variables; a variable is 1 if it allocates the device."""
 
 
 def _share_rows(
     allocation_rows: _AllocationRows, shared: tuple[str, list[int]], supplied: I64
 ) -> None:
-    """Add rows that allocate a shared claim on at most one node, to which its tasks are bound."""
+    """Add rows that allocate a shared claim on at most one node, where all its tasks must run."""
     key, classes = shared
     model, request = allocation_rows.model, allocation_rows.pools.devices.claims[key].request
     chosen: list[int] = []
@@ -583,9 +584,9 @@ def _share_rows(
 
 
 class _OpenClaims(NamedTuple):
-    """Open requests of a task: those after terminating tasks have left, and those now.
+    """Open requests of a task: `later`, after terminating tasks have left, and `now`.
 
-    `now` is None if the task may wait for terminating tasks.
+    The value of `now` is None if the task may wait for terminating tasks.
     """
 
     later: tuple[DeviceClaimRequest, ...]
@@ -594,9 +595,9 @@ class _OpenClaims(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _ClaimUse:
-    """Placed tasks that share an unallocated claim: their node, their number, and how many fit now.
+    """Placed tasks that share an unallocated claim: node, number, and number that fit now.
 
-    The others wait for terminating tasks.
+    Tasks that do not fit now wait for terminating tasks.
     """
 
     node: int = -1
@@ -605,7 +606,7 @@ class _ClaimUse:
 
 
 class _Live(Greedy):
-    """The state of devices while tasks are placed: all requests on a node must fit together.
+    """Tracks devices while tasks are placed: all requests on a node must fit together.
 
     Nominated tasks may use devices that become free after terminating tasks have left.
     """
@@ -660,11 +661,11 @@ class _Live(Greedy):
 
     @property
     def _unused_ending_claims(self) -> frozenset[str]:
-        """Claims that end with terminating tasks because no placed task uses them."""
+        """Keys of the claims that end with terminating tasks because no placed task uses them."""
         return self._ending_claims.difference(key for key, number in self._joined.items() if number)
 
     def _view(self, open_claims: _OpenClaims) -> Bool:
-        """Return (N,) whether a node has devices for some claims in addition to placed tasks."""
+        """Return (N,) whether each node has devices for some claims in addition to placed tasks."""
         if open_claims not in self._views:
             number = self._problem.num_nodes
             self._views[open_claims] = np.full(number, -1, np.int64), np.zeros(number, np.bool_)
@@ -677,7 +678,7 @@ class _Live(Greedy):
     def _fits(
         self, node: int, open_claims: _OpenClaims, kept: frozenset[str] = frozenset()
     ) -> bool:
-        """Return whether a node has devices for some claims; `kept` are claims that do not end."""
+        """Return whether a node has devices for some claims; the claims in `kept` do not end."""
         later, now = open_claims
         if not self._pools.number(node):
             return not any(request.needs for request in (*later, *(now or ())))

@@ -56,25 +56,25 @@ if TYPE_CHECKING:
 
 GPU_MEMORY, GPU_NUMBER = "volcano.sh/gpu-memory", "volcano.sh/gpu-number"
 MIG = "mig"
-"""The mode of devices with MIG geometries; no task gets a device without a known geometry."""
+"""The mode of devices that MIG divides; a MIG device without a known geometry gets no task."""
 
 TOP = 100.0
 BY_TEMPLATE = "template"
-"""The sharing mode of NPUs for pods that name no mode."""
+"""The NPU sharing mode of pods that specify no mode."""
 WIRED = "Ascend910"
-"""NPUs of this model form networks within a node; tasks prefer NPUs of one network."""
+"""NPUs of this model form networks within a node; tasks prefer NPUs of a single network."""
 WIRED_TOP = 10.0
 
 
 EXCLUSIVE = "optsched.io/gpu-exclusive"
-"""The annotation with the exclusion groups of a task, see `exclusive_groups`."""
+"""The annotation with the exclusion groups of a task; see `exclusive_groups`."""
 
 _BY_LABELS = "labels:"
 _UUIDS = (VGPU_USE_UUID, VGPU_AVOID_UUID)
 
 
 class Prefers(StrEnum):
-    """Which devices give a node a high score."""
+    """Whether devices in use or idle devices give a node a high score."""
 
     NONE = ""
     BINPACK = "binpack"
@@ -82,9 +82,10 @@ class Prefers(StrEnum):
 
 
 class Need(NamedTuple):
-    """The request of one container: a number of different devices of a family, and a share of each.
+    """The request of one container: number of devices of a family, and the share of each device.
 
-    Tasks of one exclusion group (`groups`) share no device.
+    The devices of a request are all different. Tasks with a common exclusion group (`groups`) share
+    no device.
     """
 
     number: int
@@ -97,30 +98,31 @@ class Need(NamedTuple):
 
     @property
     def is_vgpu(self) -> bool:
-        """Whether it requests vGPUs."""
+        """Whether the container requests vGPUs."""
         return self.family == NVIDIA
 
     @property
     def is_npu(self) -> bool:
-        """Whether it requests NPUs; a task cannot get an NPU twice."""
+        """Whether the container requests NPUs; a task cannot get the same NPU twice."""
         return self.family not in ("", NVIDIA)
 
     def memory_of(self, device: SharedGpu) -> int:
-        """Return the memory that it takes on a usable device; on an NPU, that of a template."""
+        """Return the memory that the request takes on a device; on an NPU, a template's memory."""
         memory = self.memory or device.memory * self.percent // 100
         template = device.chip.cut(memory) if device.chip is not None else None
         return memory if template is None else template.memory
 
 
 Slice: TypeAlias = tuple[int, int]
-"""Index of a geometry of a device, and index of a profile in the geometry."""
+"""A type of MIG slice: index of a device's geometry, and index of a profile in the geometry."""
 
 
 class Used(NamedTuple):
-    """The use of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
+    """Use of a device: memory, cores, tasks, exclusive tasks, and cores before this session.
 
-    `slices` counts MIG slices as ((geometry, profile), number), sorted. `groups` has the exclusion
-    groups of the tasks on the device, sorted, with an entry for each task.
+    `slices` has the numbers of used MIG slices as sorted ((geometry, profile), number) pairs.
+    `groups` lists the exclusion groups of the tasks on the device, sorted, with an entry for each
+    task.
     """
 
     memory: int = 0
@@ -145,22 +147,22 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceShare(Rule):
-    """Tasks get the requested memory and cores from devices where these are idle.
+    """Rule: tasks get the requested memory and cores from devices where enough of them is idle.
 
     Attributes
     ----------
     by_memory, by_number, by_vgpu, by_npu
-        Whether requests of `volcano.sh/gpu-memory`, of `…/gpu-number`, of `…/vgpu-*`, and of
+        Whether requests for `volcano.sh/gpu-memory`, for `…/gpu-number`, for `…/vgpu-*`, and for
         `huawei.com/Ascend*` with its memory are allocated.
     prefers, weight
-        Preference for devices and weight of the score of nodes.
+        Preference for devices in use or idle devices, and weight of the node score.
     geometries_in
-        Namespace and name of the ConfigMap with MIG geometries and NPU templates, which the reader
-        of the cluster uses.
+        Namespace and name of the ConfigMap with MIG geometries and NPU templates. Only the reader
+        of the cluster uses this field.
     locks_nodes
-        Whether the binder locks a node while a pod gets its vGPUs.
+        Whether the binder locks a node while it binds a pod with vGPUs.
     exclusive
-        Sets of labels. Pods that have all labels of one set share no vGPU with each other.
+        Sets of labels. Pods that have all labels of the same set share no vGPU with each other.
 
     """
 
@@ -191,7 +193,7 @@ class DeviceShare(Rule):
         return self.by_vgpu or self.by_npu
 
     def gpu_needs(self, shape: TaskShape) -> tuple[Need, ...]:
-        """Return the requests of a shape for shared devices."""
+        """Return the requests for shared devices of a task shape."""
         found = []
         if self.by_memory and (memory := amount_of(shape.request, GPU_MEMORY)):
             found.append(Need(1, memory, 0, 0, is_alone=False, family=""))
@@ -219,7 +221,7 @@ class DeviceShare(Rule):
                 yield Violation(self.name, f"node {name}", detail)
 
     def allocate_devices(self, world: World) -> dict[str, tuple[GpuShare, ...]]:
-        """Return the shares of each task that a plan binds, by task key, if they exist."""
+        """Return the device shares of each bound task by task key, for nodes with an allocation."""
         found: dict[str, tuple[GpuShare, ...]] = {}
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -237,9 +239,10 @@ class DeviceShare(Rule):
     def _allocate_tasks(
         self, node: Node, used: Sequence[Used], sharing: Sequence[Task]
     ) -> dict[str, list[tuple[int, Taken]]] | None:
-        """Return (need, share) by task key, in Volcano's order or else as any allocation that fits.
+        """Return (request index, share) pairs by task key; None if no allocation fits all tasks.
 
-        None if no allocation fits.
+        Devices are allocated in Volcano's order. If the order fails, any allocation that fits is
+        returned.
         """
         found = self._allocate_in_order(node, used, sharing)
         if found is not None:
@@ -275,17 +278,17 @@ class DeviceShare(Rule):
         return found
 
     def resident_use(self, node: Node, before: Node | None = None) -> list[Used]:
-        """Return the use of devices by residents; unknown shares are assigned in Volcano's order.
+        """Return the use of devices by residents; unknown shares are allocated in Volcano's order.
 
-        before: the node before some tasks left. It fixes the shares of the other residents, which
-        do not move when a task leaves.
+        before: the node before some tasks left. The shares of the remaining residents are
+        determined on this node, because shares do not move when another task leaves.
         """
         known = self.holdings(before or node)
         staying = {task.key for task in node.residents}
         return _sum_holdings(node, {key: known[key] for key in known if key in staying})
 
     def holdings(self, node: Node) -> dict[str, list[Taken]]:
-        """Return the shares of each resident of a node."""
+        """Return the device shares of each resident of a node, by task key."""
         used = [Used() for _ in node.shared_gpus]
         place = {(device.npu, device.key): i for i, device in enumerate(node.shared_gpus)}
         found: dict[str, list[Taken]] = {}
@@ -294,10 +297,10 @@ class DeviceShare(Rule):
             for use in (u for u in task.shared_gpus if (u.npu, u.key) in place):
                 at = place[use.npu, use.key]
                 device = node.shared_gpus[at]
-                # A task that requests a number of devices holds the whole memory of each.
+                # A task that requests a number of devices holds the whole memory of each device.
                 memory = use.memory or (device.memory if alone else 0)
                 cut = _slice_of(device, use.instance)
-                # A slice of an unknown geometry takes its whole device.
+                # A slice of an unknown geometry takes the whole device.
                 alone_here = (alone and not use.npu) or (device.mode == MIG and cut is None)
                 groups = _groups_of(task.shape) if device.is_vgpu and self.by_vgpu else ()
                 taken = Taken(at, memory, use.cores, alone_here, cut, _groups_on(device, groups))
@@ -337,7 +340,7 @@ class DeviceShare(Rule):
         return f"had {' and '.join(map(_describe_need, needs))} free{other}"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: numbers running tasks by the device shares that they hold."""
+        """See `Rule`: running tasks with equal device shares have equal numbers."""
         if not self.gpu_needs(problem.classes.shapes[task_class]):
             return None
         running = running_tasks(problem)
@@ -370,7 +373,7 @@ class DeviceShare(Rule):
             devices.add(here, needs, supplied[:, n])
 
     def known_holdings(self, problem: Problem, node: int) -> dict[str, list[Taken]]:
-        """Return `holdings` of a node by index; computed once."""
+        """Return `holdings` of the node with an index; the result is cached."""
         known = problem.derived(self._nothing_known)
         if node not in known:
             here = problem.snapshot.nodes[node]
@@ -389,7 +392,7 @@ class DeviceShare(Rule):
     def points(
         self, devices: Sequence[SharedGpu], used: Sequence[Used], taken: Iterable[Taken]
     ) -> float:
-        """Return the score of a node for a task that takes these shares (Volcano: `GPUScore`)."""
+        """Return the score of a node if a task takes the shares `taken` (Volcano: `GPUScore`)."""
         after, total = list(used), 0.0
         taken = tuple(taken)
         wired = Counter(devices[each.at].network for each in taken if is_wired(devices[each.at]))
@@ -405,21 +408,21 @@ class DeviceShare(Rule):
 
 
 def _groups_of(shape: TaskShape) -> tuple[str, ...]:
-    """Return the exclusion groups of a shape: its PodGroup, and those of its annotation."""
+    """Return the exclusion groups of a task shape, from its PodGroup policy and its annotation."""
     notes = dict(shape.notes)
     own = (notes[VGPU_PODGROUP_POLICY],) if VGPU_PODGROUP_POLICY in notes else ()
     return (*own, *notes.get(EXCLUSIVE, "").split())
 
 
 def _groups_on(device: SharedGpu, groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the groups that matter on a device: no label groups in MIG mode, which isolates."""
+    """Return the exclusion groups that apply on a device: without label groups in MIG mode."""
     if device.mode != MIG:
         return groups
     return tuple(group for group in groups if not group.startswith(_BY_LABELS))
 
 
 def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[Used]:
-    """Return the use of the devices of a node, summed over holdings."""
+    """Return the use of the devices of a node: the sum of the residents' shares."""
     used = [Used() for _ in node.shared_gpus]
     for parts in holdings.values():
         for taken in parts:
@@ -428,7 +431,7 @@ def _sum_holdings(node: Node, holdings: Mapping[str, Sequence[Taken]]) -> list[U
 
 
 def _describe_need(need: Need) -> str:
-    """Return what a node lacks, such as `no vGPU with 3000 memory`."""
+    """Return a description of the missing devices, such as `no vGPU with 3000 memory`."""
     kind = "vGPU" if need.is_vgpu else need.family or "shared GPU"
     few = f"fewer than {count_noun(need.number, kind)}" if need.number > 1 else f"no {kind}"
     if need.is_alone and not need.family:
@@ -451,7 +454,7 @@ def _describe_exclusion(need: Need) -> str:
 
 
 def usable(device: SharedGpu, need: Need, shape: TaskShape) -> bool:
-    """Return whether a need may take a device, if the device is idle."""
+    """Return whether a request may use a device, provided that the device is idle."""
     if device.family != need.family or not device.is_healthy:
         return False
     notes = dict(shape.notes)
@@ -475,7 +478,7 @@ def _matches_notes(device: SharedGpu, notes: Mapping[str, str]) -> bool:
 
 
 def _has_template(device: SharedGpu, need: Need) -> bool:
-    """Return whether an NPU has a template for a need; several NPUs are allocated only whole."""
+    """Return whether an NPU has a template for a request; several NPUs are allocated only whole."""
     if device.chip is None:
         return False
     template = device.chip.cut(need.memory or device.memory * need.percent // 100)
@@ -483,7 +486,7 @@ def _has_template(device: SharedGpu, need: Need) -> bool:
 
 
 def is_wired(device: SharedGpu) -> bool:
-    """Return whether an NPU is in a network with some of the NPUs of its node."""
+    """Return whether an NPU is connected in a network to other NPUs of its node."""
     return device.network is not None and device.npu.startswith(WIRED)
 
 
@@ -492,9 +495,10 @@ def _is_model(device: SharedGpu, models: str) -> bool:
 
 
 def admits(device: SharedGpu, used: Used, need: Need) -> bool:
-    """Return whether a device has enough idle memory, cores and slices for a need.
+    """Return whether a device has enough idle memory, cores and slices for a request.
 
-    A need without cores may use any device whose cores were not all in use before the session.
+    A vGPU request without cores may use any device whose cores were not all in use before the
+    session.
     """
     if used.number >= device.sharers or used.owners or (need.is_alone and used.number):
         return False
@@ -510,10 +514,10 @@ def admits(device: SharedGpu, used: Used, need: Need) -> bool:
 
 
 def slices(device: SharedGpu, used: Used, need: Need) -> list[Slice]:
-    """Return the slices that suffice for a need, of the geometry in use, the smallest first.
+    """Return the sufficient slices for a request in the geometry in use, the smallest first.
 
-    Without a geometry in use, these are slices of all geometries in their order. A device that is
-    changing its geometry has two in use and offers no slice.
+    Without a geometry in use, the slices of all geometries are returned in the order of geometries.
+    A device that is changing its geometry has two geometries in use and offers no slice.
     """
     taken = dict(used.slices)
     cut = {geometry for geometry, _ in taken}
@@ -530,7 +534,7 @@ def slices(device: SharedGpu, used: Used, need: Need) -> list[Slice]:
 
 
 def allocations(device: SharedGpu, at: int, used: Used, need: Need) -> list[Taken]:
-    """Return the shares that a need may take of a device that admits it, in Volcano's order."""
+    """Return the shares of an admitting device that a request may take, in Volcano's order."""
     if device.mode != MIG:
         return [Taken(at, need.memory_of(device), need.cores, need.is_alone, None, need.groups)]
     found = [
@@ -550,7 +554,7 @@ def allocations(device: SharedGpu, at: int, used: Used, need: Need) -> list[Take
 
 
 def _slice_of(device: SharedGpu, instance: str) -> Slice | None:
-    """Return the slice that `geometry-position` names."""
+    """Return the slice type of a `geometry-position` text; None if the device has no such slice."""
     name, _, position = instance.rpartition("-")
     for g, geometry in enumerate(device.geometries):
         place = geometry.locate_slice(position) if geometry.name == name else None
@@ -560,7 +564,7 @@ def _slice_of(device: SharedGpu, instance: str) -> Slice | None:
 
 
 class _Positions:
-    """Free positions of MIG slices on the devices of a node."""
+    """Tracks the free positions of MIG slices on the devices of a node."""
 
     def __init__(self, node: Node) -> None:
         self._cards = node.shared_gpus
@@ -568,7 +572,7 @@ class _Positions:
         self._taken = {(use.key, use.instance) for use in uses if use.instance}
 
     def take_position(self, taken: Taken) -> str:
-        """Take a free position; returns `geometry-position`, or "" for a device without slices."""
+        """Take a free slice; returns `geometry-position`, or "" for a share that is no slice."""
         if taken.slice is None:
             return ""
         device, (g, kind) = self._cards[taken.at], taken.slice
@@ -581,7 +585,7 @@ class _Positions:
         return ""
 
     def make_annotation(self, taken: Taken, container: int) -> GpuShare:
-        """Return the share for the annotation of a pod."""
+        """Return a share in the form that the annotation of a pod records."""
         device = self._cards[taken.at]
         template = device.chip.cut(taken.memory) if device.chip is not None else None
         instance = self.take_position(taken) if template is None else template.name
@@ -589,7 +593,7 @@ class _Positions:
 
 
 def _containers(needs: Sequence[Need]) -> list[int]:
-    """Return for each need how many containers before its own request devices of its family."""
+    """Return, for each request, how many earlier containers request devices of the same family."""
     return [sum(n.family == need.family for n in needs[:i]) for i, need in enumerate(needs)]
 
 
@@ -600,10 +604,10 @@ def assign(
     shape: TaskShape,
     prefers: Prefers = Prefers.NONE,
 ) -> list[Taken] | None:
-    """Return the shares of a task in Volcano's order of devices; None if they do not fit.
+    """Return the shares of a task in Volcano's order of devices; None if the requests do not fit.
 
-    vGPUs are taken from the last device on, GPUs shared by memory from the first. NPUs are taken in
-    the order of `prefers`, preferably within one network, and no NPU twice.
+    vGPUs are taken from the last device backwards, GPUs shared by memory from the first device on.
+    NPUs are taken in the order of `prefers`, preferably within one network. No NPU is taken twice.
     """
     after = list(used)
     found: list[Taken] = []
@@ -628,7 +632,7 @@ def assign(
 def _put_best_first(
     devices: Sequence[SharedGpu], used: Sequence[Used], open_devices: list[int], prefers: Prefers
 ) -> None:
-    """Sort NPUs in the order in which they are taken (Volcano: `selectDevices`)."""
+    """Sort NPUs, in place, in the order in which tasks take them (Volcano: `selectDevices`)."""
     if prefers is Prefers.BINPACK:
         open_devices.sort(key=lambda at: -used[at].memory / max(devices[at].memory, 1))
     elif prefers is Prefers.SPREAD:
@@ -645,7 +649,7 @@ def _fits(
 
 
 def _add_use(used: list[Used], taken: Taken, sign: int = 1) -> None:
-    """Add a share to the use of its device; with sign -1 subtract it."""
+    """Add a share to the use of its device; with sign -1, subtract the share."""
     now = used[taken.at]
     slices_now = dict(now.slices)
     if taken.slice is not None:
@@ -665,7 +669,7 @@ def _add_use(used: list[Used], taken: Taken, sign: int = 1) -> None:
 
 
 class Wanted(NamedTuple):
-    """A need of a task, the devices that may serve it, and its index among the task's needs."""
+    """A request of a task, its usable devices, and its index among the requests of the task."""
 
     need: Need
     may: tuple[bool, ...]
@@ -674,9 +678,9 @@ class Wanted(NamedTuple):
 
 
 def _hardest_first(wanted: Wanted) -> tuple[object, ...]:
-    """Return a sort key: the largest needs first, and the NPU needs of one task in a row.
+    """Return a sort key: larger requests first, and the NPU requests of a task in a row.
 
-    They are in a row because no NPU may be taken twice for a task.
+    NPU requests of a task are consecutive because the task may not get an NPU twice.
     """
     need = wanted.need
     size = (not need.is_alone, -need.memory, -need.percent, -need.cores)
@@ -691,9 +695,10 @@ def _allocate_all(
     mine: frozenset[int],
     dead: set[tuple[int, frozenset[int], tuple[Used, ...]]],
 ) -> list[list[Taken]] | None:
-    """Return an allocation of all needs from `first` on; None if there is none.
+    """Return an allocation of all requests from index `first` on; None if none exists.
 
-    `mine` are the NPUs that the current task already has, `dead` the states that are known to fail.
+    `mine` contains the NPUs that the current task already has, `dead` the states that are known to
+    fail.
     """
     if first == len(wanted):
         return []
@@ -722,7 +727,7 @@ def _allocate_all(
 def _choices(
     devices: Sequence[SharedGpu], used: Sequence[Used], need: Need, open_devices: Iterable[int]
 ) -> Iterator[tuple[Taken, ...]]:
-    """Yield every choice of devices and slices for a need."""
+    """Yield every combination of devices and slices for a request."""
     for chosen in combinations(open_devices, need.number):
         yield from product(*(allocations(devices[i], i, used[i], need) for i in chosen))
 
@@ -731,14 +736,14 @@ def _choices(
 
 
 class _Departure(NamedTuple):
-    """The share that each victim counted by a variable returns."""
+    """A share that each evicted task of a victim variable releases."""
 
     variable: int
     taken: Taken
 
 
 class _DeviceRows:
-    """The rows of one node; see models/formulation/deviceshare.md and victims.md."""
+    """Adds the rows of one node; see models/formulation/deviceshare.md and victims.md."""
 
     def __init__(
         self,
@@ -758,7 +763,7 @@ class _DeviceRows:
                 self._departures[taken.at].append(_Departure(variable, taken))
                 for _ in range(number):
                     _add_use(left, taken, -1)
-        # The use after all possible victims have left.
+        # Use of the devices after all possible victims have left.
         self._left = [u._replace(cores_before=u.cores) for u in left]
         self._alone = self._model.add_variables(0, np.ones(len(node.shared_gpus), np.int64))
         self._memory: list[list[tuple[int, int]]] = [[] for _ in node.shared_gpus]
@@ -770,7 +775,7 @@ class _DeviceRows:
         self._describe_exclusion: dict[tuple[int, str], list[int]] = {}
 
     def add(self, here: Sequence[int], needs: Sequence[tuple[Need, ...]], supplied: I64) -> None:
-        """Add rows that allocate the tasks of classes on this node and bound the use of devices."""
+        """Add rows that allocate devices to the tasks on the node and limit the use of devices."""
         for c in here:
             npus: dict[int, list[int]] = {}
             for need in needs[c]:
@@ -787,7 +792,7 @@ class _DeviceRows:
             self._add_exclusion(at, group, variables)
 
     def _add_need(self, need: Need, shape: TaskShape, tasks: int) -> list[tuple[int, int]]:
-        """Add Σ over devices of v = number·tasks and v ≤ tasks; return (device, v)."""
+        """Add the rows Σ over devices of v = number·tasks and v ≤ tasks; return (device, v)."""
         model = self._model
         open_devices = [
             i
@@ -813,7 +818,7 @@ class _DeviceRows:
         return found
 
     def _add_exclusion(self, at: int, group: str, variables: Sequence[int]) -> None:
-        """Add rows: at most one task of a group on a device, after its current tasks have left."""
+        """Add rows: a device gets at most one task of a group, after its current ones have left."""
         ones = [1] * len(variables)
         self._model.add_row(variables, ones, upper=1)
         goes = [v for v, taken in self._departures[at] if group in taken.groups]
@@ -823,7 +828,7 @@ class _DeviceRows:
             self._model.add_row([*variables, *goes], factors, upper=0)
 
     def _add_slices(self, at: int, need: Need, variable: int) -> None:
-        """Add the row that gives every task on a MIG device one slice: Σ over profiles of w = v."""
+        """Add the row Σ over profiles of w = v: every task on a MIG device gets one slice."""
         model, device = self._model, self._cards[at]
         kinds = slices(device, self._left[at], need)
         counts = [device.geometries[g].instances[kind].number for g, kind in kinds]
@@ -834,9 +839,9 @@ class _DeviceRows:
             by_slice.setdefault(kind, []).append(each)
 
     def _bound_slices(self, at: int) -> None:
-        """Add rows for one geometry per device, within its slices: Σ w + held ≤ count·q, Σ q ≤ 1.
+        """Add the rows Σ w + held ≤ count·q and Σ q ≤ 1: one geometry for each device.
 
-        A device with two geometries in use gets no task until one of them is unused.
+        A device with two geometries in use gets no task until one of the geometries is unused.
         """
         model, device, by_slice = self._model, self._cards[at], self._cut.get(at, {})
         if not by_slice:
@@ -891,9 +896,9 @@ class _DeviceRows:
         self._bound_owners(at, device)
 
     def _wait_for_owners(self, at: int, comes: Sequence[int]) -> None:
-        """Add rows: no task starts before exclusive tasks leave.
+        """Add rows: no task starts on a device before the exclusive tasks have left.
 
-        A task without cores does not start while all cores are in use either.
+        In addition, a task without cores does not start while all cores of the device are in use.
         """
         used, departures = self._sum_holdings[at], self._departures[at]
         if used.owners and comes:
@@ -908,7 +913,7 @@ class _DeviceRows:
             self._model.add_row(variables, factors, upper=0)
 
     def _bound_owners(self, at: int, device: SharedGpu) -> None:
-        """Add rows: an exclusive task starts on an empty device, which no other task gets."""
+        """Add rows: an exclusive task gets only an empty device, and no other task gets it."""
         model, owner, departures = self._model, int(self._alone[at]), self._departures[at]
         most = min(device.sharers - self._left[at].number, self._pending)
         if self._owning[at]:
@@ -926,10 +931,11 @@ class _DeviceRows:
 
 
 class _Live(Greedy):
-    """The use of devices while tasks are placed, in Volcano's order.
+    """Tracks the use of devices while tasks are placed, in Volcano's order of devices.
 
-    It has two states: the current use, and the use after terminating pods have left. A nominated
-    task that fits only in the second state is allocated there and counts in both.
+    There are two states: the current use, and the use after terminating pods have left. A nominated
+    task that fits only in the second state is allocated in that state, and its use is added to both
+    states.
     """
 
     def __init__(self, rule: DeviceShare, problem: Problem) -> None:
@@ -962,7 +968,7 @@ class _Live(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Count the shares of a terminating resident as future idle; sign -1 undoes this."""
+        """Add the shares of a terminating resident to future idle; sign -1 undoes the addition."""
         for taken in self._rule.known_holdings(self._problem, node).get(task, ()):
             _add_use(self._later[node], taken, -sign)
             now = self._later[node][taken.at]
@@ -1015,7 +1021,7 @@ class _Live(Greedy):
 
 
 class _Scored(_Live):
-    """`_Live` with scores of nodes."""
+    """Like `_Live`, with scores of nodes in addition."""
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
         problem = self._problem
@@ -1051,7 +1057,7 @@ def _deviceshare(arguments: Mapping[str, Value]) -> tuple[Rule, ...]:
 
 
 def _exclusive(arguments: Mapping[str, Value]) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Return the sets of labels in the argument `GPUExclusiveRules`, in order."""
+    """Return the sets of labels of the argument `GPUExclusiveRules`, in order."""
     entries: dict[int, dict[str, str]] = {}
     for name, value in arguments.items():
         if name.startswith(f"{_EXCLUSIVE}."):

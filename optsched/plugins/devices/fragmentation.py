@@ -47,19 +47,20 @@ if TYPE_CHECKING:
     Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 TYPICAL = 0.95
-"""The typical kinds of tasks cover at least this part of all tasks; rarer kinds are ignored."""
+"""Minimum fraction of all tasks that the typical GPU classes cover; rarer ones are ignored."""
 
 SHARES = 1000
-"""The weights of kinds are rounded to thousandths of all tasks, so that levels are integers."""
+"""The sum of the weights of GPU classes. Weights are integers, so that levels are integers."""
 
 _AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The properties that decide which GPUs a task can use.
+    """A GPU class: the properties of a task that decide which GPUs the task can use.
 
-    They are CPU, number of GPUs, thousandths of each GPU, and node selection.
+    The properties are CPU in milli-CPU, number of GPUs, thousandths of each GPU, and node
+    selection.
     """
 
     cpu_m: int
@@ -70,7 +71,7 @@ class Kind:
 
     @classmethod
     def from_shape(cls, shape: TaskShape) -> Kind:
-        """Return the kind of a task shape."""
+        """Return the GPU class of a task shape."""
         cpu_m, part = amount_of(shape.request, CPU), share_milli(shape)
         number = 1 if part else amount_of(shape.request, GPU)
         milli = part or (WHOLE if number else 0)
@@ -78,7 +79,7 @@ class Kind:
 
     @property
     def size(self) -> tuple[int, int, int, str]:
-        """Sort key of equally frequent kinds: larger kinds first, then by their selectors."""
+        """Sort key of equally frequent GPU classes: large requests first, then by node selector."""
         return (
             -self.number * self.milli,
             -self.cpu_m,
@@ -87,7 +88,7 @@ class Kind:
         )
 
     def reach(self, columns: NodeColumns, num_nodes: int) -> Bool:
-        """Return (N,) whether the kind selects a node."""
+        """Return (N,) whether the node selector and affinity of the GPU class select each node."""
         chosen = np.ones(num_nodes, np.bool_)
         for key, value in self.selector:
             chosen &= columns.accepts(Requirement(key, Operator.IN, (value,)))
@@ -95,7 +96,7 @@ class Kind:
 
 
 def typical(number_of: Mapping[TaskShape, int]) -> list[tuple[Kind, int]]:
-    """Return the most frequent kinds, which cover `TYPICAL` of all tasks, with their numbers."""
+    """Return (GPU class, number of tasks) of the most frequent classes, which cover `TYPICAL`."""
     kinds: Counter[Kind] = Counter()
     for shape, number in number_of.items():
         kinds[Kind.from_shape(shape)] += number
@@ -111,16 +112,16 @@ def typical(number_of: Mapping[TaskShape, int]) -> list[tuple[Kind, int]]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Target:
-    """Typical tasks by kind.
+    """The typical GPU classes as arrays over M classes.
 
     Attributes
     ----------
     share
-        (M,) weight of each kind.
+        (M,) weight of each GPU class.
     cpu_m, number, milli
-        (M,) request of one task: CPU, GPUs, and thousandths of each GPU.
+        (M,) request of one task: CPU in milli-CPU, number of GPUs, and thousandths of each GPU.
     reach
-        (M, N) whether the kind may run on a node.
+        (M, N) whether tasks of each GPU class may run on each node.
 
     """
 
@@ -132,7 +133,7 @@ class Target:
 
     @classmethod
     def from_kinds(cls, problem: Problem, kinds: Iterable[tuple[Kind, int]]) -> Target:
-        """Return kinds with their weights as arrays."""
+        """Return (GPU class, weight) pairs as arrays."""
         listed = list(kinds)
         numbers = [(w, k.cpu_m, k.number, k.milli) for k, w in listed]
         share, cpu_m, number, milli = np.array(numbers, np.int64).reshape(-1, 4).T
@@ -141,10 +142,10 @@ class Target:
         return cls(share, cpu_m, number, milli, where)
 
     def waste(self, nodes: I64, cpu_m: I64, free: I64) -> I64:
-        """Return (m,) weighted fragmentation of m nodes with idle CPU (m,) and GPUs (m, D).
+        """Return (m,) the weighted fragmentation of m nodes with idle CPU (m,) and GPUs (m, D).
 
-        A kind that cannot run on a node wastes all idle GPUs there. A kind that can run wastes the
-        GPUs with less idle capacity than it requests of one GPU.
+        A GPU class that cannot run on a node wastes all idle GPUs of the node. A GPU class that can
+        run wastes the GPUs that have less idle capacity than the class requests of one GPU.
         """
         room = free[:, None, :]
         suffices = room >= self.milli[:, None]
@@ -162,7 +163,7 @@ class Target:
 
 
 def target_of(problem: Problem) -> Target:
-    """Return the typical kinds of running and pending tasks, with weights that sum to `SHARES`."""
+    """Return the typical GPU classes of running and pending tasks; weights sum to `SHARES`."""
     return problem.derived(_target_of)
 
 
@@ -180,7 +181,7 @@ def _target_of(problem: Problem) -> Target:
 
 
 def _rounded(numbers: Sequence[int]) -> list[int]:
-    """Return numbers scaled to sum to `SHARES`, rounded by largest remainder."""
+    """Return the numbers, scaled to the sum `SHARES` and rounded by largest remainder."""
     total = sum(numbers)
     shares = [number * SHARES // total for number in numbers]
     remainder = [number * SHARES % total for number in numbers]
@@ -215,21 +216,21 @@ class Fragmentation(Rule):
 
 
 def _has_gpus(problem: Problem) -> bool:
-    """Return whether a ready node has idle GPUs and a task requests GPUs or shares."""
+    """Return whether a ready node has idle GPUs and a task requests GPUs or GPU shares."""
     return bool(free_devices(problem)[problem.ready].any()) and (
         is_shared(problem) or _has_gpu_request(problem)
     )
 
 
 def _has_gpu_request(problem: Problem) -> bool:
-    """Return whether a pending task or a queue uses GPUs; a GPU column alone does not imply it."""
+    """Return whether a pending task requests GPUs or a queue has allocated GPUs."""
     at = problem.index(GPU)
     parts = (problem.classes.request, problem.queues.allocated)
     return at >= 0 and any(bool(part[:, at].any()) for part in parts)
 
 
 def _column(problem: Problem, resource: str, amounts: I64) -> I64:
-    """Return (N,) one resource of amounts (N, R); zeros if the resource is absent."""
+    """Return (N,) the amounts (N, R) of one resource; zeros if axis R lacks the resource."""
     at = problem.index(resource)
     return amounts[:, at] if at >= 0 else np.zeros(problem.num_nodes, np.int64)
 
@@ -252,7 +253,7 @@ class FragLevel:
         return target_of(problem).total(_column(problem, CPU, outcome.idle), free)
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: every pending task is placed, and only kinds without GPUs waste GPUs."""
+        """See `Level`: all pending tasks are placed, and only classes without GPUs waste GPUs."""
         target = target_of(problem)
         free = int(_free_at_start(problem).sum())
         shapes, number = problem.classes.shapes, problem.classes.num_pending.tolist()
@@ -262,27 +263,27 @@ class FragLevel:
         return idle_share * max(free - int(requested), 0)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """See `DomainLevel`: exact for whole GPUs; with GPU shares the bound is 0."""
+        """See `DomainLevel`: exact for whole GPUs; with GPU shares, the expression is 0."""
         if is_shared(form.problem):
             return Expression.of([], [])
         return _encode(form, supplied, target_of(form.problem))
 
 
 def _free_at_start(problem: Problem) -> I64:
-    """Return (N, D) idle thousandths of GPUs of ready nodes at the start of the session."""
+    """Return (N, D) the idle thousandths of ready nodes' GPUs at the start of the session."""
     if is_shared(problem):
         return np.where(problem.ready[:, None], free_devices(problem), 0)
     return _fresh(problem, problem.idle)
 
 
 def _fresh(problem: Problem, idle: I64) -> I64:
-    """Return (N, D) thousandths of idle GPUs for idle amounts (N, R), without GPU shares."""
+    """Return (N, D) idle thousandths of GPUs, given idle amounts (N, R), without GPU shares."""
     number = idle[:, problem.index(GPU)]
     return WHOLE * (np.arange(number.max(initial=0)) < number[:, None]).astype(np.int64)
 
 
 def left_devices(outcome: Outcome) -> I64:
-    """Return (N, D) idle thousandths of GPUs of ready nodes after the placements."""
+    """Return (N, D) the idle thousandths of ready nodes' GPUs after all placements."""
     problem = outcome.problem
     if not is_shared(problem):
         return _fresh(problem, outcome.idle)
@@ -295,10 +296,11 @@ def left_devices(outcome: Outcome) -> I64:
 
 
 def _encode(form: Formulation, supplied: I64, target: Target) -> Expression:
-    """Return Σ share·waste, where waste[m, n] ≥ R[n] − top·runs[m, n] and n has R[n] idle GPUs.
+    """Return Σ share·waste, where waste[m, n] ≥ R[n] − top·runs[m, n], R[n]: idle GPUs of node n.
 
-    Without GPU shares, a kind that can run on a node wastes nothing there. runs[m, n] can be 1 only
-    if the CPU and GPUs of node n suffice. As waste is minimized, it is 1 wherever it can be.
+    Without GPU shares, a GPU class that can run on a node wastes no GPU of the node. runs[m, n] can
+    be 1 only if the CPU and GPUs of node n suffice for class m. As waste is minimized, runs[m, n]
+    is 1 wherever it can be 1.
     """
     problem, model = form.problem, form.model
     nodes = np.flatnonzero(problem.idle[:, problem.index(GPU)])
@@ -321,7 +323,7 @@ def _encode(form: Formulation, supplied: I64, target: Target) -> Expression:
 
 
 def _add_fit_row(form: Formulation, supplied: I64, at: int, what: tuple[int, int, int]) -> None:
-    """Add the row requested·runs + Σ request·tasks ≤ idle of a node."""
+    """Add the row requested·runs + Σ request·tasks ≤ idle amount of a node."""
     node, runs, requested = what
     here = supplied >= 0
     request = form.problem.classes.request[here, at]
@@ -351,9 +353,9 @@ def _add_waste(form: Formulation, supplied: I64, node: int, what: tuple[int, int
 
 
 class _Live(Greedy):
-    """Scores nodes by how much fragmentation grows if one more task of a class is placed there.
+    """Scores nodes by the growth of fragmentation if one more task of a class is placed.
 
-    The scores are cached by class and updated for nodes that have changed.
+    The scores are cached by task class and updated for nodes that have changed.
     """
 
     def __init__(self, problem: Problem, weight: int) -> None:
@@ -381,7 +383,7 @@ class _Live(Greedy):
         self._log.append(nodes)
 
     def _score(self, task_class: int) -> F64:
-        """Return (N,) points; less waste after the placement gives more points."""
+        """Return (N,) the points of nodes; less waste after the placement gives more points."""
         if task_class not in self._views:
             self._views[task_class] = np.zeros(len(self._cpu_m)), 0
             touched = [np.arange(len(self._cpu_m))]
@@ -403,9 +405,10 @@ class _Live(Greedy):
 
 
 def devices_after(kind: Kind, free: I64) -> I64:
-    """Return (m, D) idle GPUs after one more task of a kind, for idle GPUs (m, D).
+    """Return (m, D) idle thousandths after one more task of a GPU class on each of m nodes.
 
-    A share goes to the fullest GPU where it fits. Rows where it does not fit stay unchanged.
+    A GPU share is allocated on the fullest GPU where the share fits. Rows where the share fits on
+    no GPU stay unchanged.
     """
     left = free.copy()
     if kind.milli < WHOLE:

@@ -1,8 +1,8 @@
-"""GPU shares: a share comes from one GPU; a whole GPU is shared with no other task.
+"""GPU shares: a GPU share comes from one GPU, and a whole GPU is shared with no other task.
 
-Mathematics: models/formulation/gpu_shares.md. This rule is always active, and has no effect unless
-a task requests a share. Shares are in thousandths of a GPU, as in the openb trace (Weng et al.,
-USENIX ATC 2023).
+Mathematics: models/formulation/gpu_shares.md. The rule is always active, and has no effect unless a
+task requests a GPU share. GPU shares are in thousandths of a GPU, as in the openb trace (Weng et
+al., USENIX ATC 2023).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 class GpuShares(Rule):
-    """The GPU shares and whole GPUs of all tasks on a node fit its GPUs."""
+    """Rule: the GPU shares and whole GPUs of all tasks on a node fit the GPUs of the node."""
 
     name = "gpu-shares"
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: a packing of all tasks of a node must exist."""
+        """See `Rule`: checks that some packing of all tasks of a node exists."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             if tied := [t for t in node.residents if t.gpus]:
@@ -59,7 +59,7 @@ class GpuShares(Rule):
     def _verify_known_devices(
         self, node: Node, tied: Sequence[Task], placed: Sequence[Task]
     ) -> Iterator[Violation]:
-        """Yield a violation if tasks without known GPUs do not fit what known GPUs leave idle."""
+        """Yield a violation if tasks with unknown GPUs do not fit the remaining idle amounts."""
         free_milli = [WHOLE] * amount_of(node.allocatable, GPU)
         for task in tied:
             for device in (d for d in task.gpus if d < len(free_milli)):
@@ -79,9 +79,9 @@ class GpuShares(Rule):
             yield Violation(self.name, f"node {node.name}", detail)
 
     def _verify_nominations(self, world: World) -> Iterator[Violation]:
-        """Yield a violation for each node where nominated tasks do not fit later.
+        """Yield a violation for each node where nominated tasks do not fit.
 
-        They must fit after terminating pods have left.
+        Nominated tasks must fit after terminating pods have left.
         """
         for name, promised in world.nominated_tasks.items():
             node = world.snapshot.node_by_name[name]
@@ -118,7 +118,7 @@ class GpuShares(Rule):
         return f"had fewer than {count_noun(whole, 'whole GPU')} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: numbers running tasks by the thousandths of GPUs that they hold."""
+        """See `Rule`: running tasks with equal GPU thousandths have equal numbers."""
         if not self.ties_nodes(problem, task_class):
             return None
         running = running_tasks(problem)
@@ -129,7 +129,7 @@ class GpuShares(Rule):
         return found
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: on nodes with possible victims, all GPU shares are allocated again."""
+        """See `Rule`: on nodes with possible victims, the rows allocate all GPU shares again."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         if not is_shared(problem):
@@ -158,7 +158,7 @@ class GpuShares(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The number of GPUs of a node, how many are allocated whole, and shares, largest first."""
+    """A node's number of GPUs, number of GPUs allocated whole, and GPU shares, largest first."""
 
     devices: int
     whole: int
@@ -166,14 +166,14 @@ class Holding:
 
     @classmethod
     def from_shapes(cls, node: Node, shapes: Sequence[TaskShape]) -> Holding:
-        """Return the holding of tasks of some shapes on a node."""
+        """Return the GPUs and GPU shares that tasks of some shapes hold on a node."""
         parts = sorted((p for s in shapes if (p := share_milli(s))), reverse=True)
         whole = sum(amount_of(s.request, GPU) for s in shapes)
         return cls(amount_of(node.allocatable, GPU), whole, tuple(parts))
 
     @property
     def fits(self) -> bool:
-        """Whether the shares fit the GPUs that are not allocated whole."""
+        """Whether the GPU shares fit on the GPUs that are not allocated whole."""
         return packs(self.parts, self.devices - self.whole)
 
     def with_tasks(self, part: int, whole: int, number: int = 1) -> Holding:
@@ -186,7 +186,7 @@ class Holding:
 
 
 def is_shared(problem: Problem) -> bool:
-    """Return whether any pending or running task has a GPU share; computed once."""
+    """Return whether any pending or running task has a GPU share; the result is cached."""
     return problem.derived(shares_devices)
 
 
@@ -199,16 +199,16 @@ def shares_devices(problem: Problem) -> bool:
 
 
 def packs(parts: Sequence[int], devices: int) -> bool:
-    """Return whether shares, largest first, fit a number of idle GPUs."""
+    """Return whether GPU shares, sorted in descending order, fit on a number of idle GPUs."""
     if devices < 0 or sum(parts) > devices * WHOLE:
         return False
     return _pack(tuple(parts), (WHOLE,) * devices, set())
 
 
 def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ...]]) -> bool:
-    """Return whether shares, largest first, fit idle amounts, smallest first.
+    """Return whether shares in descending order fit on GPUs with idle amounts in ascending order.
 
-    `dead` are the states that are known to fail.
+    `dead` contains the states that are known to fail.
     """
     if not parts:
         return True
@@ -226,9 +226,9 @@ def _pack(parts: tuple[int, ...], free: tuple[int, ...], dead: set[tuple[int, ..
 
 
 def free_devices(problem: Problem) -> I64:
-    """Return (N, D) idle thousandths of each GPU of a node.
+    """Return (N, D) the idle thousandths of each GPU of each node.
 
-    Residents with unknown GPUs are packed by best fit, the largest first.
+    Residents with unknown GPUs are packed by best fit, the largest share first.
     """
     return problem.derived(_free_devices)
 
@@ -258,7 +258,7 @@ def _free_devices(problem: Problem) -> I64:
 
 
 def _nominated(problem: Problem) -> dict[int, list[TaskShape]]:
-    """Return the shapes of nominated tasks with GPUs, by node index."""
+    """Return the shapes of the nominated tasks that request GPUs, by node index."""
     number = {node.name: n for n, node in enumerate(problem.snapshot.nodes)}
     found: dict[int, list[TaskShape]] = {}
     for task in problem.tasks:
@@ -268,9 +268,9 @@ def _nominated(problem: Problem) -> dict[int, list[TaskShape]]:
 
 
 def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
-    """Return the use of each GPU in a packing of residents that leaves nominated tasks enough.
+    """Return the use of each GPU in a packing of residents in which nominated tasks fit as well.
 
-    None if there is no such packing. GPUs that are allocated whole are the last ones.
+    Returns None if no such packing exists. GPUs that are allocated whole come last.
     """
     open_devices = have.devices - have.whole - coming.whole
     if not have.parts or open_devices < 0:
@@ -289,7 +289,7 @@ def _pack_with_nominated(have: Holding, coming: Holding) -> list[int] | None:
 
 
 def _rest_fits(free: Sequence[int], device: int, part: int, rest: Sequence[int]) -> bool:
-    """Return whether the other shares still fit if one share goes to a device."""
+    """Return whether the other shares still fit if one share is allocated on a device."""
     if free[device] < part:
         return False
     left = (free_milli - part * (d == device) for d, free_milli in enumerate(free))
@@ -297,10 +297,11 @@ def _rest_fits(free: Sequence[int], device: int, part: int, rest: Sequence[int])
 
 
 def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
-    """Return (N, D) idle thousandths after shares and then whole GPUs are allocated.
+    """Return (N, D) the idle thousandths after shares and then whole GPUs are allocated.
 
-    Shares are (node, thousandths). The largest share goes first, to the fullest GPU where it fits;
-    a share that fits nowhere is ignored. Whole GPUs (N,) come from unused ones.
+    GPU shares are (node, thousandths) pairs. They are allocated in descending order, each on the
+    fullest GPU where the share fits. A share that fits on no GPU is ignored. `whole` (N,) is the
+    number of unused GPUs that are allocated whole on each node.
     """
     left = free.copy()
     for node, part in sorted(parts, key=lambda p: -p[1]):
@@ -313,7 +314,7 @@ def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64
 
 
 def fullest_fit(free: I64, milli: int) -> I64:
-    """Return (m,) the fullest GPU in each row (m, D) with `milli` idle thousandths; else -1."""
+    """Return (m,) the fullest GPU in each row (m, D) with `milli` idle thousandths, or -1."""
     if not free.shape[1]:
         return np.full(len(free), -1, np.int64)
     fits = np.where(free >= max(milli, 1), free, WHOLE + 1)
@@ -321,15 +322,15 @@ def fullest_fit(free: I64, milli: int) -> I64:
 
 
 class Devices(Greedy):
-    """The idle GPUs while tasks are placed; a share goes to the fullest GPU where it fits.
+    """Tracks idle GPUs while tasks are placed; a share is allocated on the fullest fitting GPU.
 
-    On nodes with terminating pods, all tasks must also fit in some packing after these have left.
-    Nominated tasks count in that packing, even if they do not fit now.
+    On nodes with terminating pods, all tasks must also fit in some packing after the terminating
+    pods have left. The packing includes nominated tasks, even if they do not fit now.
 
     Attributes
     ----------
     free
-        (N, D) idle thousandths of each GPU.
+        (N, D) idle thousandths of each GPU of each node.
 
     """
 
@@ -370,7 +371,7 @@ class Devices(Greedy):
             )
 
     def _watch(self, node: int) -> Holding:
-        """Return the holding of a node after terminating pods have left, with all placed tasks."""
+        """Return the holding of a node after terminating pods have left, including placed tasks."""
         if node not in self._after:
             there = self._problem.snapshot.nodes[node]
             stays = [t.shape for t in there.residents if t.status is not TaskStatus.RELEASING]
@@ -397,7 +398,7 @@ class Devices(Greedy):
                     self.free[node, _devices_of(devices_left.pop())] += part or WHOLE
 
     def _allocate(self, node: int, part: int, whole: int) -> int:
-        """Take GPUs of a node if enough are idle now; return their indices as a bit mask."""
+        """Allocate GPUs of a node if enough are idle now; return their indices as a bit mask."""
         free = self.free[node]
         if part:
             at = int(fullest_fit(free[None], part)[0])
@@ -417,9 +418,9 @@ def _devices_of(bits: int) -> list[int]:
 
 
 class _RepackRows:
-    """Rows of a node with possible victims, which allocate all remaining and placed tasks again.
+    """Rows that allocate GPUs again to all remaining and placed tasks of a node with victims.
 
-    If the current tasks do not fit together, the rows bind only if a task is placed.
+    If the current tasks of the node do not fit together, the rows bind only if a task is placed.
     """
 
     def __init__(
@@ -431,7 +432,7 @@ class _RepackRows:
     ) -> None:
         self._model = where[1]
         self._have = have
-        # Placed tasks use GPUs, and victims return them.
+        # Placed tasks use GPUs, and victims release GPUs.
         self._terms = [*((x, -1, shape) for x, shape in comes), *((x, 1, s) for x, _, s in goes)]
         variables = [x for x, _ in comes]
         most = int(max(self._model.bounds[1][variables].max(), 1))
@@ -454,7 +455,7 @@ class _RepackRows:
         )
 
     def _allocate(self, part: int) -> None:
-        """Add rows that allocate all shares of one size, of remaining and placed tasks."""
+        """Add rows that allocate all GPU shares of one size to remaining and placed tasks."""
         most = np.full(len(self._on), WHOLE // part, np.int64)
         devices_left = self._model.add_variables(0, most).tolist() if len(most) else []
         for on, variable in zip(self._on, devices_left, strict=True):
@@ -464,7 +465,7 @@ class _RepackRows:
         self._add_row(terms, -self._have.parts.count(part))
 
     def _add_row(self, terms: Sequence[tuple[int, int]], most: int) -> None:
-        """Add the row Σ amount·variable ≤ most, which may bind only if a task is placed."""
+        """Add the row Σ amount·variable ≤ `most`, which may bind only if a task is placed."""
         variables, amounts = [x for x, _ in terms], [amount for _, amount in terms]
         if self._comes >= 0:
             self._model.add_row([*variables, self._comes], [*amounts, -most], upper=0)

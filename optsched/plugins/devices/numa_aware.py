@@ -54,7 +54,7 @@ _SHOWN = 3
 
 
 def wanted_policy(shape: TaskShape) -> str:
-    """Return the topology policy that a pod requests; empty if it requests none.
+    """Return the topology policy that a pod requests; empty if the pod requests no policy.
 
     The policy matters only for pods with exclusive CPUs or GPUs.
     """
@@ -66,7 +66,7 @@ def wanted_policy(shape: TaskShape) -> str:
 
 
 class NumaPolicies(Rule):
-    """A pod that requests a topology policy runs on a node whose kubelet has the policy."""
+    """Rule: a pod that requests a topology policy runs on a node whose kubelet has the policy."""
 
     name = "numa-policy"
     hard_face = Face.PREDICATE
@@ -109,7 +109,7 @@ def _has_policy(node: Node, policy: str) -> bool:
 
 
 def _policy_of(node: Node) -> str:
-    """Return a description of the policy of a node."""
+    """Return a description of the topology policy of a node."""
     if node.numa is None:
         return "has no Numatopology"
     if node.numa.problem:
@@ -118,7 +118,7 @@ def _policy_of(node: Node) -> str:
 
 
 def _explain_missing_policy(policy: str, nodes: Sequence[Node]) -> str:
-    """Return why no node suits a pod that requests a policy."""
+    """Return why no node is possible for a pod that requests a topology policy."""
     if policy not in tuple(Alignment):
         return f"NUMA policy {policy} does not exist: write one of {', '.join(Alignment)}"
     broken = [f"{n.name}: {n.numa.problem}" for n in nodes if n.numa and n.numa.problem]
@@ -136,12 +136,12 @@ def _explain_missing_policy(policy: str, nodes: Sequence[Node]) -> str:
 
 @dataclass(frozen=True)
 class NumaAware(Rule):
-    """The kubelet of a node can align the exclusive CPUs and GPUs of the pods on the node.
+    """Rule: the kubelet of a node can align the exclusive CPUs and GPUs of the pods on the node.
 
     Attributes
     ----------
     weight
-        Weight of the score.
+        Weight of the node score.
 
     """
 
@@ -153,7 +153,7 @@ class NumaAware(Rule):
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`: an assignment of all tasks of a node to its NUMA nodes must exist."""
+        """See `Rule`: checks that all tasks of a node can be assigned to its NUMA nodes."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             layout = layout_of(node)
@@ -167,7 +167,7 @@ class NumaAware(Rule):
                 yield Violation(self.name, f"node {name}", f"{detail} ({layout.alignment})")
 
     def plan_cells(self, world: World) -> dict[str, tuple[NumaPart, ...]]:
-        """Return the planned CPUs and GPUs by NUMA node of each bound task, if known."""
+        """Return by task key the planned CPUs and GPUs of bound tasks on NUMA nodes, if known."""
         found: dict[str, tuple[NumaPart, ...]] = {}
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
@@ -190,7 +190,7 @@ class NumaAware(Rule):
         )
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: allows nodes whose NUMA nodes suffice if the node is empty."""
+        """See `Rule`: allows nodes whose NUMA nodes suffice for a task if the node is empty."""
         if not self.ties_nodes(problem, task_class):
             return None
         needs = problem.classes.shapes[task_class].numa
@@ -212,7 +212,7 @@ class NumaAware(Rule):
         return f"had no {_numa_scope(wanted_policy(shape))} with {_describe_needs(shape.numa)} free"
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: numbers running tasks by the parts of NUMA nodes that they hold."""
+        """See `Rule`: running tasks that hold equal NUMA resources have equal numbers."""
         if not self.ties_nodes(problem, task_class):
             return None
         running, insides = running_tasks(problem), _insides(problem)
@@ -225,7 +225,7 @@ class NumaAware(Rule):
         return number_keys(tuple(has.get(n, {}).get(task.key, ())) for task, n in pairs)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: assigns containers to sets of cells, and splits them among the cells."""
+        """See `Rule`: the rows assign containers to cell sets and split requests among cells."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         shapes = problem.classes.shapes
@@ -252,7 +252,7 @@ class NumaAware(Rule):
     # --- order -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: for pods that request a policy, fewer NUMA nodes score higher."""
+        """See `Rule`: for pods that request a policy, nodes score higher with fewer NUMA nodes."""
         if not self.weight or not wanted_policy(problem.classes.shapes[task_class]):
             return None
         start = problem.derived(_begin)
@@ -260,9 +260,10 @@ class NumaAware(Rule):
         return self.points(start.nodes_with_policy(task_class), counts, problem.ready)
 
     def points(self, nodes_with_policy: Bool, counts: I64, nodes: Bool) -> F64:
-        """Return (N,) points by the number of NUMA nodes (N,) that a task would use.
+        """Return (N,) the points of nodes by the number of NUMA nodes (N,) that a task would use.
 
-        `nodes` (N,) are the nodes that compete. A node where the number is unknown gets 0 points.
+        `nodes` (N,) is the mask of the candidate nodes. A node where the number is unknown gets 0
+        points.
         """
         known = nodes_with_policy & (counts > 0)
         most = max(int(counts[known & nodes].max(initial=1)), 1)
@@ -292,7 +293,7 @@ def _begin(problem: Problem) -> _Live:
 
 
 def _assign_tasks(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, list[Part]]:
-    """Return parts by task key, as the kubelet assigns them or else as any known assignment."""
+    """Return parts by task key: as the kubelet assigns them, or else in any known assignment."""
     found: dict[str, list[Part]] = {}
     left = free
     for task in aligned:
@@ -317,7 +318,7 @@ def _packed(layout: Layout, free: Free, aligned: Sequence[Task]) -> dict[str, li
 
 
 def _joined(parts: Iterable[Part], numbers: Sequence[int]) -> tuple[NumaPart, ...]:
-    """Return the parts, merged by NUMA node."""
+    """Return the parts with the amounts of each NUMA node summed up."""
     cpus: dict[int, int] = {}
     gpus: dict[int, int] = {}
     for part in parts:
@@ -345,7 +346,7 @@ def _describe_free(free: Free) -> str:
 
 
 def _numa_scope(policy: str) -> str:
-    """Return a description of where idle CPUs and GPUs must be, by policy."""
+    """Return a description of the NUMA nodes that a policy requires to have idle CPUs and GPUs."""
     if policy == Alignment.SINGLE:
         return f"NUMA node ({policy})"
     return f"NUMA nodes ({policy})" if policy else "NUMA nodes for its topology policy"
@@ -355,7 +356,7 @@ def _numa_scope(policy: str) -> str:
 
 
 class _Rows:
-    """The rows of one node; see models/formulation/numa_aware.md and victims.md."""
+    """Adds the rows of one node; see models/formulation/numa_aware.md and victims.md."""
 
     def __init__(
         self,
@@ -371,7 +372,7 @@ class _Rows:
     def add(
         self, need: NumaNeed, choices: Sequence[tuple[int, int]], tasks: int, task_class: int
     ) -> None:
-        """Add the row Σ over options of v = tasks: each container takes one option."""
+        """Add the row Σ over options of v = tasks: each container gets one set of cells."""
         model = self._model
         most = int(self._pending[task_class])
         chosen = model.add_variables(0, np.full(len(choices), most, np.int64))
@@ -385,7 +386,7 @@ class _Rows:
                     requested.setdefault(cells, []).append((variable, amount))
 
     def close(self) -> None:
-        """Add rows that split requests of cell sets among the cells, within idle amounts."""
+        """Add rows that split the requests of cell sets among the cells, within idle amounts."""
         for r, (requested, free) in enumerate(zip(self._requested, self._free, strict=True)):
             goes: list[list[tuple[int, int]]] = [[] for _ in free]
             most = list(free)
@@ -428,10 +429,11 @@ class _Rows:
 
 
 class _Live(Greedy):
-    """The idle amounts of NUMA nodes while tasks are placed; tasks are assigned as by kubelets.
+    """Tracks idle amounts of NUMA nodes while tasks are placed; tasks are assigned as by kubelets.
 
-    There are two states: the current one, and the one after terminating pods have left. A nominated
-    task that fits only in the second state is assigned there and counts in both.
+    There are two states: the current amounts, and the amounts after terminating pods have left. A
+    nominated task that fits only in the second state is assigned in that state, and its parts are
+    subtracted in both states.
     """
 
     def __init__(self, rule: NumaAware, problem: Problem) -> None:
@@ -462,7 +464,7 @@ class _Live(Greedy):
             self._add_future_idle(node, running.tasks[victim].key, sign)
 
     def _add_future_idle(self, node: int, task: str, sign: int) -> None:
-        """Count the parts of a terminating resident as future idle; sign -1 undoes this."""
+        """Add the parts of a terminating resident to future idle; sign -1 undoes the addition."""
         parts = holdings(self._problem.snapshot.nodes[node])[1].get(task, ())
         self._later[node] = self._later[node].subtract(parts, -sign)
 
@@ -479,7 +481,7 @@ class _Live(Greedy):
         )
 
     def nodes_with_policy(self, task_class: int) -> Bool:
-        """Return (N,) whether a node has the policy that a class requests."""
+        """Return (N,) whether each node has the topology policy that a task class requests."""
         policy = wanted_policy(self._problem.classes.shapes[task_class])
         if policy not in self._nodes_with_policy:
             having = [layout is not None and layout.alignment == policy for layout in self._layouts]
@@ -520,7 +522,7 @@ class _Live(Greedy):
         return self._known[key]
 
     def view(self, task_class: int, *, later: bool = False) -> tuple[Bool, I64]:
-        """Return (N,) whether one more task fits, and how many NUMA nodes it uses; 0 if unknown."""
+        """Return (N,) whether a task fits, and (N,) its number of NUMA nodes, 0 if unknown."""
         touched: Iterable[int] = range(self._problem.num_nodes)
         key = (task_class, later)
         if key in self._views:

@@ -1,4 +1,4 @@
-"""CPU and memory reserved in proportion to idle devices, so that the devices stay usable.
+"""Reserves CPU and memory in proportion to idle devices, so that the devices stay usable.
 
 Mathematics: models/formulation/proportions.md. Volcano:
 `pkg/scheduler/plugins/resource-strategy-fit`, `proportional`.
@@ -43,13 +43,13 @@ class KeptPerDevice:
     mem_bytes: int
 
     def reserved_amount(self, resource: str) -> int:
-        """Return the base units of CPU or memory that are reserved for one idle unit."""
+        """Return the CPU or memory, in base units, that is reserved for one idle device."""
         return self.cpu_m if resource == CPU else self.mem_bytes
 
 
 @dataclass(frozen=True)
 class Proportions(Rule):
-    """Tasks without devices leave enough CPU and memory for idle devices."""
+    """Rule: tasks without devices leave enough CPU and memory for the idle devices of a node."""
 
     name = "proportions"
     hard_face = Face.PREDICATE
@@ -90,14 +90,14 @@ class Proportions(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: the idle amounts of a node matter for tasks without devices."""
+        """See `Rule`: True for tasks without devices, for which idle amounts of nodes matter."""
         return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack.
+        """See `Rule`: adds the rows Σ request·u − Σ max(kept·device − request, 0)·u ≤ slack.
 
-        The first sum is over tasks without devices, the second over tasks with devices. The row
-        binds only on nodes that get tasks without devices.
+        The first sum is over tasks without devices, the second over tasks with devices. A row binds
+        only if its node gets tasks without devices.
         """
         form, supplied = nodes.form, nodes.supplied
         if form is None:
@@ -116,7 +116,7 @@ class Proportions(Rule):
                     _encode_node(form, supplied[:, n], change, (int(slack[n]), int(comes[n])))
 
     def _encode_comes(self, form: Formulation, supplied: I64) -> I64:
-        """Return (N,) 0-1 variables: whether a node gets tasks without devices; -1 for never."""
+        """Return (N,) 0-1 variables: 1 if a node gets tasks without devices; -1 for no variable."""
         comes = np.full(supplied.shape[1], -1, np.int64)
         counted = (supplied >= 0) & ~self._exempt(form.problem)[:, None]
         most = int(form.problem.classes.num_pending.sum())
@@ -128,7 +128,7 @@ class Proportions(Rule):
         return comes
 
     def _change(self, problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
-        """Return (C,) how much one task of each class changes the slack in the best case."""
+        """Return (C,) the change of the slack by one task of each class in the best case."""
         offers = problem.derived(Offers)
         devices, requested = offers.requests_of(proportion.device), offers.requests_of(resource)
         change: I64 = proportion.reserved_amount(resource) * devices - requested
@@ -137,17 +137,17 @@ class Proportions(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`; None if no node has devices with proportions."""
+        """See `Rule`: returns None if no node has a device for which amounts are reserved."""
         there = self._active_proportions(problem)
         return _Kept(problem, there, self._exempt(problem)) if there else None
 
     def _active_proportions(self, problem: Problem) -> list[KeptPerDevice]:
-        """Return the proportions for devices that nodes have."""
+        """Return the proportions whose device at least one node has."""
         offers = problem.derived(Offers)
         return [p for p in self.proportions if offers.offered(p.device).any()]
 
     def _exempt(self, problem: Problem) -> Bool:
-        """Return (C,) whether a class requests one of the devices."""
+        """Return (C,) whether each class requests a device of any proportion."""
         offers = problem.derived(Offers)
         exempt = np.zeros(len(problem.classes.shapes), np.bool_)
         for proportion in self.proportions:
@@ -160,7 +160,7 @@ def _idle(offers: Mapping[str, int], held: Mapping[str, int], resource: str) -> 
 
 
 def _slack(problem: Problem, proportion: KeptPerDevice, resource: str) -> I64:
-    """Return (N,) idle amounts minus the reserve for idle devices; may be negative."""
+    """Return (N,) the idle amount minus the reserve for idle devices, which may be negative."""
     offers = problem.derived(Offers)
     slack: I64 = offers.idle(resource) - proportion.reserved_amount(resource) * offers.idle(
         proportion.device
@@ -180,7 +180,7 @@ def _encode_node(form: Formulation, tasks: I64, change: I64, bounds: tuple[int, 
 
 
 class _Kept(Greedy):
-    """The slack of nodes, by device and resource, while tasks are placed."""
+    """Tracks the slack of nodes, by device and resource, while tasks are placed."""
 
     def __init__(self, problem: Problem, there: list[KeptPerDevice], exempt: Bool) -> None:
         offers = problem.derived(Offers)
@@ -202,7 +202,7 @@ class _Kept(Greedy):
 
 
 class _Slack:
-    """The slack (N,) of nodes with a device, and its change (C,) by one task of each class."""
+    """The slack (N,) of nodes for one device and resource, and its change (C,) by one task."""
 
     def __init__(
         self, offers: Offers, proportion: KeptPerDevice, resource: str, slack: I64

@@ -1,1 +1,1 @@
-"""Explanations: why a gang waits."""
+"""Explanations of why gangs wait."""

@@ -1,9 +1,9 @@
-"""Whether the minimum of a gang fits the empty cluster, and what it lacks.
+"""Decides whether the minimum of a gang fits an empty cluster, and finds the shortage.
 
-Nodes keep their state: a node that is not ready offers nothing, and taints, labels and plugins that
-track single nodes apply. Pods of other gangs and limits of queues are ignored. So are required pod
-affinity, topology spread and other constraints that other pods may help to satisfy. A gang
-therefore fits the empty cluster whenever any state of the cluster lets it start.
+Nodes keep their state: a node that is not ready has no capacity, and taints, labels and plugins
+that track single nodes apply. Pods of other gangs and limits of queues are ignored. Required pod
+affinity, topology spread and other constraints that other pods may help to satisfy are ignored as
+well. A gang therefore fits the empty cluster if any state of the cluster lets the gang start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from optsched.problem.problem import Problem
 
 MOST_CHECKS: Final = 5_000
-"""The most checks of single nodes by plugins; beyond that number, a gang counts as possible."""
+"""Maximum number of checks of single nodes by plugins; after more checks, gangs count as
+possible."""
 
 HOST: Final = "kubernetes.io/hostname"
 
@@ -48,7 +49,7 @@ class Item(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """The minimum of a gang: its items, and the least number of pods in total and by role."""
+    """The minimum of a gang: its items, and the minimum number of pods in total and by role."""
 
     items: tuple[Item, ...]
     whole: int
@@ -57,22 +58,23 @@ class Minimum(NamedTuple):
 
 @dataclass(frozen=True)
 class Lack:
-    """Why a minimum does not fit the empty cluster.
+    """The shortage because of which a minimum does not fit the empty cluster.
 
     Attributes
     ----------
     chosen
         Number of pods of each item in the cheapest minimum.
     missing
-        Lower bound of the number of pods that do not fit.
+        Lower bound on the number of pods that do not fit.
     is_exact
-        Whether `missing` is exact.
+        Whether `missing` is the exact number.
     resources
-        Resources (on axis R) of which more on every node would help; empty if none would.
+        Indices (on axis R) of the resources of which more on every node would help; empty if more
+        resources would not help.
     rules
         Names of the plugins that exclude pods although resources suffice.
     closed
-        Indices of the items that no node may run.
+        Indices of the items whose pods no node may run.
 
     """
 
@@ -85,12 +87,12 @@ class Lack:
 
 
 class EmptyCluster:
-    """The nodes of a problem without their pods; results are cached by minimum.
+    """The nodes of a problem without their pods; the shortages of minimums are cached.
 
     Parameters
     ----------
     outcome
-        The problem and the decisions about it.
+        The problem and its decisions.
     rules
         The rules of the policy.
 
@@ -113,7 +115,7 @@ class EmptyCluster:
     # --- minimums --------------------------------------------------------------------------------
 
     def minimum(self, gang: int) -> Minimum:
-        """Return the pods that a gang still needs to start, or one more pod if it has started."""
+        """Return the pods that a gang must still get to start; one pod if it has started."""
         problem = self._problem
         number = int(problem.shape_of[gang])
         shape, start = problem.shapes.shapes[number], int(problem.shapes.start[number])
@@ -136,9 +138,9 @@ class EmptyCluster:
         return Minimum(items, max(shape.need, 1), shape.need_role)
 
     def whole_minimum(self, gang: int) -> Minimum:
-        """Return the minimum, for a broken gang with its running pods that equal pending pods.
+        """Return the minimum; for a broken gang, including running pods that equal pending pods.
 
-        In an empty cluster, these running pods may start on other nodes.
+        In an empty cluster, the running pods of a broken gang may start on other nodes.
         """
         minimum = self.minimum(gang)
         problem = self._problem
@@ -164,7 +166,7 @@ class EmptyCluster:
     # -------------------------------------------------------------------------------------
 
     def find_lack(self, gang: int) -> Lack | None:
-        """Return what the minimum of a gang lacks; None if it fits or if that is unknown."""
+        """Return the shortage of a gang's minimum; None if the minimum fits, or if unknown."""
         if self._fits_one_class(gang):
             return None
         minimum = self.whole_minimum(gang)
@@ -178,9 +180,9 @@ class EmptyCluster:
         return self._known[key]
 
     def _fits_one_class(self, gang: int) -> bool:
-        """Return whether a gang of equal pods, none of them running, obviously fits.
+        """Return whether a gang of equal pods, without running pods, obviously fits.
 
-        This shortcut decides most gangs without a search.
+        For most gangs, this check makes a search unnecessary.
         """
         problem = self._problem
         number = int(problem.shape_of[gang])
@@ -197,12 +199,12 @@ class EmptyCluster:
             yield from (task.device_claims for task in item.tasks)
 
     def _tying(self, classes: Sequence[int]) -> tuple[Rule, ...]:
-        """Return the plugins that decide for single nodes which pods of classes fit together."""
+        """Return the plugins that decide which pods of some task classes fit together on a node."""
         tying = {name for task_class in classes for name in self.tying(task_class)}
         return tuple(r for r in self._masking if r.name in tying and not r.pods_may_help)
 
     def tying(self, task_class: int) -> tuple[str, ...]:
-        """Return the names of the plugins for which the other pods on a node matter to a class."""
+        """Return the names of the plugins that consider other pods on a node for a task class."""
         if task_class not in self._ties:
             found = (r.name for r in self._tying_rules if r.ties_nodes(self._problem, task_class))
             self._ties[task_class] = tuple(found)
@@ -219,7 +221,7 @@ class EmptyCluster:
             return None
 
     def _is_easy(self, minimum: Minimum) -> bool:
-        """Return whether the minimum obviously fits: as one class, or with a node for each pod."""
+        """Return whether a minimum of one class, or with a separate node for each pod, fits."""
         total = sum(item.number for item in minimum.items)
         rooms = [self.pods_per_node(item.task_class) for item in minimum.items]
         if len({item.task_class for item in minimum.items}) == 1:
@@ -228,7 +230,7 @@ class EmptyCluster:
         return all(int(np.count_nonzero(room)) >= total for room in rooms)
 
     def pods_per_node(self, task_class: int) -> I64:
-        """Return (N,) how many pods of a class fit on each empty node."""
+        """Return (N,) how many pods of a task class fit on each empty node."""
         if task_class not in self._pods_per_node:
             problem = self._problem
             request = problem.classes.request[task_class]
@@ -241,12 +243,12 @@ class EmptyCluster:
         return self._pods_per_node[task_class]
 
     def is_open(self, task_class: int) -> Bool:
-        """Return (N,) whether a node is ready and no mask excludes it for a class."""
+        """Return (N,) whether each node is ready and no mask excludes it for a task class."""
         mask = self._mask(task_class)
         return np.ones(self._problem.num_nodes, np.bool_) if mask is None else mask
 
     def _mask(self, task_class: int) -> Bool | None:
-        """Return the mask of `is_open`; None if all nodes are open."""
+        """Return the same mask as `is_open`; None if all nodes are open."""
         if task_class not in self._open:
             problem = self._problem
             found: Bool | None = None if problem.ready.all() else problem.ready
@@ -259,17 +261,17 @@ class EmptyCluster:
 
     @cached_property
     def _offers(self) -> I64:
-        """(N, R) allocatable amounts, in an order that is fast to read by resource."""
+        """(N, R) allocatable amounts of nodes, in column order for fast reads by resource."""
         return np.asfortranarray(self._problem.allocatable)
 
     @cached_property
     def node_class(self) -> I64:
-        """(N,) class of each node; the nodes of a class have equal allocatable amounts."""
+        """(N,) a number for each node; nodes with equal allocatable amounts have equal numbers."""
         return row_groups(list(self._problem.allocatable.T))[0]
 
     @cached_property
     def node_kind(self) -> I64:
-        """(N,) kind of each node; plugins distinguish the nodes of a kind only by name."""
+        """(N,) a number for each node; plugins distinguish nodes of equal numbers only by name."""
         known: dict[object, int] = {}
         on_node = self._problem.snapshot.devices.on_node
         kinds = [
@@ -279,34 +281,34 @@ class EmptyCluster:
         return np.array(kinds, np.int64)
 
     def cheapest(self, gang: int) -> list[tuple[int, str, int]]:
-        """Return (class, role, number) of the pods in the cheapest minimum of a gang."""
+        """Return (task class, role, number) of the pods in the cheapest minimum of a gang."""
         minimum = self.minimum(gang)
         nodes = _Nodes(self, gang, minimum, ())
         pairs = zip(minimum.items, nodes.cheapest().tolist(), strict=True)
         return [(item.task_class, item.role, n) for item, n in pairs if n]
 
     def count_check(self) -> None:
-        """Count one check by plugins; raises `_TooManyChecksError` after too many."""
+        """Count one check by plugins; raises `_TooManyChecksError` after `MOST_CHECKS` checks."""
         if not self._checks_left:
             raise _TooManyChecksError
         self._checks_left -= 1
 
     @property
     def problem(self) -> Problem:
-        """The problem of this cluster."""
+        """The problem whose nodes the empty cluster has."""
         return self._problem
 
 
 _MOST_COMPARED: Final = 16
-"""The most resources of a minimum that are compared one by one."""
+"""Maximum number of requested resources that are compared one by one."""
 
 
 class _TooManyChecksError(Exception):
-    """Plugins have reached the limit on checks of nodes."""
+    """Raised when plugins have made the maximum number of checks of nodes."""
 
 
 class _Nodes:
-    """The node classes of one minimum."""
+    """The node classes that one minimum distinguishes."""
 
     def __init__(
         self, cluster: EmptyCluster, gang: int, minimum: Minimum, rules: tuple[Rule, ...]
@@ -334,7 +336,7 @@ class _Nodes:
         self.refusing: dict[str, None] = {}
 
     def packing(self, lifted: tuple[int, ...] = ()) -> Packing:
-        """Return the packing problem with unlimited amounts of the lifted resources."""
+        """Return the packing problem with unlimited amounts of the resources `lifted`."""
         capacity = self._problem.allocatable[self._first].copy()
         for r in lifted:
             capacity[:, r] += int(self._request[:, r] @ self._count) + int(self._count.sum())
@@ -358,7 +360,7 @@ class _Nodes:
         return tuple(Goal(roles == role, least) for role, least in self._minimum.roles)
 
     def _cliques(self) -> tuple[tuple[Bool, int], ...]:
-        """Return sets of items whose pods exclude each other, with their number of domains."""
+        """Return (mask of items whose pods exclude each other, number of domains) pairs."""
         relations, found = self._problem.relations, []
         if not any(rule.mask_sees_pods for rule in self._rules):
             return ()
@@ -382,7 +384,7 @@ class _Nodes:
         return tuple(found)
 
     def _fits(self, task_class: int) -> Bool:
-        """Return (N,) whether a pod of a class fits on a node, without lifted resources."""
+        """Return (N,) whether a pod of a class fits on each node, apart from lifted resources."""
         short = self._problem.classes.request[task_class] > self._problem.allocatable
         short[:, list(self._lifted)] = False
         fits: Bool = self._cluster.is_open(task_class) & ~short.any(axis=1)
@@ -421,7 +423,7 @@ class _Nodes:
     # -------------------------------------------------------------------------------------
 
     def explain(self, missing: int, *, is_exact: bool) -> Lack:
-        """Return the resources or plugins for which pods of the minimum do not fit."""
+        """Return the resources or plugins because of which pods of the minimum do not fit."""
         requested = np.flatnonzero(self._request.any(axis=0)).tolist()
         chosen = tuple(self.cheapest().tolist())
         closed = tuple(np.flatnonzero(~self._is_open.any(axis=0)).tolist())
@@ -430,7 +432,8 @@ class _Nodes:
             return Lack(chosen, missing, is_exact, (), tuple(self.refusing), closed)
         lifted, left = list[int](), missing
         if len(requested) > _MOST_COMPARED:
-            # Comparing many takes minutes: lift all resources, then drop those without effect.
+            # Comparing many resources takes minutes. Instead, lift all resources, then drop those
+            # without effect.
             lifted, left = sorted(requested, key=lambda r: (-self._slack(r), r)), 0
         while left:
             others = [r for r in requested if r not in lifted]
@@ -449,7 +452,7 @@ class _Nodes:
         return Lack(chosen, missing, is_exact, tuple(lifted), self._refused_alone(), closed)
 
     def _most_helpful(self, lifted: list[int], others: list[int]) -> int:
-        """Return the resource of which more leaves the fewest pods missing, judged by bounds."""
+        """Return the resource that, if lifted, leaves the fewest missing pods, judged by bounds."""
 
         def missing(r: int) -> tuple[int, bool, float, int]:
             bound, is_exact = self.packing((*lifted, r)).estimate_missing()
@@ -458,7 +461,7 @@ class _Nodes:
         return min(others, key=missing)
 
     def _refused_alone(self) -> tuple[str, ...]:
-        """Return the plugins that refuse pods although resources suffice."""
+        """Return the names of the plugins that refuse pods although resources suffice."""
         self.refusing = {}
         packing = self.packing()
         if not self._rules or replace(packing, admits=None, cliques=()).fewest_missing()[0]:
@@ -483,7 +486,7 @@ class _Nodes:
 
 
 class _OneNode:
-    """A snapshot of one empty node and one gang without pod affinity."""
+    """A snapshot of one empty node and one gang whose tasks have no pod affinity."""
 
     def __init__(self, problem: Problem, gang: int, node: Node) -> None:
         snapshot = problem.snapshot
@@ -505,7 +508,7 @@ class _OneNode:
         self.known: dict[tuple[int, ...], bool] = {}
 
     def refusing(self, rules: Sequence[Rule], keys: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of the rules that refuse some tasks together on the node."""
+        """Return the names of the rules that refuse to place some tasks together on the node."""
         plan = [Allocate(key, self._node.name, self._gang.key) for key in keys]
         world = World(self._snapshot, plan)
         return tuple(rule.name for rule in rules if any(True for _ in rule.verify(world)))
@@ -531,7 +534,7 @@ def _alone(task: Task) -> Task:
 
 
 def _kind(node: Node) -> object:
-    """Return what plugins may read of an empty node, except its name."""
+    """Return the properties of an empty node, except its name, that plugins may read."""
     labels = tuple(sorted(pair for pair in node.labels.items() if pair[0] != HOST))
     shared_gpus = tuple(replace(card, key="") for card in node.shared_gpus)
     numa = emptied(node).numa

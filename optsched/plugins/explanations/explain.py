@@ -1,4 +1,4 @@
-"""Explains why a gang waits, in one sentence: reasons of rules first, then shortages of nodes."""
+"""Explains why a gang waits, in one sentence, by reasons of rules or by shortages of nodes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
 
 SHOWN = 4
-"""The most kinds of refusals that a sentence lists."""
+"""Maximum number of different refusals that a sentence lists."""
 
 MOST_TRIED = 256
-"""Up to this size of a gang, placing it is tried pod by pod if rules track single nodes."""
+"""Maximum number of pods of a gang for which an explanation tries to place each pod separately."""
 
 _OF_QUEUES = frozenset(
     {
@@ -40,10 +40,10 @@ _OF_QUEUES = frozenset(
         ReasonCode.MIN_RESOURCES,
     }
 )
-"""Reasons that disappear with time or with more capacity for the queue."""
+"""Reasons that disappear with time, or if the queue gets more capacity."""
 
 _ORDER = {code: i for i, code in enumerate(ReasonCode)}
-"""The rank of each code; of several reasons, the first by rank is given."""
+"""The rank of each code; of several reasons, the reason with the lowest rank is reported."""
 
 
 def by_code(reason: Reason) -> int:
@@ -52,9 +52,9 @@ def by_code(reason: Reason) -> int:
 
 
 class Explainer:
-    """Explains the gangs of one outcome; caches results by task class.
+    """Explains why gangs of one outcome wait; caches results by task class.
 
-    Reasons are about the capacity that is idle after the decisions.
+    Reasons refer to the capacity that is idle after the decisions of the outcome.
     """
 
     def __init__(self, outcome: Outcome, rules: RuleSet) -> None:
@@ -67,9 +67,9 @@ class Explainer:
         return PlacedState(self._outcome, self._rules.masking)
 
     def reason(self, gang: int) -> Reason:
-        """Return why no (further) pending task of a gang is placed now.
+        """Return why no pending task, or no further pending task, of a gang is placed.
 
-        `gang` is the index, on axis G, of a gang that can be decided on.
+        `gang` is the index, on axis G, of a gang that is not blocked.
         """
         explaining = self._rules.explaining
         told = [r for rule in explaining if (r := rule.explain(self._outcome, gang))]
@@ -80,7 +80,7 @@ class Explainer:
         return self._short_of_room(gang)
 
     def _short_of_room(self, gang: int) -> Reason:
-        """Return the shortage of nodes for a gang that no rule blocks."""
+        """Return the shortage on nodes that keeps a gang out that no rule blocks."""
         asks = [self._build_request(*entry) for entry in self._entries(gang)]
         for ask in asks:
             if ask.view.most_now < ask.number:
@@ -102,7 +102,7 @@ class Explainer:
         )
 
     def waiting(self, gang: int) -> Reason:
-        """Return the reason of a gang with nominated nodes, with the rules that block these now."""
+        """Return why a gang with nominated nodes waits, with the rules that block these nodes."""
         problem, outcome = self._outcome.problem, self._outcome
         tasks = np.arange(problem.task_start[gang], problem.task_start[gang + 1])
         kept = tasks[outcome.decisions.nominated[tasks] >= 0]
@@ -119,16 +119,17 @@ class Explainer:
         )
 
     def find_permanent_blocker(self, gang: int, told: Sequence[Reason]) -> Reason | None:
-        """Return why a gang could not start even in the empty cluster; None if it could.
+        """Return why a gang could not start even in an empty cluster; None if the gang could start.
 
-        `gang` is an index on axis G; the pods of the gang need not exist. `told` are the reasons of
-        rules, in the order of their codes. The result is also None if one of them has precedence.
+        `gang` is an index on axis G; the pods of the gang need not exist. `told` contains the
+        reasons of rules, in the order of their codes. The result is also None if a reason in `told`
+        has precedence.
         """
         if told and _ORDER[told[0].code] < _ORDER[ReasonCode.NO_NODES]:
             return None
         never = self._impossible(gang)
         if never is not None and never.code is ReasonCode.PREDICATES:
-            # The reason of the rule whose mask excludes the nodes is more specific.
+            # The reason of the rule whose mask excludes the nodes is more specific than `never`.
             return next((reason for reason in told if reason.code not in _OF_QUEUES), never)
         return never
 
@@ -146,7 +147,7 @@ class Explainer:
         return _Impossible(self._outcome, asks, lack).reason()
 
     def _least_exceeds(self, gang: int) -> Reason | None:
-        """Return by what minResources exceeds the total of all nodes; None if it does not."""
+        """Return a reason if `minResources` exceeds the total of all nodes; otherwise None."""
         problem = self._outcome.problem
         shape = int(problem.shape_of[gang])
         if shape >= 0 and not problem.shapes.least[shape].any():
@@ -167,9 +168,9 @@ class Explainer:
         )
 
     def _entries(self, gang: int) -> list[tuple[int, str, int]]:
-        """Return (class, role, number) of the pods that a gang must get next.
+        """Return (task class, role, number) of the pods that a gang must get next.
 
-        If several choices of pods make up its minimum, the choice is the cheapest one.
+        If several sets of pods make up the minimum of the gang, the cheapest set is returned.
         """
         entries = next_entries(self._outcome, gang)
         minimum = self._empty.minimum(gang)
@@ -186,7 +187,7 @@ class Explainer:
         return _Ask(self._view(task_class), role, number)
 
     def _find_tied_blocker(self, gang: int, asks: list[_Ask]) -> Reason | None:
-        """Return the rules on single nodes for which not all pods fit together; None if they do."""
+        """Return the rules on single nodes that prevent all pods together; None if all pods fit."""
         number = sum(ask.number for ask in asks)
         binding = sorted({name for ask in asks for name in self._empty.tying(ask.view.task_class)})
         if not binding or number > MOST_TRIED:
@@ -215,7 +216,7 @@ class Explainer:
 
 
 def _fit_together(outcome: Outcome, asks: list[_Ask]) -> bool:
-    """Return whether all pods fit when nodes are filled one after the other, role by role."""
+    """Return whether all pods fit if they fill nodes sequentially, role by role."""
     idle = np.maximum(outcome.idle, 0)
     for ask in asks:
         nodes = np.flatnonzero(ask.view.open_nodes)
@@ -230,7 +231,7 @@ def _fit_together(outcome: Outcome, asks: list[_Ask]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Free:
-    """The idle amounts of some nodes (m, R), their sum (R,) and the most of one node (R,)."""
+    """Idle amounts of some nodes (m, R), their sum (R,), and the maximum on one node (R,)."""
 
     left: I64
     total: I64
@@ -238,9 +239,10 @@ class _Free:
 
 
 class _Sight:
-    """What the views of all task classes share: rules with lasting or passing masks, idle amounts.
+    """The shared data of the views of all task classes: lasting and passing rules, idle amounts.
 
-    A lasting mask depends neither on pods nor on time and load.
+    A rule is lasting if its mask depends neither on pods nor on time and load; otherwise it is
+    passing.
     """
 
     def __init__(self, outcome: Outcome, rules: RuleSet, standing: PlacedState) -> None:
@@ -251,18 +253,18 @@ class _Sight:
         self._known: dict[bytes, _Free] = {}
 
     def free(self, open_nodes: Bool) -> _Free:
-        """Return the idle amounts of nodes (N,); classes with the same nodes share the result."""
+        """Return the idle amounts of the nodes in a mask (N,); equal masks share the result."""
         key = open_nodes.tobytes()
         if key not in self._known:
             left = np.maximum(self.outcome.idle[open_nodes], 0)
             largest = left.max(axis=0, initial=0)
-            # The amounts are read by resource.
+            # Column order, because callers read the amounts by resource.
             self._known[key] = _Free(np.asfortranarray(left), left.sum(axis=0), largest)
         return self._known[key]
 
 
 class _View:
-    """The nodes from the view of one task class."""
+    """Open nodes, refusals and idle capacity for one task class."""
 
     def __init__(self, sight: _Sight, task_class: int) -> None:
         self.task_class = task_class
@@ -294,12 +296,12 @@ class _View:
 
     @cached_property
     def largest(self) -> I64:
-        """(R,) the largest allocatable amounts among nodes that the class may ever use."""
+        """(R,) the maximum allocatable amounts of the nodes that lasting masks allow."""
         offered: I64 = self.problem.allocatable[self._ever_open].max(axis=0, initial=0)
         return offered
 
     def fits(self, room: I64) -> I64:
-        """Return (m,) how many tasks fit nodes with idle amounts (m, R)."""
+        """Return (m,) how many tasks of the class fit on nodes with idle amounts (m, R)."""
         (first, amount), *rest = self._asked
         counts: I64 = room[:, first] // amount
         for r, amount in rest:
@@ -308,7 +310,7 @@ class _View:
 
     @cached_property
     def shortages(self) -> list[tuple[int, str]]:
-        """(number of nodes, text) for each resource that nodes have too little of."""
+        """(number of nodes, text) for each resource of which some nodes have too little."""
         names, left = self.problem.resources, self.free.left
         short = [(int(np.count_nonzero(left[:, r] < n)), names[r]) for r, n in self._asked]
         return [(n, _shortage(name)) for n, name in short if n]
@@ -320,7 +322,7 @@ def _shortage(resource: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """Tasks of one class that a gang must get together."""
+    """Tasks of one task class and role that a gang must get together."""
 
     view: _View
     role: str
@@ -328,7 +330,7 @@ class _Ask:
 
     @property
     def capacity_by_node(self) -> Room:
-        """How many of the tasks fit on each node."""
+        """The number of tasks that fit on each node."""
         counts = np.zeros(self.view.problem.num_nodes, np.int64)
         counts[self.view.open_nodes] = self.view.counts
         return Room(self.view.task_class, self.number, counts)
@@ -349,12 +351,12 @@ class _Ask:
         return f"{count_noun(self.number, 'pod')}{role} with {', '.join(asks) or 'no requests'}"
 
     def no_node_open(self, refusals: list[tuple[int, str]]) -> Reason:
-        """Return the reason that no node may run the tasks."""
+        """Return the reason for tasks that no node may run."""
         why = f"0/{len(self.view.open_nodes)} nodes are open to it: {_list(refusals)}"
         return Reason(ReasonCode.PREDICATES, f"{self.demand}: {why}")
 
     def lacking(self) -> Reason:
-        """Return the shortage of the nodes that the tasks may use."""
+        """Return the resource shortage of the nodes that the tasks may use."""
         view = self.view
         if not view.open_nodes.any():
             return self.no_node_open(view.refusals)
@@ -377,9 +379,9 @@ class _Ask:
 
 @dataclass(frozen=True)
 class _Impossible:
-    """Explains why the pods of a minimum do not fit the empty cluster.
+    """Explains why the pods of a minimum do not fit in an empty cluster.
 
-    asks: the pods, in the order of the items of the minimum.
+    asks: the requests of the minimum, in the order of its items.
     """
 
     outcome: Outcome
@@ -387,7 +389,7 @@ class _Impossible:
     lack: Lack
 
     def reason(self) -> Reason:
-        """Return the reason: no node may run a pod, one pod is too large, or there are too many."""
+        """Return why the minimum does not fit: no open node, a pod too large, or too many pods."""
         lack = self.lack
         asks = [ask for ask in self.asks if ask.number]
         if not lack.resources and not lack.rules and lack.closed:
@@ -427,7 +429,7 @@ def _named(resource: str) -> str:
 
 
 def _besides(refusals: list[tuple[int, str]]) -> str:
-    """Return the end of a sentence: why nodes cannot be used; empty without refusals."""
+    """Return the end of a sentence that lists why nodes are excluded; empty without refusals."""
     most: dict[str, int] = {}
     for number, text in refusals:
         most[text] = max(number, most.get(text, 0))

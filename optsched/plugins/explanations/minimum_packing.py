@@ -1,4 +1,4 @@
-"""Counts how many pods fit, by packing into node classes and by masks of plugins for nodes."""
+"""Counts how many pods of a minimum fit, by packing into node classes and by plugin masks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOBODY = -1
 
 
 class PlacedState:
-    """The greedy state of some plugins with all placements applied."""
+    """The greedy state of some plugins after all placements of an outcome."""
 
     def __init__(self, outcome: Outcome, rules: Sequence[Rule]) -> None:
         ledger = Ledger(outcome.problem)
@@ -36,7 +36,7 @@ class PlacedState:
             self._replay(outcome)
 
     def watches(self, rule: Rule) -> bool:
-        """Return whether a plugin has a greedy filter for nodes in this problem."""
+        """Return whether a plugin has a greedy node filter in the problem."""
         return any(rule is watching for watching, _ in self._watching)
 
     def _replay(self, outcome: Outcome) -> None:
@@ -47,27 +47,28 @@ class PlacedState:
             self.placed(task_class, *np.unique(nodes[classes == task_class], return_counts=True))
 
     def placed(self, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record tasks of a class on nodes (m,); negative counts undo placements."""
+        """Record `counts` (m,) tasks of a class on nodes (m,); negative counts undo placements."""
         for _, greedy in self._watching:
             if type(greedy).record_placement is not Greedy.record_placement:
                 greedy.record_placement(_NOBODY, task_class, nodes, counts)
 
     def masks(self, task_class: int) -> Iterator[tuple[Rule, Bool]]:
-        """Yield (plugin, mask): the nodes (N,) where the plugin allows one more task of a class."""
+        """Yield (plugin, mask): the mask (N,) of nodes that the plugin allows for one more task."""
         for rule, greedy in self._watching:
             mask = greedy.fits(_NOBODY, task_class, later=False)
             if mask is not None:
                 yield rule, mask
 
     def most_together(self, requests: Sequence[tuple[int, int]], counts: I64) -> int:
-        """Return how many tasks fit if each goes to the first node where it fits.
+        """Return how many tasks fit if each task is placed on the first node where it fits.
 
         Parameters
         ----------
         requests
-            Class and number of the tasks, in order.
+            (task class, number of tasks) pairs in the order of placement.
         counts
-            (len(requests), N) how many tasks fit on each node, by resources and masks.
+            (len(requests), N) how many tasks of each request fit on each node, by resources and
+            masks.
 
         """
         done: list[tuple[int, I64]] = []
@@ -89,22 +90,22 @@ class PlacedState:
 
 
 MOST_CONFIGURATIONS: Final = 2_000
-"""The most configurations of one node class for which the exact search continues."""
+"""Maximum number of configurations of one node class for which the exact search continues."""
 
 MOST_PARTIAL: Final = 1_500
-"""The most maximal partial packings for which the exact search continues."""
+"""Maximum number of maximal partial packings for which the exact search continues."""
 
 MOST_ROWS: Final = 150_000
-"""The most sums of partial packings and configurations that one exact search forms."""
+"""Maximum number of sums of partial packings and configurations in one exact search."""
 
 MOST_STEPS: Final = 2_000
-"""The most steps that all exact searches of one session take together."""
+"""Maximum number of steps that all exact searches of one session take together."""
 
 MOST_ITEMS: Final = 12
-"""The most items for which the exact search starts."""
+"""Maximum number of items for which the exact search starts."""
 
 MOST_PACKED: Final = 256
-"""The most items for which greedy packings are tried."""
+"""Maximum number of items for which greedy packings are tried."""
 
 
 class Effort:
@@ -122,7 +123,7 @@ class Effort:
 
 
 class Goal(NamedTuple):
-    """The least number of pods of some items (I,)."""
+    """A minimum number of pods for a mask of items (I,)."""
 
     of: Bool
     least: int
@@ -130,27 +131,29 @@ class Goal(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Pods to be packed into node classes.
+    """A packing problem: the pods of a minimum and the node classes to pack them into.
 
     Attributes
     ----------
     request, count
-        (I, R) request of one pod of an item in base units, and (I,) number of pods of an item.
+        (I, R) request of one pod of each item in base units, and (I,) number of pods of each item.
     group
-        (I,) group of each item; nodes treat the items of a group equally.
+        (I,) group (task class) of each item; nodes treat all items of a group equally.
     whole, roles
-        The number of pods needed in total, and of the items of each role. An item has one role.
+        The minimum number of pods in total, and for the items of each role. An item has one role.
     capacity, number
-        (K, R) allocatable amounts of a node of a class, and (K,) number of nodes of a class.
+        (K, R) allocatable amounts of one node of each node class, and (K,) number of nodes of each
+        class.
     is_open
-        (K, I) whether nodes of a class may run an item.
+        (K, I) whether nodes of each node class may run pods of each item.
     admits
-        Returns whether plugins allow given numbers of pods of each item on a node of a class; None
-        if only resources matter. If it refuses some pods, it also refuses them with more pods.
+        Function that returns whether plugins allow given numbers of pods of each item on a node of
+        a node class. If the function refuses a set of pods, it also refuses every larger set. None
+        if only resources matter.
     cliques
-        (items (I,), the most pods of these items that fit all nodes together).
+        (mask of items (I,), maximum number of pods of these items on all nodes together) pairs.
     effort
-        The step limit of exact searches.
+        The step limit that exact searches share.
 
     """
 
@@ -167,7 +170,7 @@ class Packing:
     effort: Effort = field(default_factory=lambda: Effort(MOST_STEPS))
 
     def missing(self, packed: I64) -> I64:
-        """Return (P,) how many pods of the minimum the packings (P, I) lack."""
+        """Return (P,) how many pods of the minimum each packing (P, I) leaves unplaced."""
         short = np.maximum(self.whole - packed.sum(axis=1), 0)
         by_role = sum(
             (np.maximum(goal.least - packed[:, goal.of].sum(axis=1), 0) for goal in self.roles),
@@ -179,7 +182,7 @@ class Packing:
     # --- bounds ----------------------------------------------------------------------------------
 
     def singles(self) -> I64:
-        """Return (K, I) how many pods of an item alone fit a node of a class, at most its count."""
+        """Return (K, I) how many pods of each item alone fit on a node of each class."""
         found = np.where(self.is_open, self.count, 0)
         for i in range(len(self.count)):
             requested = np.flatnonzero(self.request[i])
@@ -192,7 +195,7 @@ class Packing:
         return found
 
     def _most_admitted(self, k: int, item: int, most: int) -> int:
-        """Return how many pods of an item plugins allow on a node of a class, by bisection."""
+        """Return how many pods of an item plugins allow on a node of class `k`, by bisection."""
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
@@ -206,13 +209,13 @@ class Packing:
         return self.admits is None or self.admits(k, counts)
 
     def lower_bound(self, singles: I64) -> int:
-        """Return a lower bound of missing pods, from items, groups, cliques and resources."""
+        """Return a lower bound on missing pods, from items, groups, cliques and resources."""
         each = np.minimum(self.number @ singles, self.count)
         total = 0
         for group in np.unique(self.group).tolist():
             members = self.group == group
             mine = singles[:, members]
-            # If all pods of an item fit a node, the node might take more of its group.
+            # If all pods of an item fit a node, the node might take more pods of the item's group.
             all_of_it = mine.sum(axis=1, keepdims=True)
             most_of_group = np.where(mine < self.count[members], mine, all_of_it).min(axis=1)
             room = int(self.number @ most_of_group)
@@ -227,7 +230,7 @@ class Packing:
         return max(by_item, 0) or int(self._exceeds_total(singles))
 
     def _exceeds_total(self, singles: I64) -> bool:
-        """Return whether the cheapest minimum exceeds the total of a resource."""
+        """Return whether the cheapest minimum requests more of a resource than all nodes have."""
         is_used = (singles > 0).any(axis=1)
         there = self.number[is_used] @ np.maximum(self.capacity[is_used], 0)
         for r in np.flatnonzero(self.request.any(axis=0)).tolist():
@@ -237,7 +240,7 @@ class Packing:
         return False
 
     def choose(self, cost: I64, most: I64 | None = None) -> I64:
-        """Return (I,) the number of pods of each item, at most `most`, in the cheapest minimum."""
+        """Return (I,) the number of pods of each item in the cheapest minimum, at most `most`."""
         left = (self.count if most is None else np.minimum(most, self.count)).copy()
         chosen = np.zeros_like(left)
         order = np.argsort(cost, kind="stable").tolist()
@@ -254,7 +257,7 @@ class Packing:
     # --- packings --------------------------------------------------------------------------------
 
     def fits_greedily(self, singles: I64) -> bool:
-        """Return whether one of a few greedy packings contains a minimum."""
+        """Return whether one of a few greedy packings places a whole minimum."""
         if self.admits is not None or self.cliques or len(self.count) > MOST_PACKED:
             return False
         top = np.maximum(self.capacity.max(axis=0, initial=0), 1)
@@ -268,7 +271,7 @@ class Packing:
         return False
 
     def _packs(self, chosen: I64, order: Sequence[int]) -> bool:
-        """Return whether all pods fit if items are placed in order, on the fullest nodes first."""
+        """Return whether all chosen pods fit, placed in `order` on the fullest nodes first."""
         copies = np.minimum(self.number, max(int(chosen.sum()), 1))
         idle = np.repeat(self.capacity, copies, axis=0)
         is_open = np.repeat(self.is_open, copies, axis=0)
@@ -293,7 +296,7 @@ class Packing:
         return True
 
     def estimate_missing(self) -> tuple[int, bool]:
-        """Return a lower bound of missing pods, and whether it is exact."""
+        """Return a lower bound on the number of missing pods, and whether the bound is exact."""
         singles = self.singles()
         bound = self.lower_bound(singles)
         if len(self.count) == 1 and not self.cliques:
@@ -301,7 +304,7 @@ class Packing:
         return bound, not bound and self.fits_greedily(singles)
 
     def fewest_missing(self) -> tuple[int, bool]:
-        """Return the fewest missing pods, and whether that is exact; else it is a lower bound."""
+        """Return the minimum number of missing pods and True, or a lower bound and False."""
         bound, is_exact = self.estimate_missing()
         if is_exact:
             return bound, True
@@ -309,9 +312,9 @@ class Packing:
         return (bound, False) if found is None else (max(found, bound), True)
 
     def _search_packings(self, singles: I64) -> int | None:
-        """Return how many pods the best packing lacks; None if the search is given up.
+        """Return how many pods the best packing leaves unplaced; None if the search is given up.
 
-        The search adds node after node and keeps all maximal partial packings.
+        The search adds one node after the other and keeps all maximal partial packings.
         """
         if len(self.count) > MOST_ITEMS:
             return None
@@ -342,9 +345,9 @@ class Packing:
         return best
 
     def configurations(self, k: int, singles: I64) -> I64 | None:
-        """Return (P, I) the maximal sets of pods that fit a node of a class.
+        """Return (P, I) the maximal sets of pods that fit on a node of class `k`.
 
-        None if there are more than `MOST_CONFIGURATIONS` candidates.
+        Returns None if there are more than `MOST_CONFIGURATIONS` candidates.
         """
         found: list[tuple[int, ...]] = []
         for counts in self._filled(k, singles.tolist(), (), self.capacity[k]):
@@ -356,7 +359,7 @@ class Packing:
     def _filled(
         self, k: int, most: list[int], chosen: tuple[int, ...], idle: I64
     ) -> Iterator[tuple[int, ...]]:
-        """Yield sets of pods that fit a node, with as many pods of the last item as possible."""
+        """Yield the sets of pods that fit on a node, each with as many last items as possible."""
         item = len(chosen)
         if item == len(most):
             yield chosen
@@ -376,7 +379,7 @@ class Packing:
 
 
 def _maximal(rows: I64) -> I64:
-    """Return the rows (P, I) that no other row contains, in a fixed order."""
+    """Return the rows (P, I) that are not less than or equal to another row, in a fixed order."""
     unique = np.unique(rows, axis=0)
     order = np.argsort(-unique.sum(axis=1), kind="stable")
     unique = unique[order]

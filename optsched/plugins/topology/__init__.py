@@ -1,1 +1,1 @@
-"""Placement of tasks relative to each other: network domains, affinity, spread, buckets."""
+"""Placement of tasks relative to other tasks: network domains, affinity, spread, task topology."""

@@ -1,4 +1,4 @@
-"""Hard and soft `networkTopology`: gangs and subgroups stay together in the network.
+"""Hard and soft `networkTopology`: the tasks of gangs and subgroups stay close in the network.
 
 Mathematics: models/formulation/network_topology.md. Volcano:
 `pkg/scheduler/plugins/network-topology-aware`.
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
 TOP = 100.0
 LEVEL = "network topology"
 MOST_CHOICES = 400
-"""The most pairs of hard gang shapes and domains for which node classes consider domains."""
+"""Maximum number of (hard gang shape, domain) pairs for which node classes distinguish domains."""
 
 _SHOWN = 3
 
 
 class EvictionDomains(NamedTuple):
-    """Sets of nodes (N,), one of which must contain a gang.
+    """Masks (N,) of sets of nodes; a gang must lie in one of the sets.
 
-    are_all: whether the gang may use no other set.
+    are_all: whether `masks` contains all sets that the gang may use.
     """
 
     masks: Sequence[Bool]
@@ -74,20 +74,20 @@ class EvictionDomains(NamedTuple):
 
 @dataclass(frozen=True)
 class NetworkTopology(Rule):
-    """Tasks of a gang with `networkTopology` lie within one HyperNode of an allowed tier.
+    """Rule: the tasks of a gang with `networkTopology` lie in one HyperNode of an allowed tier.
 
     Attributes
     ----------
     weight
-        Weight of all scores.
+        Weight of all scores of the plugin.
     resources
-        Weight by resource in scores of HyperNodes; other resources do not count.
+        Weight of each resource in scores of HyperNodes; other resources are ignored.
     packs_others
         Whether tasks of gangs without a network topology also prefer HyperNodes in use.
     fading
-        Factor of that score for each tier upwards.
+        Factor by which each tier upwards reduces the weight in the score for `packs_others`.
     most_cleared
-        The most domains in which evictions are tried for one gang.
+        Maximum number of domains in which evictions are tried for one gang.
 
     """
 
@@ -114,16 +114,16 @@ class NetworkTopology(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. The module `solver.greedy.topology` chooses the domains of gangs."""
+        """See `Rule`; the module `solver.greedy.topology` chooses the domains of gangs."""
         hard = any(bound.is_hard for bounds in problem.topology.bounds for bound in bounds.existing)
         return _Live(problem) if hard else None
 
     # --- evictions -------------------------------------------------------------------------------
 
     def find_eviction_domains(self, problem: Problem, gang: int) -> EvictionDomains | None:
-        """Return the widest allowed domains of a gang, the largest first, at most `most_cleared`.
+        """Return at most `most_cleared` of a gang's widest allowed domains, the largest first.
 
-        None if the gang may use all nodes.
+        Returns None if the gang may use all nodes.
         """
         topology = problem.topology
         bound = topology.bounds[int(problem.shape_of[gang])].whole
@@ -143,7 +143,8 @@ class NetworkTopology(Rule):
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
         """See `Rule`: tasks without a network topology prefer HyperNodes in use.
 
-        The score is computed once, at the session start; Volcano updates it with every task.
+        The score is computed once, at the start of the session. Volcano updates the score with
+        every task.
         """
         forest = problem.topology.forests[0]
         if not self.packs_others or not self.weight or len(forest) == 1:
@@ -156,8 +157,8 @@ class NetworkTopology(Rule):
     def packing(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
         """Return (D,) the relative use of each domain with one more request (R,).
 
-        It is Σ_r w[r]·(used[d, r] + request[r]) / allocatable[d, r] / Σ_r w[r], over the resources
-        of the request; 0 if the request does not fit.
+        The relative use of domain d is Σ_r w[r]·(used[d, r] + request[r]) / allocatable[d, r] / Σ_r
+        w[r], summed over the requested resources. It is 0 if the request does not fit.
         """
         counted_ = [
             (r, weight)
@@ -175,14 +176,15 @@ class NetworkTopology(Rule):
         return np.where(fits, total / max(weights, 1), 0.0)
 
     def domain_scores(self, problem: Problem, forest: Forest, used: I64, request: I64) -> F64:
-        """Return (D,) the score of each domain for a gang or group with a total request (R,)."""
+        """Return (D,) the score of each domain for a gang or subgroup with a total request (R,)."""
         return TOP * self.weight * self.packing(problem, forest, used, request)
 
     def nearness(self, forest: Forest, anchor: int, share: F64) -> F64:
-        """Return (N,) the score of nodes for further tasks of a gang that is in a domain `anchor`.
+        """Return (N,) the scores of nodes for more tasks of a gang with tasks in domain `anchor`.
 
-        The score falls with the tier of the lowest common domain. In an anchor with child domains,
-        `share` (N,), the share of the gang's tasks on each node, raises the score of their domain.
+        The score of a node falls with the tier of the lowest domain that contains the node and the
+        anchor. `share` (N,) is the fraction of the gang's tasks on each node. In an anchor with
+        child domains, the fraction raises the score of the child domains with tasks.
         """
         lowest, top = int(forest.tier.min()), forest.top
         by_leaf = np.zeros(len(forest))
@@ -197,7 +199,7 @@ class NetworkTopology(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """See `Rule`: True for gangs whose subgroups choose domains, unless they start whole."""
+        """See `Rule`: True for gangs whose subgroups choose domains, unless gangs start whole."""
         pairs = zip(problem.shapes.shapes, problem.topology.bounds, strict=True)
         apart = [not s.is_rigid and any(p is not None for p in b.parts) for s, b in pairs]
         if not any(apart):
@@ -206,7 +208,7 @@ class NetworkTopology(Rule):
         return gangs
 
     def choose_domains(self, form: Formulation) -> None:
-        """Add choices among the widest allowed domains for each hard gang and subgroup."""
+        """Add choices among the widest allowed domains for each constrained gang and subgroup."""
         form.choices = _choices(form, _widest)
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
@@ -218,9 +220,9 @@ class NetworkTopology(Rule):
         form.choices.add_supply_rows(supplied)
 
     def find_tied_gangs(self, problem: Problem) -> Bool | None:
-        """Return (G,) which gangs are hard if there are too many domains to choose from; else None.
+        """Return (G,) the mask of gangs with a hard bound if there are too many choices; else None.
 
-        Too many are more than `MOST_CHOICES`.
+        More than `MOST_CHOICES` choices of domains are too many.
         """
         topology = problem.topology
         choices = [
@@ -242,12 +244,12 @@ class NetworkTopology(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`: the reason why the topology request of a gang allows no placement."""
+        """See `Rule`: returns why the topology request of a gang allows no placement."""
         bounds = outcome.problem.topology.bounds[int(outcome.problem.shape_of[gang])]
         return bounds.problem
 
     def explain_rooms(self, outcome: Outcome, gang: int, rooms: Sequence[Room]) -> Reason | None:
-        """See `Rule`: the reason that no allowed domain fits all pods."""
+        """See `Rule`: returns a reason if no allowed domain has capacity for all pods."""
         problem = outcome.problem
         bound = problem.topology.bounds[int(problem.shape_of[gang])].whole
         if bound is None or not bound.is_hard:
@@ -275,7 +277,7 @@ class NetworkTopology(Rule):
 def _bound_together(
     gang: Gang, placed: Sequence[Task]
 ) -> Iterator[tuple[TopologyRequest, Sequence[Task]]]:
-    """Yield the topology requests of placed tasks, each with all tasks to which it applies."""
+    """Yield the topology requests of placed tasks, each with all tasks that the request covers."""
     if gang.topology is not None:
         yield gang.topology, gang.tasks
     groups = dict.fromkeys(sub_group_of(gang.sub_groups, t.labels) for t in placed)
@@ -287,7 +289,7 @@ def _bound_together(
 
 
 def _nodes(world: World, tasks: Iterable[Task], goes_to: Mapping[str, str]) -> set[str]:
-    """Return the nodes of running and placed tasks, without nodes that do not exist."""
+    """Return the names of the existing nodes of running and placed tasks."""
     known = world.snapshot.node_by_name
     stand = {t.node for t in tasks if t.status.is_standing and t.node in known}
     return stand | {goes_to[t.key] for t in tasks if t.key in goes_to}
@@ -305,7 +307,7 @@ def _verify_domain(
 
 
 def _lie_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) -> bool:
-    """Return whether nodes are in one domain that a request allows."""
+    """Return whether some nodes lie in a single domain that a topology request allows."""
     if request.label:
         values = {world.snapshot.node_by_name[n].labels.get(request.label) for n in nodes}
         return len(values) == 1 and None not in values
@@ -323,7 +325,7 @@ def _lie_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) 
 
 
 class _Live(Greedy):
-    """Checks that the placed tasks of gangs and of their subgroups are in one allowed domain."""
+    """Checks that the placed tasks of each gang and subgroup lie in one allowed domain."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -358,7 +360,7 @@ class _Live(Greedy):
 
 
 def _free_classes(problem: Problem) -> Bool:
-    """Return (C,) whether a class has tasks of gangs without a network topology."""
+    """Return (C,) whether each task class has tasks of gangs without a network topology."""
     asks = np.array([bool(b.existing) for b in problem.topology.bounds], np.bool_)
     free = np.zeros(len(problem.classes.shapes), np.bool_)
     shape = problem.shape_of[problem.gang_of]
@@ -368,10 +370,11 @@ def _free_classes(problem: Problem) -> Bool:
 
 
 def _faded(forest: Forest, packed: F64, fading: float) -> F64:
-    """Return (N,) Σ_t fading^t · packed of the domain of tier t around a node / Σ_t fading^t.
+    """Return (N,) Σ_t fading^t · packed[domain of tier t that contains the node] / Σ_t fading^t.
 
-    t counts the existing tiers, from the lowest. A tier in which a node has no domain counts as 1,
-    so that nodes outside of HyperNodes come first (Volcano `batchNodeOrderFnForNormalPods`).
+    t is the index of a tier among the existing tiers, from the lowest. If no domain of a tier
+    contains a node, its value is 1, so that nodes outside of HyperNodes come first (Volcano
+    `batchNodeOrderFnForNormalPods`).
     """
     tiers = np.unique(forest.tier).tolist()
     weights = [fading**t for t in range(len(tiers))]
@@ -384,14 +387,14 @@ def _faded(forest: Forest, packed: F64, fading: float) -> F64:
 
 
 def _widest(forest: Forest, bound: Bound) -> I64 | None:
-    """Return the widest domains that a bound allows; None if it allows every node."""
+    """Return the widest domains that a bound allows; None if the bound allows every node."""
     domains = widest(forest, candidates(forest, bound))
     is_free = not bound.is_hard or domains.tolist() == [CLUSTER]
     return None if is_free else domains
 
 
 def _choices(form: Formulation, pick: Pick) -> Choices:
-    """Return the choices of all gang classes among the domains that `pick` selects for bounds."""
+    """Return the choices of all gang classes among the domains that `pick` returns for a bound."""
     topology, choices = form.problem.topology, Choices(form)
     for h, shape in enumerate(form.gangs.shape_of.tolist()):
         bounds = topology.bounds[shape]
@@ -415,7 +418,7 @@ def _choice(
 
 
 def _inside(pick: Pick, whole: Choice | None, bound: Bound | None) -> Pick:
-    """Return `pick` restricted to the domains that the whole gang may use, for parts of it."""
+    """Return `pick` for subgroups, restricted to the domains that the whole gang may use."""
     if whole is None or bound is None:
         return pick
 
@@ -436,8 +439,8 @@ class TierLevel:
     """The sum of the tiers that gangs and subgroups with a topology request span.
 
     A gang spans the tier of the lowest domain that contains all its running and placed tasks. The
-    tier of the whole cluster is the highest tier plus 1. Unplaced tasks count as placed in the best
-    way.
+    tier of the whole cluster is the highest tier plus 1. A gang or subgroup without running and
+    placed tasks spans its lowest allowed tier.
     """
 
     name: str = LEVEL
@@ -456,11 +459,11 @@ class TierLevel:
         )
 
     def ideal(self, problem: Problem) -> int:
-        """See `Level`: all tasks are in the lowest allowed domain."""
+        """See `Level`: the value if all gangs and subgroups span their lowest allowed tiers."""
         return sum(_least_tier(problem, bound) for bound in units_of(problem).bounds)
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """See `DomainLevel`: Σ (tier[d] − least)·v[h, d] + Σ least, over all allowed domains."""
+        """See `DomainLevel`: returns Σ (tier[d] − least)·v[h, d] + Σ least over allowed domains."""
         problem = form.problem
         form.choices = _choices(form, candidates)
         form.choices.add_supply_rows(supplied)

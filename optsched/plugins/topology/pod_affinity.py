@@ -1,8 +1,9 @@
 """Required affinity and anti-affinity between pods, by domains of a node label.
 
 Mathematics: models/formulation/pod_affinity.md. Upstream: `InterPodAffinity`. A domain satisfies an
-affinity term in three cases. A selected pod runs there; or the plan places a selected pod there
-that does not carry the term; or the domain is the only one where pods that select each other start.
+affinity term in three cases: a selected pod runs in the domain; the plan places a selected pod that
+does not carry the term in the domain; or the domain is the only domain in which pods that select
+each other start.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class PodAffinity(Rule):
-    """Required pod affinity and anti-affinity hold, including anti-affinity of running pods."""
+    """Rule: required pod affinity and anti-affinity hold, also anti-affinity of running pods."""
 
     name = "pod-affinity"
     hard_face = Face.PREDICATE
@@ -77,7 +78,7 @@ class PodAffinity(Rule):
         return None if allowed.all() else allowed
 
     def blockers(self, problem: Problem, task_class: int) -> Sequence[Blocker]:
-        """See `Rule`: running pods with anti-affinity to or from the class."""
+        """See `Rule`: returns the running pods with anti-affinity to or from the task class."""
         relations = problem.relations
         unwanted = relations.carried_by(problem.classes.shapes[task_class])
         found = [(m, selected_tasks(problem)) for m in unwanted]
@@ -93,7 +94,7 @@ class PodAffinity(Rule):
         return "did not satisfy affinity or anti-affinity with the pods there"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: True if the class carries a term, or a term of a pending class selects it."""
+        """See `Rule`: True if the class carries a term, or if a pending class's term selects it."""
         if not problem.relations.terms:
             return False
         if _terms_of(problem, task_class):
@@ -112,7 +113,7 @@ class PodAffinity(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: adds rows by term and domain, see models/formulation/pod_affinity.md."""
+        """See `Rule`: adds rows by term and domain; see models/formulation/pod_affinity.md."""
         for m, term in enumerate(nodes.gang_alone.relations.terms):
             if term.kind is TermKind.ANTI_AFFINITY:
                 _encode_anti(nodes.gang_alone, nodes.model, nodes.supplied, m)
@@ -124,9 +125,10 @@ class PodAffinity(Rule):
                 _encode_affinity(problem, nodes.model, nodes.supplied, m, leaving)
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: numbers running tasks by which affinity terms of the class select them.
+        """See `Rule`: running tasks that the same affinity terms of the class select are equal.
 
-        Once these leave, pods that select each other may start in another domain.
+        After the selected running tasks leave, pods that select each other may start in another
+        domain.
         """
         relations = problem.relations
         carried = relations.carried_by(problem.classes.shapes[task_class])
@@ -138,7 +140,7 @@ class PodAffinity(Rule):
 
 
 def _in_domains(problem: Problem, m: int, count: I64) -> Bool:
-    """Return (N,) whether the domain of a node has a node with a positive count (N,)."""
+    """Return (N,) whether the domain of each node has any node with a positive count (N,)."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
     hit = np.zeros(int(problem.relations.num_domains[m]) + 1, np.bool_)
@@ -149,13 +151,13 @@ def _in_domains(problem: Problem, m: int, count: I64) -> Bool:
 
 
 def _terms_of(problem: Problem, task_class: int) -> list[int]:
-    """Return the affinity and anti-affinity terms of a class."""
+    """Return the indices of the affinity and anti-affinity terms that a task class carries."""
     carried = problem.relations.carried_by(problem.classes.shapes[task_class])
     return [m for m in carried if problem.relations.terms[m].kind is not TermKind.SPREAD]
 
 
 def _carrying(problem: Problem) -> list[I64]:
-    """Return for each term the running tasks that carry it; anti-affinity only, computed once."""
+    """Return, for each term, the running tasks that carry the term as anti-affinity; cached."""
     return problem.derived(_find_carrying)
 
 
@@ -174,9 +176,9 @@ def _carried_by_pending(problem: Problem) -> set[int]:
 
 
 class _Live(Greedy):
-    """Counts, by term and node, of selected and carrying pods while tasks are placed.
+    """Tracks the pods that each term selects, and that carry each term, by node.
 
-    Nominated pods count for anti-affinity, but not yet for affinity.
+    Anti-affinity considers nominated pods. Only placed and running pods satisfy affinity terms.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -198,7 +200,7 @@ class _Live(Greedy):
         return self._mask(task_class, none_leave, none_leave)
 
     def _mask(self, task_class: int, selected_leave: I64, carried_leave: I64) -> Bool | None:
-        """Return (N,) the mask after some residents, (M, N) or (M, 1) by term, have left."""
+        """Return the mask (N,) after numbers of residents by term, (M, N) or (M, 1), have left."""
         terms = self._problem.relations.terms
         allowed = np.ones(self._problem.num_nodes, np.bool_)
         for m in self._carries[task_class]:
@@ -215,10 +217,11 @@ class _Live(Greedy):
         return None if allowed.all() else allowed
 
     def _near(self, m: int, is_kin: bool, bound: I64, selected: I64) -> Bool:
-        """Return (N,) whether the domain of a node has a selected pod.
+        """Return (N,) whether the domain of each node has a pod that term `m` selects.
 
-        Without such a domain, pods that select each other (`is_kin`) may start in any domain, or in
-        that of nominated ones.
+        If no domain has a selected pod, pods that select each other (`is_kin`) may start in a
+        domain with nominated pods of the term. Without such nominated pods, they may start in any
+        domain.
         """
         near = _in_domains(self._problem, m, bound)
         if near.any() or not is_kin:
@@ -249,7 +252,7 @@ class _Live(Greedy):
 
 
 class _Supply:
-    """Supply variables of classes, by domain of a term."""
+    """The supply variables of task classes by domain of a term."""
 
     def __init__(self, problem: Problem, model: LinearModel, supplied: I64, m: int) -> None:
         self._supplied = supplied
@@ -273,9 +276,9 @@ class _Supply:
             self._model.add_rows(0, variables, 1, upper=0)
 
     def present(self, variables: I64) -> int | None:
-        """Return an added 0-1 variable that is 1 if any of some variables is positive.
+        """Add a 0-1 variable that is 1 if any of some variables is positive; returns its number.
 
-        None if there are no variables.
+        Returns None if `variables` is empty.
         """
         if not len(variables):
             return None
@@ -288,7 +291,7 @@ class _Supply:
 
 
 def _roles(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
-    """Return three lists of classes: carry a term and are selected, only carry, only selected."""
+    """Return the task classes that carry a term and are selected, only carry, only are selected."""
     classes = range(len(problem.classes.shapes))
     carriers = {c for c in classes if m in _terms_of(problem, c)}
     selected = {c for c in classes if m in problem.classes.relations[c]}
@@ -297,7 +300,7 @@ def _roles(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
 
 
 def _by_domain(problem: Problem, m: int, count: I64) -> I64:
-    """Return (D,) sums of a count (N,) over the domains of a term."""
+    """Return (D,) the sums of a count (N,) over the nodes of each domain of a term."""
     domain = problem.relations.domain_of[m]
     known = domain >= 0
     sums = np.bincount(
@@ -329,7 +332,7 @@ def _encode_anti(problem: Problem, model: LinearModel, supplied: I64, m: int) ->
 def _encode_affinity(
     problem: Problem, model: LinearModel, supplied: I64, m: int, leaving: _Leaving
 ) -> None:
-    """Add rows: a carrier goes to a domain with a selected task, or to the one new domain."""
+    """Add rows: a task with the term gets a domain with a selected task, or the new domain."""
     supply = _Supply(problem, model, supplied, m)
     both, carriers, selected = _roles(problem, m)
     if not len(supply.variables_anywhere([*both, *carriers])):
@@ -353,7 +356,7 @@ def _encode_affinity(
         if flag is not None:
             factors = np.append(-np.ones(len(reasons), np.int64), 1)
             model.add_rows(0, np.append(reasons, flag), factors, upper=0)
-        # A new domain needs one of the pods that select each other.
+        # A new domain requires at least one of the pods that select each other.
         model.add_rows(0, np.append(kin, start), np.append(-np.ones_like(kin), 1), upper=0)
     supply.forbid(supply.variables([*both, *carriers], -1))
     if starts:
@@ -370,14 +373,14 @@ class _Leaving:
         self.number, self._leave = evictions.number, evictions.leave
 
     def add_stay_variable(self, model: LinearModel, groups: I64) -> int:
-        """Return an added 0-1 variable that can be 1 only if a task of some groups stays."""
+        """Add a 0-1 variable that can be 1 only if a task of some groups stays; returns it."""
         (stays,) = model.add_variables(0, 1)
         there = int(self.number[groups].sum())
         model.add_rows(0, np.append(self._leave[groups], stays), 1, upper=there)
         return int(stays)
 
     def add_start_rows(self, model: LinearModel, groups: I64, starts: Sequence[int]) -> None:
-        """Add rows: no domain starts before all tasks of groups leave: count·Σ start ≤ leave."""
+        """Add the rows count·Σ start ≤ leave: no domain starts before all tasks of groups leave."""
         for group in groups.tolist():
             factors = [int(self.number[group])] * len(starts)
             model.add_rows(0, [*starts, int(self._leave[group])], [*factors, -1], upper=0)
@@ -387,14 +390,14 @@ class _Leaving:
 
 
 class _Standing:
-    """The node of every task after the plan."""
+    """The tasks of all nodes after the plan, by domain."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self._by_domain: dict[str, dict[str, list[Task]]] = {}
 
     def anti_affinity_terms(self, node: Node) -> Iterator[tuple[Task, PodTerm]]:
-        """Yield tasks in the domain of a node, with the anti-affinity terms of that domain."""
+        """Yield (task, anti-affinity term) for tasks in the same domain of the term as a node."""
         for key, by_value in self._with_anti_affinity.items():
             value = node.labels.get(key)
             if value is not None:
@@ -402,7 +405,7 @@ class _Standing:
 
     @cached_property
     def _with_anti_affinity(self) -> dict[str, dict[str, list[tuple[Task, PodTerm]]]]:
-        """Tasks with anti-affinity and their terms, by label and its value on the task's node."""
+        """Tasks with their anti-affinity terms, by topology key and value on the task's node."""
         nodes, placed = self.world.snapshot.nodes, (p.task for p in self.world.placements)
         tasks = [t for n in nodes for t in n.derived(_with_anti_affinity)]
         tasks += [t for t in placed if t.shape.pod_anti_affinity]
@@ -422,11 +425,11 @@ class _Standing:
         return {**found, **{p.task.key: p.node for p in world.placements}}
 
     def domain(self, task: Task, key: str) -> str | None:
-        """Return the value of a node label on the node of a task."""
+        """Return the value of a label of the node on which a task runs; None without the label."""
         return self._node_of[task.key].labels.get(key)
 
     def in_domain(self, key: str, value: str | None) -> list[Task]:
-        """Return the tasks on nodes with a value of a label; none without the label."""
+        """Return the tasks on nodes with a value of a label; an empty list for the value None."""
         if key not in self._by_domain:
             groups: dict[str, list[Task]] = {}
             for task in self.tasks:
@@ -437,12 +440,12 @@ class _Standing:
         return [] if value is None else self._by_domain[key].get(value, [])
 
     def other_tasks(self, key: str, node: Node, task: Task) -> Iterable[Task]:
-        """Return the other tasks in a node's domain."""
+        """Return the tasks in the domain of a node, except `task`."""
         return (o for o in self.in_domain(key, node.labels.get(key)) if o is not task)
 
     @cached_property
     def tasks(self) -> Sequence[Task]:
-        """All running and placed tasks."""
+        """All residents and all placed tasks."""
         residents = [t for n in self.world.snapshot.nodes for t in n.residents]
         return residents + [p.task for p in self.world.placements]
 
@@ -452,7 +455,7 @@ def _with_anti_affinity(node: Node) -> tuple[Task, ...]:
 
 
 def _selects(world: World, term: PodTerm, task: Task) -> bool:
-    """Return whether a term selects a task."""
+    """Return whether a pod affinity term selects a task."""
     if term.selector is None or not term.selector.matches(task.labels):
         return False
     if task.namespace in term.namespaces:
@@ -463,12 +466,13 @@ def _selects(world: World, term: PodTerm, task: Task) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _SelectedPods:
-    """Domains of one label with pods that some affinity terms select.
+    """Domains of one topology key that have pods selected by all of some affinity terms.
 
     Attributes
     ----------
     kin
-        Domains with a selected pod that the plan places and that carries exactly the same terms.
+        Domains with a selected pod that the plan places and that carries exactly the terms
+        themselves.
     other_tasks
         Domains with any other selected pod.
     is_fresh

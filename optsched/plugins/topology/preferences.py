@@ -30,20 +30,21 @@ TOP = 100.0
 
 @dataclass(frozen=True, eq=False)
 class Preferences:
-    """The soft terms of pending tasks and residents, and the residents that they select.
+    """The soft terms of pending tasks and residents, and the residents that the terms select.
 
     Attributes
     ----------
     problem_ref
-        A weak reference, because a cycle of references would keep the problem alive.
+        A weak reference to the problem: a cycle of references would keep the problem in memory.
     terms
-        The M distinct terms.
+        The M distinct soft terms.
     matcher
         Finds the terms that select a task.
     selected
-        (M, N) number of residents of the node that the term selects.
+        (M, N) number of residents of each node that each term selects.
     carried
-        (M, N) sum of weights of residents of the node that carry the term; 0 for spread.
+        (M, N) sum of the weights with which residents of each node carry each term; 0 for spread
+        terms.
 
     """
 
@@ -71,7 +72,7 @@ class Preferences:
 
     @cached_property
     def _first_task_of_class(self) -> dict[int, int]:
-        """The first task of each class, which represents the class."""
+        """Maps a task class to its first task, which represents the class."""
         classes, first = np.unique(self.problem.task_class, return_index=True)
         return dict(zip(classes.tolist(), first.tolist(), strict=True))
 
@@ -81,18 +82,18 @@ class Preferences:
         return None if first is None else self.problem.tasks[first]
 
     def affinity_terms(self, shape: TaskShape) -> list[tuple[int, int]]:
-        """Return (weight, index) of the preferred affinity terms of a shape."""
+        """Return (weight, index) pairs of the preferred affinity terms of a task shape."""
         return [
             (weight, self._number[TermKind.AFFINITY, (term,)])
             for weight, term in shape.preferred_pods
         ]
 
     def spread(self, shape: TaskShape) -> list[int]:
-        """Return the indices of the soft spread terms of a shape."""
+        """Return the indices of the soft spread terms of a task shape."""
         return [self._number[TermKind.SPREAD, (t,)] for t in shape.spread if not t.required]
 
     def concerns(self, task_class: int, selecting: Relation) -> bool:
-        """Return whether any term affects the scores of a class."""
+        """Return whether any soft term affects the scores of a task class."""
         shape = self.problem.classes.shapes[task_class]
         returned = any(self.terms[m].kind is TermKind.AFFINITY for m in selecting)
         return bool(shape.preferred_pods or self.spread(shape) or returned)
@@ -102,9 +103,9 @@ class Preferences:
     def affinity_scores(
         self, task_class: int, selecting: Relation, standing: Standing, nodes: Bool
     ) -> F64:
-        """Return (N,) scores from 0 to 100 by affinity to pods in the same domain, both ways.
+        """Return (N,) scores from 0 to 100 by affinity to and from pods in the same domain.
 
-        `selecting` are the terms that select the task.
+        `selecting` contains the indices of the terms that select the task class.
         """
         raw = np.zeros(self.problem.num_nodes)
         for weight, m in self.affinity_terms(self.problem.classes.shapes[task_class]):
@@ -116,7 +117,7 @@ class Preferences:
         return np.floor(TOP * (raw - low) / (high - low)) if low < high else np.zeros(len(raw))
 
     def spread_scores(self, task_class: int, standing: Standing, nodes: Bool) -> F64:
-        """Return (N,) scores from 0 to 100, larger for fewer selected pods in the domain."""
+        """Return (N,) scores from 0 to 100; fewer selected pods in the domain score higher."""
         shape = self.problem.classes.shapes[task_class]
         mine = self.spread(shape)
         open_to = nodes & self._has_labels(mine)
@@ -147,7 +148,7 @@ class Preferences:
         return has
 
     def _eligible(self, task_class: int, term: SpreadTerm, mine: Sequence[int]) -> Bool:
-        """Return (N,) whether the pods of a node count for a spread term."""
+        """Return (N,) whether a spread term counts the pods of each node."""
         chosen = self._has_labels(mine)
         if term.honour_affinity:
             mask = NodeAffinity().mask(self.problem, task_class)
@@ -167,7 +168,7 @@ class Standing:
         self._preferences = preferences
 
     def placed(self, task: Task, nodes: I64, counts: I64) -> None:
-        """Count tasks that equal a task on nodes (m,); negative counts undo placements."""
+        """Add `counts` (m,) tasks like `task` on `nodes` (m,); negative counts undo placements."""
         for m in self._preferences.matcher.selecting(task):
             np.add.at(self.selected[m], nodes, counts)
         for weight, m in self._preferences.affinity_terms(task.shape):
@@ -175,7 +176,7 @@ class Standing:
 
 
 def find_preferences(problem: Problem) -> Preferences | None:
-    """Return the soft terms of a problem; None if there are none."""
+    """Return the soft terms of a problem; None if the problem has no soft terms."""
     nodes = problem.snapshot.nodes
     shapes = dict.fromkeys(problem.classes.shapes)
     found: dict[TermKey, Term] = {t.key: t for t in _terms(problem, shapes, spread=True)}

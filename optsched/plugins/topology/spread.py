@@ -1,7 +1,7 @@
-"""Topology spread: the numbers of selected pods in domains differ by at most maxSkew.
+"""Topology spread: the numbers of selected pods in the domains differ by at most maxSkew.
 
 Mathematics: models/formulation/spread.md. Upstream: `PodTopologySpread`, `DoNotSchedule` only.
-Tasks that carry the constraint are assumed to be placed before selected tasks without it.
+Tasks that carry a constraint are assumed to be placed before selected tasks without the constraint.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Spread(Rule):
-    """A domain that gets a task exceeds the smallest domain by at most maxSkew."""
+    """Rule: the pod count of a domain that gets a task exceeds the minimum by at most maxSkew."""
 
     name = "topology-spread"
     hard_face = Face.PREDICATE
@@ -51,7 +51,7 @@ class Spread(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def mask(self, problem: Problem, task_class: int) -> Bool | None:
-        """See `Rule`: allows nodes that have the labels of all constraints."""
+        """See `Rule`: allows nodes that have the topology keys of all spread constraints."""
         allowed: Bool | None = None
         for m in _terms_of(problem, task_class):
             labelled = problem.relations.domain_of[m] >= 0
@@ -76,13 +76,13 @@ class Spread(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: numbers running tasks by which constraints of the class count them."""
+        """See `Rule`: running tasks that the same constraints of the class count are equal."""
         return stakes_in(problem, _terms_of(problem, task_class))
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: least ≤ count of each domain, and count[d] ≤ least + maxSkew.
+        """See `Rule`: adds the rows least ≤ count[d] and count[d] ≤ least + maxSkew of each domain.
 
-        The second row binds for domains d that get a task with the constraint.
+        The second row binds only for domains d that get a task with the constraint.
         """
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
@@ -104,9 +104,10 @@ def _terms_of(problem: Problem, task_class: int) -> list[int]:
 
 
 def _eligible(problem: Problem, task_class: int, term: SpreadTerm) -> Bool:
-    """Return (N,) whether the pods of a node count for a term.
+    """Return (N,) whether a spread term counts the pods of each node.
 
-    As upstream, only nodes with the labels of all constraints of the class count.
+    As upstream, only nodes with the topology keys of all spread constraints of the class are
+    eligible.
     """
     nodes = problem.ready.copy()
     for m in _terms_of(problem, task_class):
@@ -120,7 +121,7 @@ def _eligible(problem: Problem, task_class: int, term: SpreadTerm) -> Bool:
 
 
 class _Domains:
-    """The domains of a spread term from the view of one task class."""
+    """The domains of a spread term for one task class, which decides which nodes are eligible."""
 
     def __init__(self, problem: Problem, task_class: int, m: int) -> None:
         source = problem.relations.terms[m].source
@@ -133,35 +134,35 @@ class _Domains:
         self.present = np.unique(self.domain_of[self.eligible])
 
     def count_by_domain(self, on_node: I64) -> I64:
-        """Return (D,) sums of a count (N,) over eligible nodes."""
+        """Return (D,) the sums of a count (N,) over the eligible nodes of each domain."""
         at = self.domain_of[self.eligible]
         sums = np.bincount(at, weights=on_node[self.eligible], minlength=self.number)
         return sums.astype(np.int64)
 
     def nodes(self, chosen: Bool) -> Bool:
-        """Return (N,) whether a node is in a chosen domain (D,)."""
+        """Return (N,) whether each node is in a domain of the mask `chosen` (D,)."""
         named: Bool = np.append(chosen, False)[self.domain_of]
         return named
 
     def domains_with_pods(self, on_node: I64) -> Bool:
-        """Return (D,) whether a domain has a node with a positive count (N,)."""
+        """Return (D,) whether each domain has a node with a positive count (N,)."""
         found = np.zeros(self.number, np.bool_)
         found[self.domain_of[(on_node > 0) & (self.domain_of >= 0)]] = True
         return found
 
     def smallest_count(self, count: I64) -> int:
-        """Return the smallest count (D,) of a domain; 0 if there are fewer than minDomains."""
+        """Return the smallest count (D,) of all domains; 0 with fewer domains than minDomains."""
         if len(self.present) < self.term.min_domains:
             return 0
         return int(count[self.present].min()) if len(self.present) else 0
 
 
 class _Live(Greedy):
-    """Counts of selected tasks by domain while tasks are placed and nominated.
+    """Tracks the number of selected tasks by domain while tasks are placed and nominated.
 
-    A task must not break the constraint of a task that was placed in its domain before, so that the
-    order of placement does not matter. Selected tasks without the constraint are assumed to come
-    last. A nominated task counts only in the state after terminating pods have left.
+    A task must not break the constraint of a task that was placed in its domain earlier, so that
+    the order of placement does not matter. Selected tasks without the constraint are assumed to be
+    placed last. A nominated task is counted only in the state after terminating pods have left.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -185,7 +186,7 @@ class _Live(Greedy):
         return allowed if now is None else allowed & now
 
     def _find_nodes(self, task_class: int, counts: _Counts) -> Bool | None:
-        """Return (N,) whether a node may get one more task of a class; None for all nodes."""
+        """Return (N,) whether each node may get one more task of a class; None if all nodes may."""
         allowed: Bool | None = None
         for m, domains in self._domains[task_class].items():
             is_counted = m in self._counted[task_class]
@@ -198,7 +199,7 @@ class _Live(Greedy):
         return allowed
 
     def _keeps_placed_constraints(self, m: int, counts: _Counts) -> Bool:
-        """Return (N,) whether constraints of placed tasks allow another selected task on a node."""
+        """Return (N,) whether constraints of placed tasks allow a further selected task there."""
         kept = np.ones(counts.selected.shape[1], np.bool_)
         for task_class, placed in counts.placed.items():
             domains = self._domains[task_class].get(m)
@@ -222,14 +223,14 @@ class _Live(Greedy):
 
 
 class _Counts:
-    """The number of selected pods by term and node (M, N), and of placed tasks (N,) by class."""
+    """Number of selected pods by term and node (M, N), and number of placed tasks (N,) by class."""
 
     def __init__(self, selected: I64) -> None:
         self.selected = selected
         self.placed: dict[int, I64] = {}
 
     def add(self, task_class: int, terms: Sequence[int], nodes: I64, counts: I64) -> None:
-        """Count tasks of a class, given the terms that select it."""
+        """Add `counts` tasks of a class on `nodes`; `terms` are the terms that select the class."""
         for m in terms:
             np.add.at(self.selected[m], nodes, counts)
         none = np.zeros(self.selected.shape[1], np.int64)

@@ -1,4 +1,4 @@
-"""Affinity between the roles of a job: tasks with affinity form buckets, each for one node.
+"""Affinity between roles of a job: tasks with affinity form a bucket, a set for one node.
 
 Mathematics: models/formulation/task_topology.md. Volcano: `pkg/scheduler/plugins/task-topology`.
 Annotations of a PodGroup name roles with affinity and roles with anti-affinity.
@@ -36,20 +36,21 @@ TOP = 100.0
 ANNOTATIONS = (TASK_TOPOLOGY_AFFINITY, TASK_TOPOLOGY_ANTI_AFFINITY, TASK_TOPOLOGY_ORDER)
 
 _APART_FROM_ITSELF, _WITH_OTHERS, _WITH_ITSELF, _APART_FROM_OTHERS = 4, 3, 2, 1
-"""Ranks by which roles are put in buckets, larger first (`affinityPriority`)."""
+"""Ranks of roles; tasks of roles with a larger rank are put in buckets first
+(`affinityPriority`)."""
 
 _Pair = frozenset[str]
-"""Two roles, or one role for a pair with itself."""
+"""A pair of roles; a single role stands for the pair of the role with itself."""
 
 
 @dataclass(frozen=True)
 class TaskTopology(Rule):
-    """Orders the tasks of a job by bucket, and prefers nodes that have tasks of their bucket.
+    """Orders the tasks of a job by bucket, and prefers nodes with tasks of the same bucket.
 
     Attributes
     ----------
     weight
-        Weight of the score.
+        Weight of the node score.
 
     """
 
@@ -58,7 +59,7 @@ class TaskTopology(Rule):
     weight: int = 1
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`; None if no gang has annotations about its roles."""
+        """See `Rule`; returns None if no gang has annotations about its roles."""
         wanted: dict[int, Roles] = {}
         for gang in problem.open_gangs.tolist():
             roles = read_roles(problem.snapshot.gangs[gang].annotations, [])
@@ -77,11 +78,11 @@ class Roles:
     Attributes
     ----------
     together, apart
-        Pairs of roles with affinity, and with anti-affinity.
+        Pairs of roles with affinity, and pairs of roles with anti-affinity.
     rank
-        Rank of the roles that are in a pair; a larger rank comes first.
+        Rank of each role that is in a pair; roles with a larger rank come first.
     place
-        Rank of roles in the user's order; a larger rank comes first.
+        Rank of each role in the user's order; roles with a larger rank come first.
 
     """
 
@@ -91,12 +92,12 @@ class Roles:
     place: Mapping[str, int]
 
     def pull(self, role: str, others: Mapping[str, int]) -> int:
-        """Return how many other tasks have affinity to a role, minus those with anti-affinity."""
+        """Return the number of tasks with affinity to a role minus those with anti-affinity."""
         drawn = sum(n for other, n in others.items() if frozenset((role, other)) in self.together)
         return drawn - self.push(role, others)
 
     def push(self, role: str, others: Mapping[str, int]) -> int:
-        """Return how many other tasks (given by role) have anti-affinity to a role."""
+        """Return how many tasks, given as number by role, have anti-affinity to a role."""
         return sum(n for other, n in others.items() if frozenset((role, other)) in self.apart)
 
     def role_order(self, role: str) -> tuple[int, int]:
@@ -105,9 +106,9 @@ class Roles:
 
 
 def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Roles | None:
-    """Return the affinity and order of roles from the annotations of a PodGroup; else None.
+    """Return affinity and order of roles from PodGroup annotations; None if absent or invalid.
 
-    A group that names a role twice adds a remark and invalidates all these annotations, as in
+    A group that names a role twice adds a remark and invalidates all annotations about roles, as in
     Volcano (`readTopologyFromPgAnnotations`).
     """
     before = len(remarks)
@@ -130,7 +131,7 @@ def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Rol
 def _groups(
     annotations: Mapping[str, str], key: str, remarks: list[FieldError]
 ) -> Iterator[list[str]]:
-    """Yield the groups of roles; semicolons separate groups, and commas separate roles."""
+    """Yield the groups of roles in an annotation; semicolons separate groups, commas roles."""
     text = annotations.get(key, "")
     for part in text.split(";") if key != TASK_TOPOLOGY_ORDER else [text]:
         roles = [role.strip() for role in part.split(",") if role.strip()]
@@ -154,20 +155,20 @@ def _pairs(groups: Sequence[Sequence[str]]) -> Iterator[_Pair]:
 
 @dataclass(eq=False, slots=True)
 class _Bucket:
-    """Tasks to place on one node.
+    """A bucket: tasks that should be placed on one node.
 
     Attributes
     ----------
     roles
-        Number of its running and waiting tasks by role.
+        Number of running and waiting tasks of the bucket by role.
     entries
-        The entry of each task that waited at the start, in the order of placement.
+        The entry of each task that was pending at the session start, in the order of placement.
     placed
         Number of placed tasks by entry.
     on_node
-        Number of tasks by node.
+        Number of running and placed tasks of the bucket by node.
     load
-        The total request of its waiting tasks as one number (Volcano: `reqScore`).
+        The total request of the bucket's waiting tasks as one number (Volcano: `reqScore`).
 
     """
 
@@ -180,7 +181,7 @@ class _Bucket:
 
     @property
     def waiting(self) -> list[int]:
-        """The entry of each task that still waits."""
+        """The entries of the tasks that still wait, with an element for each task."""
         left, found = Counter(self.placed), []
         for entry in self.entries:
             if left[entry]:
@@ -192,7 +193,7 @@ class _Bucket:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Waiting:
-    """A waiting task: its entry, and its request as one number."""
+    """A waiting task, the index of its entry, and its request as one number."""
 
     task: Task
     entry: int
@@ -208,7 +209,7 @@ class _Sorter:
         self.largest = 0
 
     def settle(self, here: Iterable[tuple[int, str]]) -> None:
-        """Put running tasks, given as (node, role) in node order, in one bucket per node."""
+        """Put running tasks, given as (node, role) in node order, in one bucket for each node."""
         by_node: dict[int, _Bucket] = {}
         for node, role in here:
             if role in self._roles.rank:
@@ -218,7 +219,7 @@ class _Sorter:
                 self._count_role(bucket, role)
 
     def sort(self, tasks: Iterable[_Waiting]) -> dict[str, _Bucket]:
-        """Put waiting tasks in buckets one after the other; return the bucket by task key."""
+        """Put waiting tasks sequentially in buckets; return the bucket of each task by task key."""
         found: dict[str, _Bucket] = {}
         mine = (w for w in tasks if w.task.role in self._roles.rank)
         for waiting in sorted(
@@ -240,9 +241,9 @@ class _Sorter:
         self.largest = max(self.largest, bucket.roles.total())
 
     def _best(self, role: str) -> _Bucket | None:
-        """Return the bucket with the most affinity to a role, and the least load among these.
+        """Return the bucket with the most affinity to a role; the lowest load breaks ties.
 
-        None if the affinity to every bucket is negative.
+        Returns None if no bucket exists or the affinity to every bucket is negative.
         """
         best: tuple[int, float, int] | None = None
         for bucket in self.buckets:
@@ -253,20 +254,21 @@ class _Sorter:
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """The buckets of one gang.
+    """The buckets of one gang and the placement of its tasks.
 
     Attributes
     ----------
     runs
-        (entry, number) runs of tasks in the order of placement.
+        (entry, number) pairs for runs of tasks of one entry, in the order of placement.
     next_of
-        By entry, the bucket of each task in that order; None for a task in no bucket.
+        Maps an entry to the bucket of each of its tasks, in the order of placement; None for a task
+        in no bucket.
     role_of
-        Role by entry.
+        Maps each entry to its role.
     largest
         Number of tasks in the largest bucket.
     on_node
-        Number of tasks of the gang by node and role.
+        Number of running and placed tasks of the gang by node and role.
     done
         Number of placed tasks by entry.
 
@@ -282,7 +284,7 @@ class _Plan:
 
     @classmethod
     def from_gang(cls, problem: Problem, gang: int, roles: Roles) -> _Plan:
-        """Return the plan of a gang with waiting tasks."""
+        """Return the buckets of a gang with waiting tasks."""
         here = list(_standing(problem, gang))
         on_node: dict[int, Counter[str]] = {}
         for node, role in here:
@@ -316,7 +318,7 @@ class _Plan:
         return tasks[number] if number < len(tasks) else None
 
     def move(self, entry: int, node: int, step: int) -> None:
-        """Count one task of an entry on a node; step -1 undoes this."""
+        """Record the placement of one task of an entry on a node; step -1 undoes the placement."""
         if step < 0:
             self.done[entry] -= 1
         bucket = self.bucket(entry)
@@ -331,7 +333,7 @@ class _Plan:
 def _order_tasks(
     tasks: Sequence[_Waiting], roles: Roles, bucket_of: Mapping[str, _Bucket]
 ) -> list[_Waiting]:
-    """Return tasks in the order of placement: large buckets first, tasks in no bucket last."""
+    """Return the tasks in the order of placement: large buckets first, unbucketed tasks last."""
 
     def role_order(waiting: _Waiting) -> tuple[object, ...]:
         task, bucket = waiting.task, bucket_of.get(waiting.task.key)
@@ -344,7 +346,7 @@ def _order_tasks(
 
 
 def _standing(problem: Problem, gang: int) -> Iterator[tuple[int, str]]:
-    """Yield (node, role) of the running tasks of a gang, in the order of nodes."""
+    """Yield (node index, role) of the running tasks of a gang, in the order of node names."""
     number = {n.name: i for i, n in enumerate(problem.snapshot.nodes)}
     tasks = problem.snapshot.gangs[gang].tasks
     here = (t for t in tasks if t.node in number and t.status.holds_resources)
@@ -362,14 +364,14 @@ def _waiting(problem: Problem, gang: int) -> Iterator[_Waiting]:
 
 
 def _points(resource: str) -> float:
-    """Return the weight of one unit of a resource in the load of a task."""
+    """Return the weight of one base unit of a resource in the load of a task."""
     if resource in (CPU, PODS):
         return 1.0
     return 1 / 2**20 if resource in (MEMORY, "ephemeral-storage") else 1000.0
 
 
 class _Buckets(Greedy):
-    """Task order and node scores while tasks are placed."""
+    """Computes the task order and node scores while tasks are placed."""
 
     def __init__(self, weight: int, problem: Problem, wanted: Mapping[int, Roles]) -> None:
         self._weight = weight
@@ -397,9 +399,9 @@ class _Buckets(Greedy):
         return score
 
     def _worth(self, plan: _Plan, bucket: _Bucket, gang: int, entry: int) -> F64:
-        """Return (N,) how many tasks of a bucket are or fit on a node with one task of an entry.
+        """Return (N,) how many tasks of a bucket are, or fit, on each node with a task of an entry.
 
-        Tasks with anti-affinity on the node count negatively.
+        The number of tasks with anti-affinity on the node is subtracted.
         """
         request = self._request(gang, entry)
         waiting = bucket.waiting
@@ -413,7 +415,7 @@ class _Buckets(Greedy):
         return np.where(fits, worth, 0.0)
 
     def _unfitting_tasks(self, waiting: Sequence[I64], own: I64) -> I64:
-        """Return (N,) how many waiting tasks must be dropped until the rest fits on a node.
+        """Return (N,) how many waiting tasks must be dropped until the rest fits on each node.
 
         The last tasks are dropped first; one task with the request `own` is never dropped.
         """

@@ -1,1 +1,1 @@
-"""The verifier: checks every plan against every hard rule, from domain objects alone."""
+"""The verifier: checks every plan against every hard rule, using only domain objects."""

@@ -1,4 +1,4 @@
-"""Verification of a plan against every hard rule; it shares no code with the engines."""
+"""Verification of a plan against every hard rule; the verifier shares no code with the engines."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def verify_actions(
     snapshot: Snapshot, actions: Sequence[Action], rules: RuleSet
 ) -> list[Violation]:
-    """Return all rule violations that the actions would cause; empty if there are none.
+    """Return all rule violations that the actions would cause; empty if they cause none.
 
-    If a plan nominates tasks, predicates must also hold once these have started. If it moves tasks,
-    all hard rules must.
+    If a plan nominates tasks, predicates must also hold after the nominated tasks have started. If
+    a plan moves tasks, all hard rules must also hold after the moved tasks have started.
     """
     world = World(snapshot, actions)
     found = [violation for rule in rules.hard for violation in rule.verify(world.after)]

@@ -1,4 +1,4 @@
-"""The rule that is checked first: a plan places existing, schedulable tasks at most once each.
+"""The rule that is checked first: a plan places only schedulable tasks, each at most once.
 
 Mathematics: models/formulation/well_formed.md.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WellFormed(Rule):
-    """Actions place pending tasks of open queues on ready nodes, and no task twice."""
+    """Rule: actions place pending tasks of open queues on ready nodes, and no task twice."""
 
     name = "well-formed"
 

@@ -39,15 +39,17 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """A snapshot and the actions of a plan, with the indices that checks use.
+    """A snapshot and the actions of a plan, with mappings that the checks of the verifier use.
 
-    Actions that name unknown tasks, gangs or nodes are left out; `well_formed` reports them.
-    Placements are checked in the world `after` the evictions of the plan, where victims terminate.
+    Actions that name unknown tasks, gangs or nodes are left out; the rule `well-formed` reports
+    these actions. Placements are checked in the world `after` the evictions of the plan, where
+    victims terminate.
 
     Attributes
     ----------
     unsettled
-        For the world `once_settled`, the snapshot before terminating pods ended; else None.
+        In the world `once_settled`, the snapshot before terminating pods ended; None in other
+        worlds.
 
     """
 
@@ -68,13 +70,13 @@ class World:
 
     @cached_property
     def task_by_key(self) -> Mapping[str, Task]:
-        """Every task of a gang, by key."""
+        """All tasks of all gangs, by task key."""
         return {task.key: task for gang in self.snapshot.gangs for task in gang.tasks}
 
     @property
     def after(self) -> World:
-        """The world after evictions: victims terminate, and moved tasks have a place reserved."""
-        # A world that caches itself would be freed only by a full garbage collection.
+        """The world after evictions: victims terminate, and moved tasks have reserved capacity."""
+        # A `World` that caches itself would be freed only by a full garbage collection.
         return self._after_evictions if self.evictions else self
 
     @cached_property
@@ -88,7 +90,7 @@ class World:
 
     @cached_property
     def moves(self) -> tuple[Evict, ...]:
-        """The evictions after which the task starts again on another node."""
+        """The evictions of moved tasks, which start again on another node."""
         return tuple(e for e in self.evictions if e.to and e.task in self.task_by_key)
 
     def _returns(self) -> Iterator[Nominate]:
@@ -120,7 +122,7 @@ class World:
 
     @cached_property
     def promises(self) -> tuple[Placement, ...]:
-        """The nominations of the plan."""
+        """The tasks that the plan nominates."""
         found = (self._placement(a) for a in self.actions if isinstance(a, Nominate))
         return tuple(p for p in found if p is not None)
 
@@ -133,7 +135,7 @@ class World:
         return None if task is None else Placement(task, gang, node)
 
     def members(self, gang: Gang) -> Mapping[str, Task]:
-        """Return the tasks of a gang by key."""
+        """Return the tasks of a gang by task key."""
         if gang.key not in self._members:
             self._members[gang.key] = {t.key: t for t in gang.tasks}
         return self._members[gang.key]
@@ -180,13 +182,13 @@ class World:
     def offers(self, node: Node) -> dict[str, int]:
         """Return the allocatable amounts of a node.
 
-        Resources that count devices of a class for queues are not limited by nodes.
+        Resources that count devices of a DeviceClass in queues are not limited by nodes.
         """
         return {**dict.fromkeys(self._class_quotas, NO_POD_LIMIT), **node.offers}
 
     @cached_property
     def _class_quotas(self) -> frozenset[str]:
-        """The resources that count devices of claims and that a gang or a queue names."""
+        """The resources that count devices of a DeviceClass and that a gang or a queue names."""
         snapshot = self.snapshot
         named: set[str] = set().union(*set(derived_of(snapshot.gangs, _class_quotas_of)))
         for queue in snapshot.queues:
@@ -196,7 +198,7 @@ class World:
 
     @cached_property
     def stakes(self) -> Mapping[Stake, int]:
-        """The number of gangs with each distinct stake."""
+        """The number of gangs with each distinct `Stake`."""
         return Counter(self._stake_by_gang)
 
     @cached_property
@@ -205,7 +207,7 @@ class World:
 
     @cached_property
     def oldest_ms(self) -> Mapping[Stake, int]:
-        """Creation time of the oldest gang with each stake."""
+        """Creation time of the oldest gang with each `Stake`, in epoch milliseconds."""
         found: dict[Stake, int] = {}
         for stake, gang in zip(self._stake_by_gang, self.snapshot.gangs, strict=True):
             if gang.created_ms < found.get(stake, gang.created_ms + 1):
@@ -214,7 +216,7 @@ class World:
 
     @cached_property
     def held_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """Amounts of bound, running and expected tasks in each queue itself, before the plan."""
+        """Amounts held before the plan, by queue, without child queues (see `gang_usage`)."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for stake, number in self.stakes.items():
             if stake.queue in held:
@@ -223,9 +225,9 @@ class World:
 
     @cached_property
     def terminating_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """Amounts of terminating tasks in each queue itself, on ready nodes.
+        """Amounts of terminating tasks on ready nodes, by queue, without child queues.
 
-        Tasks that a session evicted are left out.
+        Terminating tasks that a session evicted are left out.
         """
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for gang in self.snapshot.gangs:
@@ -237,14 +239,14 @@ class World:
 
     @cached_property
     def gained_by_queue(self) -> Mapping[str, Mapping[str, int]]:
-        """Amounts that the plan binds or nominates in each queue itself."""
+        """Amounts of tasks that the plan binds or nominates, by queue, without child queues."""
         gained: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for placement in (*self.placements, *self.promises):
             add_into(gained.setdefault(placement.gang.queue, {}), task_usage(placement.task))
         return gained
 
     def shut(self, name: str) -> str:
-        """Return why no task may be placed in a queue: it or an ancestor takes no work."""
+        """Return why a queue or an ancestor accepts no tasks; empty if tasks may be placed."""
         if name not in self._shut:
             self._shut[name] = _shut(self.snapshot.queue_by_name, name)
         return self._shut[name]
@@ -254,7 +256,7 @@ class World:
         return {}
 
     def ancestors(self, queue: Queue) -> list[Queue]:
-        """Return a queue and its ancestors, nearest first; stops where a cycle closes."""
+        """Return a queue and its ancestors, the nearest ancestor first; a cycle is cut."""
         by_name = self.snapshot.queue_by_name
         found = {queue.name: queue}
         above = by_name.get(queue.parent)
@@ -294,12 +296,12 @@ def _shut(queues: Mapping[str, Queue], name: str) -> str:
 
 
 def task_usage(task: Task) -> dict[str, int]:
-    """Return the amounts that a task takes on a node, including one pod."""
+    """Return the amounts that a task uses on a node, including one pod."""
     return {**dict(task.shape.request), PODS: 1}
 
 
 def _class_quotas_of(gang: Gang) -> frozenset[str]:
-    """Return the resources that count devices of claims and that a gang requests."""
+    """Return the resources that count devices of a DeviceClass and that a gang requests."""
     named = {gang.min_resources, *(t.shape.request for t in gang.tasks)}
     return frozenset(r for part in named for r, _ in part if is_class_quota(r))
 
@@ -310,13 +312,13 @@ def gang_usage(gang: Gang) -> Amounts:
 
 
 def claimed_by(gang: Gang) -> Amounts:
-    """Return `gang_usage` plus the amounts of victims of this session."""
+    """Return `gang_usage` plus the amounts of the gang's tasks that this session evicts."""
     claiming = (t for t in gang.tasks if t.status.counts_for_queue or t.is_victim)
     return amounts(summed(map(task_usage, claiming)))
 
 
 def gang_demand(gang: Gang) -> Amounts:
-    """Return the requests of the tasks of a gang that could be placed."""
+    """Return the summed requests of the pending tasks of a gang that could be placed."""
     if gang.problem is not None:
         return ()
     waiting = (t for t in gang.tasks if t.status is TaskStatus.PENDING and t.problem is None)
@@ -325,9 +327,9 @@ def gang_demand(gang: Gang) -> Amounts:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Stake:
-    """The held, claimed and requested amounts of a gang, and its queue.
+    """The queue of a gang, and the amounts that the gang holds, claims and requests.
 
-    Equal stakes are one object.
+    Gangs with equal values share one object.
     """
 
     queue: str
@@ -344,13 +346,13 @@ STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 
 
 def add_into(totals: dict[str, int], part: Mapping[str, int]) -> None:
-    """Add amounts to totals, in place."""
+    """Add the amounts of `part` to `totals`, in place."""
     for name, amount in part.items():
         totals[name] = totals.get(name, 0) + amount
 
 
 def summed(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sum of several amounts."""
+    """Return the sum of several amounts, by resource."""
     totals: dict[str, int] = {}
     for part in parts:
         add_into(totals, part)
