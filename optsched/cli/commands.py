@@ -73,7 +73,7 @@ CODES: Final[Mapping[str, tuple[int, ...]]] = {
     "webhook": _LOCAL,
     "what-if": (*_WRITES, *_ANSWERS),
 }
-"""Exit codes by command, in addition to the codes of `ALWAYS`."""
+"""Exit codes of each command, in addition to the codes in `ALWAYS`."""
 
 SHORT_FORMS: Final[Mapping[str, str]] = {
     "-A": "--all-namespaces",
@@ -98,7 +98,7 @@ SHORT_FORMS: Final[Mapping[str, str]] = {
     "-v": "--v",
     "-w": "--weight",
 }
-"""The long form of each short option; `VOLCANO_FORMS` has the exceptions."""
+"""The long form of each short option. `VOLCANO_FORMS` lists the exceptions."""
 
 _TARGETS: Final = (
     *(f"job {verb}" for verb in ("delete", "explain", "resume", "suspend", "view", "watch")),
@@ -114,7 +114,7 @@ VOLCANO_FORMS: Final[Mapping[tuple[str, tuple[str, ...]], str]] = {
     ("-N", _OLD): "the namespace, as in Volcano's old commands",
     ("-S", ("queue create",)): "`--state`, as in `vcctl`",
 }
-"""Short options with another meaning in some commands, because scripts for Volcano use them."""
+"""Exceptions by short option and commands: long forms that scripts for Volcano rely on."""
 
 ALWAYS: Final = (
     (1, "the standard output can not be written, for example because the disk is full"),
@@ -165,7 +165,7 @@ A short option means the same in every command. The exceptions exist for scripts
 
 
 def all_commands() -> Iterator[tuple[str, click.Command]]:
-    """Yield the full name of each command, such as `job list`, and the command.
+    """Yield (full name, command) for each command; a full name is, for example, `job list`.
 
     Volcano's old commands, which are separate programs, come last.
     """
@@ -188,7 +188,7 @@ def _commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Co
 
 
 def codes_of(name: str) -> tuple[int, ...]:
-    """Return the sorted exit codes of a command, without those of `ALWAYS`."""
+    """Return the exit codes of a command, sorted, without the codes in `ALWAYS`."""
     return tuple(sorted(CODES[name]))
 
 

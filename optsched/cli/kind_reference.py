@@ -44,7 +44,7 @@ All kinds also have `apiVersion`, `kind` and `metadata`.
 
 
 def kinds_page() -> str:
-    """Return the text of docs/crds.md: one section for each kind, sorted by kind."""
+    """Return the text of docs/crds.md, which has one section per kind, sorted by kind."""
     found = {name: definition for name, definition in _definitions()}
     by_kind = sorted(found.values(), key=lambda each: str(each["spec"]["names"]["kind"]))
     job = next(_schema(each) for each in by_kind if each["spec"]["names"]["kind"] == JOB)
@@ -112,7 +112,7 @@ def _rows(schema: Schema, prefix: str, job_fields: Schema | None) -> Iterator[st
 
 
 def _inside(field: Schema) -> tuple[Schema, str]:
-    """Return the schema of a field's children, and the suffix of their paths."""
+    """Return the schema of a field's child fields, and the suffix of the child fields' paths."""
     if "items" in field:
         return field["items"], "[]"
     if isinstance(values := field.get("additionalProperties"), dict):

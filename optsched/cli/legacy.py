@@ -1,6 +1,6 @@
 """The old commands of Volcano: vsub, vcancel, vjobs, vqueues, vsuspend and vresume.
 
-In these commands `-n` is the name and `-N` the namespace; in `vcctl` it is the reverse.
+In these commands, `-n` is the name and `-N` the namespace. In `vcctl`, it is the reverse.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _namespace: Final = click.option(
 
 
 def _target(command: Command) -> Command:
-    """Add `-N` for the namespace and `-n` for the name; the command gets them as `target`."""
+    """Add `-N` for the namespace and `-n` for the name. The command gets them as `target`."""
 
     @_namespace
     @click.option("-n", "--name", default="", help="Name of the job.")
@@ -64,7 +64,7 @@ def _target(command: Command) -> Command:
         target = Target(single_name((positional, name), "names"), check_name(namespace))
         return command(target=target, **flags)
 
-    return wrapped  # type: ignore[return-value]  # with three arguments instead of one
+    return wrapped  # type: ignore[return-value]  # the options become one parameter
 
 
 def _require_name(target: Target) -> Target:

@@ -12,7 +12,7 @@ from optsched.cli.base.command_errors import EndingCommand, Group
 
 
 class Entry(NamedTuple):
-    """A command's module, and the first sentence of its help, which needs no import."""
+    """The module of a command, and the first sentence of its help, which needs no import."""
 
     module: str
     summary: str
@@ -92,18 +92,18 @@ COMMANDS: Final = {
         "Predict whether a job would start now, where, and which pods it would evict.",
     ),
 }
-"""Commands by name; in its module, a command has the same name with `_` for `-`."""
+"""Commands by name. In the module, the command has the same name with `_` instead of `-`."""
 
 
 class Commands(EndingCommand, Group):
-    """A group that imports a command's module only when the command runs."""
+    """A command group that imports the module of a command only when the command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
         return sorted({*COMMANDS, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, whose module is imported."""
+        """Return a command, and import its module."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         module = import_module(COMMANDS[cmd_name].module)
@@ -111,7 +111,7 @@ class Commands(EndingCommand, Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write names and summaries without importing commands."""
+        """Write the names and summaries of all commands without importing the commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 

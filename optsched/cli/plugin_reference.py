@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Declared(Protocol):
-    """A declaration with a name and a meaning."""
+    """A declaration in code that has a name and a meaning."""
 
     @property
     def name(self) -> str: ...
@@ -36,7 +36,7 @@ _DEFAULTS: Final = {"True": "true", "False": "false", "": "none"}
 
 
 def format_configuration(text: str) -> str:
-    """Return the text of docs/configuration.md with its tables generated from declarations."""
+    """Return the text of docs/configuration.md, with its tables generated from declarations."""
     arguments = [(plugin.name, plugin.arguments) for plugin in PLUGINS.values()]
     arguments += [(action.name, action.arguments) for action in ACTIONS.values()]
     tables = {
@@ -54,7 +54,7 @@ def format_configuration(text: str) -> str:
 
 
 def format_index(text: str, pages: Iterable[Path]) -> str:
-    """Return the text of models/formulation/README.md with one index row for each page."""
+    """Return the text of models/formulation/README.md, with an index row for each page."""
     rows = []
     for page in sorted(pages):
         last = page.read_text("utf-8").rstrip().splitlines()[-1]
@@ -65,7 +65,7 @@ def format_index(text: str, pages: Iterable[Path]) -> str:
 
 
 def replace_table(text: str, header: str, rows: Sequence[str]) -> str:
-    """Return a page in which the rows below a table header are replaced."""
+    """Return a page in which `rows` replace the rows below the table header `header`."""
     lines = text.split("\n")
     first = lines.index(header) + 2
     end = next(i for i in range(first, len(lines)) if not lines[i].startswith("|"))
@@ -77,7 +77,7 @@ def _meanings(declared: Iterable[_Declared]) -> list[str]:
 
 
 def _argument_rows(owner: str, arguments: Iterable[Argument], prefix: str = "") -> Iterator[str]:
-    """Yield a row for each argument; arguments within a mapping have dotted names."""
+    """Yield a table row for each argument. Arguments within a mapping have dotted names."""
     for argument in arguments:
         name = f"{prefix}{argument.name}"
         default = _DEFAULTS.get(str(argument.default), str(argument.default))

@@ -117,7 +117,7 @@ class Emit(_Named):
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Reconcile an object after some seconds. key: the object; None for the reconciled object."""
+    """Reconcile the object `key` after some seconds. None means the object being reconciled."""
 
     after_s: float
     key: Ref | None = None

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 COPIES: Final = "optsched.copies"
-"""Key in a context's `meta`: a map from temporary copies to the inputs that the user named."""
+"""Key of a click context's `meta`: maps each temporary copy to the input that the user named."""
 
 
 def name_inputs(text: str) -> str:
-    """Return a text in which paths of temporary copies are replaced by the user's input names."""
+    """Return a text in which paths of temporary copies are replaced by the names of user inputs."""
     ctx = click.get_current_context(silent=True)
     for path, source in ({} if ctx is None else ctx.meta.get(COPIES, {})).items():
         text = text.replace(path, source).replace(f"{Path(path).name}:", f"{source}:")
@@ -39,17 +39,17 @@ def name_inputs(text: str) -> str:
 
 _HELP: Final = "--help"
 _NO_INTEGER: Final = re.compile(r"is not a valid integer(?: range)?\.$")
-"""click's message for an invalid integer, which does not name the accepted values."""
+"""Pattern of click's message for an invalid integer, which does not name the accepted values."""
 
 
 class WrongUsage(click.ClickException):
-    """A usage error that is printed as one sentence, without the synopsis of the command."""
+    """A usage error that is printed as one sentence, without the usage line of the command."""
 
     exit_code = click.UsageError.exit_code
 
 
 def describe_usage(error: click.UsageError) -> str:
-    """Return a usage error as one sentence; without accepted values it refers to `--help`."""
+    """Return a usage error as a sentence. If it names no accepted values, it refers to `--help`."""
     text = name_inputs(error.format_message())
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Parameter):
         text = _describe_missing(error.param, error.ctx)
@@ -70,7 +70,7 @@ def describe_usage(error: click.UsageError) -> str:
 
 
 def _whole_numbers(kind: click.ParamType[Any]) -> str:
-    """Return a hint that describes the integers an option accepts."""
+    """Return a hint that describes the integers that an option accepts."""
     least, most = getattr(kind, "min", None), getattr(kind, "max", None)
     if most is not None:
         return f"write one from {least or 0} to {most}"
@@ -114,7 +114,7 @@ def show_crash(
 
 
 class PlainCommand(click.Command):
-    """A command whose errors are plain text."""
+    """A command whose error messages are plain text, without control characters."""
 
     def main(self, *given: Any, **more: Any) -> Any:  # noqa: ANN401  as click has it
         """See `click.Command`."""
@@ -135,13 +135,13 @@ class PlainCommand(click.Command):
 BAD_INPUT: Final = 2
 NO_PLAN: Final = 3
 NOT_KEPT: Final = 4
-"""The output could not be written."""
+"""Exit code of a command whose output could not be written."""
 
 STOPPED: Final = 130
 
 
 def describe_error(error: Exception) -> str:
-    """Return an error as a sentence; for operating system errors, the file and the reason."""
+    """Return an error as a sentence. An operating system error names the file and the reason."""
     if not isinstance(error, OSError) or error.errno is None:
         return str(error)
     said = why_unreadable(error)
@@ -153,7 +153,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @contextmanager
 def map_exit_codes() -> Iterator[None]:
-    """Turn Ctrl-C and a full disk into the exit codes of commands."""
+    """Exit with the documented codes after Ctrl-C and when the disk is full."""
     try:
         yield
     except KeyboardInterrupt as e:
@@ -166,7 +166,7 @@ def map_exit_codes() -> Iterator[None]:
 
 
 class EndingCommand(PlainCommand):
-    """A command that maps Ctrl-C and a full disk to exit codes."""
+    """A command that maps Ctrl-C and a full disk to the documented exit codes."""
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401  as click has it
         """See `click.Command`."""
@@ -186,11 +186,11 @@ KUBECTL_WORDS: Final = {
     "submit": ("run", "create"),
     "update": ("operate",),
 }
-"""Command names of other tools, and the corresponding names of optsched."""
+"""Command names of kubectl and vcctl, with the corresponding names in optsched."""
 
 
 class Group(click.Group):
-    """A command group whose error for an unknown command suggests a known one."""
+    """A command group whose error for an unknown command suggests a known command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
 
 _BY_WEBHOOK: Final = "denied the request"
-"""Text of an admission webhook's refusal; its status code is also that of a missing permission."""
+"""Text in a webhook's refusal, whose status code is also that of a missing permission."""
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
 
 class Exit(IntEnum):
-    """Exit codes of commands on a cluster; click also uses 2, for unknown flags."""
+    """Exit codes of commands on a cluster; click also uses the code 2 for unknown flags."""
 
     FAILED = 1
     USAGE = 2
@@ -44,7 +44,7 @@ class Exit(IntEnum):
 
 
 class Failure(click.ClickException):
-    """A failed command: its message goes to the standard error."""
+    """A failed command. Its message is printed to the standard error."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)
@@ -53,14 +53,14 @@ class Failure(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The connection settings. master: a server address that overrides the kubeconfig's."""
+    """The connection settings. master: a server address that overrides the kubeconfig's server."""
 
     kubeconfig: str = ""
     master: str = ""
 
 
 def cluster_options(command: Command) -> Command:
-    """Add `--kubeconfig` and `--master`; the command gets them as one `place`."""
+    """Add `--kubeconfig` and `--master`. The command gets both as one parameter `place`."""
 
     @click.option(
         "-k",
@@ -76,12 +76,12 @@ def cluster_options(command: Command) -> Command:
     def wrapped(*arguments: Any, kubeconfig: str, master: str, **flags: Any) -> Any:  # noqa: ANN401
         return command(*arguments, place=Place(kubeconfig, master), **flags)
 
-    return wrapped  # type: ignore[return-value]  # with two flags instead of one argument
+    return wrapped  # type: ignore[return-value]  # the options become one parameter
 
 
 def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Return the result of an async call with a client; raise `Failure` for API errors."""
-    # The Kubernetes client takes half a second to import, which --help must not pay.
+    """Return the result of an async call with a client; raise `Failure` for an API error."""
+    # The import of the Kubernetes client takes half a second; --help does without it.
     from optsched.kube.client import client
     from optsched.kube.client.client import ConfigError
     from optsched.kube.client.errors import KubeError, Unreachable
@@ -105,7 +105,7 @@ def _warn(warning: str) -> None:
 
 
 def code_of(error: KubeError) -> Exit:
-    """Return the exit code for an API error."""
+    """Return the exit code of a command for an API error."""
     from optsched.kube.client import errors
 
     if isinstance(error, errors.Forbidden) and _BY_WEBHOOK in error.message:
@@ -121,7 +121,7 @@ def code_of(error: KubeError) -> Exit:
 
 
 async def read(client: Client, ref: Ref) -> Raw:
-    """Return an object; raise `Failure` if it does not exist."""
+    """Return an object of the cluster; raise `Failure` if the object does not exist."""
     from optsched.kube.client.errors import NotFound
 
     try:
@@ -131,7 +131,7 @@ async def read(client: Client, ref: Ref) -> Raw:
 
 
 def absent(ref: Ref, error: KubeError | None = None) -> Failure:
-    """Return the failure for a missing object or a missing kind."""
+    """Return the `Failure` for a missing object or a kind that is not installed."""
     if error is not None and f'"{ref.name}"' not in str(error):
         return Failure(unknown_kind(ref.kind), Exit.NOT_FOUND)
     inside = f" in namespace {ref.namespace}" if ref.namespace else ""
@@ -145,9 +145,9 @@ def unknown_kind(kind: Kind) -> str:
 
 
 async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
-    """Return the objects of a kind in one namespace, or in all namespaces if it is empty.
+    """Return the objects of a kind in a namespace. namespace: empty for all namespaces.
 
-    query: label and field selectors.
+    query: label and field selectors of the request.
     """
     from optsched.kube.client.errors import NotFound
     from optsched.kube.client.listing import Selection
@@ -160,10 +160,10 @@ async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) 
 
 
 async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: str) -> list[Raw]:
-    """Return the objects of a kind in the namespace that the user names.
+    """Return the objects of a kind in the namespace that the user has named.
 
     namespace: empty for the namespace of the current context, None for all namespaces. Raises
-    `Failure` if a named namespace does not exist: an empty list would hide the mistake.
+    `Failure` if the named namespace does not exist, because an empty list would hide the mistake.
     """
     inside = "" if namespace is None else namespace or client.namespace
     found = await listed(client, kind, inside, **query)
@@ -173,7 +173,7 @@ async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: 
 
 
 async def check_named(client: Client, *refs: Ref) -> None:
-    """Raise `Failure` if an object by which the user filtered an empty list does not exist."""
+    """Raise `Failure` if an object by which the user has filtered a list does not exist."""
     for ref in refs:
         is_absent = bool(ref.name) and await if_allowed(_is_absent(client, ref), otherwise=False)
         if is_absent:
@@ -191,7 +191,7 @@ async def _is_absent(client: Client, ref: Ref) -> bool:
 
 
 async def if_allowed(work: Awaitable[T], otherwise: T) -> T:
-    """Return the result of a call; on a permission error print it and return `otherwise`."""
+    """Return the result of a call; on a permission error, print it and return `otherwise`."""
     from optsched.kube.client.errors import Forbidden
 
     try:
@@ -202,7 +202,7 @@ async def if_allowed(work: Awaitable[T], otherwise: T) -> T:
 
 
 async def create(client: Client, ref: Ref, body: Raw) -> Raw:
-    """Create an object; raise `Failure` with its name if it exists."""
+    """Create an object; raise `Failure` with the object's name if the object exists."""
     from optsched.kube.client.errors import AlreadyExists, NotFound
 
     try:

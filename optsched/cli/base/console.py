@@ -1,4 +1,4 @@
-"""Console output: results go to the standard output, everything else to the standard error."""
+"""Console output: results go to the standard output, all other texts to the standard error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH: Final = 160
 PROGRESS_EVERY_S: Final = 60.0
-"""Seconds between two lines of progress if the output is not a terminal."""
+"""Seconds between two lines of progress if the standard error is not a terminal."""
 
 
 class PlainConsole(Console):
@@ -35,7 +35,7 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Render with control characters escaped: user-controlled texts may contain them."""
+        """Render a text with control characters escaped, because users control some texts."""
         for segment in super().render(renderable, options):
             if segment.control is None and not segment.text.isprintable():
                 yield Segment(printable(segment.text, keep="\n\t"), segment.style)
@@ -43,12 +43,12 @@ class PlainConsole(Console):
                 yield segment
 
     def status(self, status: RenderableType, **_: Any) -> PlainStatus:  # noqa: ANN401
-        """Return a status line that is updated in place; without a terminal, a line each minute."""
+        """Return a status line that is updated in place; without a terminal, a line per minute."""
         return PlainStatus(self, status)
 
 
 class PlainStatus(Status):
-    """A status line whose text is not parsed for markup."""
+    """A status line whose text is not interpreted as markup."""
 
     def __init__(self, console: Console, status: RenderableType) -> None:
         super().__init__(_plain(status), console=console)
@@ -82,7 +82,7 @@ def _plain(text: RenderableType) -> RenderableType:
 
 
 def output() -> Console:
-    """Return the console of the standard output; it is wide unless it is a terminal."""
+    """Return the console of the standard output. Its width is not limited without a terminal."""
     return _wide_enough(PlainConsole())
 
 
@@ -92,7 +92,7 @@ def remarks() -> Console:
 
 
 def print_text(console: Console, text: str, style: str) -> None:
-    """Print text without markup and wrapping; name temporary copies as `name_inputs` does."""
+    """Print a text without markup and wrapping. Temporary copies are named by `name_inputs`."""
     console.print(Text(name_inputs(text)), style=style, highlight=False, soft_wrap=True)
 
 
@@ -105,7 +105,7 @@ def _wide_enough(console: Console) -> Console:
 def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
     """Print text with control characters escaped.
 
-    JSON and YAML are escaped by `write_json` and `write_yaml`. nl: print a final newline. err:
-    print to the standard error.
+    `write_json` and `write_yaml` escape JSON and YAML. nl: print a final newline. err: print to the
+    standard error.
     """
     click.echo(printable(text, keep="\n\t"), nl=nl, err=err)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class ServerAddress(click.ParamType[str]):
-    """An API server's address, `https://HOST:PORT`, optionally with a path; may be empty."""
+    """The address of an API server, `https://HOST:PORT` with an optional path; may be empty."""
 
     name = "address"
 
@@ -48,11 +48,11 @@ class ServerAddress(click.ParamType[str]):
 
 
 MOST_CHARACTERS: Final = 253
-"""Most characters in the name of a Kubernetes object."""
+"""Maximum number of characters in the name of a Kubernetes object."""
 
 
 class Name(click.ParamType[str]):
-    """A non-empty name that is not too long and follows `rule`."""
+    """A name that is not empty, not too long, and valid according to `is_valid`."""
 
     name = "text"
     rule = "write it without control characters"
@@ -72,16 +72,16 @@ class Name(click.ParamType[str]):
         return text
 
     def is_valid(self, text: str) -> bool:
-        """Return whether a name follows `rule`."""
+        """Return whether a name follows `rule`, the text about valid names."""
         return text.isprintable()
 
 
 class UserName(Name):
-    """The name of a user, for which Kubernetes has no rule."""
+    """The name of a user. Kubernetes has no rule for such names."""
 
 
 class SchedulerName(Name):
-    """A pod's `schedulerName`, for which Kubernetes has no rule."""
+    """The `schedulerName` of a pod. Kubernetes has no rule for such names."""
 
     rule = "write it without spaces"
 
@@ -91,7 +91,7 @@ class SchedulerName(Name):
 
 
 class ObjectName(Name):
-    """An object name that API servers accept."""
+    """The name of an object, in a form that API servers accept."""
 
     rule = SUBDOMAIN_RULE
 
@@ -111,9 +111,9 @@ class AnnotationKey(Name):
 
 
 class WebhookAddress(click.ParamType[str]):
-    """A webhook's address, `https://HOST:PORT`, optionally with a path; may be empty.
+    """The address of a webhook, `https://HOST:PORT` with an optional path; may be empty.
 
-    API servers reject a webhook configuration with any other form of address.
+    An API server rejects a webhook configuration with any other form of address.
     """
 
     name = "address"
@@ -131,7 +131,7 @@ class WebhookAddress(click.ParamType[str]):
 
 
 class Amount(click.ParamType[str]):
-    """A positive quantity of a node's resource; the value is the string as given."""
+    """A positive quantity of a node resource. The value is the text that the user has given."""
 
     name = "text"
 
@@ -152,12 +152,12 @@ class Amount(click.ParamType[str]):
 
 
 class RenamedOption(click.Option):
-    """An option whose former names are accepted, but not shown in the help.
+    """An option with former names, which are accepted but not shown in the help.
 
     Parameters
     ----------
     former
-        The names of the option that the help does not show.
+        Former names of the option.
 
     """
 
@@ -180,7 +180,7 @@ class RenamedOption(click.Option):
 
 
 def current_names(option: click.Option, *, secondary: bool = False) -> list[str]:
-    """Return an option's names without former names. secondary: names that turn it off."""
+    """Return the names of an option without its former names. secondary: names that turn it off."""
     former = option.former if isinstance(option, RenamedOption) else frozenset[str]()
     return [n for n in (option.secondary_opts if secondary else option.opts) if n not in former]
 
@@ -194,7 +194,7 @@ YAML: Final = "yaml"
 NAME: Final = "name"
 FORMATS: Final = (TABLE, WIDE, JSON, YAML, NAME)
 GAP: Final = 3
-"""Number of spaces between columns."""
+"""Number of spaces between two columns of a table."""
 
 _STYLES: Final = {
     **dict.fromkeys(("Running", "Completed", "Succeeded", "Succeed", "Open"), "green"),
@@ -208,7 +208,7 @@ _STATES: Final = frozenset({"Phase", "State", "Status"})
 def output_option(
     default: str = TABLE, help_text: str = "Output format."
 ) -> Callable[[Command], Command]:
-    """Add `-o`, `--output`; Volcano's `--format` is accepted as a hidden option."""
+    """Add `-o` and `--output`. Volcano's `--format` is accepted as a hidden option."""
     return click.option(
         "-o",
         "--output",
@@ -224,7 +224,7 @@ def output_option(
 
 
 def show_list(kind: Kind, objects: Sequence[Raw], form: str, table: Table | None = None) -> None:
-    """Print a list of objects; for an empty table, print a message to the standard error."""
+    """Print a list of objects; instead of an empty table, print a message to standard error."""
     stored = [as_stored(kind, obj) for obj in objects]
     if form in (JSON, YAML):
         whole = {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": stored}
@@ -239,7 +239,7 @@ def show_list(kind: Kind, objects: Sequence[Raw], form: str, table: Table | None
 
 
 def print_object(kind: Kind, obj: Raw, form: str, table: Table | None = None) -> None:
-    """Print an object in the requested output format."""
+    """Print an object in the output format `form`."""
     if form in (TABLE, WIDE):
         show_table(table or TABLES[kind], [obj], wide=form == WIDE)
     else:
@@ -247,7 +247,7 @@ def print_object(kind: Kind, obj: Raw, form: str, table: Table | None = None) ->
 
 
 def print_change(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
-    """Print a change: `sentence` in table formats, otherwise the changed object."""
+    """Print a changed object: as `sentence` in table formats, otherwise as the stored object."""
     if form in (TABLE, WIDE):
         echo(sentence)
     else:
@@ -255,20 +255,20 @@ def print_change(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
 
 
 def show_stored(kind: Kind, obj: Raw, form: str) -> None:
-    """Print an object in a machine-readable format. form: json, yaml or name."""
+    """Print an object in a machine-readable format. form: `json`, `yaml` or `name`."""
     stored = as_stored(kind, obj)
     is_name = form == NAME
     echo(typed_name(kind, stored) if is_name else written(stored, form), nl=is_name)
 
 
 def as_stored(kind: Kind, obj: Raw) -> dict[str, Any]:
-    """Return an object without managedFields, with apiVersion and kind, which list items lack."""
+    """Return an object without managedFields and with apiVersion and kind."""
     meta = {k: v for k, v in (obj.get("metadata") or {}).items() if k != "managedFields"}
     return {**obj, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
 
 
 def typed_name(kind: Kind, obj: Raw) -> str:
-    """Return `kind.group/name`, such as `job.batch.volcano.sh/train`."""
+    """Return the name of an object with its kind, such as `job.batch.volcano.sh/train`."""
     suffix = f".{kind.group}" if kind.group else ""
     return f"{kind.singular}{suffix}/{name_of(obj)}"
 
@@ -284,7 +284,7 @@ def written(value: object, form: str) -> str:
 
 
 def with_namespace(table: Table) -> Table:
-    """Return the table with the namespace as its first column."""
+    """Return a table with the namespace of the objects as its first column."""
     column = Column("Namespace", lambda pair, _: pair[0])
     rest = tuple(Column(c.heading, _second(c.cell), c.wide) for c in table.columns)
     return Table(lambda obj: (namespace_of(obj), table.read(obj)), (column, *rest))
@@ -306,9 +306,9 @@ def show_table(table: Table, objects: Sequence[Raw], *, wide: bool) -> None:
 def show_rows(
     headings: Sequence[str], rows: Sequence[Sequence[str]], console: Console | None = None
 ) -> None:
-    """Print rows with aligned columns; states are coloured on a terminal.
+    """Print rows of a table with aligned columns. States are coloured on a terminal.
 
-    console: the output; None for the standard output.
+    console: the console to print to; None for the standard output.
     """
     console = console or output()
     for line in lines_of(headings, rows):
@@ -316,7 +316,7 @@ def show_rows(
 
 
 def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
-    """Return headings and rows as lines; each column is as wide as its widest cell."""
+    """Return headings and rows as lines of text. Each column is as wide as its widest cell."""
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) + GAP for column in columns]
     return [_line(cells, headings, widths) for cells in (headings, *rows)]
@@ -334,13 +334,13 @@ def _line(cells: Sequence[str], headings: Sequence[str], widths: Sequence[int]) 
 MOST_SEED: Final = 2**31 - 1
 SOLVER_HELP: Final = "Solver to use instead of the model's. none: only the greedy pipeline."
 MOST_INT32: Final = 2**31 - 1
-"""Greatest 32-bit integer in a field of a Kubernetes object."""
+"""The largest 32-bit integer, which limits integer fields of Kubernetes objects."""
 
 SEED: Final = click.IntRange(min=0, max=MOST_SEED)
 
 
 class Seconds(click.ParamType[float]):
-    """A finite number of seconds from zero on; more_than_zero: zero is not accepted."""
+    """A finite number of seconds of at least 0. more_than_zero: the value 0 is not accepted."""
 
     name = "seconds"
 
@@ -370,7 +370,7 @@ def solver_option(command: Command) -> Command:
 
 
 def tenant_claim_options(command: Command) -> Command:
-    """Add the scheduler options that state which annotations and classes of tenants count."""
+    """Add options for the tenants' annotations and classes that the scheduler accepts."""
     command = click.option(
         "--device-scheduler",
         "device_schedulers",
@@ -388,7 +388,7 @@ def tenant_claim_options(command: Command) -> Command:
 
 
 def form_option(forms: Sequence[str], default: str = TABLE) -> Callable[[Command], Command]:
-    """Add `-o`, `--output`: the format of the standard output."""
+    """Add `-o` and `--output`, which select the format of the standard output."""
     return click.option(
         "-o",
         "--output",

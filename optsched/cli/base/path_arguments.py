@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STANDARD: Final = "-"
-"""The standard input for an input, the standard output for an output."""
+"""Name of the standard input as an input, and of the standard output as an output."""
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _JSON_STARTS: Final = (b"{", b"[")
@@ -32,18 +32,18 @@ _FOR_OUTPUT: Final = "name a file or folder of this machine"
 
 
 class BadInput(click.ClickException):
-    """An input cannot be used; the message is one sentence without the usage text."""
+    """An input that cannot be used. The message is one sentence without the usage text."""
 
     exit_code = BAD_INPUT
 
 
 class Source(click.ParamType[Path]):
-    """An input: an existing file or folder, a pipe or `-`.
+    """An input of a command: an existing file or folder, a pipe or `-`.
 
     Parameters
     ----------
     is_file
-        Whether to refuse a folder.
+        Whether the input must be a file, so that a folder is refused.
 
     """
 
@@ -83,7 +83,7 @@ class Source(click.ParamType[Path]):
 
 
 def check_path(text: str, remedy: str = _FOR_INPUT) -> None:
-    """Raise `BadInput` for a URL, an empty path or a NUL. remedy: the advice for a URL."""
+    """Raise `BadInput` for a URL, an empty path or a NUL. remedy: advice in the error for a URL."""
     if _URL.match(text):
         raise BadInput(f"{text}: is a URL: {remedy}")
     if not text:
@@ -93,7 +93,7 @@ def check_path(text: str, remedy: str = _FOR_INPUT) -> None:
 
 
 class InputPath(click.Path):
-    """A `click.Path` of an input; URLs, empty paths and NULs are refused by `check_path`."""
+    """The path of an input. `check_path` refuses URLs, empty paths and NUL characters."""
 
     def convert(  # type: ignore[override]  # click declares wider types
         self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
@@ -104,7 +104,7 @@ class InputPath(click.Path):
 
 
 class OutputPath(click.Path):
-    """A `click.Path` of an output; URLs, empty paths and NULs are refused by `check_path`."""
+    """The path of an output. `check_path` refuses URLs, empty paths and NUL characters."""
 
     def convert(  # type: ignore[override]  # click declares wider types
         self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
@@ -115,7 +115,7 @@ class OutputPath(click.Path):
 
 
 class WatchedFile(InputPath):
-    """A file that a running service reads again; pipes and devices are refused."""
+    """A file that a running service reads repeatedly. Pipes and devices are refused."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, path_type=Path)
@@ -135,7 +135,7 @@ class WatchedFile(InputPath):
 
 
 class ModelSource(click.ParamType[str]):
-    """The name or file of a model; a pipe or `-` is copied to a file. May be empty."""
+    """The name or file of a model, or empty. A pipe or `-` is copied to a temporary file."""
 
     name = "text"
 
@@ -155,7 +155,7 @@ class ModelSource(click.ParamType[str]):
 
 
 def single_model(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> str:
-    """Return the only given model; raise click.BadParameter for several models."""
+    """Return the only given model; raise click.BadParameter if several models are given."""
     if len(given) == 1:
         return given[0]
     message = f"only one model is accepted, {len(given)} are given ({', '.join(given)}): give one"
@@ -163,7 +163,7 @@ def single_model(ctx: click.Context, param: click.Parameter, given: tuple[str, .
 
 
 class TraceSource(click.ParamType[str]):
-    """A trace source: `gavel:…` or a path."""
+    """The source of a trace: a path, or `gavel:…` for a synthetic trace."""
 
     name = "text"
 
@@ -176,10 +176,10 @@ class TraceSource(click.ParamType[str]):
 
 
 def copy_to_file(data: bytes, name: str, source: str, ctx: click.Context | None) -> Path:
-    """Return a temporary file with the given bytes; it is removed at the end of the command.
+    """Return a temporary file with the given bytes. The file is removed at the end of the command.
 
-    The extension is `.json` or `.yaml`, by the content. Error messages show `source` instead of
-    the file's path.
+    The content determines the extension, `.json` or `.yaml`. Error messages show `source` instead
+    of the path of the file.
     """
     folder = Path(mkdtemp(prefix="optsched-"))
     if ctx is not None:
@@ -198,19 +198,19 @@ def is_standard(path: Path | None) -> bool:
 
 
 def check_outputs(outputs: Mapping[str, Iterable[Path]], inputs: Iterable[Path]) -> None:
-    """Refuse outputs that would overwrite an input or that two options share.
+    """Refuse an output that would overwrite an input, and an output that two options share.
 
     Parameters
     ----------
     outputs
-        The files that will be written, by option.
+        Paths of the files that will be written, by name of the option.
     inputs
-        Files that the command reads.
+        Paths of the files that the command reads.
 
     Raises
     ------
     click.UsageError
-        An output is refused; the message names the option and the file.
+        An output is refused. The message names the option and the file.
 
     """
     read, taken = list(inputs), dict[str, str]()
@@ -235,7 +235,7 @@ def check_folder(option: str, folder: Path | None) -> None:
 
 
 def is_same_file(one: Path, other: Path) -> bool:
-    """Return whether two paths name the same file after links are followed."""
+    """Return whether two paths name the same file after symbolic links are followed."""
     try:
         return one.samefile(other)
     except OSError:
@@ -243,16 +243,16 @@ def is_same_file(one: Path, other: Path) -> bool:
 
 
 class KeepError(Exception):
-    """A file could not be written; the message has its path, the reason and what it contains."""
+    """A file could not be written. The message contains path, reason and content of the file."""
 
 
 def keep_text(path: Path, text: str) -> None:
-    """Write a file atomically; on error, keep the previous file.
+    """Write a text to a file atomically. On an error, the previous file stays.
 
     Raises
     ------
     KeepError
-        The folder cannot be written to, or the disk is full.
+        The folder is not writable, or the disk is full.
 
     """
     if is_standard(path):
@@ -266,7 +266,7 @@ def keep_text(path: Path, text: str) -> None:
 
 
 def write_and_report(console: Console, path: Path, text: str, note: str = "") -> bool:
-    """Write a file atomically and print its path; return whether it was written."""
+    """Write a text to a file atomically and print the path; return whether the file was written."""
     try:
         keep_text(path, text)
     except KeepError as e:
@@ -278,7 +278,7 @@ def write_and_report(console: Console, path: Path, text: str, note: str = "") ->
 
 
 def check_writable(path: Path) -> None:
-    """Raise `KeepError` if a file that is to be written later cannot be written."""
+    """Raise `KeepError` if a file cannot be written, before the command begins its work."""
     if is_standard(path):
         return
     if path.is_dir():

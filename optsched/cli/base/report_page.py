@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optsched.study.reports.page import Page
 
 BASE: Final = "volcano-default"
-"""The model with which reports compare the models of a command."""
+"""Name of the model with which reports compare the models of a command."""
 
 report_option = click.option(
     "--report",
@@ -29,7 +29,7 @@ report_option = click.option(
 
 
 def check_report(target: Path | None) -> None:
-    """Raise ClickException if the folder of a report does not exist."""
+    """Raise ClickException if the folder of a report file does not exist."""
     if is_standard(target):
         return
     if target is not None and not target.absolute().parent.is_dir():
@@ -37,12 +37,12 @@ def check_report(target: Path | None) -> None:
 
 
 def base_definition() -> dict[str, Any]:
-    """Return the definition of the model that reports compare with."""
+    """Return the definition of the model with which reports compare other models."""
     return definition(load_policy(BASE, lambda path: path.read_text()))
 
 
 def write_report(console: Console, page: Page, target: Path) -> None:
-    """Write a report and print its path; raise ClickException if it cannot be written."""
+    """Write a report and print the path; raise ClickException if the file cannot be written."""
     if is_standard(target):
         echo(render(page))
         return

@@ -1,7 +1,8 @@
-"""Custom plugins, policy, context and garbage collection of commands that run sessions.
+"""Plugins, policy, session context and garbage collection of commands that run sessions.
 
-A session creates many small objects that live until its end. With Python's default thresholds the
-garbage collector traverses all of them repeatedly, which takes a fifth of a large session's time.
+A session creates many small objects that live until the end of the session. With Python's default
+thresholds, the garbage collector traverses all these objects repeatedly, which takes a fifth of a
+large session's time.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ if TYPE_CHECKING:
 
 THRESHOLDS = (200_000, 20, 100)
 SERVING = (50_000, 10, 2)
-"""Thresholds of a long-running process, which must free the garbage of earlier sessions.
+"""Garbage collection thresholds of a service, which must free the garbage of earlier sessions.
 
-With `THRESHOLDS` a full collection would never start.
+With the larger `THRESHOLDS`, a full collection would never start.
 """
 
 
 def collect_less() -> None:
-    """Set the garbage collector's thresholds for a single session."""
+    """Set the garbage collection thresholds for a process that runs a single session."""
     gc.set_threshold(*THRESHOLDS)
 
 
 def collect_while_serving() -> None:
-    """Set the garbage collector's thresholds for a long-running process."""
+    """Set the garbage collection thresholds for a service that runs many sessions."""
     gc.set_threshold(*SERVING)
 
 
 def keep_for_good() -> None:
-    """Exclude all existing objects from garbage collection; set the thresholds for sessions."""
+    """Exclude all existing objects from garbage collection, and set thresholds for sessions."""
     gc.collect()
     gc.freeze()
     collect_less()
@@ -68,16 +69,16 @@ def shelf_of(folder: Path | None) -> Shelf:
 
 
 def read_folder(folder: Path) -> Files:
-    """Return path and text of each Python file in a folder, sorted by path.
+    """Return (path, text) of each Python file in a folder, sorted by path.
 
-    Files whose name begins with `_` or `.` are left out. Raises OSError and UnicodeError.
+    Files whose name begins with `_` or `.` are skipped. Raises OSError and UnicodeError.
     """
     paths = sorted(p for p in folder.iterdir() if p.suffix == ".py" and p.name[0] not in "_.")
     return tuple((str(path), path.read_text("utf-8-sig")) for path in paths)
 
 
 def policy_of(console: Console, model: str, solver: str | None, plugins_dir: Path | None) -> Policy:
-    """Return the policy of a model's name or file; exit with 2 if it is invalid."""
+    """Return the policy of a model name or model file; exit with 2 if the policy is invalid."""
     return policy_from(
         console,
         solver,
@@ -89,7 +90,7 @@ def policy_of(console: Console, model: str, solver: str | None, plugins_dir: Pat
 def policy_from(
     console: Console, solver: str | None, plugins_dir: Path | None, load: Callable[[Shelf], Policy]
 ) -> Policy:
-    """Return the policy that `load` returns; exit with 2 if it is invalid."""
+    """Return the policy that `load` returns; exit with 2 if the policy is invalid."""
     try:
         policy = load(shelf_of(plugins_dir))
     except PolicyError as e:
@@ -104,7 +105,7 @@ def policy_from(
 def session_context(
     policy: Policy, limits: Limits, *, deterministic: bool
 ) -> Iterator[SessionContext]:
-    """Yield the session context: clock, solver process (if the policy has one) and limits."""
+    """Yield the session context: clock, limits, and the policy's solver process, if any."""
     clock = None if deterministic else SystemClock()
     with solver_of(policy) as solver:
         yield SessionContext(clock, solver, limits=limits if solver else None)

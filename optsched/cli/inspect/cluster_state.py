@@ -1,4 +1,4 @@
-"""The state of a cluster for read-only commands: its objects and its policy."""
+"""The state of a cluster for read-only commands: the objects and the policy of the cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NO_OBJECT: Final = "is no object: it needs apiVersion, kind and metadata"
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The objects of a cluster and the settings for its commands.
+    """The objects of a cluster and the settings that commands on the cluster use.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Cluster:
 
 
 def from_file(path: Path) -> Cluster:
-    """Return the cluster in a file; raise `Failure` if it cannot be read."""
+    """Return the cluster that a file contains; raise `Failure` if the file cannot be read."""
     try:
         objects, problems = read_objects(path)
     except InstanceError as e:
@@ -100,9 +100,9 @@ async def _configuration(client: Client) -> str:
 def live_options(
     names: Iterable[str], lifting_classes: Iterable[str], device_schedulers: Iterable[str]
 ) -> DecodeOptions:
-    """Return decode options with which annotations count as in the running scheduler.
+    """Return options that accept the annotations that the running scheduler accepts.
 
-    names: scheduler names. lifting_classes, device_schedulers: see `DecodeOptions`.
+    names: scheduler names. lifting_classes, device_schedulers: the fields of `DecodeOptions`.
     """
     return DecodeOptions(
         tuple(names),
@@ -114,7 +114,7 @@ def live_options(
 def policy_for(
     cluster: Cluster, model: str = "", solver: str | None = None, plugins_dir: Path | None = None
 ) -> Policy:
-    """Return the policy of the named model, else the cluster's policy, else the default one."""
+    """Return the policy of model `model`, else the cluster's policy, else the default policy."""
     console, text = remarks(), cluster.configuration
     if model or not text:
         return policy_of(console, model or MODEL, solver, plugins_dir)
@@ -125,6 +125,6 @@ def policy_for(
 
 
 def classes_in(objects: Iterable[Any]) -> dict[str, Raw]:
-    """Return the PriorityClasses among objects, by name."""
+    """Return the PriorityClasses among some objects, by name."""
     kind = PRIORITY_CLASS.kind
     return {obj["metadata"]["name"]: obj for obj in objects if obj.get("kind") == kind}

@@ -1,4 +1,4 @@
-"""Explain a waiting job: the scheduler's reason, its queue position and its expected start."""
+"""Explain a waiting job: the scheduler's reason, the queue position and the expected start."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Raw = Mapping[str, Any]
 
 MOST_AHEAD: Final = 5
-"""Most preceding jobs that a sentence names; JSON and YAML contain all of them."""
+"""Maximum number of preceding jobs in a sentence. JSON and YAML contain all preceding jobs."""
 
 _UNKNOWN: Final = "not known"
 _OPEN: Final = "pods without an estimated end hold resources that it waits for"
@@ -49,7 +49,7 @@ _OPEN: Final = "pods without an estimated end hold resources that it waits for"
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The reason code and message that the scheduler reports for a gang; both may be empty."""
+    """The reason code and the message that the scheduler reports for a gang; both may be empty."""
 
     code: str = ""
     message: str = ""
@@ -64,7 +64,7 @@ def explain_job(
 ) -> None:
     """Print why a job waits; exit with 8 if it waits and with 9 if it can never start.
 
-    lifting_classes, device_schedulers: see `DecodeOptions`; use those of the running scheduler.
+    lifting_classes, device_schedulers: `DecodeOptions` fields, as set for the running scheduler.
     """
 
     async def read_job(client: Client) -> tuple[Raw, Cluster, list[Raw]]:
@@ -96,7 +96,7 @@ def explain_job(
 
 
 def positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str], str]:
-    """Return the queue positions of jobs, such as `2/5`, by namespace and name."""
+    """Return the queue positions of jobs, such as `2/5`, by (namespace, name)."""
     found = standings(cluster.objects, _prediction_context(cluster, jobs))
     places = {}
     for obj in jobs:
@@ -141,7 +141,7 @@ def _find_answers(objects: Sequence[Raw], key: str) -> Answers:
 
 
 def document(job: Job, answers: Answers, found: Waiting | None) -> dict[str, Any]:
-    """Return the explanation for JSON and YAML output; docs/pending.md describes the fields."""
+    """Return the explanation as JSON data; docs/pending.md describes the fields."""
     stand: Standing | None = None if found is None else found.standing
     booking = None if found is None else found.expected
     return {
@@ -165,7 +165,7 @@ def document(job: Job, answers: Answers, found: Waiting | None) -> dict[str, Any
 
 
 def sentences(facts: Raw, found: Waiting | None) -> list[str]:
-    """Return the explanation as lines of text."""
+    """Return the explanation as sentences, one per line."""
     head = f"{facts['namespace']}/{facts['name']} is {facts['phase'] or 'new'}"
     lines = [f"{head}: {facts['running']} of {facts['pods']} pods run, {_minimum_members(facts)}"]
     if facts["reason"]:

@@ -1,4 +1,4 @@
-"""`optsched snapshot`: a live cluster as manifests that `optsched solve` reads."""
+"""`optsched snapshot`: write a live cluster as manifests that `optsched solve` reads."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def snapshot(
 
 
 def _record(place: Place, folder: Path, every_s: float, times: int | None) -> None:
-    """Write snapshots periodically; each file is written atomically."""
+    """Write a snapshot every `every_s` seconds. Each file is written atomically."""
     taken = 0
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def _record(place: Place, folder: Path, every_s: float, times: int | None) -> No
 
 
 def _captured(place: Place) -> list[Raw]:
-    # The Kubernetes client takes half a second to import, which other commands must not pay.
+    # The import of the Kubernetes client takes half a second; other commands do without it.
     from optsched.kube.client.capture import capture
     from optsched.kube.runtime.timing import SystemClock
 

@@ -2,7 +2,7 @@
 
 The API server admits the jobs in a dry run (`dryRun=All`: no object is stored). The dry run checks
 what a snapshot does not contain: namespaces, permissions, webhooks, LimitRanges. This module adds
-up the usage of ResourceQuotas, because dry runs do not count towards a quota.
+up the usage of ResourceQuotas, because the API server charges no quota for a dry run.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ class Rehearsed:
     Attributes
     ----------
     refusal
-        Why the API server rejects the job or one of its pods; empty if it accepts them.
+        Why the API server rejects the job or one of its pods; empty if neither is rejected.
     pods
-        The pods with the changes of admission.
+        The pods of the job, with the changes made by admission.
     quota
         The message about an exceeded ResourceQuota; empty if no quota is exceeded.
     remark
-        The reason why some checks could not be made; empty if all were made.
+        Why some checks could not be made; empty if all checks were made.
 
     """
 
@@ -110,9 +110,9 @@ class Rehearsed:
 
 
 async def create_dry_run(client: Client, job: Raw, pods: Sequence[Raw]) -> Rehearsed:
-    """Dry-run a job and one pod of each of its tasks; return the API server's response.
+    """Dry-run a job and one pod of each task of the job; return the API server's response.
 
-    Raises KubeError if no check can be made, and `Failure` if the job exists already.
+    Raises KubeError if no check can be made, and `Failure` if the job already exists.
     """
     from optsched.kube.client.errors import AlreadyExists, ApiError
 
@@ -145,7 +145,7 @@ def _task(pod: Raw) -> str:
 
 
 def merge_admitted(pod: Raw, admitted: Raw) -> Raw:
-    """Return a pod with the changes that admission made to another pod of the same task."""
+    """Return a pod with the changes that admission has made to another pod of the same task."""
     spec, found = dict(pod["spec"]), admitted.get("spec") or {}
     spec |= {name: found[name] for name in _ADMITTED if name in found}
     for kind in ("initContainers", "containers"):
@@ -161,21 +161,21 @@ def merge_admitted(pod: Raw, admitted: Raw) -> Raw:
 
 
 def quotas_in(objects: Iterable[Raw]) -> list[Quota]:
-    """Return the ResourceQuotas among objects, without those that have scopes."""
+    """Return the ResourceQuotas among some objects, without the quotas that have scopes."""
     kinds = ((obj, find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))) for obj in objects)
     found = (parse_quota(obj)[0] for obj, kind in kinds if kind == RESOURCE_QUOTA)
     return [quota for quota in found if quota is not None]
 
 
 class Usage:
-    """The usage of ResourceQuotas by the cluster and by the pods added so far."""
+    """The usage of ResourceQuotas by the cluster and by the hypothetical pods added so far."""
 
     def __init__(self, quotas: Sequence[Quota]) -> None:
         self._quotas = quotas
         self._asked: dict[tuple[str, str], int] = {}
 
     def add(self, namespace: str, pods: Sequence[Raw]) -> tuple[Reason, bool] | None:
-        """Add pods; return None if they fit, else the reason and whether they can never fit."""
+        """Add pods; return None if all fit, else the reason and whether it is permanent."""
         total: dict[str, int] = {}
         for pod in pods:
             fields = Fields(pod, POD_SCHEMA, "", [])
@@ -204,10 +204,10 @@ def _quota_reason(quota: Quota, name: str, amounts: tuple[int, int, int]) -> Rea
 
 
 UID: Final = "what-if"
-"""The UID of hypothetical jobs, which no user has submitted."""
+"""The UID of hypothetical jobs, which exist in no cluster."""
 
 MOST_OTHERS: Final = 5
-"""Most printed problems of objects that are not in the files; there may be thousands."""
+"""Maximum number of printed problems of cluster objects, which may be thousands."""
 
 _NONE: Final = "<none>"
 _HEADINGS: Final = ("Name", "Starts", "Pods", "Nodes", "Evicts", "Expected", "Reason")
@@ -221,7 +221,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line's options; the help of `what-if` describes them."""
+    """Values of the command line options. The help of `what-if` describes the options."""
 
     files: tuple[str, ...]
     namespace: str
@@ -237,7 +237,7 @@ class Options:
 
     @property
     def decoding(self) -> DecodeOptions:
-        """Decode options; objects of a live cluster are decoded as its scheduler does."""
+        """Options for decoding; a live cluster's objects are decoded as in its scheduler."""
         if self.snapshot:
             return DecodeOptions(
                 self.names,
@@ -323,7 +323,7 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A hypothetical job with its expansion and its dry run."""
+    """A hypothetical job with its PodGroup, its pods and the result of its dry run."""
 
     obj: Raw
     group: Raw
@@ -339,20 +339,20 @@ class _Job:
 
     @property
     def minimum(self) -> Sequence[Raw]:
-        """The first `minMember` pods of the job."""
+        """The first `minMember` pods of the job, which have to start together."""
         return self.pods[: self.group["spec"]["minMember"]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """The hypothetical jobs and the other objects that are added to the cluster."""
+    """The hypothetical jobs and the other objects to add to a copy of the cluster."""
 
     jobs: tuple[_Job, ...]
     objects: tuple[Raw, ...]
 
     @property
     def added(self) -> Added:
-        """The objects to add, without jobs that the API server would reject."""
+        """The objects to add to the cluster, without jobs that the API server would reject."""
         taken = [job for job in self.jobs if not job.refusal]
         groups = [job.group for job in taken]
         return Added([*self.objects, *groups], {job.gang: job.pods for job in taken})
@@ -391,7 +391,7 @@ def _parse_request(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _
 
 
 def _rehearsed(place: Place, request: _Request) -> _Request:
-    """Return the request after a dry run, with admission's changes to the pods of jobs."""
+    """Return the request after a dry run, with the changes that admission makes to pods."""
 
     async def rehearse_all(client: Client) -> list[Rehearsed]:
         return [await create_dry_run(client, job.obj, job.pods) for job in request.jobs]
@@ -408,7 +408,7 @@ def _rehearsed(place: Place, request: _Request) -> _Request:
 
 
 def _placed(obj: Raw, namespace: str) -> Raw:
-    """Return an object with `namespace` if it names none; a job also gets `UID`."""
+    """Return an object with a default namespace. A job also gets the UID `UID`."""
     kind = find_kind(obj["apiVersion"], obj["kind"])
     meta = obj["metadata"]
     if kind is not None and kind.namespaced:
@@ -454,7 +454,7 @@ def _decided(
 def _report_problems(
     console: Console, problems: Iterable[ObjectProblem], request: _Request
 ) -> None:
-    """Print all problems of the request's objects, and at most MOST_OTHERS of other objects."""
+    """Print all problems of the request's objects, and at most MOST_OTHERS of cluster objects."""
     objects = [*request.objects, *(o for job in request.jobs for o in (job.group, *job.pods))]
     requested = {(obj["kind"], f"{namespace_of(obj)}/{name_of(obj)}") for obj in objects}
     others: list[ObjectProblem] = []
@@ -471,7 +471,7 @@ def _report_problems(
 
 
 def _within_quotas(found: Answers, objects: Sequence[Raw], request: _Request) -> Answers:
-    """Return the answers, in which jobs whose pods exceed a ResourceQuota wait."""
+    """Return the answers with a waiting state for each job whose pods exceed a ResourceQuota."""
     usage = Usage(quotas_in([*objects, *request.objects]))
     over: dict[str, tuple[Reason, bool]] = {}
     for job in request.jobs:
@@ -492,7 +492,7 @@ def _within_quotas(found: Answers, objects: Sequence[Raw], request: _Request) ->
 
 
 def document(found: Answers, policy: str, later: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the answers for JSON and YAML output; docs/what-if.md describes the fields."""
+    """Return the answers as JSON data; docs/what-if.md describes the fields."""
     return {
         "apiVersion": "optsched.io/v1alpha1",
         "kind": "WhatIf",
@@ -525,7 +525,7 @@ def _entry(answer: Answer, later: Sequence[str]) -> dict[str, Any]:
 
 
 def job_name(gang: str) -> str:
-    """Return the name of the job to which a gang belongs."""
+    """Return the name of the job that has a gang."""
     return gang.removesuffix(f"-{UID}")
 
 

@@ -1,7 +1,7 @@
 """Describe an object, its events and its refused pods in the style of `kubectl describe`.
 
 The API server refuses a pod because of a quota or an admission webhook. The job controller then
-writes an event `FailedCreate` about the job with the API server's message.
+writes an event `FailedCreate` about the job, with the API server's message.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _AS_THEY_ARE: Final = frozenset(
         *("taskStatusCount", "phase"),
     }
 )
-"""Fields whose keys are user-chosen names, not field names of the API."""
+"""Names of fields whose keys are user-chosen names and not field names of the API."""
 
 
 def description(obj: Raw, more: Raw) -> Iterator[str]:
-    """Yield the lines that describe an object. more: extra fields after `kind`."""
+    """Yield the lines of an object's description. more: extra fields after `kind`."""
     meta = obj["metadata"]
     head = {
         "name": meta["name"],
@@ -57,9 +57,9 @@ def description(obj: Raw, more: Raw) -> Iterator[str]:
 
 
 def block(fields: Raw, indent: int = 0, *, are_words: bool = True) -> Iterator[str]:
-    """Yield the lines of a mapping: a plain value next to its name, a nested value below its name.
+    """Yield the lines of a mapping: a plain value next to its key, a nested value below its key.
 
-    `name` comes first, so that each item of a list begins with its name.
+    The key `name` comes first, so that each item of a list begins with the name of the item.
     """
     blanks = " " * indent
     fields = dict(sorted(fields.items(), key=lambda item: item[0] != "name"))
@@ -94,7 +94,7 @@ def _nested_lines(value: Any, indent: int, *, are_words: bool) -> Iterator[str]:
 
 
 def _field_lines(head: str, value: object) -> Iterator[str]:
-    """Yield a name and its value; further lines of a text are aligned with its first line."""
+    """Yield a field name and its value. Further lines of a text are aligned with its first line."""
     first, *rest = _plain(value).splitlines() or [""]
     yield (head + first).rstrip()
     yield from (" " * len(head) + line for line in rest)
@@ -107,7 +107,7 @@ def _plain(value: object) -> str:
 
 
 def title(key: str) -> str:
-    """Return a field name as separate words: minAvailable becomes Min Available."""
+    """Return a field name as separate words, such as Min Available for minAvailable."""
     if key in _LONG:
         return _LONG[key]
     if not _NAME.fullmatch(key):
@@ -121,7 +121,7 @@ EVENT_HEADINGS: Final = ("Type", "Reason", "Age", "From", "Message")
 
 
 def event_rows(events: Sequence[Raw], now_ms: int) -> list[list[str]]:
-    """Return the table rows of events, oldest first."""
+    """Return the table rows of events, from the oldest to the newest event."""
     return [_event_row(event, now_ms) for event in sorted(events, key=last_ms)]
 
 
@@ -148,7 +148,7 @@ def _event_age(event: Raw, now_ms: int) -> str:
 
 
 def last_ms(event: Raw) -> int:
-    """Return when an event was last seen, in ms since 1970; 0 if unknown."""
+    """Return when an event was last seen, in ms since 1970; 0 if the time is unknown."""
     series = event.get("series") or {}
     return _time_ms(event.get("lastTimestamp"), series.get("lastObservedTime")) or _first_ms(event)
 
@@ -168,15 +168,15 @@ def _time_ms(*texts: object) -> int:
 
 
 UNMADE: Final = "FailedCreate"
-"""The reason of events about refused pods; commands also show it as the reason of the job."""
+"""Reason of events about refused pods. Commands also show it as the reason of the job."""
 
 _MAKING: Final = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RESTARTING)
 
 
 async def refused_pods(client: Client, namespace: str, name: str = "") -> list[Raw]:
-    """Return events about refused pods of one job, of a namespace, or of all namespaces.
+    """Return the events about refused pods in a namespace.
 
-    name: empty for all jobs. namespace: empty for all namespaces.
+    name: name of the job; empty for all jobs. namespace: empty for all namespaces.
     """
     about = {"reason": UNMADE, "involvedObject.kind": JOB.kind}
     if name:
@@ -188,7 +188,7 @@ async def refused_pods(client: Client, namespace: str, name: str = "") -> list[R
 def why_unmade(job: Job, events: Sequence[Raw]) -> str:
     """Return the API server's message about a job's missing pods; empty if no pod is missing.
 
-    events: may contain other events, of this job or of other objects.
+    events: events of any objects.
     """
     status = job.status
     there = (status.pending, status.running, status.succeeded, status.failed, status.unknown)

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 ABORT: Final = "AbortJob"
 RESUME: Final = "ResumeJob"
 ENDS: Final = (JobPhase.COMPLETED, JobPhase.FAILED, JobPhase.TERMINATED, JobPhase.ABORTED)
-"""Phases that a job leaves only by a Command, or never."""
+"""Phases that a job leaves only after a Command, or never."""
 
 _FINISHED: Final = ENDS[:3]
 _SUSPENDED: Final = (JobPhase.ABORTING, JobPhase.ABORTED)
@@ -69,7 +69,7 @@ _WORDS: Final = {ABORT: "suspend", RESUME: "resume"}
 
 
 def submit(place: Place, form: str, jobs: Sequence[Raw], namespace: str = "") -> None:
-    """Create jobs; print one line for each."""
+    """Create jobs, and print one line for each created job."""
 
     async def create_job(client: Client) -> None:
         for obj in jobs:
@@ -84,7 +84,7 @@ def submit(place: Place, form: str, jobs: Sequence[Raw], namespace: str = "") ->
 def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str, str]) -> None:
     """Print jobs. namespace: None for all. which: queue, scheduler, selector and labels.
 
-    The columns of a plain table are those of `vcctl`. The reasons why pods are refused follow the
+    The columns of a plain table are those of `vcctl`. The reasons for refused pods follow the
     table.
     """
 
@@ -107,7 +107,7 @@ def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str
 def show_standing_jobs(
     place: Place, form: str, namespace: str | None, which: Mapping[str, str]
 ) -> None:
-    """Print jobs with their queue positions; this reads the whole cluster."""
+    """Print jobs with their queue positions. This function reads the whole cluster."""
     from optsched.cli.inspect.cluster_state import read_cluster
     from optsched.cli.inspect.explain_job import positions
 
@@ -128,13 +128,13 @@ async def _find_jobs(client: Client, namespace: str | None, which: Mapping[str, 
 
 
 def _find_refusal(obj: Raw, events: Sequence[Raw]) -> str:
-    """Return why the API server refuses pods of a job; empty if it refuses none."""
+    """Return why the API server refuses pods of a job; empty if no pod is refused."""
     job, _ = parse_job(obj)
     return why_unmade(job, events) if job is not None else ""
 
 
 def _with_refusals(jobs: Sequence[Raw], refusals: Sequence[str]) -> list[Any]:
-    """Return the jobs, with the refusal as reason and message where pods are refused."""
+    """Return the jobs; a job with refused pods gets the refusal as its reason and message."""
     found: list[Any] = []
     for obj, refusal in zip(jobs, refusals, strict=True):
         state = {"reason": UNMADE, "message": refusal} if refusal else {}
@@ -157,7 +157,7 @@ def matches_filters(obj: Raw, which: Mapping[str, str]) -> bool:
 
 
 def show_job(place: Place, form: str, target: Target) -> None:
-    """Print a job: in table formats a description with events, otherwise the stored object."""
+    """Print a job: in table formats as a description with events, else as the stored object."""
     wants_all = form in (TABLE, WIDE)
 
     async def read_job(client: Client) -> tuple[Raw, Sequence[Raw], str]:
@@ -181,7 +181,7 @@ async def _events(client: Client, obj: Raw) -> list[Any]:
 
 
 async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
-    """Return why pods of a job are not created or not placed; empty if no reason is known."""
+    """Return why some pods of a job do not exist or have no node; empty if no reason is known."""
     from optsched.kube.client.errors import NotFound
 
     parsed = _parsed(obj)
@@ -198,7 +198,7 @@ async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
 
 
 def why_waits(group: Raw) -> str:
-    """Return reason and message of a PodGroup's condition Unschedulable, or an empty string."""
+    """Return reason and message of a PodGroup's Unschedulable condition, or an empty string."""
     for condition in (group.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "Unschedulable" and condition.get("status") == "True":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"
@@ -224,10 +224,10 @@ def _parsed(obj: Raw) -> Job:
 
 
 def order(place: Place, form: str, target: Target, action: str) -> None:
-    """Request an action on a job by a Command, which the job controller executes.
+    """Request an action on a job by a Command, which the job controller carries out.
 
-    A job that is already in the requested state also gets the Command, because an earlier Command
-    may still be pending.
+    The Command is created even if the job is already in the requested state, because an earlier
+    Command may still be pending.
     """
 
     async def ordered(client: Client) -> tuple[Raw, str]:
@@ -247,7 +247,7 @@ def order(place: Place, form: str, target: Target, action: str) -> None:
 
 
 def remove(place: Place, form: str, target: Target, word: str) -> None:
-    """Delete a job and print the change. word: the verb in the printed sentence."""
+    """Delete a job and print a sentence. word: the verb of the sentence."""
 
     async def removed(client: Client) -> Raw:
         ref = Ref(JOB, target.inside(client), target.name)
@@ -262,11 +262,11 @@ def remove(place: Place, form: str, target: Target, word: str) -> None:
 
 _CHANGES: Final = ("Name", "Phase", "Pending", "Running", "Succeeded", "Failed", "RetryCount")
 _WIDTHS: Final = (12, 10, 10, 12, 9, 10)
-"""Widths of the columns after the name; they are fixed because rows are printed one by one."""
+"""Widths of the columns after the name. They are fixed, because rows are printed one by one."""
 
 
 def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -> None:
-    """Print each change of a job until it ends; raise `Failure` unless it has completed."""
+    """Print each change of a job until the job ends; raise `Failure` unless it has completed."""
     timeout_s = None if timeout_ms is None else timeout_ms / 1000
 
     async def watched(client: Client) -> JobPhase:
@@ -285,7 +285,7 @@ def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -
 async def _until_the_end(client: Client, ref: Ref, form: str) -> JobPhase:
     from optsched.kube.cache.reflector import watch_object
 
-    # This first read fails if the server is unreachable; the watch only retries.
+    # This read fails if the server is unreachable. The watch would only retry.
     await read(client, ref)
     last: list[str] = []
     async for state in watch_object(client, ref, _passing):
@@ -321,7 +321,7 @@ def _passing(error: KubeError) -> None:
 
 
 def change_of(obj: Raw) -> list[str]:
-    """Return the fields of a job that `watch` prints."""
+    """Return the cells of a job that `job watch` prints."""
     shown = tuple(c for c in JOBS.columns if c.heading in _CHANGES)
     return Table(JOBS.read, shown).row(obj, 0, wide=False)
 

@@ -1,4 +1,4 @@
-"""Manifests from files and from flags; each error has file, line, field and value."""
+"""Manifests from files and from flags. Each error states file, line, field and value."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _FORM: Final = "write NAME=QUANTITY, with commas between, such as cpu=4,memory=8
 
 
 class Amounts(click.ParamType[dict[str, str]]):
-    """Amounts of resources such as `cpu=1,memory=2Gi`; quantities are checked, not converted."""
+    """Amounts of resources such as `cpu=1,memory=2Gi`. Quantities are checked, not converted."""
 
     name = "name=quantity,…"
 
     def convert(
         self, value: str | dict[str, str], param: click.Parameter | None, ctx: click.Context | None
     ) -> dict[str, str]:
-        """Return the quantities by resource, as given."""
+        """Return the quantity of each resource, as the user has written it."""
         if isinstance(value, dict):
             return value
         found: dict[str, str] = {}
@@ -77,7 +77,7 @@ class Amounts(click.ParamType[dict[str, str]]):
     def _check_resource(
         self, resource: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> None:
-        """Refuse names that are not resources of Kubernetes pods, such as `cpus` and `gpu`."""
+        """Refuse a name that is not a resource of Kubernetes pods, such as `cpus` and `gpu`."""
         is_known = resource in _RESOURCES or resource.startswith(HUGEPAGES_PREFIX)
         if is_known or ("/" in resource and is_qualified(resource)):
             return
@@ -90,14 +90,14 @@ class Amounts(click.ParamType[dict[str, str]]):
 
 AMOUNTS: Final = Amounts()
 COUNT: Final = click.IntRange(0, MOST_INT32)
-"""A number of pods."""
+"""Type of options for a number of pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFlags:
-    """The flags of a job with one task.
+    """Values of the flags of a job with one task.
 
-    limits: None to use the requests as limits. command: a command line in shell syntax.
+    limits: None if the limits equal the requests. command: a command line in shell syntax.
     """
 
     name: str
@@ -113,9 +113,9 @@ class JobFlags:
 
 
 def job_manifest(flags: JobFlags, namespace: str) -> dict[str, Any]:
-    """Return the job that `vcctl job run` creates.
+    """Return the manifest of the job that `vcctl job run` creates.
 
-    Raises ValueError for a command with an unclosed quote.
+    Raises ValueError for a command line with an unclosed quote.
     """
     limits = flags.requests if flags.limits is None else flags.limits
     command = shlex.split(flags.command)
@@ -143,7 +143,7 @@ def job_manifest(flags: JobFlags, namespace: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class QueueFlags:
-    """The flags of a queue; a flag that is not given is None or empty."""
+    """Values of the flags of a queue. A flag that is not given is None or empty."""
 
     weight: int | None = None
     parent: str = ""
@@ -155,7 +155,7 @@ class QueueFlags:
 
 
 def queue_spec(flags: QueueFlags) -> dict[str, Any]:
-    """Return the fields of a queue's spec for the given flags; they are also a merge patch."""
+    """Return the spec fields of a queue for the given flags, which are also a merge patch."""
     said = {
         "weight": flags.weight,
         "parent": flags.parent or None,
@@ -177,7 +177,7 @@ def queue_manifest(name: str, flags: QueueFlags) -> dict[str, Any]:
 def command_manifest(
     kind: Kind, obj: Mapping[str, Any], action: str, namespace: str
 ) -> dict[str, Any]:
-    """Return a Command for an object, which owns it (Volcano's CreateJobCommand)."""
+    """Return a Command for an object, which is the owner of the Command (CreateJobCommand)."""
     meta = obj["metadata"]
     target = {
         "apiVersion": kind.api_version,
@@ -209,9 +209,9 @@ _NO_OBJECT: Final = "is no object: it needs apiVersion, kind and metadata.name"
 
 
 def file_option(help_text: str, name: str, **options: Any) -> Callable[[Command], Command]:  # noqa: ANN401  click's
-    """Add `-f`, kubectl's `--filename` and Volcano's `--file`.
+    """Add `-f` with kubectl's long form `--filename` and Volcano's long form `--file`.
 
-    name: the name of the command's parameter. options: see `click.option`.
+    name: the parameter name of the command. options: see `click.option`.
     """
     return click.option("-f", "--filename", "--file", name, help=help_text, **options)
 
@@ -226,7 +226,7 @@ class Manifest:
 
     @property
     def namespace(self) -> str:
-        """The namespace in the manifest; empty for none."""
+        """The namespace in the manifest; empty if the manifest has no namespace."""
         return str(self.obj["metadata"].get("namespace") or "")
 
     @property
@@ -239,7 +239,7 @@ def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
     """Return the objects of a kind in a file. path: `-` for the standard input.
 
     Raises `Failure` with the exit code of wrong usage if the file cannot be read or has errors.
-    Its message lists all errors, each with `file:line`.
+    The message of the `Failure` lists all errors, each with `file:line`.
     """
     text, name = _text(path)
     problems: list[str] = []
@@ -254,7 +254,7 @@ def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
 def read_parts(path: str) -> tuple[Part, ...]:
     """Return the objects of all kinds in a file. path: `-` for the standard input.
 
-    Raises `Failure` if the file cannot be read, or if a document is not an object with a name.
+    Raises `Failure` if the file cannot be read, or if some document is not an object with a name.
     """
     text, name = _text(path)
     problems: list[str] = []
@@ -275,7 +275,7 @@ def _is_object(value: object) -> bool:
 
 
 def check_manifests(manifests: Sequence[Manifest], namespace: str) -> None:
-    """Raise `Failure` if a manifest names another namespace than `namespace`; empty allows all."""
+    """Raise `Failure` for a manifest in a namespace other than `namespace`; empty allows all."""
     wrong = [m for m in manifests if namespace and m.namespace not in ("", namespace)]
     if wrong:
         told = (
@@ -303,7 +303,7 @@ def _text(path: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A document in a file, or an item of a List; prefix: the path of the item in the document."""
+    """A document in a file, or an item of a List. prefix: path of the item in its document."""
 
     value: Any
     file: str
@@ -312,16 +312,16 @@ class Part:
     prefix: str = ""
 
     def location(self, path: str = "") -> str:
-        """Return `file:line` of a field."""
+        """Return `file:line` of the field with a path."""
         return f"{self.file}:{self.line(path)}"
 
     def line(self, path: str) -> int:
-        """Return the line number of a field."""
+        """Return the line number of the field with a path."""
         whole = ".".join(part for part in (self.prefix, path) if part)
         return line_of(self.text, self.document, whole)
 
     def describe_errors(self, head: str, errors: Iterable[FieldError]) -> list[str]:
-        """Return a message for each error, in the order of lines."""
+        """Return a message for each error, sorted by line number."""
         placed = sorted((self.line(error.path), str(error)) for error in errors)
         return [f"{self.file}:{line}: {head}: {text}" for line, text in placed]
 
@@ -364,7 +364,7 @@ def _manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
 
 
 def _stranger(kind: Kind, value: Mapping[str, Any]) -> FieldError | None:
-    """Return why a document is not an object of a kind; None if it is one."""
+    """Return why a document is not an object of a kind, or None if it is such an object."""
     for name, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
         given = value.get(name)
         if given is None:

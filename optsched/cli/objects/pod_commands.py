@@ -69,9 +69,9 @@ def list_pods(
 
 
 def label_of(job: str, queue: str) -> str:
-    """Return the label selector for pods.
+    """Return the label selector for the pods of a job or of a queue.
 
-    Without a queue it selects pods of jobs; with a queue, pods without a job are listed as well.
+    Without a queue, it selects only pods of jobs. With a queue, it also selects pods without a job.
     """
     if job:
         return f"{JOB_NAME}={job}"
@@ -79,5 +79,5 @@ def label_of(job: str, queue: str) -> str:
 
 
 def in_queue(pods: Sequence[Raw], queue: str) -> list[Raw]:
-    """Return the pods that name a queue; all pods if `queue` is empty."""
+    """Return the pods that name a queue. queue: empty for all pods."""
     return [pod for pod in pods if queue in ("", queue_of_pod(pod))]

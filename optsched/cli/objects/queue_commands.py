@@ -66,7 +66,7 @@ _BUILTIN: Final = (DEFAULT_QUEUE, ROOT_QUEUE)
 
 
 def queue_name(command: Command) -> Command:
-    """Add NAME, `-N` and `-n`; the command gets them as one `name`."""
+    """Add NAME, `-N` and `-n`. The command gets them as one parameter `name`."""
 
     @click.argument("positional", metavar="NAME", default="", shell_complete=names_of(QUEUE))
     @click.option("-N", "--name", "flag", default="", help="Name of the queue.")
@@ -80,11 +80,11 @@ def queue_name(command: Command) -> Command:
             )
         return command(name=name, **flags)
 
-    return wrapped  # type: ignore[return-value]  # with three arguments instead of one
+    return wrapped  # type: ignore[return-value]  # the options become one parameter
 
 
 def spec_options(command: Command) -> Command:
-    """Add an option for each field of a queue; the command gets them as one `fields`."""
+    """Add an option for each spec field of a queue. The command gets them as one `fields`."""
     described: tuple[Callable[[Command], Command], ...] = (
         click.option("-w", "--weight", type=click.IntRange(1, 65535), help="Relative share."),
         click.option("--capability", type=AMOUNTS, help="Upper limit of resources."),
@@ -102,7 +102,7 @@ def spec_options(command: Command) -> Command:
 
     for option in reversed(described):
         wrapped = option(wrapped)
-    return wrapped  # type: ignore[return-value]  # with seven flags instead of one argument
+    return wrapped  # type: ignore[return-value]  # the options become one parameter
 
 
 @click.group(cls=Group)
@@ -220,7 +220,7 @@ def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
 def _has_state(obj: Raw, action: str) -> bool:
     """Return whether a queue is already in the state of an action, and stays in that state.
 
-    A queue that its parent has closed opens again with its parent.
+    A queue that was closed by its parent queue opens again with its parent queue.
     """
     if action == "open":
         return state_of(obj) == "Open"
@@ -229,7 +229,7 @@ def _has_state(obj: Raw, action: str) -> bool:
 
 
 def state_of(obj: Raw) -> str:
-    """Return the state of a queue; empty if no state is stored."""
+    """Return the stored state of a queue; empty if no state is stored."""
     return str((obj.get("status") or {}).get("state") or "")
 
 

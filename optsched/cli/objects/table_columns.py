@@ -1,6 +1,6 @@
-"""Columns of tables of objects: the columns of `vcctl`, then those of `-o wide`.
+"""Columns of tables of objects: the columns of `vcctl`, then the columns of `-o wide`.
 
-Source of the state of a pod: Kubernetes' pkg/printers/internalversion/printers.go.
+Source of pod states: Kubernetes' pkg/printers/internalversion/printers.go.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def ready_containers(pod: Raw) -> str:
-    """Return the ready and all containers of a pod, such as 1/2; sidecars count."""
+    """Return the numbers of ready and of all containers of a pod, such as 1/2, with sidecars."""
     status = _status(pod)
     sidecars = _sidecars(pod)
     init = status.get("initContainerStatuses") or ()
@@ -35,7 +35,7 @@ def ready_containers(pod: Raw) -> str:
 
 
 def _sidecars(pod: Raw) -> frozenset[str]:
-    """Return the names of a pod's sidecars: init containers that keep running."""
+    """Return the names of a pod's sidecars, which are init containers that keep running."""
     containers = _spec(pod).get("initContainers") or ()
     return frozenset(c["name"] for c in containers if c.get("restartPolicy") == "Always")
 
@@ -49,12 +49,12 @@ def _status(obj: Raw) -> Raw:
 
 
 def restarts_of(pod: Raw) -> int:
-    """Return the number of container restarts of a pod."""
+    """Return the total number of container restarts of a pod."""
     return sum(int(c.get("restartCount") or 0) for c in _status(pod).get("containerStatuses") or ())
 
 
 def status_of_pod(pod: Raw) -> str:
-    """Return the most specific reason of a pod's state, or its phase."""
+    """Return the most specific reason of a pod's state, or else the pod's phase."""
     status = _status(pod)
     phase = str(status.get("phase") or "Unknown")
     if pod.get("metadata", {}).get("deletionTimestamp") and phase not in ("Succeeded", "Failed"):
@@ -70,7 +70,7 @@ def _plain_reason(status: Raw, phase: str) -> str:
 
 
 def _init_reason(pod: Raw) -> str:
-    """Return the state of a pod's init containers; empty if all of them are done."""
+    """Return the state of a pod's init containers; empty if all init containers have completed."""
     status, sidecars = _status(pod), _sidecars(pod)
     if any(_is_true(c, "Initialized") for c in status.get("conditions") or ()):
         return ""
@@ -97,9 +97,9 @@ def _is_true(condition: Raw, kind: str) -> bool:
 
 
 def _container_reason(status: Raw) -> str:
-    """Return the reason of the first container that waits or has ended.
+    """Return the reason of a pod's first container that waits or has ended.
 
-    If that reason is Completed and another container runs, return Running or NotReady.
+    If the reason is Completed and another container runs, return Running or NotReady.
     """
     containers = status.get("containerStatuses") or ()
     reason = next((why for why in map(_container_state_reason, containers) if why), "")
@@ -135,10 +135,10 @@ _BATCH: Final = "Batch"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table.
+    """A column of a table of objects.
 
-    cell: returns the value for a decoded object and the current time in ms. wide: whether the
-    column is shown only with `-o wide`.
+    cell: returns the cell for a decoded object and the current time in ms. wide: whether the
+    column is only shown with `-o wide`.
     """
 
     heading: str
@@ -148,17 +148,17 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The table of a kind. read: decodes a stored object for the columns."""
+    """The table of a kind. read: decodes a stored object for the cells of the table."""
 
     read: Callable[[Raw], Any]
     columns: tuple[Column, ...]
 
     def headings(self, *, wide: bool) -> list[str]:
-        """Return the headings of the shown columns."""
+        """Return the headings of the columns that are shown."""
         return [c.heading for c in self.columns if wide or not c.wide]
 
     def row(self, obj: Raw, now_ms: int, *, wide: bool) -> list[str]:
-        """Return an object's row; missing values become `<none>`."""
+        """Return the row of an object. A missing value becomes `<none>`."""
         seen = self.read(obj)
         cells = (c.cell(seen, now_ms) for c in self.columns if wide or not c.wide)
         return [NOTHING if cell is None or cell == "" else str(cell) for cell in cells]
@@ -195,7 +195,7 @@ _SPANS: Final = (
 
 
 def span(ms: int) -> str:
-    """Return a duration such as 90s, 5m12s, 3h or 2d4h."""
+    """Return a duration as text, such as 90s, 5m12s, 3h or 2d4h."""
     ms = max(ms, 0)
     for below, (unit, letter), rest in _SPANS:
         if ms < below:
@@ -205,12 +205,12 @@ def span(ms: int) -> str:
 
 
 def age(creation_ms: int, now_ms: int) -> str:
-    """Return an object's age; empty without a creation time."""
+    """Return an object's age as text; empty if the creation time is 0."""
     return span(now_ms - creation_ms) if creation_ms else ""
 
 
 def age_of(obj: Raw, now_ms: int) -> str:
-    """Return an object's age; empty without a creation time."""
+    """Return an object's age as text; empty if the creation time is missing."""
     written = obj.get("metadata", {}).get("creationTimestamp")
     return span(now_ms - parse_time_ms(written)) if written else ""
 
@@ -229,7 +229,7 @@ def _queue(obj: Raw) -> Queue:
 
 
 def amounts(listed: Any) -> str:  # noqa: ANN401  a resource list as stored
-    """Return resources as a text without spaces: cpu=4,memory=8Gi."""
+    """Return resource amounts as text without spaces, such as cpu=4,memory=8Gi."""
     return ",".join(f"{name}={value}" for name, value in sorted((listed or {}).items()))
 
 
@@ -273,9 +273,9 @@ OLD_QUEUES: Final = Table(
 
 
 def in_tree(queues: Sequence[Raw]) -> list[tuple[Raw, str]]:
-    """Return the queues in tree order, each with the prefix that draws its branch.
+    """Return (queue, prefix) in tree order. The prefix draws the branch of the queue.
 
-    A queue whose parent does not exist, or that is its own ancestor, is shown at the top level.
+    A queue whose parent queue does not exist, or that is its own ancestor, is at the top level.
     """
     below: dict[str, list[Raw]] = {}
     names = {name_of(queue) for queue in queues}
@@ -295,9 +295,9 @@ def _descend(
     margins: tuple[str, str],
     found: list[tuple[Raw, str]],
 ) -> None:
-    """Append the queues below `parent` to `found`.
+    """Append the descendants of the queue `parent` to `found`.
 
-    margins: prefixes of the first line and of further lines of the subtree.
+    margins: the prefixes of the first line and of further lines of each subtree.
     """
     children = below.get(parent, ())
     for i, queue in enumerate(children):
@@ -309,7 +309,7 @@ def _descend(
 
 
 def parent_of(queue: Raw) -> str:
-    """Return the parent of a queue: `root` by default, empty for the root queue."""
+    """Return the name of a queue's parent queue: `root` by default, empty for the root queue."""
     if name_of(queue) == wellknown.ROOT_QUEUE:
         return ""
     return str(_spec(queue).get("parent") or wellknown.ROOT_QUEUE)
@@ -418,14 +418,14 @@ PODS: Final = Table(
 
 
 def queue_of_pod(pod: Raw) -> str:
-    """Return the queue that a pod's label or annotations name; empty for none."""
+    """Return the queue in a pod's label or annotations; empty if the pod names no queue."""
     annotations = pod["metadata"].get("annotations") or {}
     named = _label(pod, wellknown.POD_QUEUE_NAME) or annotations.get(wellknown.QUEUE_NAME)
     return str(named or annotations.get(wellknown.POD_QUEUE_NAME) or "")
 
 
 def with_positions(table: Table, places: Mapping[tuple[str, str], str]) -> Table:
-    """Return the table of jobs with queue positions after the phase."""
+    """Return the table of jobs with a column of queue positions after the phase."""
     column = Column("Position", lambda job, _: places.get((job.meta.namespace, job.meta.name)))
     at = [c.heading for c in table.columns].index("Phase") + 1
     return Table(table.read, (*table.columns[:at], column, *table.columns[at:]))

@@ -1,7 +1,8 @@
 """The target object of a command, named by an argument, by `-N` or by `-n`.
 
-In `vcctl`, `-n` is the namespace; guides to Volcano write `-n my-job` for the name. Both forms are
-supported: `-n` is the namespace if the command line names the object otherwise, else the name.
+In `vcctl`, `-n` is the namespace, while guides to Volcano write `-n my-job` for the name. optsched
+supports both forms. If the command line names the object in another way, `-n` is the namespace.
+Otherwise `-n` is the name.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class Target:
     name
         Name of the object; empty for all objects.
     namespace
-        Empty for the namespace of the current context.
+        Namespace of the object; empty for the namespace of the current context.
     short
-        The value of `-n`, if no name is given and none is needed.
+        Value of `-n`, if no name is given and the command does not require a name.
 
     """
 
@@ -45,12 +46,12 @@ class Target:
     short: str = ""
 
     def inside(self, client: Client) -> str:
-        """Return the namespace; by default the namespace of the current context."""
+        """Return the target's namespace, by default the namespace of the current context."""
         return self.namespace or client.namespace
 
 
 def target_of(names: Sequence[str], short: str, namespace: str) -> Target:
-    """Return the target that the options name.
+    """Return the target that the options of a command name.
 
     names: values of the argument and of `-N`. short: value of `-n`. namespace: value of
     `--namespace`. Raises click.UsageError without a name, and for two different names or
@@ -65,9 +66,9 @@ def target_of(names: Sequence[str], short: str, namespace: str) -> Target:
 
 
 def single_name(values: Sequence[str], what: str) -> str:
-    """Return the only value; empty without one. Raise click.UsageError for different values.
+    """Return the only value, or "" without a value. Raise click.UsageError for different values.
 
-    what: the plural noun for the error message.
+    what: the plural noun for the values in the error message.
     """
     found = list(dict.fromkeys(check_name(value) for value in values if value))
     if len(found) > 1:
@@ -76,7 +77,7 @@ def single_name(values: Sequence[str], what: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """Return a name; raise click.UsageError for a name that would alter the request path."""
+    """Return a name; raise click.UsageError for a name that would change the request path."""
     if name in (".", "..") or any(c in "/%" or not c.isprintable() for c in name):
         text = repr(name) if name.isprintable() else ascii(name)
         raise click.UsageError(f"{text} is no name of an object: write letters, digits, - and .")
@@ -84,7 +85,7 @@ def check_name(name: str) -> str:
 
 
 class ObjectName(click.ParamType[str]):
-    """The name of an object or a namespace; may be empty."""
+    """Name of an object or a namespace; may be empty."""
 
     name = "text"
 
@@ -99,7 +100,7 @@ class ObjectName(click.ParamType[str]):
 
 
 def namespace_option(shown: str = "the current context's") -> Callable[[Command], Command]:
-    """Add `-n`, `--namespace`. shown: the default in the help."""
+    """Add `-n` and `--namespace`. shown: the default value in the help."""
     return click.option(
         "-n",
         "--namespace",
@@ -111,9 +112,9 @@ def namespace_option(shown: str = "the current context's") -> Callable[[Command]
 
 
 def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command], Command]:
-    """Add NAME, `-N`, `-n` and `--namespace`; the command gets them as one `target`.
+    """Add NAME, `-N`, `-n` and `--namespace`. The command gets them as one parameter `target`.
 
-    is_needed: whether a missing name is an error; otherwise the target's name may be empty.
+    is_needed: whether a missing name is an error. Otherwise the name of the target may be empty.
     """
     short_help = "The namespace; the name, if none is given." if is_needed else "The namespace."
     named = f"Name of the {kind.singular}."
@@ -136,13 +137,13 @@ def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command],
                 target = target_of((name, flag), short, namespace)
             return command(target=target, **flags)
 
-        return wrapped  # type: ignore[return-value]  # with four arguments instead of one
+        return wrapped  # type: ignore[return-value]  # the options become one parameter
 
     return add
 
 
 def names_of(kind: Kind) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return a shell completion of object names from the cluster; no names on an error."""
+    """Return a shell completion of object names in the cluster, without names after an error."""
 
     def complete(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem

@@ -1,7 +1,7 @@
 """Benchmark formats that `optsched solve` accepts in addition to clusters.
 
 If an argument is a file in a benchmark format, `optsched solve` passes all arguments to the command
-of that format. The module also has the common options of these commands.
+of that format. The module also contains the common options of such commands.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Benchmark:
     Attributes
     ----------
     takes
-        Returns whether a path is a file in this format.
+        Function that returns whether a path is a file in this format.
     module, command
-        The module of the format's command, and its name in the module.
+        The module that contains the command of the format, and the name of the command there.
 
     """
 
@@ -54,7 +54,7 @@ class Benchmark:
     command: str
 
     def load(self) -> click.Command:
-        """Import and return the format's command."""
+        """Import and return the command of the benchmark format."""
         found: click.Command = getattr(import_module(self.module), self.command)
         return found
 
@@ -66,7 +66,7 @@ BENCHMARKS: Final = (
 
 
 class OrBenchmark(click.Command):
-    """A command that delegates to a benchmark's command if a file has the benchmark's format."""
+    """A command that passes files in a benchmark format to the command of the format."""
 
     def make_context(
         self,
@@ -75,7 +75,7 @@ class OrBenchmark(click.Command):
         parent: click.Context | None = None,
         **extra: Any,  # noqa: ANN401  click's
     ) -> click.Context:
-        """Return the context of this command or of the benchmark's command."""
+        """Return the context of this command or of the command of a benchmark format."""
         for benchmark in BENCHMARKS:
             command = benchmark.load() if any(map(benchmark.takes, args)) else self
             found = [a for a in _files((self, command), args) if benchmark.takes(a)]
@@ -93,13 +93,13 @@ class OrBenchmark(click.Command):
 
 
 def _names(params: Sequence[click.Parameter]) -> set[str]:
-    """Return the long names of options."""
+    """Return the long names of options without leading dashes."""
     options = (param for param in params if isinstance(param, click.Option))
     return {name for option in options for name in current_names(option) if name.startswith("--")}
 
 
 def _files(commands: Iterable[click.Command], args: Sequence[str]) -> list[str]:
-    """Return the arguments that are neither options nor option values of any of the commands."""
+    """Return the arguments that are neither options nor values of the options of any command."""
     valued = {
         name
         for command in commands
@@ -140,7 +140,7 @@ def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], 
 
 
 def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> Path | None:
-    """Return an output file; refuse a file that cannot be written."""
+    """Return the path of an output file; raise an error if the file cannot be written."""
     if out is not None:
         try:
             check_writable(out)
@@ -150,5 +150,5 @@ def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> P
 
 
 def form_of(path: Path) -> str | None:
-    """Return the output format that a file extension implies; None for other extensions."""
+    """Return the output format for a file extension, or None for an unknown extension."""
     return {".json": JSON, ".yaml": YAML, ".yml": YAML}.get(path.suffix)

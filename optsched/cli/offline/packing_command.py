@@ -45,7 +45,7 @@ HEADINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """An instance and its packing."""
+    """A vector bin packing instance and its packing."""
 
     instance: VbpInstance
     result: PackingResult
@@ -53,7 +53,7 @@ class Packed:
 
     @property
     def gap(self) -> float:
-        """The relative gap between the number of bins and the bound."""
+        """The relative gap between the number of bins and the lower bound."""
         return (len(self.result.bins) - self.result.bound) / len(self.result.bins)
 
 
@@ -98,7 +98,7 @@ def _instances(console: Console, files: Iterable[str]) -> list[VbpInstance]:
 
 
 class _Packing:
-    """The solves of several packing instances with one worker process."""
+    """Solves several packing instances with one worker process."""
 
     def __init__(self, console: Console, seconds: float, seed: int) -> None:
         self._screen, self._seconds, self._seed = console, seconds, seed
@@ -107,7 +107,7 @@ class _Packing:
         self._code = 0
 
     def pack_all(self, instances: Iterable[VbpInstance], form: str, out: Path | None) -> None:
-        """Pack every instance, print and write the results, and exit."""
+        """Pack every instance, print and write the packings, and exit with the exit code."""
         with closing(WorkerProcess()) as worker:
             for instance in instances:
                 self._pack_one(worker, instance)

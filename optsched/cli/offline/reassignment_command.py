@@ -58,7 +58,7 @@ TERMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentOptions:
-    """The command line's options; the help describes them."""
+    """Values of the command line options. The help of the command describes the options."""
 
     assignment: Path | None
     time_limit: float
@@ -70,12 +70,12 @@ class ReassignmentOptions:
 
     @property
     def effort(self) -> Effort:
-        """The effort limits of the search."""
+        """The effort limits of the search for an assignment."""
         return Effort(time.monotonic, self.time_limit, self.seed, self.steps)
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """The seed, limits and versions that reproduce the result."""
+        """The seed, limits and versions with which the result can be reproduced."""
         limit = {"steps": self.steps} if self.steps else {"timeLimitSeconds": self.time_limit}
         versions = {"optsched": __version__, "ortools": version("ortools")}
         return {**versions, "seed": self.seed, "workers": self.workers, **limit}
@@ -211,7 +211,7 @@ def _text(
     result: ReassignmentResult,
     flags: ReassignmentOptions,
 ) -> str:
-    """Return the text of the output file."""
+    """Return the text of the output file `out`."""
     form = form_of(out)
     if form is None:
         return write_assignment(result.machine_of)

@@ -56,7 +56,7 @@ MOST_LEFT_OUT: Final = 20
 def instance_of(
     console: Console, path: Path, names: tuple[str, ...], *, strict: bool = False
 ) -> Instance:
-    """Return the instance at a path and print its problems.
+    """Return the instance at a path, and print the problems of the instance.
 
     The exit code is 2 if there is no instance, or with `strict` if an object cannot be used.
     """
@@ -91,7 +91,7 @@ def _limit_sentences(sentences: Sequence[str]) -> Iterator[str]:
 
 
 def unreported_flaws(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
-    """Yield the flaws that were not already reported when the instance was read."""
+    """Yield the flaws that were not reported when the instance was read."""
     reported = {(problem.kind, problem.key) for problem in read.problems}
     for flaw in flaws:
         if flaw.code not in READ_CODES or (flaw.kind.kind, flaw.key) not in reported:
@@ -100,7 +100,7 @@ def unreported_flaws(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
 
 @contextmanager
 def _progress(console: Console, path: Path) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that shows how much of an instance has been read."""
+    """Yield a callback that shows how many characters of an instance have been read."""
     with console.status(f"reading {path}") as status:
 
         def report(read: int, total: int) -> None:
@@ -175,7 +175,7 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     when there is no plan, 4 when a file could not be written, 130 after Ctrl-C.
     """
     console, asked = remarks(), Options(**options)
-    # Refuse to overwrite an input or to write two files to the standard output.
+    # No output may overwrite an input, and only one may use the standard output.
     with suppress(InstanceError):  # `_solve` reports an unreadable instance
         inputs = [*files_of(instance), *(Path(m) for m in asked.models)]
         written = {"--out": asked.out, "--result": asked.result, "--report": asked.report}
@@ -232,7 +232,7 @@ def _solve(console: Console, instance: Path, options: Options) -> int:
 
 
 def _print_solution(console: Console, solved: Solved, read: Instance, options: Options) -> None:
-    """Print a plan, and the flaws, violations, repairs and faults of its session."""
+    """Print a plan, and the flaws, violations, repairs and faults of the session."""
     report = solved.report
     if options.form == TABLE:
         console = console if options.prints_a_file else output()
@@ -250,7 +250,7 @@ def _print_solution(console: Console, solved: Solved, read: Instance, options: O
 
 
 def _write_files(console: Console, solved: Solved, places: ModelFiles) -> bool:
-    """Write the plan and the result; return False on failure."""
+    """Write the plan and the result; return False if a file could not be written."""
     plan = solved.report.plan
     texts = []
     if places.out is not None and plan.certificate.engine != NOTHING:

@@ -35,7 +35,7 @@ _COLOURS = {
 
 
 def show_plan(console: Console, plan: Plan, most_rows: int = MOST_ROWS) -> None:
-    """Print placements, certificate and waiting gangs of a plan."""
+    """Print the placements, the certificate and the waiting gangs of a plan."""
     table = Table(title="placements", title_justify="left", box=None, pad_edge=False)
     table.add_column("gang")
     table.add_column("tasks", justify="right")
@@ -51,7 +51,7 @@ def show_plan(console: Console, plan: Plan, most_rows: int = MOST_ROWS) -> None:
 
 
 def _placements(plan: Plan) -> Iterator[tuple[str, int, str]]:
-    """Yield gang, tasks and nodes of every placement; waiting gangs are marked."""
+    """Yield (gang, number of tasks, nodes) of every placement. Waiting gangs are marked."""
     for kind, mark in ((Allocate, ""), (Nominate, " (waits for room)")):
         nodes: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for action in plan.actions:
@@ -104,7 +104,7 @@ def show_certificate(console: Console, certificate: Certificate) -> None:
 
 
 def _show_shares(console: Console, certificate: Certificate) -> None:
-    """Print each queue's share and its ideal share, if there are several queues."""
+    """Print the share and the ideal share of each queue, if there are several queues."""
     if len(certificate.shares) < _FEWEST_SHARES:
         return
     table = Table(title="shares", title_justify="left", box=None, pad_edge=False)
@@ -154,7 +154,7 @@ def _print_omitted(console: Console, number: int, what: str) -> None:
 
 
 BEYOND: Final = 10.0
-"""Relative gaps from this value on are printed as a lower limit."""
+"""Relative gap from which a gap is printed as `above ...`."""
 
 
 @contextmanager
@@ -166,12 +166,13 @@ def showing(
     Parameters
     ----------
     console, model
-        The console, and the name of the model.
+        The console to print to, and the name of the model.
     elapsed
-        Seconds since the start for the status line; None: the seconds of the latest progress.
+        Function that returns the seconds since the start, or None to show the time of the latest
+        progress.
     in_lines
-        Print a line for each progress instead of a status line. Otherwise progress is shown only
-        on a terminal.
+        Whether to print a line for each progress. Otherwise a terminal shows a status line, and
+        other outputs show no progress.
 
     """
     if in_lines:
@@ -199,11 +200,11 @@ class _Line:
         self._last: Progress | None = None
 
     def update(self, progress: Progress) -> None:
-        """Set the progress that is shown."""
+        """Set the progress that the status line shows."""
         self._last = progress
 
     def text(self) -> Text:
-        """Return the current text."""
+        """Return the current text of the status line."""
         last = self._last
         if last is None:
             return Text(f"deciding with {self._model}")
@@ -212,12 +213,12 @@ class _Line:
 
 
 def _format_gap(gap: float) -> str:
-    """Return a gap in percent; a gap from BEYOND on, as for the value 0, as `above ...`."""
+    """Return a gap in percent. A gap from BEYOND on, such as for the value 0, is `above ...`."""
     return f"{100 * gap:.2f} %" if gap < BEYOND else f"above {100 * BEYOND:.0f} %"
 
 
 def progress_text(progress: Progress, at_s: float | None = None) -> str:
-    """Return level, incumbent, bound, gap and elapsed seconds as text."""
+    """Return level, incumbent, bound, gap and elapsed seconds of a progress as text."""
     value, bound = progress.incumbent, progress.bound
     parts = [progress.level if progress.turn == 1 else f"{progress.level} ({progress.turn})"]
     parts.append("no plan yet" if value is None else f"incumbent {value:,}")
@@ -232,7 +233,7 @@ _UNKNOWN: Final = "–"
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of the table: a measure, its unit, and whether it is a fraction."""
+    """A row of the comparison: a measure, its unit, and whether the measure is a fraction."""
 
     title: str
     name: str
@@ -259,7 +260,7 @@ _ROWS: Final = (
 
 
 def show_models(console: Console, measured: Sequence[tuple[str, PlanMeasures]]) -> None:
-    """Print measures by model with differences from the first model."""
+    """Print measures by model, with the differences from the first model."""
     table = Table(title="models", title_justify="left", box=None, pad_edge=False)
     table.add_column("figure")
     for number, (name, _) in enumerate(measured):

@@ -40,7 +40,7 @@ _BY_SIGNAL: Final = 128
 
 
 class Stop:
-    """Whether a stop was requested, and by which signal."""
+    """Whether a stop of the solve was requested, and by which signal."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -50,7 +50,7 @@ class Stop:
         return self._number != 0
 
     def request(self, number: int) -> None:
-        """Request a stop. number: of the received signal."""
+        """Request a stop. number: number of the received signal."""
         self._number = number
 
     @property
@@ -61,9 +61,9 @@ class Stop:
 
 @contextmanager
 def stopping(report_progress: Callable[[], None]) -> Iterator[Stop]:
-    """Yield the stop request, which SIGINT and SIGTERM set; a second signal interrupts.
+    """Yield the stop request, which SIGINT and SIGTERM set.
 
-    The second signal raises KeyboardInterrupt. `report_progress` is called at the first. Outside
+    The first signal calls `report_progress`. The second signal raises KeyboardInterrupt. Outside
     the main thread no signals are handled.
     """
     stop = Stop()
@@ -87,21 +87,21 @@ def stopping(report_progress: Callable[[], None]) -> Iterator[Stop]:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The files of one model: its plan, its result, and the result to resume."""
+    """Paths of one model's files: its plan, its result, and the result to resume."""
 
     out: Path | None
     result: Path | None
     resume: Path | None
 
     def for_model(self, name: str) -> ModelFiles:
-        """Return the files of one of several models in the same folders."""
+        """Return the paths of one of several models, whose files are in the same folders."""
         file = f"{Path(name).name}.json"
         return ModelFiles(
             *(None if p is None else p / file for p in (self.out, self.result, self.resume))
         )
 
     def written(self) -> Sequence[Path]:
-        """Return the output files."""
+        """Return the paths of the output files."""
         return [path for path in (self.out, self.result) if path is not None]
 
 
@@ -126,7 +126,7 @@ class Solved:
 
 
 class Gap(click.ParamType[float]):
-    """A relative gap: `0.01` or `1%`."""
+    """The type of a relative gap such as `0.01` or `1%`."""
 
     name = "gap"
 
@@ -155,7 +155,7 @@ def earlier_result(
         _refuse(console, [f"{path}: can not be read: {reason or e}"])
     found, errors = read_result(text)
     if found is None:
-        # For a file of another kind, errors about other fields would be misleading.
+        # For a file of another kind, errors about further fields would be misleading.
         shown = [error for error in errors if error.path == "kind"] or errors
         _refuse(console, [f"{path}: {error}" for error in shown])
     try:
@@ -172,14 +172,14 @@ def _refuse(console: Console, lines: Sequence[str]) -> NoReturn:
 
 
 class Keeper:
-    """A callback that writes intermediate results to a file, and reports only the first failure."""
+    """A callback that writes intermediate results to a file and reports only its first failure."""
 
     def __init__(self, console: Console, path: Path) -> None:
         self._screen, self._path = console, path
         self._is_told = False
 
     def __call__(self, result: SolveResult) -> None:
-        """Write a result; print the first failure."""
+        """Write an intermediate result; print an error only for the first failure."""
         try:
             keep_text(self._path, write_result(result))
         except KeepError as e:
@@ -201,11 +201,11 @@ def solve_one(
     Parameters
     ----------
     console, in_lines
-        The console for progress, and whether to print a line for each progress.
+        The console for progress, and whether the console shows a line for each progress.
     snapshot, job
-        The instance, and the policy with its limits and files.
+        The cluster to solve, and the policy with its limits and files.
     is_stopped
-        Returns whether a stop was requested.
+        Function that returns whether a stop was requested.
 
     """
     clock = None if job.assignment.parameters.is_deterministic else SystemClock()

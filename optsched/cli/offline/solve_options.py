@@ -1,4 +1,4 @@
-"""Options of `optsched solve`, and the policies, files and solves that follow from them."""
+"""Options of `optsched solve`, and the policies, files and solves that the options define."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line's options; the help of `solve` describes them."""
+    """Values of the command line options. The help of `solve` describes the options."""
 
     models: tuple[str, ...]
     solver: str | None
@@ -49,7 +49,7 @@ class Options:
 
     @property
     def prints_a_file(self) -> bool:
-        """Whether a file is written to the standard output; tables then go to standard error."""
+        """Whether a file is written to the standard output; tables go to standard error then."""
         return any(map(is_standard, (self.out, self.result, self.report)))
 
 
@@ -75,7 +75,7 @@ def policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
 def places_of(
     console: Console, options: Options, policies: Mapping[str, Policy]
 ) -> Mapping[str, ModelFiles]:
-    """Return the files of each model; exit with 4 if an output file cannot be written."""
+    """Return the file paths of each model; exit with 4 if an output file cannot be written."""
     whole = ModelFiles(options.out, options.result, options.resume)
     if len(policies) == 1:
         found = dict.fromkeys(policies, whole)
@@ -103,7 +103,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def identity_of(console: Console, instance: Path) -> InstanceIdentity:
-    """Return paths and hashes of the instance's files; exit with 2 if one is unreadable."""
+    """Return paths and hashes of the instance's files; exit with 2 if a file is unreadable."""
     try:
         return instance_identity(instance)
     except OSError as e:
@@ -118,7 +118,7 @@ def job_of(
     identity: InstanceIdentity,
     places: ModelFiles,
 ) -> Job:
-    """Return the solve for one model of the command line.
+    """Return the solve for one of the models on the command line.
 
     The exit code is 2 if the result to resume is missing, or belongs to another instance or model.
     """
@@ -142,7 +142,7 @@ def job_of(
 
 
 def _list_arguments(options: Options, model: str, instance: str) -> Iterator[str]:
-    """Return the command that reproduces one model's result, without output options."""
+    """Yield the arguments that reproduce one model's result, without options for output."""
     yield from ("optsched", "solve", instance, "--model", model)
     named = {
         "--solver": options.solver,

@@ -70,7 +70,7 @@ _NAMED: Final = 10
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
-    """Print means by model and differences from the first model."""
+    """Print the means of each model, and the differences from the first model."""
     replays = {row.replay for row in comparison.rows}
     console.print(f"means over {_number(len(replays), 'replay')} of each model", highlight=False)
     if not comparison.is_complete:
@@ -96,7 +96,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _unfinished(comparison: Comparison) -> Iterator[str]:
-    """Yield a line for each model with unfinished jobs, which the times exclude."""
+    """Yield a line for each model with unfinished jobs, which the times of the model exclude."""
     for model in comparison.models:
         missing = comparison.unfinished(model)
         if not missing:
@@ -114,7 +114,7 @@ def _unfinished(comparison: Comparison) -> Iterator[str]:
 
 
 def _unfinished_reasons(comparison: Comparison) -> Iterator[str]:
-    """Yield a line for each model and each reason why jobs did not finish."""
+    """Yield a line for each model and each reason for unfinished jobs."""
     for model in comparison.models:
         for each in comparison.reasons(model):
             jobs = _number(each.num_gangs, "job")
@@ -164,7 +164,7 @@ FAILED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """The command line's options; the help of `compare` describes them."""
+    """Values of the command line options. The help of `compare` describes the options."""
 
     traces: tuple[str, ...]
     models: tuple[str, ...]
@@ -191,14 +191,14 @@ _MOST_SEEDS: Final = 10_000
 
 
 class _Seeds(click.ParamType[tuple[int, ...]]):
-    """Seeds: comma-separated numbers and ranges."""
+    """The type of seeds: comma-separated numbers and ranges of numbers."""
 
     name = "seeds"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        """Return the seeds of a text such as 0-4,7, in order and without duplicates."""
+        """Return the seeds in a text such as 0-4,7, in order and without duplicates."""
         found: dict[int, None] = {}
         for part in str(value).split(","):
             first, dash, last = part.strip().partition("-")
@@ -328,7 +328,7 @@ def _cells(console: Console, flags: CompareOptions) -> list[Cell]:
 
 @contextmanager
 def _open_executor(flags: CompareOptions, num_cells: int) -> Iterator[Place]:
-    """Yield the executor: this process, worker processes or a Dask cluster."""
+    """Yield the executor of replays: this process, worker processes or a Dask cluster."""
     clock = SystemClock()
     if flags.dask is not None:
         with remote_cluster(
@@ -350,7 +350,7 @@ def _open_executor(flags: CompareOptions, num_cells: int) -> Iterator[Place]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The replays of a comparison. unkept: errors of results that could not be written, by cell."""
+    """The replays of a comparison. unkept: errors of result files not written, by cell."""
 
     cells: list[Cell]
     keep: ResultFolder
@@ -358,7 +358,7 @@ class _Run:
     unkept: dict[str, str] = field(default_factory=dict)
 
     def play(self, place: Place) -> tuple[Comparison, bool]:
-        """Return the comparison, and whether it was stopped early."""
+        """Return the comparison, and whether a stop request ended the replays early."""
         results: dict[str, Mapping[str, Any]] = {}
         failures: dict[str, str] = {}
         for cell in self.cells:
@@ -392,7 +392,7 @@ class _Run:
 
 
 def _write(comparison: Comparison, out: Path | None) -> list[str]:
-    """Write the result files; return errors for those that could not be written."""
+    """Write the result files; return an error message for each file that was not written."""
     if out is None:
         return []
     unwritten: list[str] = []

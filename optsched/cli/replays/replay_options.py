@@ -1,4 +1,4 @@
-"""Options of commands that replay traces."""
+"""Options that all commands with trace replays share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Span(click.ParamType[int]):
-    """A duration; its value is in milliseconds. more_than_zero: zero is not accepted."""
+    """The type of a duration in milliseconds. more_than_zero: the value 0 is not accepted."""
 
     name = "duration"
 

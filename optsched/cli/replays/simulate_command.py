@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 def show_result(console: Console, result: Mapping[str, Any]) -> None:
-    """Print the replay's settings and metrics."""
+    """Print the settings and metrics of a replay."""
     trace, metrics = result["trace"], result["metrics"]
     console.print(
         f"{trace['name']}: {trace['jobs']} jobs on {trace['nodes']} nodes, "
@@ -135,7 +135,7 @@ _EVERY: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """The command line's options; the help of `simulate` describes them."""
+    """Values of the command line options. The help of `simulate` describes the options."""
 
     model: str
     solver: str | None
@@ -258,7 +258,7 @@ def _read_input(console: Console, text: str, flags: SimulateOptions) -> LoadedTr
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A replay with its event file, checkpoints and metrics."""
+    """The replay of a trace with its event file, checkpoints and metrics."""
 
     given: LoadedTrace
     policy: Policy
@@ -289,11 +289,11 @@ class _Run:
 
     @property
     def faults(self) -> dict[str, int]:
-        """Number of occurrences by error of a plugin."""
+        """Number of occurrences of each plugin error."""
         return {} if self.simulation is None else self.simulation.faults
 
     def play(self, solver: WorkerProcess | None, report_progress: Callable[[str], None]) -> bool:
-        """Replay to the end; return whether it was stopped early."""
+        """Replay the trace to its end; return whether a stop request ended the replay early."""
         clock, flags = SystemClock(), self.flags
         self.began_s = clock.monotonic()
         self.simulation = Simulation(
@@ -306,7 +306,7 @@ class _Run:
         flags.out.mkdir(parents=True, exist_ok=True)
         if flags.resume:
             self._resume(flags.out)
-        # This marks the folder as incomplete, even if the process is killed later.
+        # This write marks the folder as incomplete, even if the process is killed later.
         self.write_result(complete=False)
         mode = "a" if flags.resume else "w"
         with (flags.out / RECORD).open(mode, encoding="utf-8") as file, _stoppable(self):
@@ -346,7 +346,7 @@ class _Run:
 
     @property
     def _belongs_to(self) -> dict[str, Any]:
-        """The identity of the replay: a checkpoint with another identity is refused."""
+        """The identity of the replay. A checkpoint with another identity is refused."""
         flags = self.flags
         return {
             "optsched": __version__,
@@ -388,7 +388,7 @@ class _Run:
         self.simulation.restore(state)
 
     def _reread(self, record: Path, size: int) -> None:
-        """Add the recorded events to the metrics, and drop the events after the checkpoint."""
+        """Add the recorded events to the metrics, and drop all events after the checkpoint."""
         with record.open("r+b") as file:
             data = file.read(size)
             if len(data) < size:
@@ -408,10 +408,10 @@ class _Run:
     # --- results ---------------------------------------------------------------------------------
 
     def truncate_partial_event(self) -> str:
-        """Cut off a partial event after a full disk; return a phrase about the kept events.
+        """Remove a partial event after the disk was full; return a phrase about the kept events.
 
-        `result.json` is already marked incomplete; it is rewritten with the number of kept events
-        if the disk permits.
+        `result.json` is already marked incomplete. If the disk permits, it is rewritten with the
+        number of kept events.
         """
         if self.flags.out is None:
             return "no events are kept"
@@ -424,7 +424,7 @@ class _Run:
         return f"the first {self.num_events} events are kept, marked as incomplete"
 
     def write_result(self, *, complete: bool) -> dict[str, Any]:
-        """Return the result; write it to the folder if there is one."""
+        """Return the result of the replay, and write it to the folder if there is a folder."""
         played = self._played(complete=complete)
         flags = self.flags
         result = as_result(self.given, self.policy, self.options, flags.warm_up, played)
@@ -450,7 +450,7 @@ class _Run:
 
 @contextmanager
 def _stoppable(run: _Run) -> Iterator[None]:
-    """Make SIGINT and SIGTERM set `run.stop`, which ends the replay after the current step."""
+    """Let SIGINT and SIGTERM set `run.stop`, which ends the replay after the current step."""
 
     def stop(*_: object) -> None:
         run.stop = True

@@ -1,7 +1,7 @@
 """`optsched controllers`: the controllers of queues, jobs, JobFlows and PodGroups.
 
 The command accepts the flags of Volcano's `vc-controller-manager` in the form of Volcano's
-manifests. Flags without a meaning in optsched are ignored; one warning lists all of them.
+manifests. Flags without a meaning in optsched are ignored, and one warning lists all such flags.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from optsched.kube.controllers.process import Settings
 
 CONFIG: Final = ("volcano-system", "volcano-controller-configmap")
-"""The ConfigMap in which Volcano's chart puts the arguments of its controllers."""
+"""The ConfigMap in which Volcano's chart stores the arguments of its controllers."""
 
 LOCK_NAME: Final = "vc-controller-manager"
 

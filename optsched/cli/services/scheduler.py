@@ -1,8 +1,8 @@
 """`optsched scheduler`: the scheduler of a live cluster.
 
 The command accepts the flags of Volcano's scheduler in the form of Volcano's manifests, such as
-`--leader-elect=false`. Flags without a meaning in optsched are ignored; one warning lists all of
-them.
+`--leader-elect=false`. Flags without a meaning in optsched are ignored, and one warning lists all
+such flags.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 DEFAULT_MODEL: Final = "volcano-default"
 
 SWITCHES: Final = frozenset({"leader-elect", "enable-healthz", METRICS_AUTH})
-"""Boolean flags; Go writes false as `--flag=false`."""
+"""Names of Boolean flags, for which Go writes `--flag=false`."""
 
 IGNORED_SWITCHES: Final = KLOG_SWITCHES | {
     "cache-dumper",
@@ -73,7 +73,7 @@ IGNORED: Final = KLOG_FLAGS | {
     "tls-cert-file",
     "tls-private-key-file",
 }
-"""Volcano's flags with a value that have no meaning in optsched."""
+"""Names of Volcano's flags that have a value and no meaning in optsched."""
 
 GRAMMAR: Final = Grammar(SWITCHES, IGNORED_SWITCHES, IGNORED)
 
@@ -95,7 +95,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def state_folder() -> Path:
-    """Return the user's default folder for dumps (XDG Base Directory Specification)."""
+    """Return the default folder for dumps of the user (XDG Base Directory Specification)."""
     home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(home).expanduser() / "optsched" / "dumps"
 
@@ -240,7 +240,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         dump_dir=given["dump_dir"],
         node_labels=tuple(_label(p) for s in given["selectors"] for p in s.split(",") if p),
         reports_gangs=given["scheduled_events"] == "gangs",
-        # Rounded up: a grace period of 0 would kill pods without SIGTERM.
+        # The seconds are rounded up: a grace period of 0 would kill pods without SIGTERM.
         max_grace_s=-(-given["max_grace_ms"] // 1000),
     )
 

@@ -1,4 +1,4 @@
-"""Options of all services: Go-style flags, log output, exit codes of a failed start."""
+"""Options of all services: Go-style flags, log output, exit codes after a failed start."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @contextmanager
 def service_errors() -> Iterator[None]:
     """Exit with 2 for an invalid policy or certificate, with 1 if a cluster or address fails."""
-    # The Kubernetes client takes half a second to import, which other commands must not pay.
+    # The import of the Kubernetes client takes half a second; other commands do without it.
     from optsched.kube.client.client import ConfigError
     from optsched.kube.serving.certificate_sources import CertificateError
 
@@ -47,7 +47,7 @@ def service_errors() -> Iterator[None]:
 
 
 DEBUG_VERBOSITY: Final = 4
-"""The verbosity from which klog's users expect debug messages."""
+"""The log verbosity from which klog's users expect debug messages."""
 
 TEXT: Final = "text"
 JSON: Final = "json"
@@ -58,7 +58,7 @@ _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def logging_options(run: Callable[..., None]) -> Callable[..., None]:
-    """Add `-v` and `--log-format`; set up the log and warn of ignored flags."""
+    """Add `-v` and `--log-format`, which set up the log; warn of ignored flags."""
     options = (
         click.option(
             "-v",
@@ -87,9 +87,9 @@ def logging_options(run: Callable[..., None]) -> Callable[..., None]:
 
 
 class PlainFormatter(logging.Formatter):
-    """A formatter that writes each message as one line with control characters escaped.
+    """A formatter that writes each log message as one line with control characters escaped.
 
-    Tracebacks keep their line breaks.
+    A traceback keeps its line breaks.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -103,7 +103,7 @@ class PlainFormatter(logging.Formatter):
 
 
 def set_up_logging(verbosity: int, log_format: str = TEXT) -> None:
-    """Log to the standard error, with times in UTC."""
+    """Log to the standard error, with timestamps in UTC."""
     log = logging.getLogger("optsched")
     handler = logging.StreamHandler(sys.stderr)
     lines = PlainFormatter("%(asctime)s %(levelname)s %(message)s", _TIME)
@@ -112,19 +112,19 @@ def set_up_logging(verbosity: int, log_format: str = TEXT) -> None:
     handler.setFormatter(formatter)
     log.addHandler(handler)
     if logging.lastResort is not None:
-        # Other libraries log through it, such as asyncio about uncaught exceptions.
+        # Other libraries use the root logger, such as asyncio for uncaught exceptions.
         logging.lastResort.setFormatter(formatter)
     log.setLevel(logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO)
 
 
 class _JsonLines(logging.Formatter):
-    """A formatter with a JSON object for each record: time, level, logger, message, error.
+    """A formatter with a JSON object for each log record: time, level, logger, message, error.
 
-    `error` is the traceback; it is present only for a record with an exception.
+    `error` is a traceback. Only the object of a record with an exception contains it.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the JSON text of a record."""
+        """Return the JSON text of a log record."""
         line = {
             "time": self.formatTime(record, _TIME),
             "level": record.levelname,
@@ -138,11 +138,11 @@ class _JsonLines(logging.Formatter):
 
 HEALTHZ: Final = ":11251"
 METRICS: Final = ":8444"
-"""Default address of metrics over TLS."""
+"""Default address of the metrics over TLS."""
 
 METRICS_AUTH: Final = "metrics-auth"
 SHELL_LEFTOVER: Final = "2>&1"
-"""An argument in Volcano's manifests, which no shell interprets."""
+"""An argument in Volcano's manifests that no shell interprets."""
 
 KLOG_SWITCHES: Final = frozenset({"alsologtostderr", "logtostderr"})
 KLOG_FLAGS: Final = frozenset(
@@ -155,7 +155,7 @@ KLOG_FLAGS: Final = frozenset(
         "vmodule",
     }
 )
-"""Flags of klog and of the Go client, which Volcano's components accept."""
+"""Names of the flags of klog and the Go client, which Volcano's components accept."""
 
 _FILE: Final = WatchedFile()
 
@@ -164,14 +164,14 @@ log = logging.getLogger("optsched")
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The Go-style flags of a command.
+    """The Go-style flags of a service command.
 
     Attributes
     ----------
     switches
-        Boolean flags; Go writes false as `--flag=false`.
+        Names of Boolean flags, for which Go writes `--flag=false`.
     ignored_switches, ignored
-        Flags without a meaning in optsched: boolean flags, and flags with a value.
+        Names of flags without a meaning in optsched: Boolean flags, and flags with a value.
 
     """
 
@@ -181,7 +181,7 @@ class Grammar:
 
 
 def translate(arguments: Iterable[str], grammar: Grammar) -> tuple[list[str], list[str]]:
-    """Return arguments in click's form, and the names of ignored flags.
+    """Return the arguments in click's form, and the names of the flags that are ignored.
 
     `--flag=true` becomes `--flag`, `--flag=false` becomes `--no-flag`; `-v=3` becomes `-v 3`.
     """
@@ -217,7 +217,7 @@ def _is_true(name: str, value: str) -> bool:
 
 
 class GoCommand(PlainCommand):
-    """A command that accepts Go-style flags."""
+    """A click command that accepts flags in the notation of Go."""
 
     grammar: ClassVar[Grammar]
 
@@ -249,7 +249,7 @@ ssh_option: Final = click.option(
 
 
 class Duration(click.ParamType[int]):
-    """A duration in Go's notation, such as 500ms, in milliseconds."""
+    """The type of a duration in Go's notation, such as 500ms. Its value is in milliseconds."""
 
     name = "duration"
 
@@ -269,7 +269,7 @@ class Duration(click.ParamType[int]):
 
 
 def listen_options(default: str) -> Callable[[F], F]:
-    """Add the flags for health and metrics, which `addresses` and `secure_metrics` read."""
+    """Add the flags for health and metrics, from which `addresses` and `secure_metrics` read."""
     options = (
         click.option("--listen-address", default=default, help="Address of metrics and health."),
         click.option("--healthz-address", default="", help=f"Second address, such as {HEALTHZ}."),
@@ -293,9 +293,9 @@ def listen_options(default: str) -> Callable[[F], F]:
 
 
 def election_options(what: str, lock_name: str) -> Callable[[F], F]:
-    """Add the flags of leader election, which `election` reads.
+    """Add the flags of leader election, from which `election` reads.
 
-    what: help of `--leader-elect`. lock_name: default of `--lock-name` in the help.
+    what: help text of `--leader-elect`. lock_name: default value of `--lock-name` in the help.
     """
     options = (
         click.option("--leader-elect/--no-leader-elect", default=True, help=what),
@@ -330,9 +330,9 @@ def _apply_options(options: tuple[Callable[[F], F], ...], command: F) -> F:
 
 
 def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
-    """Return the settings of leader election; None if it is disabled.
+    """Return the settings of leader election, or None if leader election is disabled.
 
-    lock_name: the default name of the lease.
+    lock_name: the default name of the Lease.
     """
     from optsched.kube.runtime.leader_election import Election, LeaseTimes
 
@@ -352,7 +352,7 @@ def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
 
 
 def addresses(given: Mapping[str, Any]) -> Iterator[Address]:
-    """Yield the addresses of health and metrics."""
+    """Yield the addresses at which health and metrics are served."""
     healthz = given["healthz_address"] or (HEALTHZ if given["enable_healthz"] else "")
     yield from (_address(text) for text in (given["listen_address"], healthz) if text)
 
@@ -367,7 +367,7 @@ def _address(text: str) -> Address:
 
 
 def secure_metrics(given: Mapping[str, Any]) -> SecureMetrics | None:
-    """Return the settings of metrics over TLS; None without a certificate."""
+    """Return the settings of metrics over TLS, or None if no certificate is given."""
     from optsched.kube.serving.certificate_sources import CertificateFiles
     from optsched.kube.serving.metrics_server import SecureMetrics
 

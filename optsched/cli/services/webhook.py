@@ -1,7 +1,7 @@
 """`optsched webhook`: the admission webhook, which validates and defaults objects.
 
 The command accepts the flags of Volcano's `vc-webhook-manager` in the form of Volcano's manifests.
-Flags without a meaning in optsched are ignored; one warning lists all of them.
+Flags without a meaning in optsched are ignored, and one warning lists all such flags.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ GATING: Final = "SchedulingGatesQueueAdmission"
 """The only feature gate of Volcano that has a meaning in optsched."""
 
 UNGUARDED: Final = ("/queues/mutate", "/queues/validate", "/hypernodes/validate")
-"""Paths that do not enforce the tenants' access to queues."""
+"""Webhook paths that do not enforce the access of tenants to queues."""
 
 CONTROLLERS: Final = ("volcano-controllers", "optsched-controllers")
-"""Service accounts that create jobs and PodGroups on behalf of users."""
+"""Names of the service accounts that create jobs and PodGroups on behalf of users."""
 
 GRAMMAR: Final = Grammar(
     switches=frozenset(
@@ -243,7 +243,7 @@ def _listen_place(host: str, port: int) -> Address:
 
 
 def _gates(features: str) -> bool:
-    """Return whether pods get scheduling gates, from features such as `Name=true,Other=false`."""
+    """Return whether pods get scheduling gates. features: such as `Name=true,Other=false`."""
     pairs = (feature.partition("=") for feature in features.split(",") if feature.strip())
     values = {name.strip(): value.strip().lower() for name, _, value in pairs}
     others = sorted(values.keys() - {GATING})
@@ -299,7 +299,7 @@ def _rules(given: Mapping[str, Any]) -> Rules:
 
 
 def _config(path: Path | None) -> Path | None:
-    """Return the file of resource groups; raise click.BadParameter if it is invalid."""
+    """Return the file of resource groups; raise click.BadParameter if the file is invalid."""
     from optsched.admission.resource_groups import GroupsError, read_resource_groups
 
     if path is None:
@@ -315,7 +315,7 @@ def _config(path: Path | None) -> Path | None:
 
 
 def _names(service: str, namespace: str, url: str) -> list[str]:
-    """Return the DNS names for the webhook's certificate."""
+    """Return the DNS names in the webhook's certificate."""
     host = urlsplit(url).hostname
     names = [f"{service}.{namespace}.svc", f"{service}.{namespace}", service]
     return [host, *names] if host else names

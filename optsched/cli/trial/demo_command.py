@@ -114,7 +114,7 @@ def _cell(last: Progress) -> str:
 
 
 def _as_expected(least: int, last: Progress) -> bool:
-    """Return whether a round ends as expected: only several jobs without gangs deadlock."""
+    """Return whether a round has the expected end: only several jobs without gangs deadlock."""
     finished = len(last.finished_at) == len(last.jobs)
     return finished if least == TASKS or len(last.jobs) == 1 else last.is_stuck
 
@@ -163,7 +163,7 @@ class _Real:
         options = ["--kubeconfig", str(self._plane.kubeconfig), "--scheduler-name", SCHEDULER]
         options += ["--schedule-period", "200ms", "--no-leader-elect"]
         options += ["--listen-address", "127.0.0.1:0"]
-        self._scheduler = subprocess.Popen(  # noqa: S603  our own module
+        self._scheduler = subprocess.Popen(  # noqa: S603  a module of optsched
             [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         return self

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def default_directory() -> Path:
-    """Return the default folder of the control plane."""
+    """Return the default folder of the local control plane."""
     return cache_directory(os.environ) / "local"
 
 

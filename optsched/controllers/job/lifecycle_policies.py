@@ -1,7 +1,7 @@
 """Events of a job, and the actions that its lifecycle policies choose for them.
 
 No state is kept between calls. An event lasts as long as its cause, such as a failed pod, and ends
-when an action deletes the cause. Source: Volcano, pkg/controllers/job/job_controller_handler.go and
+when an action deletes the pod. Source: Volcano, pkg/controllers/job/job_controller_handler.go and
 `applyPolicies` of job_controller_util.go.
 """
 
