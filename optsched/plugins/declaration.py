@@ -21,7 +21,7 @@ Value: TypeAlias = bool | int | float | str
 
 
 class Kind(Enum):
-    """The allowed values of an argument."""
+    """The kind of value that an argument accepts."""
 
     SWITCH = "true or false"
     WHOLE = "a whole number"
@@ -46,8 +46,8 @@ class Argument:
     least
         The smallest accepted number, or None if the argument has no lower bound.
     fields
-        The arguments inside a mapping or inside each entry of a list. Their dotted names are
-        `sra.enable` in a mapping and `strategies.0.name` in a list.
+        The arguments inside a mapping or inside each entry of a list. Examples of their dotted
+        names are `sra.enable` in a mapping and `strategies.0.name` in a list.
     choices
         The accepted values of an argument of the kind `CHOICE`.
 

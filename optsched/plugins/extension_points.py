@@ -162,8 +162,9 @@ class NodeModel:
     def split_gangs(self, gangs: Bool) -> GangNodes:
         """Return variables for the tasks of the selected gangs on each node.
 
-        `gangs` is (G,), True for selected gangs. The rule must select these gangs in
-        `distinguish_gangs` and their classes in `ties_nodes`. Raises `ValueError` without `form`.
+        `gangs` is (G,), True for selected gangs. The rule must select `gangs` in
+        `distinguish_gangs` and their classes in `ties_nodes`. Raises `ValueError` if `form` is
+        None.
         """
         if self.form is None:
             raise ValueError("only the model of a session can split gangs by node")
@@ -199,7 +200,7 @@ class GangLevel(Level, Protocol):
     """A level that depends on gangs and their tasks, but not on nodes."""
 
     def encode(self, form: Formulation) -> Expression:
-        """Return the level as an expression of the aggregated model, to which it may add rows."""
+        """Return the level as an expression of the aggregated model, adding rows if needed."""
 
 
 class NodeLevel(Level, Protocol):
@@ -213,7 +214,7 @@ class DomainLevel(Level, Protocol):
     """A level over the network domains in which gangs and their subgroups are placed."""
 
     def encode_places(self, form: Formulation, supplied: I64) -> Expression:
-        """Return the level as an expression of the node model, to which it may add variables.
+        """Return the level as an expression of the node model, adding variables if needed.
 
         `supplied` is (C, N) as in `NodeModel`. `Rule.constrain_nodes` has run before this method.
         """
@@ -339,7 +340,7 @@ class NodeState:
         raise NotImplementedError
 
     def record_placement(self, gang: int, task_class: int, nodes: I64, counts: I64) -> None:
-        """Record that `counts` (m,) tasks are placed on `nodes` (m,); negative counts undo it."""
+        """Record `counts` (m,) tasks placed on `nodes` (m,); negative counts undo placements."""
         raise NotImplementedError
 
     def record_eviction(self, victim: int, sign: int) -> None:

@@ -1,4 +1,4 @@
-"""A problem with one solution, and the resources of nodes and queues after it, as arrays."""
+"""A problem with one solution, and the resources of nodes and queues under this solution."""
 
 from __future__ import annotations
 

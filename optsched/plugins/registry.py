@@ -1,6 +1,6 @@
 """The built-in plugins by name, collected from the modules that declare them.
 
-Every `Plugin` object at the top level of a module in these packages is a built-in plugin.
+Every `Plugin` object at the top level of a module in `_PACKAGES` is a built-in plugin.
 """
 
 from __future__ import annotations

@@ -365,7 +365,7 @@ def gives_scores(rule: Rule) -> bool:
 def _overriding(rules: Iterable[Rule], *methods: str) -> tuple[Rule, ...]:
     """Return the rules that override at least one of the methods.
 
-    Sessions call these methods once per class, so they skip rules that do not override them.
+    Sessions call such methods once per class, so rules without an own method are skipped.
     """
     return tuple(
         rule

@@ -40,8 +40,8 @@ class Accepted:
     Attributes
     ----------
     candidate
-        The accepted candidate with its actions and loans. If the verifier rejects all candidates,
-        this is a plan without actions.
+        The accepted candidate with its actions and loans, or a plan without actions if the verifier
+        rejects all candidates.
     violations
         The violations of rejected candidates.
     blocked
@@ -71,7 +71,7 @@ def accept_candidate(
     """Return the best candidate that satisfies every hard rule, or else a plan without actions.
 
     A rejected candidate is repaired and competes again. A candidate that only rules of custom
-    plugins reject is repaired only in the last attempt. Before the last attempt, the next attempt
+    plugins reject is repaired only in the last attempt. After any other attempt, the next attempt
     excludes the rejected gangs.
     """
     session, first = attempt.session, rounds.first
@@ -121,8 +121,8 @@ def _lend_and_verify(
 ) -> tuple[Candidate, list[Violation]]:
     """Return the candidate with its loans, and the violations by the returned candidate.
 
-    The verifier checks the candidate with its loans. If it rejects them, it checks the candidate
-    without loans.
+    The verifier checks the candidate with its loans. If the verifier rejects the loans, it checks
+    the candidate without loans.
     """
     session, each = attempt.session, chosen.round
     lent = chosen

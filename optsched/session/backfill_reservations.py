@@ -72,7 +72,7 @@ class Reserved:
         return [number[b.gang] for b in self.bookings if b.start_ms <= now and not b.is_open]
 
     def add_expectations(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-        """Return by gang with a reservation its reason to wait, extended by the expected start.
+        """Return why gangs with reservations wait, extended by their expected starts, by key.
 
         A gang whose reservation starts now is omitted.
         """
@@ -173,7 +173,7 @@ def _is_outside(gang: Gang, snapshot: Snapshot, policy: Policy) -> bool:
 
 
 def _late_by(gang: Gang, now_ms: int, policy: Policy) -> int:
-    """Return by how many ms a gang has waited longer than `starvationAfter`, at least 0."""
+    """Return the time in ms that a gang has waited beyond `starvationAfter`, at least 0."""
     return max(now_ms - gang.waiting_since_ms - policy.budgets.starvation_after_ms, 0)
 
 

@@ -2,7 +2,7 @@
 
 The engines prove bounds for a problem whose victims are fixed. If the policy permits other
 victims, an engine's bound does not cover the plans with these victims. This module replaces the
-engine's bound by one that covers all plans.
+engine's bound by a bound that covers all plans.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from optsched.solver.preemption.joint.bound import EvictionBounds
 
 GANG_BY_GANG = "victims were searched gang by gang"
-"""The limitation that a bound is looser than the bound that an engine proved for fixed victims."""
+"""Limitation of a certificate: some bound is looser than an engine's bound for fixed victims."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class EvictionScope:
     bounds: EvictionBounds | None = None
 
     def limitations(self, results: Sequence[LevelResult]) -> tuple[str, ...]:
-        """Return why results are not proved optimal although engines may have proved them."""
+        """Return why results are unproved, although engines may have proved a narrower problem."""
         if not self.is_open:
             return ()
         open_levels = [r.name for r in results if r.status is not LevelStatus.OPTIMAL]

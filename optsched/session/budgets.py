@@ -52,7 +52,7 @@ class Protection:
         return spared
 
     def keeping(self, pending: Mapping[str, Reason]) -> Mapping[str, Mapping[str, int]]:
-        """Return by waiting gang and budget key how many pods the budget protects.
+        """Return by gang key and budget key the number of pods that the budget protects.
 
         Only gangs that lack resources are included, and only pods whose eviction could help them.
         """

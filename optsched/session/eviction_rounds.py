@@ -53,7 +53,7 @@ class Rounds:
     joint
         The round with victims chosen jointly for all gangs, or None if it improves no other round.
     hopeless
-        By index of a gang that no eviction helps, the reason, or None if the reason is unknown.
+        Reasons by index of gangs that no eviction helps; a reason is None if unknown.
     can_evict
         Whether the policy permits that some pod is evicted or moved for some waiting gang.
 
@@ -74,8 +74,8 @@ class Rounds:
 def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
     """Search for pods to evict or move for the gangs that the first round leaves waiting.
 
-    The policy lists evicting and moving in some order. The second of them is tried only if the
-    first one helps no gang.
+    The policy lists evicting and moving in some order. The second way is tried only if the first
+    way helps no gang.
     """
     session = attempt.session
     if not session.is_optimised:
@@ -130,7 +130,7 @@ def _evict_pods(
         misplaced = found.find_misplaced(again.problem, again.answers[0].decisions)
         if not misplaced:
             return _without_needless_victims(attempt, found, again, kept_ms), found.hopeless
-        # No model contains custom rules. Before a gang is excluded, its victims are verified.
+        # No model contains custom rules. Before a gang is excluded, victims are found by verifying.
         fresh = misplaced - means.by_trial if has_custom_rules(session.rules) else frozenset()
         means = replace(
             means,
@@ -145,7 +145,7 @@ def _retry_round(
 ) -> Round:
     """Return the round with some victims, searched from the valid placements of a known round.
 
-    The victims free capacity. Without the known placements, the search could start with a worse
+    The victims free capacity. Without the known placements, the search could start from a worse
     solution.
     """
     placed = WarmStart.from_decisions(known.problem, known.answers[0].decisions)

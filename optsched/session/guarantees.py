@@ -1,6 +1,6 @@
 """Queue guarantees that exceed cluster capacity, which sessions drop.
 
-A guarantee that cannot be met would block all other queues without use. Queues are processed from
+A guarantee that cannot be met would only block all other queues. Queues are processed from
 the oldest to the youngest. The guarantee of a resource is dropped if it exceeds the capacity that
 the guarantees of older queues leave on all nodes, including NotReady nodes. A guarantee is also
 dropped if it exceeds the capability that older queues leave to the queue or to an ancestor.

@@ -59,7 +59,7 @@ LENT = "lent"
 """The first word of the names of levels over gangs that borrow."""
 
 LENT_LAST = "loans were decided last and are bounded by idle capacity"
-"""The limitation that plans with equal values on more important levels might lend more."""
+"""Limitation of a certificate: plans with equal values on more important levels might lend more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +153,7 @@ def separate_loans(
 
     If a queue exceeds its deserved share, its gangs that may borrow are split into gangs that fit
     the share and gangs that borrow. The split has the best values on the levels over gangs. For
-    queues with many such gangs, it is the best split that was found.
+    queues with many such gangs, the split is the best split that was found.
     """
     shares = find_shares(decided.rules)
     if shares is None or not shares.lends:
@@ -449,7 +449,7 @@ def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: 
 
     Another plan may start other gangs in its first stage and lend to gangs that start in this plan.
     So the bound includes all gangs of the tier that may borrow, and the idle capacity before the
-    session. If `is_fixed`, the first stage of every such plan uses equal amounts, which are
+    session. If `is_fixed`, the first stages of all these plans use equal amounts, which are
     subtracted. `on_nodes` is (C,), see `_count_fitting`.
     """
     problem, snapshot, shapes = decided.problem, decided.problem.snapshot, decided.problem.shapes
@@ -487,7 +487,7 @@ def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: 
 def _count_fitting(problem: Problem) -> I64:
     """Return (C,) an upper bound on the tasks of each class that fit idle capacity on nodes.
 
-    The idle capacity is that before the session.
+    The idle capacity is measured before the session.
     """
     request = problem.classes.request
     fits = _fitting_classes(problem, problem.idle)
@@ -574,7 +574,7 @@ class Withheld:
         return f"proportion keeps {told} idle, which gangs that wait could use: {why}"
 
     def explain(self, key: str, reason: Reason) -> Reason:
-        """Return the reason of a gang, extended for a withheld gang by why it may not borrow."""
+        """Return a gang's reason to wait, extended for withheld gangs by why they cannot borrow."""
         why = self.reasons.get(key)
         if why is None:
             return reason

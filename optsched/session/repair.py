@@ -76,7 +76,7 @@ def repair_candidate(
 
 
 def trim_candidate(attempt: Attempt, refused: Candidate) -> Candidate | None:
-    """Return the candidate without needless victims, or None if that plan breaks a rule.
+    """Return the candidate without needless victims, or None if the reduced plan breaks a rule.
 
     The function also returns None if no victim is needless, or if the plan moves pods.
     """
@@ -247,7 +247,7 @@ def _join_their_gangs(
 ) -> dict[str, Evict]:
     """Return by task key new evictions of the needless victims that their gangs cannot keep.
 
-    Each eviction gets the preemptor for which other tasks of the gang are evicted.
+    Each new eviction gets the preemptor for which other tasks of the gang are evicted.
     """
     evictions = {action.task: action for action in actions if isinstance(action, Evict)}
     found: dict[str, Evict] = {}
@@ -273,7 +273,7 @@ def _find_needless(attempt: Attempt, actions: tuple[Action, ...]) -> set[str]:
 
 
 def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]:
-    """Return the actions without those that place the gangs `gangs` or evict pods for them."""
+    """Return the actions, except actions that place the gangs `gangs` or evict pods for them."""
 
     def serves(action: Action) -> bool:
         if isinstance(action, Evict):
@@ -286,7 +286,7 @@ def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]
 def _find_blamed(
     snapshot: Snapshot, actions: Sequence[Action], violations: Sequence[Violation]
 ) -> set[str]:
-    """Return the served gangs at fault for some violations, or all served gangs if unknown."""
+    """Return the served gangs at fault for violations, or all served gangs if none is known."""
     served = _served_gangs(actions)
     blamed = {v.gang for v in violations if v.gang in served}
     if blamed:
@@ -328,7 +328,7 @@ def named_gangs(snapshot: Snapshot, actions: Sequence[Action], where: str) -> se
 def blame_custom_rules(
     snapshot: Snapshot, rules: RuleSet, actions: Sequence[Action], found: Sequence[Violation]
 ) -> dict[str, Reason]:
-    """Return by key of each gang that custom rules reject the reason why it has to wait.
+    """Return by gang key why gangs that custom rules reject have to wait.
 
     The result is empty if a built-in rule is broken, which is a defect of optsched, not of a gang.
     """

@@ -55,8 +55,8 @@ def place_pods(
     """Place pods on a snapshot in which the victims of `clearing` are terminating.
 
     `previous` is a problem that makes compiling cheaper and does not change the result. The search
-    starts from the placements of the warm start if they are better than the pipeline's. `kept_ms`
-    of the time is left to later searches.
+    starts from the warm start's placements if they are better than the pipeline's placements.
+    `kept_ms` of the time is left to later searches.
     """
     session = attempt.session
     policy, measure = session.policy, session.clock.measure
@@ -146,12 +146,12 @@ def _find_start(attempt: Attempt, each: Round, warm_start: WarmStart | None) -> 
 
 
 def _rank(answer: Answer) -> list[int]:
-    """Return the values of a solution, the most important first, negated if to be maximised."""
+    """Return values of a solution, the most important first, negated for levels to maximise."""
     return [r.value if r.sense is Sense.MIN else -r.value for r in answer.results]
 
 
 def _list_bases(each: Round) -> list[Answer]:
-    """Return the greedy solution, and the same with preemptors nominated instead of placed.
+    """Return the greedy solution, and a copy with preemptors nominated instead of placed.
 
     Preemptors that take idle capacity now may block earlier placements. Both solutions have equal
     values on all levels.

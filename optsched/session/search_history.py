@@ -74,7 +74,7 @@ class History:
         self.incumbents.append(Incumbent(self.turn, binds, answer.results))
 
     def adopt(self, other: History) -> None:
-        """Add and report the progress and incumbents of `other`, a history not yet reported."""
+        """Adopt and report the progress and incumbents of `other`, an unreported history."""
         for progress in other.progress:
             self.note(progress)
         for incumbent in other.incumbents:

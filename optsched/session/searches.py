@@ -146,7 +146,7 @@ def list_searched(rounds: Rounds) -> list[Candidate]:
     for each in (rounds.cleared, rounds.first, rounds.joint):
         if each is None:
             continue
-        # If the solver returned the pipeline's decisions, they are added only once.
+        # If the solver returned the pipeline's decisions, the decisions are added only once.
         distinct = {id(answer.decisions): answer for answer in reversed(each.answers)}
         candidates += [Candidate(each, answer) for answer in reversed(distinct.values())]
     return candidates
@@ -157,7 +157,6 @@ def _is_best(found: Round, *, can_evict: bool) -> bool:
 
     Bounds of a round hold only for its own evictions. If the policy permits other evictions, the
     round must reach the ideal values.
-    reach the ideals.
     """
     answer = found.answers[0]
     if can_evict:

@@ -155,7 +155,7 @@ def expected_starts(
     """Return by gang key reservations with the times at which waiting gangs could start.
 
     The prediction assumes that no further gangs arrive, and that running pods end as their
-    manifests say. A reservation `is_open` if it depends on a pod with an unknown end.
+    manifests say. `is_open` of a reservation is True if it depends on a pod with an unknown end.
     """
     session = normalise(snapshot, policy, SessionContext())
     return expected(session.snapshot, session.policy, keys)

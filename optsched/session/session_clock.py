@@ -21,7 +21,7 @@ LEAST_SHORTER_MS, LEAST_SHORTER_S = 400, 0.4
 
 
 class SessionClock:
-    """Measures phases and limits searches; without a clock, no limit on time applies.
+    """Measures phases and limits searches; without a clock, no time limit applies.
 
     Parameters
     ----------

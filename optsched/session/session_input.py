@@ -260,7 +260,7 @@ def _noted(task: Task, note: str) -> Task:
 
 
 def with_required_data(snapshot: Snapshot, scoring: Iterable[Rule]) -> Snapshot:
-    """Return the snapshot with the images and data sets that rules score in pending task shapes.
+    """Return the snapshot with scored images and data sets added to shapes of pending tasks.
 
     Returns the same snapshot if no task uses such data, or if all nodes hold the same data.
     """

@@ -1,10 +1,10 @@
 """Checks whether a snapshot could lead to another plan than the last session's snapshot.
 
-A session that binds and evicts no pod leaves the cluster unchanged, so the next session would
-decide the same. Three changes have no effect: bound tasks have started to run, the recent usage of
-queues differs, and time has passed. Time has an effect only after a gang has waited so long that it
-comes first. Every other change requires a new decision. Even lost capacity requires one, because it
-may satisfy a rule that compares pods.
+A session that binds and evicts no pod leaves the cluster unchanged, so the next session would make
+the same decision. Three changes have no effect: bound tasks have started to run, the recent usage
+of queues differs, and time has passed. Time has an effect only after a gang has waited so long that
+the gang comes first. Every other change requires a new decision. Even a loss of capacity requires a
+new decision, because it may satisfy a rule that compares pods.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _is_same_task(before: Task, now: Task) -> bool:
 
 
 def _settled(task: Task) -> Task:
-    """Return the task, with the status running if it is bound: no rule distinguishes them."""
+    """Return the task, as running if it is bound, because no rule distinguishes both states."""
     if task.status is not TaskStatus.BOUND:
         return task
     return replace(task, status=TaskStatus.RUNNING)
@@ -99,13 +99,13 @@ def changes_nothing(plan: Plan) -> bool:
 
 
 def next_turn_ms(waiting: Iterable[Gang], now_ms: int, starvation_after_ms: int) -> int | None:
-    """Return the time in ms at which the next gang has waited too long, or None if no gang will."""
+    """Return the next time in ms at which a gang has waited too long, or None if there is none."""
     turns = (gang.waiting_since_ms + starvation_after_ms for gang in waiting)
     return min((turn for turn in turns if turn > now_ms), default=None)
 
 
 def ask_again_ms(plan: Plan, times: int) -> int:
-    """Return how long in ms a plan is kept that has been the same `times` times in a row."""
+    """Return for how many ms a plan is kept that sessions have repeated `times` times."""
     if plan.certificate.is_proved:
         return AT_LATEST_MS
     return min(AT_LATEST_MS, SOON_MS << min(times, 10))

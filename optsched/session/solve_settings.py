@@ -20,7 +20,7 @@ DEFAULT_SECONDS: Final = 10.0
 
 
 ENGINES: Final = 2
-"""Number of engines offline: no bind waits for the solve, so a second engine may improve it."""
+"""Number of engines offline: no bind waits, so a second engine may improve the first solution."""
 
 
 def limits_of(

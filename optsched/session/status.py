@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GangStatus:
-    """The phase and the task counts of a gang; `reason` is why it waits, or None."""
+    """The phase and the task counts of a gang, and why the gang waits.
+
+    `reason` is None if the gang does not wait.
+    """
 
     phase: GangPhase
     running: int

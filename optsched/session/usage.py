@@ -20,7 +20,7 @@ WRITTEN_EVERY_MS: Final = 30_000
 """The shortest time between two writes of a queue's usage, in milliseconds."""
 
 MATTERS: Final = 0.01
-"""The fraction of its amount by which usage must differ from the decayed written usage."""
+"""The smallest relative difference from the decayed written usage at which usage is written."""
 
 
 class UsageKeeper:
@@ -37,10 +37,10 @@ class UsageKeeper:
         self._shares: dict[str, tuple[Gang, dict[str, int]]] = {}
 
     def noted(self, snapshot: Snapshot, half_life_ms: int) -> Snapshot:
-        """Return the snapshot with queue usage until its time; unchanged without a half-life.
+        """Return the snapshot with queue usage until its time, or unchanged without a half-life.
 
         For queues that are not tracked yet, the initial usage is taken from the snapshot. Untracked
-        queues are assumed to have held their current amounts since that usage was written.
+        queues are assumed to have held their current amounts since their usage was written.
         """
         if not half_life_ms:
             self._usage.clear()

@@ -79,7 +79,7 @@ class WarmStart:
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Self:
-        """Return the placements of a plan, of which the next session drops those already bound."""
+        """Return the placements of a plan; the next session drops placements already bound."""
         gangs: dict[str, dict[str, str]] = {}
         for action in plan.actions:
             if isinstance(action, Allocate):
@@ -107,7 +107,7 @@ def without_evictions(policy: Policy) -> Policy:
 def limits_between_sessions(
     plan: Plan, seconds: Mapping[str, float], left_ms: int, repeats: int
 ) -> Limits | None:
-    """Return the limits of a search between sessions, or None if it is useless or too short.
+    """Return the limits of a search between sessions, or None if a search is useless or too short.
 
     A search is useful if gangs wait, the plan is not proved, and the plan has so few actions that
     the scheduler has time. The other phases around the search are assumed to take as long as in the

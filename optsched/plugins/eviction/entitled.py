@@ -150,7 +150,7 @@ class Entitled(Rule):
             yield Violation(self.name, f"task {victims[0]}", detail, by)
 
     def find_needless_victims(self, world: World) -> Iterator[tuple[list[str], str]]:
-        """Yield the needless victims of each preemptor that no reclaim requires either.
+        """Yield the needless victims of each preemptor, without victims that a reclaim requires.
 
         Each item is a list of victim keys with the key of the preemptor.
         """
@@ -352,7 +352,7 @@ class _Shares:
     def overreturns(
         self, name: str, borrower: str, requested: Sequence[str], tasks: Sequence[Task]
     ) -> Iterator[tuple[str, str]]:
-        """Yield queues that were not above their deserved share before their last victim.
+        """Yield queues that hold at most their deserved share before their last eviction.
 
         `_kinds` selects the resources to compare. A victim that uses none of these resources may
         always be reclaimed.
@@ -376,9 +376,9 @@ class _Shares:
     ) -> dict[frozenset[str], list[dict[str, int]]]:
         """Return the resource use of victims, grouped by the resources to compare.
 
-        The queue must exceed its deserved share in one of the resources of a group. If `_by_use`,
-        these are the resources that the victim uses and the queue deserves. Otherwise they are the
-        requested resources that the queue deserves.
+        The queue must exceed its deserved share in one of the resources of a group. If `_by_use`, a
+        group has the resources that the victim uses and the queue deserves. Otherwise, a group has
+        the requested resources that the queue deserves.
         """
         due = self._due.get(queue.name, {})
         kinds: dict[frozenset[str], list[dict[str, int]]] = {}

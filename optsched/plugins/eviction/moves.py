@@ -71,7 +71,7 @@ class Moves:
     whole
         Indices of gangs that may be evicted entirely if they cannot spare single tasks.
     relief
-        The excess load of nodes, at whose end the moves stop, or None to move all tasks.
+        The excess load of nodes, without which the moves stop, or None to move all tasks.
 
     """
 

@@ -77,7 +77,10 @@ def _find_spare_elsewhere(
     coming: Mapping[str, Mapping[str, Sequence[Task]]],
     victims_of: Mapping[str, Sequence[Task]],
 ) -> set[str]:
-    """Return keys of victims off their preemptor's nodes that their gangs could keep together."""
+    """Return keys of victims that use no node of their preemptor and that their gangs could keep.
+
+    A gang must be able to keep all its returned victims together.
+    """
     evicted = {eviction.task for eviction in world.evictions}
     away: dict[str, list[Task]] = {}
     for preemptor, victims in victims_of.items():
@@ -99,7 +102,7 @@ def _find_doubtful(
 ) -> list[str]:
     """Return the keys of victims that are possibly needless, on any node.
 
-    On a node of the preemptor, only the largest victim is returned, if the node has too many.
+    Of a node of the preemptor, only the largest victim is returned, if there are too many victims.
 
     `elsewhere` are the victims of `_find_spare_elsewhere`.
     """

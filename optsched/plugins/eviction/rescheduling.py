@@ -196,7 +196,7 @@ def _eviction_order(task: Task) -> tuple[int, bool, int, str]:
 
 
 def _requested_amounts(problem: Problem) -> I64:
-    """Return (V, K) requests of running tasks, a substitute for their use, which is unknown."""
+    """Return (V, K) requests of running tasks, which approximate their unknown use."""
     running = running_tasks(problem)
     found = np.zeros((len(running), len(AMOUNTS)), np.int64)
     for k, name in enumerate(AMOUNTS):

@@ -1,4 +1,4 @@
-"""Pods that are never evicted: system pods, protected pods, and pods with a spent PDB.
+"""Pods that are never evicted: system pods, protected pods, pods under spent disruption budgets.
 
 Mathematics: models/formulation/conformance.md and models/formulation/victims.md. Volcano deletes
 victims regardless of disruption budgets. This module respects budgets, as the eviction API does.
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 SYSTEM_NAMESPACE = "kube-system"
 SYSTEM_PRIORITY = 2_000_000_000
-"""The lowest priority of `system-cluster-critical` and `system-node-critical`; users may define
-priorities only up to half of it (Kubernetes `pkg/apis/scheduling/types.go`)."""
+"""The lowest priority of `system-cluster-critical` and `system-node-critical`. Users may define
+priorities only up to half of this value (Kubernetes `pkg/apis/scheduling/types.go`)."""
 
 
 class Conformance(Rule):
@@ -283,7 +283,7 @@ def _is_cooling(task: Task, now_ms: int) -> bool:
 
 
 class Claims:
-    """The gangs against which the annotations of victims give no protection.
+    """Finds the gangs that may reclaim victims despite the victims' annotations.
 
     Annotations do not protect victims against gangs that reclaim within a guarantee of their queue.
     """

@@ -150,7 +150,7 @@ class Outside(Protocol):
     """The port for calls to an external service."""
 
     def send_question(self, question: Question) -> Reply:
-        """Send a question and return the reply within the time limit."""
+        """Send a call to the service and return the reply within the timeout."""
 
 
 class Silent:
@@ -405,7 +405,7 @@ class Extender(Rule):
     # --- explain ---------------------------------------------------------------------------------
 
     def explain(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The reason applies if the service replied to every call: not ready."""
+        """See `Rule`. The service must have reported the gang as not ready in every call."""
         key = outcome.problem.snapshot.gangs[gang].key
         reasons = [ready for (known, _), ready in self._answers.ready.items() if known == key]
         if not reasons or any(reasons):

@@ -39,9 +39,9 @@ def least_resources(problem: Problem) -> I64:
 def expected_by_queue(problem: Problem) -> I64:
     """Return (Q, R) the expected use of each queue's Inqueue gangs, minus elastic amounts.
 
-    An elastic amount is the resources that a gang holds beyond its `minResources`. Volcano adds it
-    to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic amount, because
-    Volcano creates a PodGroup with the pod's request.
+    An elastic amount is the resources that a gang holds beyond its `minResources`. Volcano adds
+    elastic amounts to the idle resources (`JobInfo.GetElasticResources`). A bare pod has no elastic
+    amount, because Volcano creates a PodGroup with the pod's request.
     """
     return problem.derived(_expected_by_queue)
 
@@ -132,7 +132,7 @@ class ResourceQuota(Rule):
         return _Votes(problem)
 
     def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
-        """See `Rule`. The reason contains the quota, the resource and each summand."""
+        """See `Rule`. The reason contains the used, the expected and the requested amount."""
         snapshot = outcome.problem.snapshot
         expected = _expected(snapshot)
         for g in np.flatnonzero(outcome.decisions.enqueued).tolist():
@@ -181,7 +181,7 @@ def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
 
     If `least` contains both names, the larger amount is returned. `requests.cpu` is larger if some
     pods have only limits, which the API server copies to their requests. If `least` contains no
-    request, the limit is returned for the same reason.
+    request, the limit is returned, because the API server copies the limit.
     """
     if name.startswith(_LIMITS):
         return least.get(name, 0)
@@ -217,7 +217,7 @@ def _usage_by_namespace(problem: Problem) -> Expected:
 
 
 def _expected(snapshot: Snapshot) -> Expected:
-    """Return the quota use of missing pods, over gangs that were enqueued before this session."""
+    """Return the future quota use of missing pods, over gangs enqueued before this session."""
     expected: Expected = {}
     if snapshot.quotas:
         for gang in snapshot.gangs:

@@ -181,7 +181,7 @@ def _add_minimum_row(form: Formulation, entries: list[int], need: int, start: in
 def excess_resources(problem: Problem) -> I64:
     """Return (S, R) how far minResources exceed the requests of a gang's pending tasks.
 
-    The axis S is that of gang shapes.
+    S is the axis of gang shapes.
     """
     shapes = problem.shapes
     requested = np.zeros_like(shapes.least)
@@ -228,7 +228,7 @@ class _Order(Greedy):
         self._ready: list[int] = problem.num_ready.tolist()
         self._problem = problem
         self._spare: I64 = problem.num_ready - problem.min_member
-        self._has_spare: Bool = self._spare > 0  # at position `_log_read` of the gang log
+        self._has_spare: Bool = self._spare > 0  # as of `_log_read`
         self._log_read = 0
 
     def is_starving(self, gang: int) -> bool:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def next_entries(outcome: Outcome, gang: int) -> list[tuple[int, str, int]]:
     """Return (class, role, number) of the tasks that a gang has to place together next.
 
-    Before any placement, these are the gang's minimum in task order; afterwards, one task.
+    Before any placement, the tasks are the gang's minimum in task order. After a placement, a
+    single task is returned.
     """
     problem = outcome.problem
     number = int(problem.shape_of[gang])
@@ -51,7 +52,7 @@ def _placed_by_entry(outcome: Outcome, gang: int) -> list[int]:
 
 
 def first_task(problem: Problem, gang: int, entry: int) -> int:
-    """Return the index of the first task of an entry of a gang, whose other tasks follow it."""
+    """Return the index of the first task of an entry; the entry's other tasks follow."""
     number = problem.shapes.start[problem.shape_of[gang]] + entry
     return int(problem.task_start[gang] + problem.shapes.offset[number])
 

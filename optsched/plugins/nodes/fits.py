@@ -1,6 +1,6 @@
 """Node capacity: the tasks on a node never request more of a resource than is allocatable.
 
-Mathematics: models/formulation/fits.md. The rule is always on. A task requests one unit of the
+Mathematics: models/formulation/fits.md. The rule is always enabled. A task requests one unit of the
 resource `pods`.
 """
 
@@ -33,7 +33,7 @@ class Fits(Rule):
     name = "fits"
 
     def verify(self, world: World) -> Iterator[Violation]:
-        """See `Rule`. A node that is overcommitted in a resource may get no more of it."""
+        """See `Rule`. No placed task may request a resource that its node already overcommits."""
         for name, placed in world.placed_on.items():
             node = world.snapshot.node_by_name[name]
             gain = summed(task_usage(t) for t in placed)

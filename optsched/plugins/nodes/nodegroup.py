@@ -163,7 +163,7 @@ class NodeGroup(Rule):
         return bool(_limited(problem).get(problem.classes.queues[task_class]))
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `VictimRelevance`. Relevant are tasks of the queue in a group with a limit."""
+        """See `VictimRelevance`. Tasks of the queue in a group with a limit are relevant."""
         spots = _limited(problem).get(problem.classes.queues[task_class])
         if not spots:
             return None

@@ -137,7 +137,7 @@ class Usage(Rule):
     # --- score -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. The score is by load before the session, equal for all classes."""
+        """See `Rule`. Scores are for the load before the session, equal for all classes."""
         if not self._counts(problem):
             return None
         return problem.derived(self._scores)

@@ -185,7 +185,7 @@ class Started:
 class Placed:
     """The level that adds up the weights of the placed tasks of one tier.
 
-    `weight` is (C,). `tier_of` is (G,) the tier of each gang, -1 for gangs outside all tiers.
+    `weight` is (C,). `tier_of` is (G,) the tier of each gang, -1 for gangs that add nothing.
     """
 
     name: str

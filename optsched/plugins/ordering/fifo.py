@@ -298,8 +298,8 @@ class _Chain:
     def _pass_settled(self, gang: int, *, is_served: bool) -> None:
         """Record a gang whose start is already decided.
 
-        A gang that is decided to wait blocks all gangs behind it. If the gang is served, all gangs
-        before it must be served, too.
+        A gang that is decided to wait blocks all gangs behind it. If a gang is served, all gangs
+        before that gang must be served, too.
         """
         if not is_served:
             self._is_closed |= gang in self._order.waits

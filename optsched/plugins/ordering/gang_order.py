@@ -51,7 +51,7 @@ class _Standing(Greedy):
         return self._ledger.gang_placed[gang] < self._num_pending[gang]
 
     def preemptable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. Victims have lower priority: other gangs, or tasks of this gang."""
+        """See `Preemption`. Victims are tasks of lower-priority gangs, or of the gang itself."""
         problem, running = self._problem, running_tasks(self._problem)
         start, end = problem.task_start[gang], problem.task_start[gang + 1]
         mine = [t.priority for t in problem.tasks[start:end]]
@@ -71,7 +71,7 @@ class _Standing(Greedy):
         )
 
     def preempt_reach(self, gang: int) -> Bool:
-        """See `VictimReach`. The reach is lower-priority gangs and the gang itself."""
+        """See `VictimReach`. The reach is tasks of lower-priority gangs and of the gang itself."""
         problem, gang_of = self._problem, running_tasks(self._problem).gang_of
         reach: Bool = problem.priority[gang_of] < problem.priority[gang]
         reach |= gang_of == gang
@@ -112,7 +112,7 @@ def lengths_ms(problem: Problem) -> I64:
 
 
 def rounded(values: I64) -> I64:
-    """Return values truncated to their `KEPT_BITS` leading bits, less than an eighth too small."""
+    """Return values truncated to `KEPT_BITS` leading bits, a loss of less than an eighth."""
     _, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
     cut = np.maximum(exponent.astype(np.int64) - KEPT_BITS, 0)
     kept: I64 = (values >> cut) << cut

@@ -42,7 +42,7 @@ class ExtraResources(NamedTuple):
     """Limits of nodes in addition to their resources.
 
     `capacity` is (N, D) the limits of each node. `request` is (C, D) what one task of each class
-    uses. The sum over the tasks on a node must not exceed a limit. A negative limit means zero.
+    uses. The sum over the tasks on a node must not exceed a limit. A negative limit acts as zero.
     """
 
     capacity: I64
@@ -278,7 +278,7 @@ def find_usable_nodes(problem: Problem) -> Bool | None:
 
 
 def _bound(problem: Problem, number: int) -> Bool:
-    """Return (C,) whether each class is bound by a reservation, so must not delay its start."""
+    """Return (C,) whether each class must not delay the start of a reservation."""
     return np.array([number in bound for bound in problem.classes.bound], np.bool_)
 
 
@@ -376,7 +376,7 @@ def _reservation_reason(problem: Problem, number: int, reservation: CapacityRese
 
 
 def expectation(reservation: CapacityReservation) -> str:
-    """Return the message that a gang with a reservation gets about its reservation."""
+    """Return the message about a reservation for the gang that has the reservation."""
     if not reservation.is_open:
         return f"room is reserved for it from {format_time(reservation.start_ms)} on"
     return (

@@ -34,7 +34,7 @@ TOP = 100.0
 _TOP = int(TOP)
 _MIB = 1 << 20
 _IMAGES_FROM, _IMAGES_FULL = 23 * _MIB, 1000 * _MIB
-"""Bytes of images on a node above which it scores, and bytes per container that score 100."""
+"""Bytes of images above which a node scores, and bytes per container that score 100."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class NodeOrder(Rule):
         return _AsPlaced(self, preferences)
 
     def scorer(self, problem: Problem, task_class: int) -> Scorer | None:
-        """See `Rule`. Scores the CPU and memory load with the task, and the balance of both."""
+        """See `Rule`. The score depends on CPU and memory load with the task, and their balance."""
         cpu, memory = problem.resources.index(CPU), problem.resources.index(MEMORY)
         asked = problem.classes.request[task_class]
         matcher = int(asked[cpu]), int(asked[memory])
@@ -110,7 +110,7 @@ class NodeOrder(Rule):
         return total
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`. Scores node affinity, soft taints, images and soft topology spread."""
+        """See `Rule`. The score covers preferred affinity, soft taints, images and soft spread."""
         shape = problem.classes.shapes[task_class]
         parts: list[F64] = []
         if self.image_locality and shape.wants.images:
@@ -193,7 +193,7 @@ class _AsPlaced(Greedy):
 
 
 def _scaled(raw: F64) -> F64:
-    """Return scores scaled to 0..100, the largest score to 100 (`DefaultNormalizeScore`)."""
+    """Return scores scaled so that the largest score is 100 (`DefaultNormalizeScore`)."""
     top = raw.max(initial=0.0)
     return raw if top <= 0 else np.floor(raw * TOP / top)
 

@@ -37,7 +37,7 @@ class Capacity(Rule):
     returns_by_use = True
 
     def __init__(self, ancestor_level: int = 0) -> None:
-        """Create the rule; `ancestor_level` is how many ancestors reclaim checks per queue."""
+        """Create the rule; reclaim checks `ancestor_level` ancestors of a queue."""
         self._ancestor_level = ancestor_level
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
@@ -54,7 +54,7 @@ class Capacity(Rule):
         return {q.name: _deserved(q) for q in world.snapshot.queues}
 
     def levels(self, problem: Problem, tiers: Tiers) -> Sequence[GangLevel]:
-        """See `Rule`. The level is the unmet part of deserved demand, at every tree level."""
+        """See `Rule`. The level is the deserved demand that queues do not hold, per tree level."""
         queues = problem.queues
         requested = queues.summed_up(queues.requested)
         due = np.minimum(deserved_amounts(problem), requested)
@@ -148,7 +148,7 @@ class _Order(Greedy):
         return [sum(column) for column in zip(*rows, strict=True)]
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. Returns victims of queues above their deserved share and guarantee."""
+        """See `Preemption`. Victims belong to queues above their deserved share and guarantee."""
         running = running_tasks(self._problem)
         requested = self._requested_resources(self._ledger.request[task_class])
         left: dict[int, list[int]] = {}

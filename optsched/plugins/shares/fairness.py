@@ -81,9 +81,9 @@ def queue_shares(
 
 
 def _ideal_shares(problem: Problem, rules: RuleSet, requested: I64) -> F64:
-    """Return (Q,) the ideal shares, as a plugin for usage over time or a queue tree defines them.
+    """Return (Q,) ideal shares, which plugins for usage over time or queue trees may define.
 
-    Without such a plugin, the shares are the ideal fractions of demand times the dominant shares.
+    By default, ideal shares are the ideal fractions of demand times the dominant shares.
     """
     view = _view(problem, requested)
     for active in sorted(rules.active, key=lambda a: not isinstance(a.rule, OverTime)):

@@ -181,7 +181,7 @@ class _Claims:
         }
 
     def add_use(self, queue: int, amount: int) -> None:
-        """Add an amount to the use of a queue; negative amounts reduce it."""
+        """Add an amount to the use of a queue; a negative amount reduces the use."""
         at, change = queue, amount
         while at >= 0 and change:
             self._need[at] += change
@@ -257,7 +257,7 @@ def _claim_of(
     resource: str,
     use_of: Callable[[str], Mapping[str, int]],
 ) -> int:
-    """Return the claim of a queue: its guarantee, or its use plus its children's claims if more."""
+    """Return the larger of a queue's guarantee and its use plus the claims of its children."""
     below = (_claim_of(q, children, resource, use_of) for q in children.get(queue.name, ()))
     need = use_of(queue.name).get(resource, 0) + sum(below)
     return max(dict(queue.guarantee).get(resource, 0), need)

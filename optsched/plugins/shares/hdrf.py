@@ -285,7 +285,7 @@ class _TreeOrder(TurnsByTree, DrfOrder):
         DrfOrder.__init__(self, problem, ledger)
 
     def reclaimable(self, gang: int, task_class: int, victims: I64) -> I64:
-        """See `Preemption`. After the eviction, the victim's queue must still come second."""
+        """See `Preemption`. The victim's queue must come after the reclaimer's once evicted."""
         running, ledger = running_tasks(self._problem), self._ledger
         queue, requested = int(self._problem.queue_of[gang]), ledger.request[task_class]
         self._note_evictions()

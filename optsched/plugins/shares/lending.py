@@ -26,7 +26,7 @@ def may_borrow(gang: Gang, snapshot: Snapshot) -> bool:
 
 
 def find_firmness(gang: Gang, snapshot: Snapshot) -> str:
-    """Return why a gang's borrowed resources cannot be reclaimed; an empty text if they can."""
+    """Return why resources borrowed by a gang cannot be reclaimed; empty if they can."""
     queue = snapshot.queue_by_name.get(gang.queue)
     if queue is None or not queue.reclaimable:
         return f"queue {gang.queue} is not reclaimable"

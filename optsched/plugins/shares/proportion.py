@@ -51,8 +51,8 @@ class Proportion(Rule):
     lends
         Whether gangs that may borrow (`lending.may_borrow`) may exceed the deserved share.
     caps
-        Whether models and the greedy pipeline enforce the shares. While a session lends, this is
-        False and only the verifier enforces the shares.
+        Whether models and the greedy pipeline enforce the shares. While a session lends, `caps` is
+        False, and only the verifier enforces the shares.
 
     """
 
@@ -141,8 +141,8 @@ class Proportion(Rule):
         queue = int(problem.queue_of[gang])
         deserved = own_shares(problem)[queue]
         used = outcome.queue_allocated[queue]
-        # A queue that deserves the whole cluster lacks idle capacity, not a share. This does not
-        # hold for a queue with pods on NotReady nodes, which use capacity that no node offers.
+        # A queue that deserves the whole cluster lacks idle capacity, not a share. An exception is
+        # a queue with pods on NotReady nodes, which use capacity that no node offers.
         is_short = (deserved < problem.total) | (requested <= outcome.future_total)
         binds = (requested > 0) & (used + requested > deserved) & is_short
         for r in np.flatnonzero(binds).tolist():

@@ -46,7 +46,7 @@ def shares_by_name(world: World) -> SharesByName:
 
 
 class _EqualGangs(NamedTuple):
-    """The number of gangs in a queue with equal use and equal requests, and the oldest creation."""
+    """Gangs of a queue with equal use and equal requests: number and oldest creation time."""
 
     queue: str
     claimed: Amounts
@@ -106,7 +106,7 @@ def _divide_supply(inputs: _Inputs) -> SharesByName:
 
 @dataclass(frozen=True, slots=True)
 class _Stake:
-    """The use of some gangs, with victims of the session, and the oldest gang's creation time."""
+    """The use of some gangs, including victims, and the creation time of the oldest gang."""
 
     claimed: Mapping[str, int]
     has_gangs: bool
@@ -115,7 +115,7 @@ class _Stake:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A queue among which a total is divided.
+    """A queue that takes part in the division of a total.
 
     Attributes
     ----------
@@ -226,7 +226,7 @@ def _capped(some: Mapping[str, int], queue: Queue) -> Mapping[str, int]:
 def _own_stakes(world: World, stakes: Iterable[_EqualGangs]) -> dict[str, _Stake]:
     """Return by queue the use of its own gangs and the creation time of the oldest gang.
 
-    The oldest gang is the oldest one with pending requests.
+    Only gangs with pending requests can be the oldest gang.
     """
     claimed: dict[str, dict[str, int]] = {}
     oldest: dict[str, int] = {}

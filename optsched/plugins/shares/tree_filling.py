@@ -52,15 +52,15 @@ class Kinds:
 
     Attributes
     ----------
+    home
         (L,) the leaf of each gang class.
-        (L,) the leaf of each kind.
+    mix
         (L, R) resources that each gang class uses for a dominant share of 1.
-        (L, R) resources that each kind uses for a dominant share of 1.
+    sizes
         L arrays: the dominant shares that the gangs of each class request, ascending.
-        (L,) arrays: the dominant shares that the gangs of each kind request, ascending.
+    floor
         (L,) the fraction of its request that each gang of a class holds from the start.
-        (L,) the fraction of its request that each gang holds from the start.
-        (K, L) use of each limit for a dominant share of 1, and (K,) the limits.
+    use, limit
         (K, L) use of each limit for a dominant share of 1, and (K,) the limits.
 
     """

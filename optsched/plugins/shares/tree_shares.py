@@ -59,7 +59,7 @@ class Contest:
     claimed
         (Q, R) resources that each queue holds.
     total, free
-        (R,) allocatable amounts of the cluster, and (R,) the same less the use of pods outside
+        (R,) allocatable amounts of the cluster, and (R,) these amounts less the use of pods outside
         gangs.
     subtree, capability, guarantee
         (Q, Q), (Q, R) and (Q, R) arrays, see `QueueArrays`.

@@ -239,8 +239,9 @@ def fill(
     takers
         (weight, floor, ceiling) of each taker, where 0 < weight and 0 ≤ floor ≤ ceiling.
     precedence
-        A function of the index of a taker and its share rounded down. Among takers with equal
-        remainders, the one with the smallest value gets a unit first. No two values are equal.
+        A function of the index of a taker and the taker's share rounded down. Among takers with
+        equal remainders, the taker with the smallest value gets a unit first. No two values are
+        equal.
 
     """
     most = [ceiling for _, _, ceiling in takers]

@@ -139,8 +139,8 @@ class _Facts:
     drivers
         (D,) names of drivers of which pending tasks request more volumes than some node can attach.
     limit, left
-        (D, N) the most volumes that each node may attach, and (D, N) how many more it can attach,
-        which may be negative.
+        (D, N) the most volumes that each node may attach, and (D, N) how many more volumes each
+        node can attach, which may be negative.
     requested
         (C,) the requested volumes of each task class, by driver.
     snapshot
@@ -160,7 +160,7 @@ class _Facts:
         return {driver: d for d, driver in enumerate(self.drivers)}
 
     def users(self, volume: Volume) -> Mapping[int, int]:
-        """Return by node the number of residents that use a volume, if the node has a limit."""
+        """Return the number of residents that use a volume, by node with a limit."""
         return self.snapshot.attached.get(volume[0], {}).get(volume, {})
 
     def of_task(self, task: Task) -> tuple[Volume, ...]:

@@ -309,7 +309,7 @@ class _VolumeMatching(Greedy):
 
 
 _Choice = tuple[dict[str, int], int]
-"""The variable of each volume for a claim, and the provisioning variable, -1 if not possible."""
+"""The variable of each volume for a claim, and the provisioning variable or -1."""
 
 
 def _encode_choice(model: LinearModel, claim: Claim, of_volume: dict[str, list[int]]) -> _Choice:
@@ -472,7 +472,7 @@ class VolumeFill(Rule):
     def _points_at(self, percent: int) -> int:
         """Return the score at a utilization in percent; interpolation rounds towards zero.
 
-        Upstream rounds in the same way.
+        Upstream also rounds interpolated scores towards zero.
         """
         shape = [(at, points * TENTH) for at, points in self.shape]
         if percent <= shape[0][0]:
