@@ -1,4 +1,4 @@
-"""The Python API: build or read a cluster, solve it, replay traces, and explain plans.
+"""The Python API: build or read a cluster, solve a cluster, replay traces, and explain plans.
 
 Every name in `__all__` is also a name of `optsched`. The functions take and return plain values and
 never access a live cluster.
@@ -111,7 +111,7 @@ __all__ = [
 
 
 class ArgumentError(ValueError):
-    """An argument is invalid; the message names it, its value and the accepted values."""
+    """An argument is invalid; the message names the argument, its value and the accepted values."""
 
 
 _P = ParamSpec("_P")
@@ -189,7 +189,7 @@ def _check_number(name: str, value: object, below: float, accepted: str) -> None
 
 
 def _listed(name: str, values: object, kinds: tuple[type, ...], accepted: str) -> list[Any]:
-    """Return the values of an iterable that is no string, after a check of their types."""
+    """Return the values of an iterable as a list, after a check of their types."""
     is_iterable = isinstance(values, Iterable) and not isinstance(values, str | bytes)
     _check(is_iterable, name, values, f"a list: each is {accepted}")
     found: list[Any] = list(values)  # type: ignore[call-overload]
@@ -324,7 +324,7 @@ def gang(
 def snapshot(
     nodes: Iterable[Node], gangs: Iterable[Gang], queues: Iterable[Queue] = (), taken_ms: int = 0
 ) -> Snapshot:
-    """Return the state of a cluster at one time, which always has the queue `default`.
+    """Return the snapshot of a cluster at one time, which always has the queue `default`.
 
     Parameters
     ----------
@@ -383,7 +383,7 @@ def trace(
 ) -> LoadedTrace:
     """Return a trace of arrivals for `simulate` and `compare`.
 
-    Jobs that cannot be replayed raise no error. They are skipped and listed in the attribute
+    Jobs that cannot be replayed raise no error. Such jobs are skipped, and listed in the attribute
     `problems` of the trace.
 
     Parameters

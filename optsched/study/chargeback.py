@@ -53,7 +53,7 @@ class Amounts:
 
     jobs: int = 0  # Number of gangs that have arrived.
     held: int = 0  # Usage of pods from their binding until they leave their node.
-    # Usage in `held` before the minimum of the gang ran; Crater bills a job only from then on.
+    # Usage in `held` before the minimum of the gang ran, which Crater does not bill.
     idle: int = 0
     # Usage in `held`: work lost to evictions and moves, and evicted pods while they terminate.
     evicted: int = 0
@@ -183,8 +183,8 @@ def user_of(gang: Gang) -> str:
     """Return the user who is charged for a gang; an empty string if the gang names no user.
 
     The user is the value of the gang's annotation `optsched.io/user`, which trace readers set from
-    the user column. Without this annotation, the first pod label `optsched.io/user` names the user,
-    and without this label the first pod label `crater.raids.io/task-user` of Crater.
+    the user column. Without this annotation, the user is the first pod label `optsched.io/user`.
+    Without either, the user is the first pod label `crater.raids.io/task-user` of Crater.
     """
     named = gang.annotations.get(USER)
     labels = (task.labels.get(name) for name in (USER, CRATER_USER) for task in gang.tasks)
@@ -211,7 +211,7 @@ class Usage:
     cpu_m: int
 
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
-        """Return the usage until `until_ms`, idle before `ran_ms` (None: idle throughout)."""
+        """Return the usage until `until_ms`, with the usage before `ran_ms` as idle."""
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
         return Amounts(
@@ -356,7 +356,7 @@ def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """A gang in recorded snapshots; `ran_ms`: since when its minimum runs, None below it."""
+    """A gang in recorded snapshots; `ran_ms`: since when its minimum runs, or None."""
 
     payer: tuple[str, str]
     first_ms: int

@@ -1,8 +1,8 @@
 """An emulated cluster in memory, and the gang experiment on it.
 
-The cluster consists of objects, a scheduler and emulated nodes. It has the same interface as a real
-cluster, so the same scenarios run on both. The time of the cluster changes only in calls of
-`advance`.
+The cluster consists of objects, a scheduler and emulated nodes. The emulated cluster has the
+interface of a real cluster, so the same scenarios run on both. The time of the cluster changes only
+in calls of `advance`.
 
 The experiment runs jobs that need all tasks together, with and without gang scheduling. Each job
 has 2 parameter servers of 1 CPU and 4 workers of 2 CPU, 10 CPU in all, and makes progress only
@@ -83,7 +83,7 @@ class EmulatedCluster:
         meta["annotations"] = {**meta.get("annotations", {}), **annotations}
 
     def advance(self, milliseconds: int) -> None:
-        """Advance the time, end the pods whose annotations request it, and run a session."""
+        """Advance the time, end the pods whose annotations request their end, and run a session."""
         self.now_ms += milliseconds
         for pod in self.objects("Pod"):
             annotations = pod["metadata"].get("annotations", {})
@@ -164,7 +164,8 @@ class Progress:
     jobs: Mapping[str, JobState]  # State of each job by name.
     # Seconds at which jobs completed, by name.
     finished_at: Mapping[str, float] = field(default_factory=dict)
-    # Whether the jobs are deadlocked: no job runs all its tasks, and no state has changed for long.
+    # Whether the jobs are deadlocked: no job runs all its tasks, and no job state has changed for a
+    # long time
     is_stuck: bool = False
 
     def deadlock(self, num_cpus: int) -> str:

@@ -3,7 +3,7 @@
 A difference is significant only if both of two tests agree, so that metrics of any scale and
 distribution can be judged:
 
-- The simultaneous interval excludes zero: Student's t with Bonferroni's correction.
+- The simultaneous interval, of Student's t with Bonferroni's correction, excludes zero.
 - The sign-flip test rejects the null hypothesis. Under this hypothesis the two models of a pair are
   exchangeable, so the signs of all differences of a pair flip together. The statistic is the
   maximum of the standardised sums over all metrics, which corrects for their number (Westfall and
@@ -75,7 +75,7 @@ class Figure:
 
     name: str  # Column name in tables and files.
     path: tuple[str, ...]  # Path of keys in the metrics of a result.
-    unit: str = ""  # `s`, `part` (a fraction of one), `hours`, or empty for a plain number.
+    unit: str = ""  # Unit of values, as `s`, `part` (a fraction of one), `hours` or empty.
     is_better_low: bool | None = True  # Whether lower is better, or None for no direction.
     # Whether the metric is a wall-clock time; wall-clock times are never judged.
     is_timed: bool = False

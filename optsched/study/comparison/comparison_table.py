@@ -32,7 +32,7 @@ _FINISHED: Final = ("finished",)
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """The result of one cell."""
+    """The result of one cell of a grid."""
 
     model: str
     trace: str
@@ -162,7 +162,7 @@ class Comparison:
         return self._differences[model][figure.name]
 
     def verdict(self, model: str, figure: Figure) -> str:
-        """Return `better` or `worse` than the first model; an empty string if not significant.
+        """Return whether a model is `better` or `worse` than the first model; empty if unclear.
 
         If the two models finished different jobs, only the number of finished jobs is judged.
         """

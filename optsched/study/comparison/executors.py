@@ -109,7 +109,7 @@ def _played(cell: Cell, clock: Clock, wanted: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS files for a Dask scheduler: CA certificate, client certificate and key."""
+    """TLS files for a Dask scheduler, which are the CA certificate, client certificate and key."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -207,7 +207,7 @@ def _shake_hands(address: str, security: Security | None) -> None:
     def run() -> None:
         try:
             asyncio.run(greet())
-        except Exception as e:  # the response of an unknown server can raise any error
+        except Exception as e:  # the response of an unknown server may raise any error
             found.append(e)
 
     thread = Thread(target=run, daemon=True)

@@ -69,8 +69,8 @@ class UnfinishedReason:
     """Gangs that did not finish for the same reason."""
 
     code: str  # A reason code of `plan.pending`, or `Running`.
-    num_gangs: int  # Number of these gangs over all replays.
-    # example, message: name of the gang that waited longest, and the message of its reason.
+    num_gangs: int  # Number of gangs with this reason over all replays.
+    # `example`, `message`: name of the gang that waited longest, and the message of its reason.
     example: str
     waited_ms: int  # Waiting time of the gang `example`.
     message: str
@@ -127,7 +127,7 @@ _PARTS: Final = {"metrics", "gpu_hours", "jobs"}
 
 @dataclass(frozen=True, slots=True)
 class ResultFolder:
-    """Stores one result file per cell, named by the cell's key; nothing if `folder` is None."""
+    """Stores one result file per cell, named by its key; stores nothing if `folder` is None."""
 
     folder: Path | None
 
@@ -207,7 +207,7 @@ def cells_of(
     options: Options,
     warm_up_ms: int = 0,
 ) -> list[Cell]:
-    """Return the cells of a grid by model, trace and seed; `given` is a result of `read_traces`."""
+    """Return the cells of a grid by model, trace and seed, with traces of `read_traces`."""
     return [
         Cell(model, trace, seed, found, policy, replace(options, seed=seed), warm_up_ms)
         for model, policy in policies.items()

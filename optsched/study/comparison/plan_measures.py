@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanMeasures:
-    """Measures of a plan, or None for a measure that is not defined."""
+    """Measures of a plan; a measure is None if it is not defined."""
 
     # gangs, pods: number of gangs with at least one bound pod, and number of bound pods.
     gangs: int
     pods: int
     nominated: int  # Number of nominated pods.
     waiting: int  # Number of gangs of which all or some pods wait.
-    # victims, moved: number of pods evicted for other gangs, and of pods that restart on another
-    # node.
+    # `victims`, `moved`: number of pods evicted for other gangs, and of pods that restart on
+    # another node.
     victims: int
     moved: int
     nodes: int  # Number of nodes with at least one pod after the plan.
@@ -42,7 +42,7 @@ class PlanMeasures:
     # the instance could not use (ATC 2023, §3), or None without idle GPUs.
     fragmentation: float | None
     # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares of queues with allocations or
-    # requests (Jain et al. 1984; shares: Ghodsi et al., NSDI 2011).
+    # requests (Jain et al. 1984, with the shares of Ghodsi et al., NSDI 2011).
     jain: float | None
     # largest_share, least_share: the largest and the smallest dominant share of a queue before
     # weighting, as fractions of one.
@@ -146,7 +146,7 @@ class _After:
         return used / total if total else None
 
     def fragmentation(self) -> float | None:
-        """Return the fraction of idle GPU capacity that typical pods cannot use, or None."""
+        """Return the fraction of idle GPU capacity that typical pods cannot use."""
         arrivals = tuple(Arrival(0, gang, None) for gang in self._snapshot.gangs if gang.tasks)
         books = self._gpu_books()
         idle = sum(sum(book.free) for book in books.values())

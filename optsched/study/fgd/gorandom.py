@@ -70,7 +70,7 @@ class GoRandom:
             values[i], values[j] = values[j], values[i]
 
     def permutation(self, number: int) -> list[int]:
-        """Return a permutation of 0 ... `number` − 1, as Go's `Perm`."""
+        """Return a permutation of the integers from 0 to `number` − 1, as Go's `Perm`."""
         found = [0] * number
         for i in range(number):
             j = self.intn(i + 1)
@@ -103,6 +103,6 @@ def _table() -> tuple[int, ...]:
     text = files("optsched.study.fgd").joinpath(f"go_seed_{_RECORDED_SEED}.txt").read_text("utf-8")
     first = [int(line) for line in text.split()]
     state = deque(first, maxlen=_LONG)
-    for _ in range(_LONG):  # run the generator backwards: x[i − 607] = x[i] − x[i − 273]
+    for _ in range(_LONG):  # Run the generator backwards by x[i − 607] = x[i] − x[i − 273].
         state.appendleft((state[-1] - state[_LONG - 1 - _SHORT]) % _WORD)
     return tuple(a ^ b for a, b in zip(state, _seeded(_RECORDED_SEED), strict=True))

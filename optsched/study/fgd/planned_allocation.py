@@ -185,7 +185,7 @@ class IdleResources:
         self._stale.add(node)
 
     def fits(self, kind: int, node: int, devices: Sequence[int]) -> bool:
-        """Return whether a pod of a class fits on these devices of a node."""
+        """Return whether a pod of a class fits on the given devices of a node."""
         requests = self._requests
         return bool(
             requests.reach[kind, self._model[node]]
@@ -195,7 +195,7 @@ class IdleResources:
         )
 
     def lacks(self, node: int) -> tuple[set[int], bool]:
-        """Return the overcommitted devices of a node, and whether CPU or memory is."""
+        """Return the overcommitted devices, and whether CPU or memory is overcommitted."""
         devices = np.flatnonzero(self._free[node] < 0).tolist()
         return set(devices), bool(self._cpu_m[node] < 0 or self._memory_mib[node] < 0)
 
@@ -273,7 +273,7 @@ def planned_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slo
 
 
 def helpful(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
-    """Return the slots if they raise the allocation of drawn pods; otherwise an empty list."""
+    """Return the slots if they increase the allocation in a rehearsal; otherwise an empty list."""
     drawn = np.random.default_rng(_REHEARSAL_SEED).choice(
         len(workload.requests.cpu_m),
         int(_DRAWN * _number(workload, 100)) + 1,
@@ -293,8 +293,9 @@ def placed_in_batches(
 ) -> list[Placed]:
     """Return the placements of pods of classes (T,) that arrive in batches of `size`.
 
-    A pod without a slot goes to the best-scored node, on ties to the node of the lowest rank (N,).
-    Without slots, with batches of one pod and FGD's ranks, the placements are those of FGD.
+    A pod without a slot goes to the node with the best score, on ties to the node with the lowest
+    rank (N,). Without slots, with batches of one pod and FGD's ranks, the placements are those of
+    FGD.
     """
     cluster, found = _Cluster(workload, slots, rank), list[Placed]()
     for first in range(0, len(classes), size):
@@ -310,8 +311,9 @@ class _Cluster:
         self._requests = workload.requests
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
-        # The classes whose slots a class may take, in order of size. They request as many GPUs, and
-        # at least as much CPU and of each GPU. Memory is checked when a slot is taken.
+        # The classes whose slots a class may take, in order of size. Such classes request as many
+        # GPUs, at least as much CPU, and at least as much of each GPU. Memory is checked when a
+        # slot is taken.
         requests = workload.requests
         cpu_m, milli, number = requests.cpu_m, requests.milli, requests.number
         less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)

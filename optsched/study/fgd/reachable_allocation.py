@@ -42,14 +42,14 @@ class WrongPlan(AssertionError):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Scene:
-    """The pods of one seed that arrive until they request all GPUs, and FGD's placement of them."""
+    """The pods of one seed that arrive up to a demand of all GPUs, and FGD's placement."""
 
     workload: Workload
     classes: I64  # (T,) class of each pod.
     pool: Pool  # Pods of `classes`, with the nodes.
     fgd: Layout  # FGD's placement.
     placed: list[Placed]  # FGD's placement, pod by pod.
-    rank: I64  # (N,) rank of each node; FGD breaks ties by the lowest rank.
+    rank: I64  # (N,) rank of each node, by which FGD breaks ties.
 
     def percent(self, milli: float) -> float:
         """Return thousandths of a GPU as a percentage of all GPUs."""
@@ -95,9 +95,9 @@ def scene(workload: Workload, seed: int) -> Scene:
 class Offline:
     """Percentages of GPUs allocated when all pods may move."""
 
-    reached: float  # Allocated by the search.
-    fgd: float  # Allocated by FGD, for comparison.
-    bound: float  # Upper bound of any placement.
+    reached: float  # Percentage of GPUs allocated by the search.
+    fgd: float  # Percentage of GPUs allocated by FGD.
+    bound: float  # Upper bound on the percentage for any placement.
     rounds: int  # Number of neighbourhoods searched.
 
 
@@ -135,7 +135,7 @@ def with_moves(
 
     `here`: the placement by FGD. `percent`: percentage of the placed pods that may change their
     node or GPUs, or be unplaced. `clock`, `seconds`, `seed`: as for `offline`. Raises WrongPlan:
-    see `Scene.checked`, and if more than `percent` of the pods move.
+    more than `percent` of the pods move, or see `Scene.checked`.
     """
     most = int(len(here.placed) * percent / 100)
     pods = [(at.node, int(here.classes[at.pod]), at.devices) for at in here.placed]

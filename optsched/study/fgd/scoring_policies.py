@@ -104,8 +104,8 @@ class Fragments:
     number: I64
     size: I64  # (M,) index of the request of each class in `milli`.
     milli: I64  # (Z,) the distinct requests per GPU, in thousandths.
-    reach: Bool  # (M, Y) GPU models on which the pods may run.
-    # idle_share, idle_cpu_m: (C,) fraction of all pods, and CPU of the classes without GPUs.
+    reach: Bool  # (M, Y) whether the pods may run on each GPU model.
+    # `idle_share`, `idle_cpu_m`: (C,) fraction of all pods, and CPU of the classes without GPUs.
     idle_share: F64
     idle_cpu_m: I64
 
@@ -197,7 +197,7 @@ class DotProd(_Tightest):
 
 
 class GpuClustering(_Tightest):
-    """Prefer nodes with pods of the same type, which is GPU shares, or the number of whole GPUs."""
+    """Prefer nodes with GPU pods of the same type: a GPU share, or a number of whole GPUs."""
 
     def scores(self, states: States) -> I64:
         """Return ⌊25·(8000 − G)/8000⌋ plus a term for the pod types on the node.
@@ -241,7 +241,7 @@ class GpuPacking(_Tightest):
 class BestFit(_Tightest):
     """Prefer the least idle resources after placement.
 
-    The published policy rescales the scores to 0..100; this does not change their order.
+    The published policy rescales the scores to 0..100, which does not change the order of nodes.
     """
 
     def scores(self, states: States) -> I64:

@@ -26,7 +26,7 @@ LAST: Final = 130
 
 
 def allocation_curves(history: History, total_milli: int) -> list[list[float]]:
-    """Return for each run the mean allocation at 0, 1, ... `LAST` percent of arrived demand.
+    """Return for each run the mean allocation by percent of arrived demand, from 0 to `LAST`.
 
     Allocation and demand are percentages of all GPUs. A bucket without arrivals takes the mean over
     its two neighbours.

@@ -39,7 +39,7 @@ _DRAWN_ELSEWHERE: Final = 10
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Machines:
-    """N nodes in the order of their names."""
+    """The capacities of N nodes, in name order."""
 
     # cpu_m, memory_mib: (N,) capacity in milli-CPU and MiB.
     cpu_m: I64
@@ -50,7 +50,7 @@ class Machines:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Workload:
-    """Nodes and pods of a trace."""
+    """The nodes and pods of a trace, as arrays."""
 
     requests: Requests
     machines: Machines
@@ -105,7 +105,7 @@ def read_workload(
     ), problems
 
 
-_Kind = tuple[int, int, int, str, int]  # CPU, thousandths of a GPU, GPUs, models, memory
+_Kind = tuple[int, int, int, str, int]  # (CPU, thousandths of a GPU, GPUs, models, memory)
 
 
 def _typical(kinds: Iterable[_Kind]) -> list[tuple[tuple[int, int, int, str], int]]:
@@ -181,7 +181,7 @@ def _tuned(workload: Workload, classes: list[int], random: GoRandom) -> list[int
 
 
 def stacked(runs: Sequence[Arrivals]) -> tuple[I64, I64]:
-    """Return classes (B, T) and ranks (B, N) of several runs; `NO_POD` pads shorter runs."""
+    """Return classes (B, T), padded with `NO_POD`, and ranks (B, N) of several runs."""
     longest = max(len(run.classes) for run in runs)
     classes = np.full((len(runs), longest), NO_POD, np.int64)
     for row, run in zip(classes, runs, strict=True):

@@ -33,13 +33,13 @@ class Nodes:
 class Requests:
     """The requests of pods of K classes."""
 
-    # cpu_m, memory_mib, number, milli: (K,) milli-CPU, MiB of memory, number of GPUs, and
+    # `cpu_m`, `memory_mib`, `number`, `milli`: (K,) milli-CPU, MiB of memory, number of GPUs, and
     # thousandths of each requested GPU; a GPU share is a fraction of one GPU
     cpu_m: I64
     memory_mib: I64
     number: I64
     milli: I64
-    reach: Bool  # (K, Y) GPU models on which the pods may run
+    reach: Bool  # (K, Y) whether the pods of each class may run on each GPU model
 
     @property
     def worth(self) -> I64:

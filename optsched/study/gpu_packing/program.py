@@ -76,7 +76,7 @@ class TooManyPatterns(ValueError):
 def share_patterns(sizes: Sequence[int]) -> I64:
     """Return the maximal multisets (P, Z) of GPU shares (Z,), sizes ascending, on one device.
 
-    Raises TooManyPatterns: beyond `MOST_PATTERNS`.
+    Raises TooManyPatterns: there are more than `MOST_PATTERNS` patterns.
     """
     if not sizes:
         return np.zeros((0, 0), np.int64)
@@ -84,7 +84,7 @@ def share_patterns(sizes: Sequence[int]) -> I64:
     stack: list[tuple[tuple[int, ...], int]] = [((), WHOLE)]
     while stack:
         counts, room = stack.pop()
-        z = len(sizes) - len(counts) - 1  # from the largest size to the smallest
+        z = len(sizes) - len(counts) - 1  # process sizes from the largest to the smallest
         if z < 0:
             continue
         if z == 0:
@@ -217,7 +217,8 @@ class Program:
     def solve_integer(self, solved: Solved, seconds: float) -> F64 | None:
         """Return integer values of the columns, or None if no solution is found in `seconds`.
 
-        Patterns are limited to those of the highest reduced profit and those that `solved` uses.
+        Patterns are limited to the patterns of the highest reduced profit and the patterns that
+        `solved` uses.
         """
         order = np.argsort(-solved.reduced[self._y], kind="stable")[:_MOST_SHARED]
         used = np.flatnonzero(solved.values[self._y] > 0)
@@ -246,7 +247,7 @@ class Program:
         return values
 
     def _fullness(self) -> tuple[csr_array, F64, F64]:
-        """Return rows of CPU and memory use by node class, their free allowance, and unit prices.
+        """Return rows of CPU and memory use by node class, their loads without price, and prices.
 
         Without prices, the program allocates all CPU of node classes, and the pods of a class then
         cannot be distributed over single nodes.

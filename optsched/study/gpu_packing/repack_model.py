@@ -47,7 +47,7 @@ def repack_moving(
 ) -> tuple[Layout, list[int]]:
     """Return the layout of the highest worth minus the price of moves, and how many pods stay.
 
-    `pool`, `start`, `worth`, `effort`, `seed`: as `repack`, but devices are not interchangeable.
+    `pool`, `start`, `worth`, `effort`, `seed`: as for `repack`, but devices are distinguished.
     `moves`: the running pods. The second result is the number of staying pods per `Present`.
     """
     present = moves.present
@@ -102,9 +102,9 @@ class _Stay:
 def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> Layout:
     """Return the best layout found for a small pool, whose worth is at least that of `start`.
 
-    `pool`: the nodes, and the pods that may be placed on them. `start`: a layout, returned if no
-    better one is found. `worth`: (K,) value of one pod of each class. `effort`: deterministic
-    seconds of CP-SAT with one worker. `seed`: random seed of CP-SAT.
+    `pool`: the nodes, and the pods that may be placed on them. `start`: a layout, which is returned
+    if the solver finds no better layout. `worth`: (K,) value of one pod of each class. `effort`:
+    deterministic seconds of CP-SAT with one worker. `seed`: random seed of CP-SAT.
     """
     refill = Refill(pool, ordered=True)
     refill.maximize(worth)
@@ -130,8 +130,8 @@ def solved(model: cp_model.CpModel, effort: float, seed: int) -> cp_model.CpSolv
 class Refill:
     """The CP-SAT model that repacks a few nodes.
 
-    Variables: `pods` counts pods by node and class, `parts` counts GPU shares by node, device and
-    size, and `shared` is whether a device of a node is shared.
+    Variables of the model: `pods` counts pods by node and class, `parts` counts GPU shares by node,
+    device and size, and `shared` is whether a device of a node is shared.
     """
 
     def __init__(self, pool: Pool, *, ordered: bool) -> None:

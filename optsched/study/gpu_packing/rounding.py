@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Shares:
-    """The integer solution of the program."""
+    """An integer solution of the program of node classes."""
 
     pods: I64  # (K, C) number of pods of each class on each node class.
     devices: list[I64]  # (Y, Z) GPU shares by shared device and size, for each node class.
@@ -110,7 +110,7 @@ class _Allocation:
         self._offered = offered
 
     def place_items(self, items: list[_Item]) -> list[_Item]:
-        """Place the items that fit; return the others."""
+        """Place the items that fit on a node; return the items that do not fit."""
         devices = sum(item.devices for item in items)
         total = sum((item.size for item in items if item.devices), np.zeros(2))
         wanted = np.asarray(total / max(devices, 1), np.float64)

@@ -1,9 +1,9 @@
 """An integer program over node classes, then large neighbourhood search until the time limit.
 
 A neighbourhood is a few nodes, which are emptied and filled again with their own pods and waiting
-pods. Nodes with more idle GPUs are drawn more often. No step makes the result worse. The method is
-that of Shaw, "Using constraint programming and local search methods to solve vehicle routing
-problems", 1998.
+pods. Nodes with more idle GPUs are drawn more often. No step of the search makes the layout worse.
+The method is that of Shaw, "Using constraint programming and local search methods to solve vehicle
+routing problems", 1998.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _MoveSearch:
     def __init__(
         self, pool: Pool, start: Layout, running: Running, random: np.random.Generator
     ) -> None:
-        # Imported here so that OR-Tools is loaded only when needed.
+        # Import the model here, so that OR-Tools is loaded only when needed.
         from optsched.study.gpu_packing.repack_model import Present
 
         self.layout = Layout(start.pods.copy(), start.shares.copy())
@@ -204,7 +204,7 @@ class _Search:
 
     def step(self) -> None:
         """Fill the nodes of one drawn neighbourhood again."""
-        # Imported here because the bound alone works without OR-Tools.
+        # Import the model here, because the bound works without OR-Tools.
         from optsched.study.gpu_packing.repack_model import repack
 
         layout, effort = self.layout, self._effort

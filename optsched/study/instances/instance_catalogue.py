@@ -1,7 +1,7 @@
 """The catalogue of instances: their parameters, their best known plans, and the shipped instances.
 
-The catalogue is the file `instances/catalogue.yaml`. docs/instances.md explains the catalogue, and
-`SCHEMA` is its schema.
+The catalogue is the file `instances/catalogue.yaml`. The page docs/instances.md explains the
+catalogue, and `SCHEMA` is its schema.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One instance of a catalogue; `size` is the length of its file in bytes."""
+    """One instance of a catalogue; `size` is the length of the instance file in bytes."""
 
     recipe: Recipe
     sha256: str

@@ -164,7 +164,7 @@ class TreeOfQueues:
     """
 
     nodes: int  # Number of nodes of 8 GPUs.
-    # departments, teams: number of parent queues, and of child queues per parent queue.
+    # `departments`, `teams`: number of parent queues, and of child queues per parent queue.
     departments: int
     teams: int
     percent: int = 150  # GPU demand in percent of all GPUs.

@@ -77,7 +77,7 @@ class Order(NamedTuple):
 
     queue: str = "default"
     least: int | None = None  # `minMember`, or None for all pods.
-    priority_class: str = ""  # Empty for no PriorityClass.
+    priority_class: str = ""  # Name of the PriorityClass; empty for no PriorityClass.
     more: Mapping[str, Any] = {}  # Other fields of the PodGroup's spec.
 
 

@@ -45,7 +45,8 @@ class Solving:
 
     worker: WorkerProcess
     seconds: float  # Wall-clock limit; without a clock, deterministic seconds per level.
-    clock: Clock | None  # None for reproducible solutions with one worker and no wall-clock limit.
+    # Clock of the wall-clock limit, or None for one worker and reproducible solutions.
+    clock: Clock | None
     folder: Path  # Folder of all instances and of their models.
 
     @property

@@ -153,8 +153,9 @@ class Columns:
     def promising(self, left: I64, prices: F64, gap: float, most: int) -> list[I64]:
         """Return the bins of items in `left` (K,) that can occur in packings near the bound.
 
-        Near means at most `gap` bins above the bound. Bins of the highest worth come first. If the
-        instance has no pool, the method returns all columns of the linear program.
+        Packings near the bound have at most `gap` bins more than the bound. Bins of the highest
+        worth come first. If the instance has no pool, the method returns all columns of the linear
+        program.
         """
         if self._pool is None:
             return self.master.columns

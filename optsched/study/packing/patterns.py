@@ -41,7 +41,7 @@ class Priced:
 
     bins: I64  # (B, K) bins worth more than the threshold, best first.
     most: int  # Upper bound on the worth of a bin.
-    # Whether the search was complete; `most` is then the worth of the best bin, or the threshold if
+    # Whether the search was complete. Then `most` is the worth of the best bin, or the threshold if
     # no bin exceeds the threshold.
     is_exact: bool
 
@@ -53,7 +53,7 @@ def best_bins(
 
     `items`: the available items. `prices`: (K,) non-negative integers. `above`: threshold on the
     worth of returned bins. `most_bins`: maximum number of bins returned. `is_late`: polled during
-    the search; True ends the search without a proof.
+    the search, which ends without a proof if `is_late` returns True.
     """
     is_useful = (prices > 0) | (items.sizes < 0).any(axis=1)
     kind = np.repeat(np.arange(len(prices)), np.where(is_useful, items.most_in_a_bin, 0))

@@ -49,7 +49,7 @@ class PackingResult:
     bins: tuple[Bin, ...]  # Checked by `wrong_with_bins`.
     bound: int  # Proved lower bound on the number of bins.
     stopped: str  # Why the search ended; empty while the search runs.
-    # found_by, bound_by: the step that found the bins, and the step that proved the bound.
+    # `found_by`, `bound_by`: the step that found the bins, and the step that proved the bound.
     found_by: str = ""
     bound_by: str = ""
 

@@ -197,7 +197,7 @@ def _archive_of(path: Path) -> Path | None:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether the file exists; False if its name is too long for the file system."""
+    """Return whether the file exists, and False for a name too long for the file system."""
     try:
         return path.is_file()
     except OSError:

@@ -1,6 +1,6 @@
 """Predict when hypothetical jobs would start, by running a session on the cluster with them.
 
-A second session runs on the cluster without the jobs, to find which other gangs they affect.
+A second session runs on the cluster without the jobs, to find which other gangs the jobs affect.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ class _Study:
 
     def answers(self, before: Snapshot) -> Answers:
         base = run_session(before, self._means.policy, self._means.context).plan
-        # Gangs that the plan does not enqueue, so their controller creates no pods; with reasons.
+        # Gangs that the plan does not enqueue, with the reasons; controllers create no pods for
+        # them.
         outside: dict[str, Reason | None] = {}
         if self._pods_of:
             unmade = {key_of(pod) for pod in self._all_pods}
@@ -210,7 +211,7 @@ class _Study:
             yield replace(answer, expected=booking if is_known else None)
 
     def _check_empty_cluster(self, answer: Answer) -> Answer:
-        """Return the prediction; `NEVER` if the gang does not start on the empty cluster either.
+        """Return the prediction, or `NEVER` if the gang cannot start on the empty cluster either.
 
         Pods of other schedulers stay at first. If the gang starts only without the pods of other
         schedulers, the gang waits, and the reason names these pods. Pods of DaemonSets and static

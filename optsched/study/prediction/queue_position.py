@@ -32,12 +32,12 @@ class Means:
 
 
 def name_of(obj: Manifest) -> tuple[str, str]:
-    """Return the identity of an object: API version and kind, and the key."""
+    """Return the identity of an object, which is its API version and kind, and its key."""
     return f"{obj.get('apiVersion')} {obj.get('kind')}", key_of(obj)
 
 
 def key_of(obj: Manifest) -> str:
-    """Return the key of an object: `namespace/name`, or the name of a cluster-scoped object."""
+    """Return the key of an object, which is `namespace/name`, or the name if cluster-scoped."""
     kind = find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
     meta = obj.get("metadata") or {}
     name = str(meta.get("name", ""))
@@ -57,7 +57,8 @@ class Standing:
 
     gang: str
     queue: str
-    position: int  # 1 for the gang that the next session considers first in the queue.
+    # Position in the queue, from 1 for the gang that the next session considers first.
+    position: int
     num_waiting: int  # Number of waiting gangs of the queue, including this gang.
     ahead: tuple[str, ...]  # Keys of the gangs before this gang, in queue order.
 

@@ -43,7 +43,7 @@ class Style:
     """The moves that a step considers; no style is best for all instances."""
 
     large: float  # Fraction of the processes that is drawn in proportion to demand.
-    # swapped, against: number of processes to swap, and number of possible partners.
+    # `swapped`, `against`: number of processes to swap, and number of possible partners.
     swapped: int
     against: int
 

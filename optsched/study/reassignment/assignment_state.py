@@ -30,7 +30,7 @@ EXACT: Final = float(2**53)
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """An instance as arrays.
+    """A machine reassignment instance as arrays.
 
     Term c costs `weight[c] · max(0, Σ demand[c, processes on m] − spare[c, m])` on each machine m.
     The load of a resource is a term whose spare amount is the safety capacity. A balance is a term
@@ -48,14 +48,14 @@ class Instance:
     spare: F64
     weight: F64
     move_cost: F64  # (P, M) cost of moving a process to a machine, without the service move cost.
-    # service, initial: (P,) service and initial machine of each process.
+    # `service`, `initial`: (P,) service and initial machine of each process.
     service: I64
     initial: I64
     # location, neighbourhood: (M,) index of the location and of the neighbourhood of each machine.
     location: I64
     neighbourhood: I64
     min_locations: I64  # (S,) minimum number of locations of each service.
-    # depends_on, needed_by: for each service, the sorted services on which it depends, and the
+    # `depends_on`, `needed_by`: for each service, the sorted services on which it depends, and the
     # sorted services that depend on it.
     depends_on: tuple[I64, ...]
     needed_by: tuple[I64, ...]
@@ -182,7 +182,7 @@ class _MovedProcesses:
             self.most = now
 
     def max_of_others(self, moved: I64) -> I64:
-        """Return the maximum over other services (K,) for services with `moved` (K,) processes."""
+        """Return the maximum (K,) over the services other than one with `moved` (K,) processes."""
         if self._services_with[self.most] > 1 or self.most == 0:
             return np.full(len(moved), self.most)
         second = int(np.flatnonzero(self._services_with[: self.most]).max(initial=0))
@@ -301,7 +301,8 @@ class AssignmentState:
     def may_swap(self, processes: I64, others: I64) -> Bool:
         """Return whether each process may swap with the process in `others` at the same index.
 
-        The method checks only capacity and shared machines; `swap` checks the other constraints.
+        The method checks only capacity and shared machines. The method `swap` checks the other
+        constraints.
         """
         here, there = self.machine_of[processes], self.machine_of[others]
         found = _all_resources(self._released_load(processes) >= self._added_load(others, here))

@@ -147,7 +147,7 @@ class _Model:
     def _groups(self, service: int, group_of: I64) -> tuple[set[int], _Literals]:
         """Return the groups with a fixed process of a service, and the literals that add groups.
 
-        A group is a location or a neighbourhood; `group_of` has the group of each machine.
+        A group is a location or a neighbourhood; `group_of` is the group (M,) of each machine.
         """
         instance = self._instance
         fixed = self._stays[instance.service[self._stays] == service]

@@ -67,8 +67,8 @@ class Neighbourhoods:
 
     1. Random machines, with all processes on these machines. 2. An overloaded machine and machines
     with spare capacity, with all processes on them. 3. A costly machine with its largest processes,
-    other machines, and the processes that moved to
-       these. Moved processes may return home: with transient resources, large processes cannot move
+    other machines, and the processes that moved to the other machines. Moved processes may return
+    home: with transient resources, large processes cannot move
        while small processes occupy the little idle capacity of other machines.
 
     `machine_of`: (P,) the best assignment, initially a feasible assignment. `is_best`: whether a

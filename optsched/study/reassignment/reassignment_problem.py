@@ -1,8 +1,8 @@
 """Machine reassignment: move running processes to machines where the processes cost less.
 
-The problem of the ROADEF/EURO challenge 2012, set by Google: Afsar et al., "Machine reassignment
-problem: the ROADEF/EURO challenge 2012", Annals of Operations Research 242, 2016. Amounts are the
-integers of the challenge's instances, without units.
+The problem of the ROADEF/EURO challenge 2012 was set by Google, see Afsar et al., "Machine
+reassignment problem: the ROADEF/EURO challenge 2012", Annals of Operations Research 242, 2016.
+Amounts are the integers of the challenge's instances, without units.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Machine:
     # neighbourhood, location: indices of the neighbourhood and the location of the machine
     neighbourhood: int
     location: int
-    # capacity, safety: capacity and safety capacity by resource; use above the latter has a cost
+    # capacity, safety: capacity and safety capacity by resource; use above the safety capacity has
+    # a cost
     capacity: tuple[int, ...]
     safety: tuple[int, ...]
     move_cost: tuple[int, ...]  # cost of moving a process from this machine, by target machine
@@ -59,7 +60,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """`target` units of resource `against` should be free per free unit of resource `of`."""
+    """`target` units of resource `against` should be idle per idle unit of resource `of`."""
 
     of: int
     against: int
@@ -77,7 +78,7 @@ class Reassignment:
     processes: tuple[Process, ...]
     balances: tuple[Balance, ...]
     initial: tuple[int, ...]  # Machine on which each process runs initially.
-    # process_weight, service_weight, machine_weight: weights of the three move costs.
+    # `process_weight`, `service_weight`, `machine_weight`: weights of the three move costs.
     process_weight: int
     service_weight: int
     machine_weight: int
@@ -141,7 +142,7 @@ def wrong_with(problem: Reassignment, machine_of: Assignment) -> list[str]:
 
 
 def _overfull(problem: Reassignment, machine_of: Assignment) -> Iterator[str]:
-    """Yield a message for each exceeded capacity.
+    """Yield a message for each machine and resource whose capacity is exceeded.
 
     A moved process still occupies the transient resources of its initial machine.
     """

@@ -40,7 +40,7 @@ class ReassignmentWork:
     """One stage of a search, which is sent to a worker process."""
 
     problem: Reassignment
-    effort: Effort  # limits; its clock must be a function of the standard library
+    effort: Effort  # limits of the search, whose clock must be a function of the standard library
     stage: Stage
     start: tuple[int, ...]  # a feasible assignment
 
@@ -53,7 +53,7 @@ class ReassignmentWork:
 def reassignments(
     workers: Sequence[WorkerProcess], problem: Reassignment, effort: Effort
 ) -> Iterator[ReassignmentResult]:
-    """Yield assignments as they improve, each verified; the last states why the search ended.
+    """Yield verified assignments as they improve; the last result states why the search ended.
 
     `workers`: each worker has its own seed, and each stage starts from the best result of all
     workers. If `effort` limits steps, the result depends on the number of workers. `effort`: the

@@ -1,4 +1,4 @@
-"""Instances of the ROADEF/EURO challenge 2012: `model_*.txt` and `assignment_*.txt`.
+"""Instance files of the ROADEF/EURO challenge 2012, `model_*.txt` and `assignment_*.txt`.
 
 The challenge's subject, section "Input and output file formats", defines the files. A model lists
 resources, machines, services, processes, balance costs and weights in this order. An assignment

@@ -34,7 +34,7 @@ CP_SAT: Final = "cp-sat"
 
 
 class Stage(Enum):
-    """Stages of a search.
+    """Stages of a reassignment search.
 
     COOL: find a lower bound, then anneal the initial assignment. WARM: reheat the best assignment
     moderately and anneal the assignment again. IMPROVE: solve neighbourhoods of the best assignment
@@ -71,7 +71,7 @@ _NEIGHBOURHOOD_STEPS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The limits of a search."""
+    """The limits of a reassignment search."""
 
     clock: Callable[[], float]
     seconds: float = 300.0  # Time limit by `clock`; ignored if `steps` is given.
@@ -90,7 +90,8 @@ class ReassignmentResult:
     cost: int  # Cost of the assignment.
     bound: int  # Lower bound on the cost of every assignment.
     stopped: str  # Why the search ended; empty while the search runs.
-    found_by: str = START  # Step that found the assignment: `start`, `annealing` or `cp-sat`.
+    # Step that found the assignment, which is `start`, `annealing` or `cp-sat`.
+    found_by: str = START
     history: tuple[tuple[float, int], ...] = ()  # (seconds, cost) of each improvement.
 
     @property

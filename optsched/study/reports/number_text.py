@@ -63,7 +63,7 @@ def plain(value: float | None, digits: int = 2) -> str:
 
 
 def count_text(number: int, what: str) -> str:
-    """Return a number with its noun as text: `1 node`, `3 nodes`."""
+    """Return a number with its noun as text, such as `1 node` or `3 nodes`."""
     return f"{plain(number)} {what}" if number == 1 else f"{plain(number)} {what}s"
 
 

@@ -67,8 +67,8 @@ class Grid:
     rows: Sequence[tuple[str, int]]
     places: Sequence[str]  # Description of each cell.
     who: Sequence[Holder]  # Holders of cells, by index.
-    # Changes of each cell: (instant, ((gang, percent), ...)), the first at instant 0. A gang is an
-    # index of `who`, or one of `FREE`, `DOWN`, `OTHERS`.
+    # Changes of each cell, as (instant, ((gang, percent), ...)), with the first at instant 0. A
+    # gang is an index of `who`, or one of `FREE`, `DOWN`, `OTHERS`.
     cells: Sequence[Sequence[tuple[int, Parts]]]
 
     def cell_shares(self, cell: int, frame: int) -> Parts:
@@ -320,7 +320,7 @@ def _by_lane(view: View) -> tuple[Grid, list[int]]:
 
 
 def shares_in(held: Counter[int], whole: int) -> Parts:
-    """Return (gang index, percentage of the cell) of each gang in a cell; `FREE` without gangs."""
+    """Return (gang index, percentage) of each gang in a cell, or 100 % of `FREE` without gangs."""
     parts = tuple((who, min(round(100 * held[who] / whole), 100)) for who in sorted(held))
     return parts or ((FREE, 100),)
 

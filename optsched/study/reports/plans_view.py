@@ -46,7 +46,7 @@ BEFORE: Final = "before"
 
 
 class PlacedTask(NamedTuple):
-    """A task on lanes of a node; `is_new`: whether the plan has placed the task on the node."""
+    """A task on lanes of a node; `is_new` is whether the plan has placed the task on the node."""
 
     gang: str
     node: int
@@ -57,7 +57,7 @@ class PlacedTask(NamedTuple):
 
 @dataclass(frozen=True)
 class PlansData:
-    """A cluster before and after plans."""
+    """A cluster before and after the plans of several models."""
 
     snapshot: Snapshot
     plans: Mapping[str, PlanDocument]  # plan of each model, by model name

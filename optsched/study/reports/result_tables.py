@@ -1,4 +1,4 @@
-"""Tables of reports: GPU hours, metrics of a replay, and models with their differences."""
+"""Tables of reports on GPU hours, on metrics of a replay, and on models and their differences."""
 
 from __future__ import annotations
 

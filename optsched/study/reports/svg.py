@@ -16,7 +16,7 @@ WIDTH: Final = 860
 
 
 def tag(name: str, *children: str | Markup, **attributes: str | float | None) -> Markup:
-    """Return an element; `class_` names `class`, other underscores are hyphens, None is omitted."""
+    """Return an element; underscores in attribute names become hyphens, None values are omitted."""
     told = Markup("").join(
         Markup(' {}="{}"').format(
             key.rstrip("_").replace("_", "-"), value if isinstance(value, str) else number(value)
@@ -169,7 +169,7 @@ def ribbon(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[floa
 def drawing(
     name: str, height: float, title: str, children: Iterable[Markup], *, css: str = ""
 ) -> Markup:
-    """Return a chart as an SVG image; `title` is its alternative text."""
+    """Return a chart as an SVG image, with `title` as the alternative text."""
     return tag(
         "svg",
         tag("title", title, id=f"{name}-title"),

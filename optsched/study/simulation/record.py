@@ -110,7 +110,7 @@ class Held:
 
     at_ms: int
     engine: str  # Engine that found the plan.
-    # binds, evictions, waiting: number of bound tasks, evicted tasks and waiting gangs.
+    # `binds`, `evictions`, `waiting`: number of bound tasks, evicted tasks and waiting gangs.
     binds: int
     evictions: int
     waiting: int

@@ -55,7 +55,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Metrics of one replay, or None for a metric that was not measured.
+    """Metrics of one replay; a metric is None if it was not measured.
 
     Metrics include only jobs that arrive after the warm-up. Time averages cover the time from the
     end of the warm-up to the last arrival, because the time after the last arrival says nothing
@@ -71,21 +71,22 @@ class Metrics:
     jct_s: Spread | None  # Job completion time, end − arrival, of finished jobs.
     queueing_s: Spread | None  # Time from the arrival of a gang until it first has its minimum.
     # GPU time held by tasks, as a fraction of the GPU time of ready nodes (FGD, ATC 2023, averaged
-    # over time); CPU time in clusters without GPUs.
+    # over time); the same fraction of CPU time in clusters without GPUs.
     allocation: float | None
     utilisation: float | None  # Allocation of running gangs only, without lost work.
     # FGD's F over time, divided by the idle GPU capacity: the fraction that a typical task of the
     # trace could not use (ATC 2023, §3), or None without GPUs.
     fragmentation: float | None
     # Largest minus smallest weighted dominant share of the queues with waiting gangs, mean over
-    # time; 0 while fewer than two queues have waiting gangs (shares: Ghodsi et al., NSDI 2011).
+    # time; 0 while fewer than two queues have waiting gangs (with the shares of Ghodsi et al., NSDI
+    # 2011).
     drf_distance: float | None
     # Jain index (Σx)²/(n·Σx²) of the weighted dominant shares over time of queues with arrivals
     # (Jain et al. 1984).
     jain: float | None
     # ftf_mean, ftf_worst, ftf_unfair: mean and maximum of the finish-time fairness ρ, and the
     # fraction of jobs with ρ above 1.1. ρ = completion time / (duration × max(1, N)), where N is
-    # the mean number of jobs per GPU in the system while the job was there (Themis, NSDI 2020;
+    # the mean number of jobs per GPU in the system while the job was there (Themis, NSDI 2020, and
     # Shockwave, NSDI 2023).
     ftf_mean: float | None
     ftf_worst: float | None
@@ -102,8 +103,8 @@ class Metrics:
     sla_misses: int  # Number of gangs that did not start within their SLA waiting time.
     sessions: int  # Number of sessions.
     session_s: Spread | None  # Wall-clock time of a session, or None if no clock was read.
-    # Gap |bound − value| / max(|bound|, |value|), mean over sessions and levels with a bound. None
-    # if no level has a bound.
+    # Gap |bound − value| / max(|bound|, |value|), mean over sessions and levels with a bound, or
+    # None if no level has a bound.
     gap: float | None
 
 
@@ -113,8 +114,8 @@ class JobTimes:
 
     name: str  # `namespace/name`
     arrived_ms: int
-    # started_ms, ended_ms: first start and end; None if the gang never had its minimum, or has not
-    # finished
+    # started_ms, ended_ms: first start and end, or None if the gang never had its minimum, or has
+    # not finished
     started_ms: int | None
     ended_ms: int | None
     # Finish-time fairness ρ of a finished gang, see `Metrics.ftf_mean`, or None without a duration
@@ -421,8 +422,8 @@ def _fraction(amount: float, whole: float) -> float | None:
 class _Nodes:
     """Idle and allocated thousandths of GPUs by node, or of CPUs in clusters without GPUs.
 
-    `num_gpus`: number of GPUs of all nodes. `has_plain`: whether a node has GPUs other than vGPUs;
-    F is defined only for such GPUs.
+    `num_gpus`: number of GPUs of all nodes. `has_plain`: whether a node has GPUs other than vGPUs,
+    for which alone F is defined.
     """
 
     def __init__(self, trace: Trace) -> None:

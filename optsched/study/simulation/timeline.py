@@ -169,7 +169,7 @@ class Stay(NamedTuple):
     shape: int  # Index of the shape of the task in `Timeline.shapes`.
     from_ms: int
     to_ms: int
-    why: str  # How the stay ends: `finish`, `move`, `node`, the evicting action, or `GOES_ON`.
+    why: str  # How the stay ends, as `finish`, `move`, `node`, the evicting action, or `GOES_ON`.
 
 
 class Run(NamedTuple):
@@ -251,7 +251,7 @@ class Timeline:
     end_ms: int  # End of the timeline, at least 1.
     # (at_ms, largest, mean) gap over the levels with a bound, as fractions of one, by session.
     gaps: Sequence[tuple[int, float, float]] = ()
-    # Reasons of the last session for gangs that wait at the end: (code, message) by key.
+    # Reasons (code, message) of the last session for gangs that wait at the end, by gang key.
     reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
