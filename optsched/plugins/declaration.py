@@ -98,7 +98,7 @@ class Plugin:
     name
         The name in configurations: lower-case words with hyphens between them.
     meaning
-        The purpose of the plugin in a few words; `optsched` shows it next to the name.
+        The purpose of the plugin in a few words, which `optsched` shows next to the name.
     arguments
         The arguments that a configuration may set. Any other argument is an error, reported with
         its line in the file.

@@ -94,7 +94,7 @@ class Entitling(Protocol):
         """Return (Q, R) the deserved shares, or None if the rule defines no deserved shares."""
 
     def deserved_by_name(self, world: World) -> Mapping[str, Mapping[str, int]] | None:
-        """Return the deserved shares by queue and resource, from cluster objects (verifier)."""
+        """Return the deserved shares by queue and resource from cluster objects, for `verify`."""
 
 
 @runtime_checkable

@@ -506,7 +506,7 @@ def _count_fitting(problem: Problem) -> I64:
 def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
     """Return an upper bound on the weight of tasks that fit the idle amount of one resource.
 
-    The bound relaxes to a fractional knapsack, in which classes with the most weight per unit of
+    The bound is that of a fractional knapsack, in which classes with the most weight per unit of
     the resource come first. The bound is the knapsack's dual at the price of the class that is cut.
     The bound is exact in integers and valid at any price.
     """

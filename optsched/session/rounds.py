@@ -111,7 +111,7 @@ def greedy_options(
 def pipeline_with_evictions(
     attempt: Attempt, problem: Problem, tiers: Tiers, tier_of: I64 | None
 ) -> EvictingPipeline:
-    """Return the pipeline with evictions; `tier_of` (G,) takes precedence over plugin orders."""
+    """Return the pipeline with evictions, where `tier_of` (G,) overrides the plugins' orders."""
     session = attempt.session
     options = replace(greedy_options(attempt, problem, tiers, EvictionPlan()), tier_of=tier_of)
     return EvictingPipeline(problem, session.policy.rules, options, session.clock)

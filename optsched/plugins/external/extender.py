@@ -136,7 +136,7 @@ class Reply:
 
     @classmethod
     def read(cls, text: str) -> Reply:
-        """Return the reply that a text of a record contains; ValueError if it is not an object."""
+        """Return the reply in a text of a record, or raise `ValueError` without a JSON object."""
         try:
             found = json.loads(text)
         except RecursionError as e:

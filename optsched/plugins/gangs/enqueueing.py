@@ -177,7 +177,7 @@ def _brings(gang: Gang, name: str) -> int:
 
 
 def _find_quota_amount(least: Mapping[str, int], name: str) -> int:
-    """Return the amount of a quota resource; `cpu` and `requests.cpu` mean the same resource.
+    """Return the amount of a quota resource, where `cpu` and `requests.cpu` are one resource.
 
     If `least` contains both names, the larger amount is returned. `requests.cpu` is larger if some
     pods have only limits, which the API server copies to their requests. If `least` contains no

@@ -163,7 +163,7 @@ class Reservation(Rule):
     # --- greedy ----------------------------------------------------------------------------------
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy | None:
-        """See `Rule`. The plugin limits queues only; `find_extra_resources` limits nodes."""
+        """See `Rule`. The plugin limits queues, whereas `find_extra_resources` limits nodes."""
         booked = any(reservation.queues for reservation in problem.snapshot.bookings)
         return _BelowCeilings(problem, ledger) if booked else None
 

@@ -89,7 +89,8 @@ class NodeOrder(Rule):
     ) -> F64:
         """Return the scores of nodes with one more task that requests CPU and memory.
 
-        `matcher` is the request. `cpus` and `memory` are pairs of used and allocatable amounts.
+        `matcher` is the CPU and memory request. `cpus` and `memory` are pairs of used and
+        allocatable amounts.
         """
         least, most, even = self.least_requested, self.most_requested, self.balanced_resource
         all_cpus, all_bytes = np.maximum(cpus[1], 1), np.maximum(memory[1], 1)

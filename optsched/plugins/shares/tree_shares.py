@@ -249,7 +249,7 @@ def _tree(paths: Sequence[Path], past: F64) -> tuple[I64, Tree]:
 def contest_of(
     problem: Problem, paths: Sequence[Path], past: F64, floor: I64 | None = None
 ) -> Contest:
-    """Return the contest of a problem; `floor` (Q, R) replaces the guarantees of queues."""
+    """Return the contest of a problem, in which `floor` (Q, R) replaces queue guarantees."""
     queues = problem.queues
     known = np.flatnonzero(problem.queue_of >= 0)
     rows = [problem.rows[g] for g in known.tolist()]
