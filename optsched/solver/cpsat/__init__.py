@@ -1,4 +1,4 @@
 """Solve level models with CP-SAT.
 
-Only this package loads OR-Tools; a live scheduler loads it in a worker process alone.
+Only this package imports OR-Tools. A live scheduler imports OR-Tools only in a worker process.
 """

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _SAFE = 2**61
 _EXACT = 2**50
-"""Sums below this limit are exact in the solver's floating point."""
+"""Sums below this limit are exact in the solver's floating-point numbers."""
 
 
 class NumbersTooLarge(Exception):
-    """A row whose sums could overflow the solver's integers."""
+    """Raised if the sums of a row could overflow the solver's integers."""
 
 
 class Answer(Enum):
-    """The state in which a solve ended."""
+    """The status of a solve when it ends."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -39,9 +39,10 @@ class Answer(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Effort:
-    """The limits of one call; None stands for no limit.
+    """The limits of one CP-SAT call.
 
-    A solution within the relative gap `gap` suffices; None requires the optimum.
+    If `seconds` is None, the call has no time limit. A solution within the relative gap `gap`
+    suffices. If `gap` is None, the optimum is required.
     """
 
     seconds: float | None
@@ -58,13 +59,13 @@ class Task:
     Attributes
     ----------
     lower, upper, rows
-        The model; variables with equal bounds are constants.
+        The bounds of variables, and the rows. Variables with equal bounds are constants.
     objective
         The expression to maximise.
     at_least, at_most
-        Known bounds of the objective; solutions outside of them are excluded.
+        Known bounds of the objective, which exclude all other solutions, or None if unknown.
     hint
-        One value per variable.
+        (variables,) values from which the solver starts, possibly infeasible.
 
     """
 
@@ -83,10 +84,12 @@ class Result:
 
     Attributes
     ----------
+    answer
+        The status of the solve.
     value, bound
-        Value and bound of the objective.
+        Value and upper bound of the objective, or None without a solution.
     solution
-        One value per variable.
+        (variables,) values of the best solution, or None without a solution.
     work_s
         Deterministic seconds that the solve took.
 
@@ -106,11 +109,11 @@ class SolverProgress:
     Attributes
     ----------
     bound
-        Bound of the objective.
+        Upper bound of the objective.
     solution
-        A better solution; None if only the bound has improved.
+        (variables,) values of a better solution, or None if only the bound has improved.
     work_s
-        Deterministic seconds so far; None if the solver does not report them.
+        Deterministic seconds since the start, or None if the solver does not report the seconds.
 
     """
 
@@ -127,15 +130,15 @@ def maximize(
     Parameters
     ----------
     task, effort
-        The model and its limits.
+        The model, and the limits of the solve.
     watch
-        Called with each better solution, and under a time limit with each better bound. Calls may
-        come from threads of the solver, one call at a time.
+        A callback that gets each better solution, and under a time limit each better bound. The
+        solver may call `watch` from its threads, one call at a time.
 
     Raises
     ------
     NumbersTooLarge
-        If sums could overflow.
+        If the sums of a row could overflow.
 
     """
     built = _build(task, effort.gap)
@@ -157,7 +160,7 @@ def maximize(
 
 
 class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it has no types
-    """Passes better solutions and bounds to a callback."""
+    """Passes better solutions and bounds of CP-SAT to a callback."""
 
     def __init__(self, task: Task, built: _Built, watch: Callable[[SolverProgress], None]) -> None:
         super().__init__()
@@ -166,7 +169,7 @@ class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it h
         self._bound: int | None = None
 
     def on_solution_callback(self) -> None:
-        """Report a better solution; CP-SAT calls this method."""
+        """Report a better solution. CP-SAT calls this method."""
         values = [self.value(self._built.variables[i]) for i in self._built.free]
         solution = self._built.solution(self._task, values)
         with self._lock:
@@ -174,7 +177,7 @@ class _Watcher(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # it h
             self._watch(SolverProgress(self._bound, solution, self.deterministic_time))
 
     def on_bound(self, bound: float) -> None:
-        """Report a bound if it is better than the last one; CP-SAT calls this method."""
+        """Report a bound if it is better than the last bound. CP-SAT calls this method."""
         with self._lock:
             found = self._built.bound(bound)
             if self._bound is None or found < self._bound:
@@ -212,18 +215,18 @@ class _Built:
     constant: int
 
     def solution(self, task: Task, values: list[int]) -> I64:
-        """Return one value per variable of the task, given the values of the free variables."""
+        """Return the values of all variables of the task, given values of the free variables."""
         found = task.lower.copy()
         found[self.free] = np.array(values, np.int64)
         return found
 
     def bound(self, reported: float) -> int:
-        """Return the bound of the task's objective, given the solver's bound."""
+        """Return the bound on the task's objective, given the bound reported by CP-SAT."""
         return round(reported) + self.constant
 
 
 class _Model(cp_model.CpModel):  # type: ignore[misc]  # OR-Tools has no types
-    """A model without the deprecated method names, which take a millisecond per model to add."""
+    """A CP-SAT model without deprecated method names, whose creation takes a millisecond."""
 
     def _add_pre_pep8_methods(self) -> None:
         pass
@@ -241,7 +244,7 @@ def _build(task: Task, gap: float | None = None) -> _Built:
     _add_rows(model, task, is_free)
     total, constant = _add_objective(model, task, is_free, variables)
     if gap is not None and abs(constant) < _EXACT:
-        # A relative gap refers to the whole objective, including its constant.
+        # A relative gap refers to the complete objective, including its constant.
         model.maximize(total + constant)
         return _Built(model, variables, free, 0)
     model.maximize(total)
@@ -249,7 +252,7 @@ def _build(task: Task, gap: float | None = None) -> _Built:
 
 
 def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
-    """Add the rows that some values of the free variables violate."""
+    """Add the rows that are violated by some values of the free variables."""
     rows, num_rows = task.rows, len(task.rows.lower)
     fixed = np.zeros(num_rows, np.int64)
     constant = ~is_free[rows.variable]
@@ -270,7 +273,7 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
         above = _SAFE if rows.upper[i] >= UNLIMITED else int(rows.upper[i] - fixed[i])
         if begin == end:
             if below > 0 or above < 0:
-                model.add_bool_or([])  # no free variable is left to satisfy the row
+                model.add_bool_or([])  # infeasible: no free variable can satisfy the row
             continue
         mine = factors[begin:end]
         step = math.gcd(*mine)
@@ -287,9 +290,9 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
 
 
 def _find_redundant_rows(task: Task, entries: tuple[I64, I64, I64], fixed: I64, size: F64) -> Bool:
-    """Return a mask (rows,) of rows that all values of the free variables satisfy.
+    """Return a mask (rows,) of the rows that all values of the free variables satisfy.
 
-    Rows with large numbers are not examined and count as not redundant.
+    The mask is False for rows with large numbers, which are not examined.
     """
     rows = task.rows
     row, variable, factor = entries
@@ -307,7 +310,10 @@ def _find_redundant_rows(task: Task, entries: tuple[I64, I64, I64], fixed: I64, 
 def _add_objective(
     model: cp_model.CpModel, task: Task, is_free: np.ndarray, variables: dict[int, cp_model.IntVar]
 ) -> tuple[cp_model.LinearExprT, int]:
-    """Add the known bounds; return the objective without its constant, and the constant."""
+    """Add the objective's known bounds as a row; return the objective and its constant.
+
+    The returned objective does not include the constant.
+    """
     numbers, factors = task.objective.variables, task.objective.coefficients
     mine = is_free[numbers]
     constant = task.objective.constant + int(factors[~mine] @ task.lower[numbers[~mine]])

@@ -1,4 +1,4 @@
-"""The messages to and from the solver process: plain arrays, without OR-Tools."""
+"""Messages to and from the solver process, which consist of plain arrays without OR-Tools."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ class Objective:
 
     Attributes
     ----------
+    expression, sense
+        The expression, and whether it is maximised or minimised.
     at_least
-        A value that is known to be reachable while all earlier levels have their `at_least`, in the
-        sense of the level; None if unknown.
+        A reachable value while all earlier levels have their `at_least`, or None if unknown. For a
+        minimised level, it is an upper bound.
     at_most
-        A bound that holds as long as no earlier level is worse than its `at_least`, in the sense of
-        the level; None if unknown.
+        A bound that holds as long as no earlier level is worse than its `at_least`, or None if
+        unknown. For a minimised level, it is a lower bound.
 
     """
 
@@ -38,21 +40,21 @@ class Objective:
 
 @dataclass(frozen=True, eq=False)
 class Configurations:
-    """Node classes to be filled by configurations: multisets of task classes that fit one node.
+    """Node classes to be filled by configurations, which are multisets of tasks that fit one node.
 
     Attributes
     ----------
     supply
-        (C,) row of the model that counts the placements of a class; every use of a configuration
-        subtracts its tasks from the row.
+        (C,) index of the row that counts the placements of each task class. Every use of a
+        configuration subtracts its tasks from the row.
     request
-        (C, R) request of a task.
+        (C, R) request of one task of each class.
     capacity, multiplicity
-        (K, R) idle capacity of a node of each class, (K,) number of its nodes.
+        (K, R) idle capacity of one node of each node class, and (K,) number of nodes of each class.
     allowed
-        (K, C) task classes that may be placed on a node of each class.
+        (K, C) mask of the task classes that may be placed on nodes of each class.
     start_class, start_tasks
-        (P,), (P, C) node class and tasks of configurations that the incumbent uses.
+        (P,) node class and (P, C) tasks of each configuration that the incumbent uses.
 
     """
 
@@ -67,20 +69,20 @@ class Configurations:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """The meaning of the variables of a complete model; it allows parts of the model to be solved.
+    """The meaning of a complete model's variables, by which restricted models can be solved.
 
     Attributes
     ----------
     node_of
-        (variables,) node on which a variable counts tasks; -1 for all other variables.
+        (variables,) node on which each variable counts tasks, -1 for all other variables.
     stage
-        (variables,) the first level that counts the gangs of a variable; -1 for variables that
-        belong to no gang.
+        (variables,) first level whose objective includes the gangs of each variable, -1 for
+        variables that belong to no gang.
     linking
-        (rows,) rows that equate the placements of gangs with the supply of nodes. If gangs are left
-        out, nodes can supply less accordingly.
+        (rows,) mask of rows that equate the placements of gangs with the supply of nodes. If gangs
+        are left out, nodes can supply less accordingly.
     num_rules
-        Number of rows of hard rules; the rows after them define levels.
+        Number of rows of hard rules. The later rows define levels.
 
     """
 
@@ -92,23 +94,23 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class LevelModel:
-    """Levels to be solved sequentially, each with the earlier levels held at their values.
+    """A model whose levels are solved sequentially, with earlier levels held at their values.
 
     Attributes
     ----------
     lower, upper, rows
-        Integer variables and rows.
+        Bounds (variables,) of the integer variables, and the rows.
     objectives
         The objectives of the levels, the most important first.
     hint
-        One value per variable, possibly neither complete nor feasible.
+        (variables,) values from which the solver starts, possibly infeasible.
     kin
-        (variables,) group of a variable, -1 for none. Variables of one group count equal gangs or
-        tasks in different queues: a shift between them changes no rows but those of queues.
+        (variables,) group of each variable, -1 without a group. Variables of one group count equal
+        gangs or tasks in different queues. Shifts within a group change only the rows of queues.
     configurations
-        The node classes; None if the model has variables for all placements.
+        The node classes, or None if the model has variables for all placements.
     placement
-        The meaning of variables; None if only the whole model can be solved.
+        The meaning of variables, or None if only the complete model can be solved.
 
     """
 
@@ -129,19 +131,19 @@ class Limits:
     Attributes
     ----------
     budget_ms
-        Wall time for all levels; with None no clock is read.
+        Wall time for all levels in milliseconds. If it is None, no clock is read.
     deterministic
-        Solver work for each level in CP-SAT's deterministic seconds; it binds where no clock does.
+        Limit of the solver's work for each level in CP-SAT's deterministic seconds.
     num_workers
-        Number of CP-SAT threads; a solve with 1 is reproducible.
+        Number of CP-SAT threads. A solve with one thread is reproducible.
     seed
         Seed of all random numbers.
     gap
-        Relative gap that suffices for a level: |bound − value| / max(1, |value|). None requires
+        Relative gap |bound − value| / max(1, |value|) that suffices for a level, or None to require
         the optimum.
     num_engines
-        The most engines that may be tried sequentially while a level is unproved; they share the
-        budget.
+        The most engines that may be tried sequentially while a level is not proved. The engines
+        share the budget.
 
     """
 
@@ -153,7 +155,7 @@ class Limits:
     num_engines: int = 1
 
     def suffices(self, value: int | None, bound: int | None) -> bool:
-        """Return whether a level with this value and bound needs no more work."""
+        """Return whether a level's value is optimal by its bound, or within the relative gap."""
         if value is None or bound is None:
             return False
         return value == bound or (self.gap is not None and relative_gap(value, bound) <= self.gap)
@@ -166,13 +168,15 @@ class LevelUpdate:
     Attributes
     ----------
     level
-        Number of the level.
+        Index of the level.
     value, bound
-        The value reached, and the bound that no solution beats; None if unknown.
+        The value of the incumbent, and the bound that no solution beats, or None if unknown.
+    status
+        The status of the level.
     solution
-        (variables,) a solution of the model with this value; None if none was found.
+        (variables,) a solution of the model with this value, or None if no solution was found.
     use_class, use_tasks, uses
-        (P,), (P, C), (P,) the configurations of the solution.
+        (P,) node class, (P, C) tasks and (P,) number of uses of each configuration of the solution.
 
     """
 
@@ -188,14 +192,15 @@ class LevelUpdate:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Progress on the present level, while it is being solved or when it is done.
+    """Progress on a level, while the level is being solved or when it is finished.
 
     Attributes
     ----------
     at_s
-        Seconds since the solve began; without a budget CP-SAT's deterministic seconds.
+        Wall-clock seconds since the solve began, or CP-SAT's deterministic seconds without a time
+        limit.
     update
-        The present state of the level; it has a solution only if that is a better one.
+        The state of the level, with a solution only if the solution is better than the last one.
 
     """
 
@@ -207,7 +212,7 @@ DONE = "all levels done"
 
 
 def forward_messages(answers: Generator[Any, None, str], take: Callable[[Any], None]) -> str:
-    """Pass every message of a search to `take`, and return the result of the search."""
+    """Pass every message of a search to `take`, and return the reason why the search ended."""
     while True:
         try:
             take(next(answers))

@@ -1,7 +1,8 @@
 """Solve levels sequentially, over a complete model or over configurations.
 
-This module keeps the incumbent, not CP-SAT. The incumbent starts as the greedy plan, of which only
-values are known here. Solutions replace it that are better on a level and no worse on earlier ones.
+This module, not CP-SAT, keeps the incumbent. The first incumbent is the greedy plan, of which only
+the values of levels are known. A solution replaces the incumbent if it is better on a level and no
+worse on earlier levels.
 """
 
 from __future__ import annotations
@@ -32,39 +33,39 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 200
 MOST_COLUMNS = 3000
 MOST_STEPS = 50_000
-"""The most steps of the search for useful configurations, over all node classes."""
+"""The most steps of the search for useful configurations, summed over all node classes."""
 
 WHOLE = 1e-6
 
 _LARGE = 2.0**60
-"""Sums of this size or more may overflow 64 bits."""
+"""Sums of at least this size may overflow 64-bit integers."""
 
 LEAST_RELAXED = 100
-"""The fewest free variables for which a relaxation is solved; smaller models go to CP-SAT."""
+"""The fewest free variables with which the linear relaxation is solved before CP-SAT."""
 
 NEAR_SHARE = 0.7
-"""Share of a level's time for the search near the relaxation."""
+"""The fraction of a level's time for the search near the optimum of the relaxation."""
 
 NEAR_WORK = 0.2
-"""Deterministic seconds of the search near the relaxation."""
+"""The limit in deterministic seconds of the search near the optimum of the relaxation."""
 
 LEAST_ROUNDS = 1500
-"""The fewest free variables with which a level is searched neighbourhood by neighbourhood."""
+"""The fewest free variables with which a level is searched by neighbourhoods."""
 
 NEAR_ENOUGH = 1e-3
-"""Relative gap at which a level with `LEAST_ROUNDS` free variables yields to the next level."""
+"""The relative gap at which a level with at least `LEAST_ROUNDS` free variables ends early."""
 
 ROUND_VARIABLES = 400
-"""Number of variables that one neighbourhood leaves free, in whole nodes."""
+"""The number of free variables of a neighbourhood, which consists of complete nodes."""
 
 ROUND_WORK = 0.05
-"""Deterministic seconds of the search of one neighbourhood."""
+"""The limit in deterministic seconds of the search of one neighbourhood."""
 
 MOST_ROUNDS_OF_NODES = 6
 """The most neighbourhoods that are searched on one level."""
 
 FULL_SECONDS = 5e-5
-"""Seconds per free variable that a solve of the complete model needs at least."""
+"""The fewest seconds per free variable that a solve of the complete model takes."""
 
 
 OUT_OF_TIME = "time limit reached"
@@ -73,7 +74,7 @@ WITHIN = "every level within {:.4g} % of its bound"
 
 
 class Clock:
-    """The time left of a budget; without a budget it never expires and no clock is read."""
+    """The time left of a budget. Without a budget, it never expires and reads no clock."""
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._now = now
@@ -83,7 +84,7 @@ class Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start; without a budget the solver's deterministic seconds."""
+        """Seconds since the start, or the solver's deterministic seconds without a budget."""
         return self.work_s if self._end is None else self._now() - self._start
 
     @property
@@ -93,15 +94,15 @@ class Clock:
 
     @property
     def is_expired(self) -> bool:
-        """Whether no time is left."""
+        """Whether no time of the budget is left."""
         return self._end is not None and self._now() >= self._end
 
 
 @dataclass
 class _Best:
-    """The incumbent; `solution` is None while the incumbent is the greedy plan.
+    """The incumbent, whose `solution` is None while the incumbent is the greedy plan.
 
-    `uses` counts the uses of the configurations that the master had when it was found.
+    `uses` is the number of uses of each configuration that the master problem had at that time.
     """
 
     solution: I64 | None = None
@@ -114,23 +115,24 @@ def solve_levels(
     now: Callable[[], float],
     on_step: Callable[[Step], None] | None = None,
 ) -> Generator[LevelUpdate, None, str]:
-    """Solve the levels of a model; yield an update for each level as soon as it is done.
+    """Solve the levels of a model, and yield an update for each level when it is finished.
 
-    Returns the reason why a level is not proved; empty if every level is at its optimum.
+    Returns the reason why a level is not proved, or an empty text if every level is optimal.
 
     Parameters
     ----------
     model, limits
-        The model and its limits.
+        The level model, and the limits of the solve.
     now
-        A monotonic clock in seconds; never read when `limits.budget_ms` is None.
+        A monotonic clock in seconds, which is not read if `limits.budget_ms` is None.
     on_step
-        Called with all progress, possibly in threads of the solver, one call at a time.
+        A callback that gets all progress, possibly from threads of the solver, one call at a time.
 
     Raises
     ------
     NumbersTooLarge, TooManyCapacities
-        If these engines cannot solve the model; no update has been yielded then.
+        If the numbers or capacities of the model are too large for the engine. In this case no
+        update has been yielded.
 
     """
     clock = Clock(limits, now)
@@ -157,12 +159,12 @@ class _LevelSearch:
         self._was_cut_off = False
 
     def run(self) -> Generator[LevelUpdate, None, str]:
-        """Yield the updates of all levels in order; return why a level is not proved."""
+        """Yield the updates of all levels in order, and return why a level is not proved."""
         done = []
         for level, objective in enumerate(self.model.objectives):
             value = self.incumbent(objective)
             if self.clock.is_expired:
-                # There may be thousands of levels left, so this branch does hardly any work.
+                # There may be thousands of levels left, so this branch has to be cheap.
                 bound = self.earlier_bound(objective)
                 self._was_cut_off |= not self.limits.suffices(value, bound)
                 update = self.make_update(level, objective, value, bound)
@@ -190,7 +192,7 @@ class _LevelSearch:
         return not self.limits.suffices(update.value, update.bound)
 
     def _compare(self, objective: Objective, value: int | None) -> None:
-        """Record whether bounds of later levels hold: they assume `at_least` on this level."""
+        """Record whether this level reaches `at_least`, as the bounds of later levels assume."""
         least = objective.at_least
         sign = 1 if objective.sense is Sense.MAX else -1
         self._levels_above_kept &= None not in (value, least) and sign * (value or 0) >= sign * (
@@ -198,16 +200,17 @@ class _LevelSearch:
         )
 
     def known_bound(self, objective: Objective) -> int | None:
-        """Return the known bound of the maximised expression, or None without one.
+        """Return the known bound on the maximised expression, or None if no bound is known.
 
-        Bounds of variables imply a bound, too. If the incumbent reaches it, no solve is needed.
+        The bounds of variables also imply a bound on the expression. If the incumbent reaches the
+        bound, no solve is needed.
         """
         return _tighter_bound(
             largest_value(to_maximise(objective), self.model), self.earlier_bound(objective)
         )
 
     def earlier_bound(self, objective: Objective) -> int | None:
-        """Return the bound of an earlier search on the maximised expression, None without one."""
+        """Return an earlier search's bound on the maximised expression, or None if none holds."""
         if objective.at_most is None or not self._levels_above_kept:
             return None
         return objective.at_most if objective.sense is Sense.MAX else -objective.at_most
@@ -224,9 +227,10 @@ class _LevelSearch:
         to_update: Callable[[SolverProgress], LevelUpdate | None],
         work: float | None = None,
     ) -> Result:
-        """Run CP-SAT with a share of the time left; `to_update` turns its progress into updates.
+        """Run CP-SAT with a fraction of the time left, and return its result.
 
-        `work` limits the deterministic seconds; None stands for the limits' own value.
+        The function `to_update` converts progress of CP-SAT to an update, or returns None. `work`
+        limits the deterministic seconds. If `work` is None, `limits.deterministic` applies.
         """
         begun = self.clock.work_s
 
@@ -247,21 +251,21 @@ class _LevelSearch:
         return result
 
     def is_expired(self) -> bool:
-        """Return whether no time is left for the remaining work."""
+        """Return whether no time is left, and record that the search is cut off if so."""
         self._was_cut_off |= self.clock.is_expired
         return self.clock.is_expired
 
     def steps(self, level: int, objective: Objective) -> Generator[LevelUpdate, None, LevelUpdate]:
-        """Solve a level with the earlier ones held; yield updates and return the last one."""
+        """Solve a level with earlier levels held; yield updates, and return the last update."""
         yield from ()
         return self.solve_level(level, objective)
 
     def solve_level(self, level: int, objective: Objective) -> LevelUpdate:
-        """Solve a level with the earlier ones held, and return its update."""
+        """Solve a level with earlier levels held at their values, and return its update."""
         raise NotImplementedError
 
     def keep_level(self, objective: Objective, value: int | None) -> None:
-        """Require later solutions to reach a value on a level; None requires nothing."""
+        """Require later solutions to reach a value on a level, unless the value is None."""
         raise NotImplementedError
 
     def make_update(
@@ -279,7 +283,7 @@ class _LevelSearch:
         return objective.at_least if objective.sense is Sense.MAX else -objective.at_least
 
     def effort(self, share: float) -> Effort:
-        """Return the limits of a CP-SAT call with a share of the time that is left."""
+        """Return the limits of a CP-SAT call that may take a fraction of the time left."""
         left = self.clock.remaining_s
         return Effort(
             seconds=None if left is None else left * share,
@@ -292,7 +296,7 @@ class _LevelSearch:
     def update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
-        """Return the update of a level; value and bound turn back into the level's sense."""
+        """Return the update of a level, with value and bound converted to the level's sense."""
         sign = 1 if objective.sense is Sense.MAX else -1
         if value is None:
             status = LevelStatus.SKIPPED if bound is None else LevelStatus.BOUND_ONLY
@@ -308,7 +312,7 @@ class _LevelSearch:
 
 
 def largest_value(goal: Expression, model: LevelModel) -> int | None:
-    """Return the largest value of an expression within variable bounds, or None if too large."""
+    """Return the largest value of an expression by variable bounds, or None if it may overflow."""
     lower, upper = model.lower[goal.variables], model.upper[goal.variables]
     ends = np.where(goal.coefficients > 0, upper, lower)
     size = np.abs(goal.coefficients.astype(np.float64)) * np.abs(ends.astype(np.float64))
@@ -318,7 +322,7 @@ def largest_value(goal: Expression, model: LevelModel) -> int | None:
 
 
 def to_maximise(objective: Objective) -> Expression:
-    """Return the expression to maximise: that of the level, negated if the level minimises."""
+    """Return a level's expression to maximise, which is negated if the level is minimised."""
     form = objective.expression
     if objective.sense is Sense.MAX:
         return form
@@ -326,7 +330,7 @@ def to_maximise(objective: Objective) -> Expression:
 
 
 class _DirectSearch(_LevelSearch):
-    """Searches a complete model: the relaxation, then CP-SAT near it, then CP-SAT on all of it."""
+    """Searches a complete model by its relaxation, near its optimum, and on all variables."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -371,10 +375,11 @@ class _DirectSearch(_LevelSearch):
     def _plan_searches(
         self, level: int, values: F64 | None, complete: I64
     ) -> Iterator[tuple[Callable[[], I64], float, float]]:
-        """Yield upper bounds, share of the time, and deterministic seconds of a level's searches.
+        """Yield upper bounds, fraction of the time, and deterministic seconds of each search.
 
-        The first search is near the relaxation. Large models are then searched by neighbourhoods:
-        near the relaxation, with some nodes free. The search of the complete model is last.
+        The first search of a level is near the optimum of the relaxation. Large models are then
+        searched by neighbourhoods, which are near this optimum but leave some nodes free. The last
+        search is on the complete model.
         """
         if values is not None:
             yield partial(self._near, level, values), NEAR_SHARE, NEAR_WORK
@@ -386,9 +391,9 @@ class _DirectSearch(_LevelSearch):
             yield (lambda: complete), 1.0, self.limits.deterministic
 
     def _neighbourhoods(self, values: F64, complete: I64) -> Iterator[Bool]:
-        """Yield the variables (variables,) of some nodes, drawn with a preference.
+        """Yield masks (variables,) of the variables of randomly drawn nodes.
 
-        Nodes on which relaxation and incumbent differ most are preferred.
+        Nodes on which the relaxation's optimum and the incumbent differ most are preferred.
         """
         placement = self.model.placement
         assert placement is not None  # noqa: S101  the caller has the relaxation
@@ -398,7 +403,7 @@ class _DirectSearch(_LevelSearch):
         for _ in range(MOST_ROUNDS_OF_NODES):
             apart = np.abs(values[there] - self._hint[there])
             differs = np.bincount(node_of, apart)
-            # A random term lets nodes with equal differences alternate.
+            # The random term varies the order of nodes with equal differences.
             weight = differs + rng.random(len(differs)) * (differs.max(initial=0) + 1)
             order = np.argsort(-weight, kind="stable")
             free = np.bincount(node_of, complete[there] > 0, len(differs))[order]
@@ -408,9 +413,9 @@ class _DirectSearch(_LevelSearch):
             yield mine
 
     def _is_near_enough(self, value: int | None, bound: int | None, complete: I64) -> bool:
-        """Return whether a large model's level is near enough to its bound to end early.
+        """Return whether a level of a large model may end early, because it is near its bound.
 
-        This happens only under a time limit, because later levels need the time more.
+        A level ends early only under a time limit, because later levels need the time.
         """
         if self.clock.remaining_s is None or None in (value, bound):
             return False
@@ -421,22 +426,25 @@ class _DirectSearch(_LevelSearch):
         return int((self.model.lower < upper).sum())
 
     def _end_of(self, level: int) -> float | None:
-        """Return the seconds of the budget to leave when a level ends, or None without a clock."""
+        """Return the seconds of the budget that a level leaves to later levels.
+
+        Return None without a time limit.
+        """
         left = self.clock.remaining_s
         return None if left is None else left * (1 - self._share(level))
 
     def _seconds_left(self) -> float | None:
-        """Return the seconds left for the present level, or None without a clock."""
+        """Return the seconds left for the present level, or None without a time limit."""
         left = self.clock.remaining_s
         return None if left is None or self._ends_s is None else max(left - self._ends_s, 0.0)
 
     def _time_share(self) -> float:
-        """Return the share of the remaining time that belongs to the present level."""
+        """Return the fraction of the remaining time that the present level may take."""
         mine, left = self._seconds_left(), self.clock.remaining_s
         return 1.0 if mine is None or left is None else mine / max(left, 1e-3)
 
     def _is_level_finished(self, value: int | None, bound: int | None) -> bool:
-        """Return whether a level needs no more work, or has no time left for it."""
+        """Return whether a level's value suffices, or the level has no time left."""
         if self.limits.suffices(value, bound):
             return True
         is_over = self._seconds_left() == 0.0
@@ -444,13 +452,16 @@ class _DirectSearch(_LevelSearch):
         return is_over
 
     def _share(self, level: int) -> float:
-        """Return the share of the time left that a level may take."""
+        """Return the fraction of the time left that a level may take when it begins."""
         return max(0.5, 1 / (len(self.model.objectives) - level))
 
     def _relaxed(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> tuple[F64 | None, int | None]:
-        """Return the relaxation's optimum, None without one, and the better of both bounds."""
+        """Return the relaxation's optimum, or None without one, and the better of two bounds.
+
+        The bounds are `bound` and the bound that the relaxation proves.
+        """
         if self._relaxation is None:
             return None, bound
         left = self.clock.remaining_s
@@ -458,7 +469,7 @@ class _DirectSearch(_LevelSearch):
         vertex = self._relaxation.maximize(to_maximise(objective), milliseconds)
         if vertex is None:
             return None, bound
-        # Rows hold only up to a tolerance: a bound below a value already reached is ignored.
+        # Rows hold only up to a tolerance, so ignore a bound below a value already reached.
         if vertex.bound is None or (value is not None and vertex.bound < value):
             return vertex.values, bound
         found = _tighter_bound(bound, vertex.bound)
@@ -466,9 +477,10 @@ class _DirectSearch(_LevelSearch):
         return vertex.values, found
 
     def _near(self, level: int, values: F64, free: Bool | None = None) -> I64:
-        """Return upper bounds that allow tasks only where relaxation or incumbent places some.
+        """Return upper bounds (variables,) that restrict tasks to nodes near known solutions.
 
-        Gangs that only later levels count are left out. Variables in `free` keep their bounds.
+        A node gets tasks only if the relaxation's optimum or the incumbent places such tasks there.
+        Gangs that belong only to later levels are left out. Variables in `free` keep their bounds.
         """
         placement, upper = self.model.placement, self.model.upper
         assert placement is not None  # noqa: S101  the caller has the relaxation
@@ -480,7 +492,7 @@ class _DirectSearch(_LevelSearch):
         return np.where(placement.stage > level, self.model.lower, upper)
 
     def _complete(self, level: int) -> I64:
-        """Return upper bounds without gangs that only later levels count, if that is exact."""
+        """Return upper bounds (variables,) that exclude gangs of later levels, if this is exact."""
         placement = self.model.placement
         if placement is None:
             return self.model.upper
@@ -498,8 +510,8 @@ class _DirectSearch(_LevelSearch):
     ) -> tuple[int | None, int | None]:
         """Return the best value and bound after one search.
 
-        `known` holds value and bound so far. `within` holds upper bounds, a share of the time left,
-        and deterministic seconds.
+        `known` holds the value and bound before the search. `within` holds upper bounds, the
+        fraction of the time left, and deterministic seconds.
         """
         goal = to_maximise(objective)
         value, bound = known
@@ -518,7 +530,7 @@ class _DirectSearch(_LevelSearch):
 
         task = Task(self.model.lower, upper, self._rows, goal, self._hint, value, bound)
         result = self.attempt(task, share, to_update, work)
-        # A solution of equal value may be worse on later levels.
+        # Keep the incumbent on equal value, since the solution may be worse on later levels.
         if result.solution is not None and result.value != task.at_least:
             self.best = _Best(result.solution)
             self._hint = result.solution
@@ -527,10 +539,10 @@ class _DirectSearch(_LevelSearch):
 
 
 def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> bool:
-    """Return whether every solution stays valid without some gangs and the supply for them.
+    """Return whether every solution stays valid if the gangs `later` and their supply are removed.
 
-    Rows over these gangs alone have to allow zero. In all other rows the gangs may only use up
-    capacity.
+    Rows that contain only these gangs have to allow zero. In all other rows these gangs may only
+    use capacity.
     """
     if model.lower[later].any():
         return False
@@ -555,20 +567,20 @@ def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> 
 def _proved_bound(result: Result, known: int | None) -> int | None:
     if result.answer is Answer.OPTIMAL:
         return result.value
-    # The model requires at least `known`: if it is infeasible, no solution is worth more.
+    # The model requires at least `known`, so if it is infeasible, `known` is an upper bound.
     return known if result.answer is Answer.INFEASIBLE else result.bound
 
 
 def _tighter_bound(bound: int | None, other: int | None) -> int | None:
-    """Return the better of two bounds of the maximised expression, or None if both are None."""
+    """Return the better of two bounds on the maximised expression, or None if both are None."""
     return min((b for b in (bound, other) if b is not None), default=None)
 
 
 class _ConfigurationSearch(_LevelSearch):
-    """Searches over configurations: pricing adds columns, row prices give bounds, CP-SAT solves."""
+    """Searches over configurations by column generation, Lagrangian bounds and CP-SAT."""
 
     _at: tuple[int, Objective]
-    """The level that is being solved."""
+    """The index and the objective of the level that is being solved."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -618,7 +630,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _configurations_in_use(self, best: _Best) -> tuple[I64, I64, I64]:
-        """Return node class, tasks and number of uses of each configuration in a solution."""
+        """Return the node class, tasks and number of uses of each configuration in a solution."""
         used = np.flatnonzero(best.uses)
         tasks = [self._master.column_tasks[p] for p in used.tolist()]
         return (
@@ -628,7 +640,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _record_bound(self, bound: int, value: int | None) -> None:
-        """Record and report a bound of the maximised expression, if it is better."""
+        """Record and report a bound on the maximised expression, if it is better."""
         if self._bound is not None and bound >= self._bound:
             return
         self._bound = bound
@@ -640,7 +652,8 @@ class _ConfigurationSearch(_LevelSearch):
     ) -> tuple[Charged | None, Relaxed | None]:
         """Add configurations while they improve the relaxation.
 
-        Returns the best proof and the last optimum of the relaxation.
+        Returns the proof of the best bound, and the last optimum of the relaxation. Either is None
+        if the relaxation was not solved.
         """
         step = float(max(np.gcd.reduce(goal.coefficients), 1)) if len(goal.coefficients) else 1.0
         self._master.set_objective(goal.variables, goal.coefficients / step)
@@ -671,9 +684,9 @@ class _ConfigurationSearch(_LevelSearch):
     def _round(
         self, goal: Expression, value: int | None, found: tuple[Charged, Relaxed]
     ) -> int | None:
-        """Search integer solutions, first near the relaxed one, then anywhere.
+        """Search integer solutions, first near the relaxation's optimum, then without limits.
 
-        Returns the best value; proofs on the way improve `_bound`.
+        Returns the best value. Bounds that are proved during the search improve `_bound`.
         """
         proof, relaxed = found
         bound = goal.constant + proof.bound if self._bound is None else self._bound
@@ -717,7 +730,10 @@ class _ConfigurationSearch(_LevelSearch):
         return value
 
     def _complete(self, proof: Charged, value: int) -> bool:
-        """Add every configuration of solutions worth `value` or more; return False if too many."""
+        """Add every configuration that a solution worth at least `value` may use.
+
+        Return False if there are too many.
+        """
         spare = proof.total - value * proof.scale
         steps = MOST_STEPS // max(len(self._nodes.multiplicity), 1)
         for k, worth in enumerate(proof.priced.worth.tolist()):
@@ -729,15 +745,16 @@ class _ConfigurationSearch(_LevelSearch):
         return True
 
     def incumbent_value(self, goal: Expression) -> int:
-        """Return the value of the incumbent, which has to be a solution of the model."""
+        """Return the expression's value in the incumbent, which must have a solution."""
         assert self.best.solution is not None  # noqa: S101  one has just been found
         return goal.value(self.best.solution)
 
     def _redistribute(self, goal: Expression, value: int | None, bound: int) -> int | None:
         """Improve the incumbent by moving admissions between queues; return the best value.
 
-        Nodes keep their configurations. The number of gangs of each shape stays the same, so levels
-        that ignore queues keep their values. Few relaxed variables are then fractional.
+        Nodes keep their configurations. The number of admitted gangs of each shape is fixed, so
+        levels that ignore queues keep their values. Few variables of the relaxation are fractional
+        in this case.
         """
         if self.best.solution is None or (self.model.kin < 0).all():
             return value
@@ -756,19 +773,19 @@ class _ConfigurationSearch(_LevelSearch):
         return self._solve(goal, value, bound, within, 0.3)
 
     def _bounds(self) -> tuple[I64, I64]:
-        """Return the bounds of the variables and of the uses of all configurations."""
+        """Return the bounds of the model's variables, then of the uses of all configurations."""
         most = self._nodes.multiplicity[np.array(self._master.column_class, np.int64)]
         lower = np.concatenate([self.model.lower, np.zeros_like(most)])
         return lower, np.concatenate([self.model.upper, most])
 
     def _incumbent_uses(self) -> I64:
-        """Return the incumbent's uses of all configurations."""
+        """Return the number of uses of each configuration in the incumbent."""
         uses = np.zeros(len(self._master.column_class), np.int64)
         uses[: len(self.best.uses)] = self.best.uses
         return uses
 
     def _with_kin(self, solution: I64) -> Rows:
-        """Return all rows, and a row per group of `kin` that keeps the group's sum."""
+        """Return all rows, and a row for each group of `kin` that fixes the group's sum."""
         rows = self._master.integer_rows()
         kin = self.model.kin
         members = np.flatnonzero(kin >= 0)
@@ -783,7 +800,7 @@ class _ConfigurationSearch(_LevelSearch):
         )
 
     def _pad_values(self, relaxed: Relaxed) -> F64:
-        """Return the relaxed values, with 0 for configurations that were added afterwards."""
+        """Return the values of a relaxation's optimum, with 0 for configurations added later."""
         uses = np.zeros(len(self._master.column_class))
         uses[: len(relaxed.uses)] = relaxed.uses
         return np.concatenate([relaxed.values, uses])
@@ -796,7 +813,7 @@ class _ConfigurationSearch(_LevelSearch):
         within: tuple[I64, I64, I64],
         share: float,
     ) -> int | None:
-        """Run CP-SAT within bounds, from a hint; return the better of its value and `value`."""
+        """Run CP-SAT with (lower, upper, hint), and return the better of its value and `value`."""
         least = None if value is None else value + 1
         answer = self._attempt(goal, least, bound, within, share)
         found = answer in (Answer.OPTIMAL, Answer.FEASIBLE)
@@ -810,7 +827,7 @@ class _ConfigurationSearch(_LevelSearch):
         within: tuple[I64, I64, I64],
         share: float,
     ) -> Answer:
-        """Run CP-SAT with (lower, upper, hint); a solution becomes the incumbent."""
+        """Run CP-SAT with (lower, upper, hint), keep a solution as incumbent, return the status."""
         lower, upper, hint = within
         if (lower > upper).any():
             return Answer.INFEASIBLE
@@ -833,9 +850,10 @@ class _ConfigurationSearch(_LevelSearch):
         return result.answer
 
     def _make_progress_update(self, sight: SolverProgress) -> LevelUpdate | None:
-        """Return an update with a solution that CP-SAT finds on the way, or None for a bound.
+        """Return an update for a solution that CP-SAT reports, or None if it reports a bound.
 
-        CP-SAT's bounds hold only within the bounds of this search.
+        CP-SAT's bounds are ignored, because they hold only within the variable bounds of the
+        search.
         """
         if sight.solution is None:
             return None
@@ -845,7 +863,7 @@ class _ConfigurationSearch(_LevelSearch):
         return self._with_configurations(self.update(level, objective, value, self._bound), best)
 
     def _hint(self, values: F64) -> I64:
-        """Return the incumbent; relaxed values rounded down if the incumbent is greedy."""
+        """Return the incumbent, or `values` rounded down if the incumbent is the greedy plan."""
         if self.best.solution is None:
             return np.floor(values + WHOLE).astype(np.int64)
         return np.concatenate([self.best.solution, self._incumbent_uses()])

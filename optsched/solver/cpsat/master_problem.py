@@ -1,8 +1,8 @@
-"""The linear relaxation over the configurations known so far, and its bound.
+"""The linear relaxation over the known configurations, and the bound that it proves.
 
-Every set of row prices bounds the best value from above: a row is charged at its price instead of
-being enforced (Lagrange). The prices are those of the linear program, rounded to integers. The
-bound is summed in integers, so that floating-point errors cannot invalidate it.
+Any row prices give an upper bound on the best value, because each row is charged at its price
+instead of being enforced (Lagrange). The prices are the dual values of the linear program, rounded
+to integers. The bound is summed in integers, so that floating-point errors cannot invalidate it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.pricing import Priced
 
 PRICE_BITS = 52
-"""Bits of the largest rounded price of a task."""
+"""The number of bits of the largest rounded price of a task."""
 
 MOST_SCALE_BITS = 80
 
@@ -37,11 +37,11 @@ class Relaxed:
     Attributes
     ----------
     values, uses
-        (variables,) values of variables, and (P,) uses of configurations.
+        (variables,) values of the variables, and (P,) number of uses of each configuration.
     prices
-        (rows,) prices of the model's rows, then of the rows added later.
+        (rows,) dual values of the model's rows, then of the rows added later.
     class_prices
-        (K,) price of one more node of a class.
+        (K,) dual value of each node class, the gain by one more node of the class.
 
     """
 
@@ -52,7 +52,10 @@ class Relaxed:
 
 
 class Master:
-    """The relaxed model; configurations and rows can be added, and solves reuse the basis."""
+    """The relaxed master problem, to which configurations and rows can be added between solves.
+
+    Each solve starts from the basis of the last solve.
+    """
 
     def __init__(self, model: LevelModel, nodes: Configurations) -> None:
         self._solver = pywraplp.Solver.CreateSolver("GLOP")
@@ -79,7 +82,7 @@ class Master:
             self.add_row(rows.variable[mine], rows.coefficient[mine], low, high)
 
     def add_row(self, variables: I64, coefficients: I64, lower: int, upper: int) -> None:
-        """Add lower ≤ Σ coefficient·variable ≤ upper; ±UNLIMITED stands for no bound."""
+        """Add the row lower ≤ Σ coefficient·variable ≤ upper, where ±UNLIMITED means no bound."""
         scale = float(np.abs(coefficients).max(initial=1))
         low = -self._solver.infinity() if lower <= -UNLIMITED else lower / scale
         high = self._solver.infinity() if upper >= UNLIMITED else upper / scale
@@ -93,7 +96,7 @@ class Master:
         self.upper.append(upper)
 
     def add_column(self, node_class: int, tasks: I64) -> bool:
-        """Add a configuration (C,) of a node class; return False if it is empty or known."""
+        """Add a configuration (C,) of a node class, or return False if it is empty or known."""
         key = (node_class, tasks.tobytes())
         if key in self._known or not tasks.any():
             return False
@@ -110,7 +113,7 @@ class Master:
         return True
 
     def set_objective(self, variables: I64, coefficients: F64) -> None:
-        """Replace the objective, which is maximised."""
+        """Replace the objective of the relaxation, which is maximised."""
         objective = self._solver.Objective()
         objective.Clear()
         objective.SetMaximization()
@@ -118,7 +121,7 @@ class Master:
             objective.SetCoefficient(self._variables[variable], factor)
 
     def solve(self, milliseconds: int | None) -> Relaxed | None:
-        """Return an optimum of the relaxation, or None if it is not solved in time."""
+        """Return an optimum of the relaxation, or None if none is found within the time limit."""
         if milliseconds is not None:
             self._solver.SetTimeLimit(max(milliseconds, 1))
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
@@ -142,7 +145,7 @@ class Master:
         )
 
     def integer_rows(self) -> Rows:
-        """Return all rows; their variables are the model's, then the uses of configurations."""
+        """Return all rows over the model's variables, followed by the uses of configurations."""
         row, variable, factor = self.matrix
         num_rows, num_variables = len(self._rows), len(self._variables)
         parts = [(row, variable, factor)]
@@ -168,7 +171,7 @@ class Master:
 def relaxed_values(
     lower: I64, upper: I64, rows: Rows, objective: Expression, milliseconds: int | None
 ) -> F64 | None:
-    """Return an optimal vertex of a model without integrality, or None if not solved in time."""
+    """Return an optimal vertex of a model's linear relaxation, or None if time does not suffice."""
     solver = pywraplp.Solver.CreateSolver("GLOP")
     bounds = zip(lower.tolist(), upper.tolist(), strict=True)
     variables = [solver.NumVar(float(a), float(b), "") for a, b in bounds]
@@ -200,9 +203,9 @@ def _numbers(values: Sequence[float]) -> F64:
 
 @dataclass(frozen=True, eq=False)
 class RowPrices:
-    """Integer row prices: the true prices times `scale`, with the sign that each row allows.
+    """Integer row prices: dual values times `scale`, with signs that the bounds of rows allow.
 
-    Prices of rows other than `supply` may be too large for 64 bits.
+    The prices of rows other than `supply` may be too large for 64-bit integers.
     """
 
     prices: list[int]
@@ -211,7 +214,7 @@ class RowPrices:
 
 
 def rounded(prices: F64, master: Master) -> RowPrices:
-    """Return integer prices, scaled so that those of supply have at most PRICE_BITS bits."""
+    """Return integer prices, scaled so that supply prices have at most `PRICE_BITS` bits."""
     supply = np.array(master.supply, np.int64)
     top = float(np.abs(prices[supply]).max(initial=0.0))
     bits = PRICE_BITS - math.ceil(math.log2(top)) if top > 0 else 0
@@ -227,11 +230,12 @@ def rounded(prices: F64, master: Master) -> RowPrices:
 
 @dataclass(frozen=True, eq=False)
 class Charged:
-    """The bound that rows prove at their prices.
+    """A bound on the objective, proved by charging rows at their prices.
 
-    No solution is worth more than `total`. `reduced` is the gain per step of each variable; a step
-    away from the favoured bound loses at least that much. Each use of a configuration loses the
-    difference to the best one of its node class. All numbers are multiplied by `scale`.
+    No solution is worth more than `total`. `reduced` is the gain of each variable per unit. Each
+    unit away from the favoured bound of a variable loses at least this gain. Each use of a
+    configuration loses the difference to the best configuration of its node class. All numbers are
+    multiplied by `scale`.
     """
 
     total: int
@@ -247,9 +251,9 @@ class Charged:
         return self.total // self.scale // self.step * self.step
 
     def tightened(self, model: LevelModel, master: Master, value: int) -> tuple[I64, I64, I64]:
-        """Return bounds that hold in every solution worth `value` or more.
+        """Return variable bounds and the most uses of configurations in good solutions.
 
-        These are lower and upper bounds of variables, and the most uses of configurations.
+        The lower bounds, upper bounds and uses hold in every solution worth at least `value`.
         """
         spare = self.total - value * self.scale
         lower, upper = model.lower.copy(), model.upper.copy()
@@ -271,12 +275,12 @@ class Charged:
 def charge(
     master: Master, model: LevelModel, objective: Expression, prices: RowPrices, priced: Priced
 ) -> Charged:
-    """Return the bound of the objective when all rows are charged at integer prices.
+    """Return the bound on the objective when all rows are charged at integer prices.
 
     Parameters
     ----------
     master, model, objective, prices
-        The problem to solve, and its row prices, with signs that the rows allow.
+        The master problem, the model, the objective, and integer row prices with valid signs.
     priced
         The best configurations of node classes at these prices.
 

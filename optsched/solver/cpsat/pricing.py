@@ -1,9 +1,9 @@
 """Find the best configuration of every node class by dynamic programming over capacities.
 
 A configuration's worth is the sum of integer prices of its tasks. If free[s] is the best worth of a
-node with capacity s, free[s] = max(0, max_c price[c] + free[s − request[c]]): an unbounded knapsack
-in several dimensions. One table over the capacities that sums of requests can fill serves any
-number of node classes (Gilmore and Gomory, 1961, with a grid in place of a tree).
+node with capacity s, free[s] = max(0, max_c price[c] + free[s − request[c]]). This is an unbounded
+knapsack problem in several dimensions. One table over all sums of requests serves any number of
+node classes (Gilmore and Gomory, 1961, with a grid in place of a tree).
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from optsched.problem.arrays import I64, Bool
 
 MOST_CELLS = 3_000_000
-"""The most cells of all tables together; beyond them pricing is too slow."""
+"""The most cells of all tables together, beyond which pricing is too slow."""
 
 MOST_BITS = 1 << 22
-"""The most steps of a resource, after division by the greatest common divisor."""
+"""The largest capacity of a resource after division by the greatest common divisor."""
 
 
 TOO_MANY_CAPACITIES = "not solved: too many distinct rooms to price"
-"""The reason why a search ended, where configurations cannot be priced."""
+"""The reason reported for a search that ended because configurations cannot be priced."""
 
 
 class TooManyCapacities(Exception):
-    """Sums of requests can fill too many distinct capacities for a table."""
+    """Raised if sums of requests have too many distinct values for a pricing table."""
 
 
 def useful_capacity(capacity: I64, request: I64) -> I64:
-    """Return the capacity (K, R) that tasks can use, given the limits of other resources.
+    """Return the capacity (K, R) that tasks can use, given the capacity of other resources.
 
-    If every class requests resource q, tasks cannot use more of r than the capacity of q times the
-    largest ratio request[r] / request[q].
+    If every task class requests resource q, tasks cannot use more of resource r than the capacity
+    of q times the largest ratio request[r] / request[q].
     """
     room = capacity.copy()
     for q in np.flatnonzero((request > 0).all(axis=0)).tolist() if len(request) else ():
@@ -50,10 +50,10 @@ def useful_capacity(capacity: I64, request: I64) -> I64:
 
 
 def check_size(capacity: I64, request: I64, allowed: Bool) -> None:
-    """Raise `TooManyCapacities` if requests differ so much that a `Pricer` must fail.
+    """Raise `TooManyCapacities` if requests have so many distinct values that `Pricer` must fail.
 
-    This check builds no tables. `Pricer`, with the same arguments, may still find that its tables
-    are too large.
+    This check builds no tables. If it passes, `Pricer` may still fail because its tables are too
+    large.
     """
     for mine, classes in _tables(allowed):
         if (len(classes) + 1) * len(classes) <= MOST_CELLS:
@@ -73,11 +73,12 @@ class _Axis:
     Attributes
     ----------
     levels
-        (L,) the sums, ascending from 0.
+        (L,) the sums in ascending order, beginning with 0.
     down
-        (C, L) position of the largest level that is left after a task; -1 if it does not fit.
+        (C, L) index of the largest level that remains after placing a task of each class, -1 if the
+        task does not fit.
     at
-        (K,) position of the largest level that fits a node class.
+        (K,) index of the largest level within the capacity of each node class.
 
     """
 
@@ -87,7 +88,7 @@ class _Axis:
 
 
 def _sums(request: I64, most: int) -> I64:
-    """Return all sums of positive requests up to a limit, ascending."""
+    """Return all sums of positive requests up to `most`, in ascending order."""
     step = int(np.gcd.reduce(request))
     top = most // step
     if top > MOST_BITS:
@@ -105,7 +106,7 @@ def _sums(request: I64, most: int) -> I64:
 
 
 def _make_axis(request: I64, capacity: I64) -> _Axis:
-    # Each distinct request is a level, so some tables are known to be too large beforehand.
+    # Each distinct request is a level, so some tables are known to be too large in advance.
     most = int(capacity.max(initial=0))
     distinct = np.unique(request[(request > 0) & (request <= most)])
     if (len(distinct) + 1) * len(request) > MOST_CELLS:
@@ -119,7 +120,7 @@ def _make_axis(request: I64, capacity: I64) -> _Axis:
 
 
 def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
-    """Return the requested resources that no other returned resource implies."""
+    """Return the requested resources whose capacity no other returned resource implies."""
     kept: list[int] = np.flatnonzero(request.any(axis=0)).tolist()
     by_all: list[bool] = np.all(request > 0, axis=0).tolist()
     for r in sorted(kept, key=lambda r: -int(np.unique(request[:, r]).size)):
@@ -130,7 +131,7 @@ def _find_binding_resources(capacity: I64, request: I64) -> list[int]:
 
 
 def _implies(capacity: I64, request: I64, q: int, r: int) -> bool:
-    """Return whether tasks that fit in resource q also fit in r, on every node class."""
+    """Return whether tasks within the capacity of resource q fit r, on every node class."""
     worst = int(np.argmax(request[:, r] / request[:, q]))
     most = capacity[:, q] * request[worst, r] // request[worst, q]
     return bool((most <= capacity[:, r]).all())
@@ -138,7 +139,10 @@ def _implies(capacity: I64, request: I64, q: int, r: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """Best worth by capacity, and the class to take first (-1: none, look one level lower)."""
+    """The best worth for each capacity, and the task class to place first.
+
+    The class is -1 if the best worth of the next lower level is equal.
+    """
 
     worth: I64
     first: I64
@@ -151,8 +155,8 @@ class _Group:
         self.node_classes = node_classes
         self._classes = classes
         kept = _find_binding_resources(capacity, request)
-        # The table is filled along a resource that every task requests. The resource `pods`, or
-        # one that implies it, always is such a resource.
+        # The table is filled along a resource that every task requests. There always is one: the
+        # resource `pods`, or a resource that implies it.
         kept.sort(
             key=lambda r: (not (request[:, r] > 0).all(), int(np.unique(capacity[:, r]).size))
         )
@@ -161,13 +165,13 @@ class _Group:
 
     @property
     def num_cells(self) -> int:
-        """The work of one pricing: cells times classes."""
+        """The work of one pricing, the number of cells times the number of task classes."""
         return int(np.prod([len(a.levels) for a in self._axes])) * len(self._classes)
 
     def solve(self, prices: I64) -> _Table:
-        """Return the table at some prices, filled level by level of the first axis."""
+        """Return the table at the given prices, filled level by level of the first axis."""
         pivot, *others = self._axes
-        # A last axis of length 1 makes each level an array, even without other axes.
+        # With a last axis of length 1, each level is an array even without other axes.
         shape = [*(len(a.levels) for a in self._axes), 1]
         worth = np.zeros(shape, np.int64)
         first = np.full(shape, -1, np.int64)
@@ -204,10 +208,10 @@ class _Group:
     def near(
         self, table: _Table, prices: I64, node_class: int, least: int, most_steps: int
     ) -> list[I64] | None:
-        """Return all configurations worth `least` or more to which no task can be added.
+        """Return all configurations worth at least `least` to which no task can be added.
 
-        Configurations count tasks of this group's classes. Returns None if the search takes too
-        many steps.
+        Each configuration holds the number of tasks of each class in this group. Returns None if
+        the search takes more than `most_steps` steps.
         """
         price = [int(prices[c]) for c in self._classes.tolist()]
         down = [a.down.tolist() for a in self._axes]
@@ -234,7 +238,7 @@ class _Group:
         return found
 
     def _fits_another_task(self, down: list[list[list[int]]], at: tuple[int, ...]) -> bool:
-        """Return whether any task fits the remaining capacity."""
+        """Return whether a task of any class fits the remaining capacity `at`."""
         return any(
             all(axis[c][i] >= 0 for axis, i in zip(down, at, strict=True))
             for c in range(len(self._classes))
@@ -242,19 +246,19 @@ class _Group:
 
     @property
     def classes(self) -> I64:
-        """The task classes that this group's nodes may get."""
+        """The task classes that may be placed on the nodes of this group."""
         return self._classes
 
 
 def _window(others: list[_Axis], c: int) -> tuple[tuple[slice, ...], tuple[I64, ...]]:
-    """Return the region of the other axes where a class fits, and the levels it leaves there."""
+    """Return the region of the other axes that a task fits, and the levels left after the task."""
     starts = [int(np.searchsorted(a.down[c], 0)) for a in others]
     left = [a.down[c][start:] for a, start in zip(others, starts, strict=True)]
     return tuple(slice(start, None) for start in starts), np.ix_(*left, np.zeros(1, np.int64))
 
 
 class Pricer:
-    """Prices all node classes; those that allow the same task classes share a table."""
+    """Prices all node classes, with one table for node classes that allow the same task classes."""
 
     def __init__(self, capacity: I64, request: I64, allowed: Bool) -> None:
         """Group node classes by table, and compute the axes of the tables.
@@ -262,7 +266,8 @@ class Pricer:
         Parameters
         ----------
         capacity, request, allowed
-            (K, R), (C, R) and (K, C), see `Configurations`.
+            (K, R) idle capacity of node classes, (C, R) requests of task classes, and (K, C) mask
+            of allowed pairs, as in `Configurations`.
 
         Raises
         ------
@@ -303,9 +308,10 @@ class Pricer:
     def near(
         self, priced: Priced, node_class: int, least: int, most_steps: int
     ) -> list[I64] | None:
-        """Return the full configurations (C,) of a node class that are worth `least` or more.
+        """Return the configurations (C,) of a node class worth at least `least`.
 
-        Returns None if the search takes too many steps.
+        Only configurations to which no task can be added are returned. Returns None if the search
+        takes more than `most_steps` steps.
         """
         number = int(self._group_of[node_class])
         if number < 0:
@@ -325,12 +331,14 @@ def _expand_to_all_classes(tasks: I64, classes: I64, num_classes: int) -> I64:
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """The result of a pricing.
+    """The result of pricing all node classes.
 
     Attributes
     ----------
     worth
         (K,) worth of the best configuration of each node class.
+    prices
+        (C,) prices of tasks.
 
     """
 

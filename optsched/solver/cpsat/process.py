@@ -1,8 +1,8 @@
-"""The solver interface: a solver in this process, or in a worker process that may crash safely.
+"""The solver interface, with a solver in this process or in a worker process that may crash.
 
-CP-SAT can abort its process on a failed check and can overrun its limit inside presolve. A live
-scheduler therefore talks to a worker process, waits at most one and a half times the budget, kills
-the process if necessary, and continues with the results so far.
+CP-SAT can abort its process on a failed check and can exceed its time limit in presolve. A live
+scheduler therefore uses a worker process and waits at most one and a half times the budget. If
+necessary, the scheduler kills the process and continues with the results received before.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ DIED = "solver process died"
 GRACE = 1.5
 GRACE_SECONDS = 0.1
 LOOK_SECONDS = 0.1
-"""Period at which a running solve checks whether it is to stop."""
+"""The period in seconds at which a running solve checks whether it has to stop."""
 
 START_SECONDS = 60.0
 
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """The outcome of a model.
+    """The result of solving a level model.
 
     Attributes
     ----------
     updates
-        One update per level that was reached. If a watched solver was stopped, the last update may
-        belong to an unfinished level.
+        One update for each level that was reached. If a watched solver was stopped, the last update
+        may belong to an unfinished level.
     stopped
         The reason why the solve ended.
 
@@ -60,32 +60,33 @@ class Solver(Protocol):
     """Solves level models."""
 
     def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
-        """Return the outcome of a model within limits; failures of the solver do not raise.
+        """Return the result of solving a model within limits.
 
-        `on_step` is called for each better incumbent and bound.
+        Failures of the solver do not raise errors. `on_step` is called for each better incumbent
+        and bound.
         """
 
     def close(self) -> None:
-        """Release its resources."""
+        """Release the resources of the solver."""
 
 
 @runtime_checkable
 class OverlappingSolver(Solver, Protocol):
-    """A solver in another process: the caller can work during a solve."""
+    """A solver in another process, so that the caller can work during a solve."""
 
     def overlap(self, task: Callable[[], object]) -> AbstractContextManager[None]:
-        """Return a context in which `task` runs during the first solve, if there is one."""
+        """Return a context in which `task` runs during the first solve, if any."""
 
 
 class Work(Protocol):
-    """A task for a worker process other than a solve; it has to be picklable."""
+    """Work for a worker process other than a solve, as a picklable object."""
 
     def run(self, report: Callable[[object], None]) -> str:
-        """Do the work, pass each result to `report`, and return why the work ended."""
+        """Do the work, pass each result to `report`, and return the reason why the work ended."""
 
 
 class InProcess:
-    """Solves in the caller's process; for tests, studies and one-off solves."""
+    """Solves level models in the caller's process, for tests, studies and single solves."""
 
     def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
         """See `Solver`."""
@@ -101,13 +102,15 @@ class InProcess:
 
 
 class WorkerProcess:
-    """Solves in a worker process, which starts at the first solve and again after it died.
+    """Solves level models in a worker process.
+
+    The process starts at the first solve, and again if it has died.
 
     Parameters
     ----------
     is_stopped
-        Called repeatedly during a solve. Once it returns True, the solve ends with its results so
-        far. None if a solve is never stopped.
+        A function that is called repeatedly during a solve. When it returns True, the solve ends
+        with the results received before. None if a solve is never stopped.
 
     """
 
@@ -118,7 +121,7 @@ class WorkerProcess:
         self._connection: Connection | None = None
 
     def start(self) -> None:
-        """Start the process unless it runs, so that the first solve need not wait for it."""
+        """Start the worker process if it does not run, so that the first solve need not wait."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
@@ -131,7 +134,7 @@ class WorkerProcess:
         self._connection = Connection(ours.detach())
 
     def wait_until_ready(self, seconds: float = START_SECONDS) -> bool:
-        """Wait until the process has loaded its solver; return False if it does not in time."""
+        """Wait until the process has loaded its solver, and return False after `seconds`."""
         self.start()
         assert self._connection is not None  # noqa: S101  start has just set it
         try:
@@ -161,14 +164,15 @@ class WorkerProcess:
             self._overlapped = None
 
     def work(self, work: Work, seconds: float | None) -> Generator[Any, None, str]:
-        """Yield the results of some work as they arrive, and return why it ended.
+        """Yield the results of work as they arrive, and return the reason why the work ended.
 
         Parameters
         ----------
         work
-            The work, which has to end by itself.
+            The work, which has to end without being stopped.
         seconds
-            Expected time of the work; the process is killed after 1.5 times as long.
+            Expected time of the work in seconds. The process is killed after about 1.5 times this
+            time. None if the time is not limited.
 
         """
         return self._exchange(work, seconds)
@@ -186,10 +190,10 @@ class WorkerProcess:
                 try:
                     task()
                 except BaseException:
-                    # Otherwise the worker's messages would be read as those of the next solve.
+                    # Otherwise the next solve would read the messages of this solve.
                     self.close()
                     raise
-                # The task may have taken longer than the solve: leave time to read the messages.
+                # The task may take longer than the solve, so leave time to read the messages.
                 end = None if end is None else max(end, time.monotonic() + GRACE_SECONDS)
             while (why := self._wait(self._connection, end)) is None:
                 answer = self._connection.recv()
@@ -205,7 +209,7 @@ class WorkerProcess:
         return why
 
     def _wait(self, connection: Connection, end: float | None) -> str | None:
-        """Wait for a message; return None if one has arrived, otherwise the reason."""
+        """Wait for a message; return None if a message arrives, or the reason why none did."""
         while True:
             left = None if end is None else max(end - time.monotonic(), 0.0)
             if self._is_stopped is None:
@@ -219,11 +223,11 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process ID, None while no process runs."""
+        """The ID of the worker process, or None while no process runs."""
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
-        """See `Solver`: ends the process."""
+        """Kill the worker process, and close the connection to it."""
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
@@ -251,7 +255,7 @@ def _sort_message(
 def _add_unfinished_level(
     updates: Sequence[LevelUpdate], steps: Sequence[Step]
 ) -> tuple[LevelUpdate, ...]:
-    """Return the updates, and the last step of a level that was not finished."""
+    """Return the updates, followed by the last update of an unfinished level, if any."""
     done = {update.level for update in updates}
     last = [step.update for step in steps[-1:] if step.update.level not in done]
     return (*updates, *last)

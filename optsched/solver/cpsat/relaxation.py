@@ -1,8 +1,9 @@
 """The linear relaxation of a complete level model, and the bounds that it proves.
 
-The relaxation keeps its basis from level to level: another row and another objective cost a few
-simplex steps. Its row prices bound the objective (Lagrange). They are rounded and summed in
-integers, so floating-point errors cannot invalidate the bound, as in `master_problem`.
+The relaxation keeps its basis from level to level, so that adding a row and changing the objective
+cost a few simplex steps. Its row prices prove a bound on the objective (Lagrange). The prices are
+rounded and summed in integers, so floating-point errors cannot invalidate the bound, as in
+`master_problem`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from optsched.problem.linear import Expression, Rows
 
 PRICE_BITS = 40
-"""Bits of the largest rounded price."""
+"""The number of bits of the largest rounded row price."""
 
 MOST_SCALE_BITS = 80
 
@@ -33,9 +34,9 @@ class Vertex:
     Attributes
     ----------
     values
-        (variables,) values at the optimum.
+        (variables,) values of the variables at the optimum.
     bound
-        Upper bound of the objective; None if the prices prove none.
+        Upper bound on the objective, or None if the row prices prove no bound.
     """
 
     values: F64
@@ -43,7 +44,7 @@ class Vertex:
 
 
 class Relaxation:
-    """Maximises expressions over the relaxed model; rows may be added between solves."""
+    """Maximises expressions over a relaxed model, to which rows may be added between solves."""
 
     def __init__(self, lower: I64, upper: I64, rows: Rows) -> None:
         self._lower, self._upper = lower, upper
@@ -75,12 +76,12 @@ class Relaxation:
         self._row_upper.append(upper)
 
     def hold_value(self, goal: Expression, value: int) -> None:
-        """Require an expression to be at least a value in all later solves."""
+        """Require an expression to be at least `value` in all later solves."""
         variables, factors = goal.variables.tolist(), goal.coefficients.tolist()
         self._add_row(variables, factors, value - goal.constant, int(UNLIMITED))
 
     def maximize(self, goal: Expression, milliseconds: int | None) -> Vertex | None:
-        """Return an optimum of the relaxation, or None if none is found in time."""
+        """Return an optimum of the relaxation, or None if none is found within the time limit."""
         objective = self._solver.Objective()
         objective.Clear()
         objective.SetMaximization()
@@ -97,7 +98,7 @@ class Relaxation:
         return Vertex(values, self._prove_bound(goal, prices))
 
     def _prove_bound(self, goal: Expression, prices: F64) -> int | None:
-        """Return the bound that row prices prove, or None if the prices are not finite."""
+        """Return the upper bound that row prices prove, or None if the prices are not finite."""
         top = float(np.abs(prices).max(initial=0.0))
         if not np.isfinite(top):
             return None

@@ -1,4 +1,4 @@
-"""Solve a level model; errors become the reason why the solve ended."""
+"""Solve a level model, and return errors as the reason why the solve ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_levels(
     report: Callable[[LevelUpdate], None],
     on_step: Callable[[Step], None] | None = None,
 ) -> str:
-    """Solve all levels, pass each update to `report`, and return why the solve ended."""
+    """Solve all levels, pass each update to `report`, and return the reason of the end."""
     search = solve_levels(model, limits, time.monotonic, on_step)
     try:
         return forward_messages(search, report) or DONE

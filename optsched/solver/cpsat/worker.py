@@ -1,8 +1,8 @@
 """The solver process: `python -m optsched.solver.cpsat.worker FD`.
 
-The process reads (model, limits, is_watched) or other work from a connection. It answers with
-updates, with steps in between if the solve is watched, and last with the reason why it ended. A
-message of None checks whether the process is ready.
+The process reads (model, limits, is_watched) or other work from a connection. It sends updates, and
+steps between them if the solve is watched. Its last message is the reason why the solve ended. The
+message None checks whether the process is ready.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 PARENT_CHECK_SECONDS = 1.0
 MOST_KEPT = 100
-"""The most updates that are held back while the solution stays the same."""
+"""The most updates with the same solution that are collected before they are sent."""
 
 
 def serve(connection: Connection) -> None:
-    """Answer messages until the other side closes the connection."""
+    """Process messages until the other side closes the connection."""
     while True:
         try:
             message = connection.recv()
@@ -46,9 +46,9 @@ def serve(connection: Connection) -> None:
 
 
 class _Mail:
-    """Sends updates, those with the same solution together, so that it is sent once.
+    """Sends updates with the same solution together, so that each solution is sent once.
 
-    A model may have thousands of levels, most of which do not change the solution.
+    A model may have thousands of levels, and most levels do not change the solution.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -57,14 +57,14 @@ class _Mail:
         self._sent: LevelUpdate | None = None
 
     def post(self, update: LevelUpdate) -> None:
-        """Send an update with another solution immediately, others with the next message."""
+        """Send an update with a changed solution immediately, and others with the next message."""
         last = self._kept[-1] if self._kept else self._sent
         self._kept.append(update)
         if last is None or last.solution is not update.solution or len(self._kept) >= MOST_KEPT:
             self._flush()
 
     def send(self, message: object) -> None:
-        """Send a message after all updates."""
+        """Send the collected updates, then a message."""
         self._flush()
         self._connection.send(message)
 
@@ -76,14 +76,14 @@ class _Mail:
 
 
 def exit_with_parent(parent: int) -> None:
-    """End this process once its parent has ended, even during a solve."""
+    """End this process after its parent process has ended, even during a solve."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK_SECONDS)
     os._exit(1)
 
 
 if __name__ == "__main__":
-    # Ctrl-C reaches every process of a terminal; the parent decides whether this one ends.
+    # Ctrl-C reaches every process of a terminal, so let the parent decide when to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     serve(Connection(int(sys.argv[1])))
