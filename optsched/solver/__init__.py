@@ -1,1 +1,1 @@
-"""Engines that compute decisions for a problem: the greedy pipeline, CP-SAT, preemption."""
+"""Engines that compute decisions: the greedy pipeline, CP-SAT, preemption, consolidation."""

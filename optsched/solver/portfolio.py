@@ -1,8 +1,9 @@
 """Choose engines for a problem, run them, and evaluate their solutions.
 
-The greedy plan is the first incumbent. If it reaches the ideal of every level, no plan can be
-better and the solver does not run. Otherwise small problems are solved node by node, and others by
-node classes and configurations. Problems too large for both are solved on some nodes at a time.
+The greedy plan is the first incumbent. If the plan reaches the ideal of every level, no plan can be
+better and the solver does not run. Otherwise small problems are solved node by node, and larger
+problems by node classes and configurations. Problems that are too large for both engines are
+solved on some nodes at a time.
 """
 
 from __future__ import annotations
@@ -45,60 +46,60 @@ MOST_DIRECT = 3000
 BEST_DIRECT = 400
 """The most pairs for which a problem without levels over domains is solved node by node first.
 
-Configurations would be exact for such a problem except for node scores."""
+For these problems, configurations are exact except for node scores."""
 
 MOST_RELAXED = 20_000
-"""The most pairs for `DIRECT` if nodes differ too much for configurations to help."""
+"""The most pairs of task class and node for `DIRECT` if nodes have many distinct idle vectors."""
 
 FEW_ROOMS = 0.25
 """The highest ratio of distinct idle vectors to nodes at which configurations come first."""
 
 PAIRS_PER_MS = 25
-"""The most pairs of a model per millisecond of its budget.
+"""The most pairs of task class and node in a model per millisecond of its budget.
 
-A larger model cannot even be built and relaxed in time."""
+A larger model cannot even be built and relaxed within the time limit."""
 
 CROWDED_PAIRS_PER_MS = 500
 """The most pairs per millisecond of a budget for which crowded nodes are searched.
 
-A model of a few nodes is small, but the tables from which it is built are not."""
+A model of a few nodes is small, but the tables from which the model is built are large."""
 
 ROUND_MS = 400
-"""Budget of the search of one neighbourhood; a larger budget searches more neighbourhoods."""
+"""The budget in milliseconds of one neighbourhood; larger budgets allow more neighbourhoods."""
 
 ROUNDS_OF_WORK = 4
-"""Number of neighbourhoods that are searched where no clock is read."""
+"""The number of neighbourhoods that are searched if no clock is read."""
 
 MOST_KEPT_MS = 50
-"""The most milliseconds of a budget that are kept for work outside of the engines."""
+"""The most milliseconds of a budget that are reserved for work outside the engines."""
 
 NOMINATIONS = "promised room"
 GREEDY, DIRECT, CONFIGURATIONS = "greedy", "cp-sat, node by node", "cp-sat, configurations"
 NEIGHBOURHOODS = "cp-sat, some nodes at a time"
 SOME_NODES = "only some nodes were searched at a time"
 UNBOUNDED = frozenset({SOME_NODES, TOO_MANY_CAPACITIES})
-"""Values of `stopped` for searches that prove no bound."""
+"""The values of `stopped` for searches that prove no bound."""
 IDEAL = "every level at its ideal"
 NO_SOLVER = "no solver asked for"
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """Decisions and their proofs.
+    """Decisions, and the value and bound of each level.
 
     Attributes
     ----------
     results
         The result of each level.
     engine, stopped
-        The engine that found the decisions, and why the search ended.
+        The engine that found the decisions, and the reason why the search ended.
     relaxed
         Names of the rules that the bounds leave out.
     final
-        Gangs whose decisions must not be changed.
+        Indices of gangs whose decisions must not be changed.
     proved
-        The bound of each level from an earlier search, given that all earlier levels have the
-        values of these decisions; empty without such a search.
+        The bound on each level from an earlier search, given that all earlier levels have the
+        values of these decisions. The tuple is empty without an earlier search.
 
     """
 
@@ -118,13 +119,13 @@ class LevelProgress:
     Attributes
     ----------
     number, name
-        Number and name of the level.
+        Index and name of the level.
     at_s
-        Seconds since the solver began; deterministic seconds if there is no time limit.
+        Seconds since the solver began, or deterministic seconds if there is no time limit.
     value, bound
-        The value and the bound, as in the certificate; None while unknown.
+        The value and the bound of the level as in the certificate, or None while unknown.
     decisions
-        Returns the better decisions that were found; None if there are none.
+        A function that returns better decisions, or None if none were found.
 
     """
 
@@ -138,7 +139,7 @@ class LevelProgress:
 
 @dataclass(frozen=True, eq=False)
 class SolveRequest:
-    """The solver, its limits, and the callback for progress."""
+    """The solver, its limits, and the progress callback."""
 
     solver: Solver
     limits: Limits
@@ -148,7 +149,7 @@ class SolveRequest:
 def evaluate_greedy(
     problem: Problem, decisions: Decisions, levels: Sequence[AnyLevel], stopped: str
 ) -> Answer:
-    """Return greedy decisions with the value of each level, and its ideal as the bound."""
+    """Return greedy decisions with the value of each level, and each level's ideal as bound."""
     outcome = Outcome(problem, decisions)
     results = []
     for level in levels:
@@ -159,10 +160,10 @@ def evaluate_greedy(
 
 
 def is_ideal(problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel], answer: Answer) -> bool:
-    """Return whether a solve can gain nothing that is worth its time.
+    """Return whether a plan is so good that no solve is needed.
 
-    While a task is unplaced, every level has to be at its ideal. Once all tasks are placed, levels
-    over nodes do not count. Levels over domains count only in problems small enough for `DIRECT`.
+    If a task is unplaced, every level has to be at its ideal. If all tasks are placed, levels over
+    nodes are ignored, and levels over domains are ignored in problems too large for `DIRECT`.
     """
     pairs = zip(levels, answer.results, strict=True)
     missed = [level for level, result in pairs if result.status is not LevelStatus.OPTIMAL]
@@ -179,18 +180,18 @@ def improve(
     incumbent: Answer,
     search: SolveRequest,
 ) -> Answer:
-    """Return the best solution found within the limits; it is never worse than the incumbent.
+    """Return the best solution found within the limits, which is never worse than the incumbent.
 
     Parameters
     ----------
     problem, rules
-        The problem and the rules.
+        The problem, and the rules of the policy.
     goal
-        Tiers and levels, see `Goal`.
+        Tiers of gangs and objective levels, see `Goal`.
     incumbent
-        The greedy solution, or a better one.
+        The greedy solution, or a better solution.
     search
-        The solver and its limits.
+        The solver, its limits and the progress callback.
 
     """
     part = _exclude_final_gangs(problem, rules, goal, incumbent)
@@ -207,7 +208,7 @@ def _run_engines(
     incumbent: Answer,
     run: tuple[_OpenProblem, SolveRequest],
 ) -> Answer:
-    """Return the best solution of the engines, which run sequentially."""
+    """Return the best solution of all engines, which run sequentially."""
     part, search = run
     limits, best, stopped = search.limits, incumbent, ""
     engines = _engines(part, limits)[: max(limits.num_engines, 1)]
@@ -221,7 +222,7 @@ def _run_engines(
         best = improve_part(engine, problem, part, (best, share))
         if best.relaxed or all(limits.suffices(r.value, r.bound) for r in best.results):
             return best
-        # Only DIRECT models every level, so its reason explains which levels stay unproved.
+        # Only `DIRECT` models every level, so report why `DIRECT` stopped if it runs.
         stopped = best.stopped if engine == DIRECT or not stopped else stopped
         best = replace(best, proved=tuple(r.bound for r in best.results), final=incumbent.final)
         if sequence is not None:
@@ -230,7 +231,7 @@ def _run_engines(
 
 
 def _for_engines(budget_ms: int) -> int:
-    """Return the budget without the parts for encoding and for adding gangs greedily."""
+    """Return the budget of the engines in milliseconds, without the time for other work."""
     return budget_ms - min(budget_ms // 10, MOST_KEPT_MS)
 
 
@@ -241,10 +242,10 @@ def fill_idle_capacity(
     best: Answer,
     tied: Bool,
 ) -> Answer:
-    """Return the solution, with gangs added greedily on idle capacity.
+    """Return the solution with further gangs placed greedily on idle capacity.
 
-    A search that runs out of time on one level may leave out gangs that only later levels count.
-    Gangs that are tied to single nodes stay as they are.
+    A search that reaches its time limit on one level may leave gangs of later levels unplaced.
+    Decisions on gangs that are tied to single nodes do not change.
     """
     tiers, levels = goal
     decisions = best.decisions
@@ -261,7 +262,7 @@ def fill_idle_capacity(
     known = [r.value for r in best.results]
     if values == known or not is_no_worse(levels, values, known):
         return best
-    # A level's bound holds for every plan that is no worse on all earlier levels: for this one.
+    # A level's bound holds for every plan that is no worse on all earlier levels, as this plan is.
     results = tuple(
         r if r.value == value else replace(r, value=value, status=_status(value, r.bound))
         for r, value in zip(best.results, values, strict=True)
@@ -285,24 +286,29 @@ class _EngineSequence:
         self._watch(replace(progress, at_s=self._last_s))
 
     def start_next_engine(self) -> None:
-        """Add the times of the next engine to the time of the last report."""
+        """Shift the times of the next engine by the time of the last report."""
         self._begun_s = self._last_s
 
 
 _QUARTERS = {1: (4,), 2: (1, 3)}
-"""Quarters of the budget for each engine; the first one is done soon or not at all."""
+"""Quarters of the budget for each engine, by the number of engines.
+
+The first of two engines gets one quarter, since it finishes early or not at all.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class _OpenProblem:
-    """The problem that an engine may decide: all gangs but the final ones of the incumbent.
+    """The problem that an engine may decide, without the gangs whose decisions are final.
 
     Attributes
     ----------
     goal
         Tiers and levels, with the bounds that hold for this problem.
+    decisions
+        The incumbent.
     left_out
-        Names of the reasons for which gangs are left out.
+        Names of the reasons why gangs are left out.
 
     """
 
@@ -314,7 +320,7 @@ class _OpenProblem:
 
     @cached_property
     def tied(self) -> tuple[Bool, tuple[str, ...]]:
-        """See `find_tied_gangs`."""
+        """The gangs that node classes cannot describe, and the names of the causing rules."""
         return find_tied_gangs(self.problem, self.rules)
 
 
@@ -329,14 +335,17 @@ def _exclude_final_gangs(
     if not final.any():
         return _OpenProblem(problem, rules, whole, incumbent.decisions)
     final = _with_dependents(problem, rules, incumbent.decisions, final)
-    # No other gang may use capacity that greedy nominated to final gangs. Whether the final gangs
-    # could start now is not examined.
+    # No other gang may use capacity that the greedy plan nominates to final gangs, even if these
+    # gangs could start on idle capacity.
     rest, decisions, left = _exclude_gangs(problem, incumbent.decisions, whole, final)
     return _OpenProblem(rest, rules, left, decisions, (NOMINATIONS,))
 
 
 def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, final: Bool) -> Bool:
-    """Return final gangs (G,), and gangs tied to them by rules that `fix_decisions` omits."""
+    """Return a mask (G,) of final gangs and of gangs that rules tie to final gangs.
+
+    Only rules that `fix_decisions` does not take into account are considered.
+    """
     tied = {
         rule.name: np.array(
             [rule.ties_nodes(problem, c) for c in range(len(problem.classes.shapes))], np.bool_
@@ -345,7 +354,7 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
         if not rule.ties_by_relations
     }
     relations, shapes = problem.relations, problem.classes.shapes
-    # Affinity and spreading count only placed pods; pods that start later are missing there.
+    # Affinity and spreading count only placed pods, and miss pods that start later.
     near = {m for m, term in enumerate(relations.terms) if term.kind is not TermKind.ANTI_AFFINITY}
     carries = [near.intersection(relations.carried_by(shape)) for shape in shapes]
     before, final = -1, final.copy()
@@ -365,11 +374,11 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
 
 
 def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
-    """Return the first engine, and the engine for levels that the first one does not prove.
+    """Return the engines in order: the second engine solves levels that the first does not prove.
 
-    Gangs that tie nodes, and levels over domains, are solved node by node where the size permits.
-    Only that engine models node scores; configurations prove earlier levels sooner. A problem too
-    large for the budget is searched some nodes at a time.
+    Problems with tied gangs or levels over domains are solved node by node if their size permits.
+    Only `DIRECT` models node scores, but `CONFIGURATIONS` proves earlier levels faster. A problem
+    that is too large for the budget is searched on some nodes at a time.
     """
     pairs, affordable = count_pairs(part.problem, part.rules), None
     if limits.budget_ms is not None:
@@ -393,7 +402,7 @@ def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
 
 
 def _count_idle_vectors(problem: Problem) -> int:
-    """Return how many distinct idle vectors nodes have, limited to what pending tasks can use."""
+    """Return the number of distinct vectors of idle capacity that pending tasks can use."""
     useful = useful_capacity(problem.idle, problem.classes.request)
     return len(np.unique(useful, axis=0))
 
@@ -401,7 +410,7 @@ def _count_idle_vectors(problem: Problem) -> int:
 def _improve_with(
     engine: str, problem: Problem, part: _OpenProblem, run: tuple[Answer, SolveRequest]
 ) -> Answer:
-    """Return the solution of one engine, or the incumbent where the engine's is worse."""
+    """Return the solution of one engine, or the incumbent if the engine's solution is worse."""
     levels = part.goal.levels
     incumbent, search = run
     try:
@@ -426,10 +435,10 @@ def _improve_with(
 def _search_neighbourhoods(
     engine: str, problem: Problem, part: _OpenProblem, run: tuple[Answer, SolveRequest]
 ) -> Answer:
-    """Return the best solution of searches of some nodes at a time.
+    """Return the best solution of a sequence of searches on some nodes at a time.
 
-    Each search starts from the best plan so far. A search proves bounds for its own nodes alone, so
-    the bounds of the incumbent stay.
+    Each search starts from the best plan of the searches before. A search proves bounds only for
+    its own nodes, so the bounds of the incumbent remain valid.
     """
     best, search = run
     limits, levels = search.limits, part.goal.levels
@@ -471,7 +480,7 @@ def _search_neighbourhoods(
         values, known = ([r.value for r in a.results] for a in (found, best))
         if values == known or not is_no_worse(levels, values, known):
             continue
-        # A level's bound holds for every plan that is no worse on all earlier levels: for this one.
+        # A level's bound holds for every plan that is no worse on all earlier levels, as here.
         results = tuple(map(_keep_better_bound, found.results, best.results))
         best = replace(best, decisions=found.decisions, results=results, engine=engine)
         part, most = _exclude_final_gangs(problem, part.rules, (goal.tiers, levels), best), None
@@ -479,7 +488,7 @@ def _search_neighbourhoods(
 
 
 class _SolverProgress:
-    """Reports a solver's solutions and bounds in terms of the problem."""
+    """Reports a solver's solutions and bounds as progress on the levels of the problem."""
 
     def __init__(
         self,
@@ -508,7 +517,7 @@ class _SolverProgress:
             return
         if found is None:
             return
-        # The model's values and bounds leave out the gangs that are outside of the model.
+        # The values and bounds of the model do not include gangs outside the model.
         outcome = Outcome(self._problem, found())
         values = [level.value(outcome) for level in self._levels]
         if is_no_worse(self._levels, values, [r.value for r in self._incumbent.results]):
@@ -538,7 +547,7 @@ def _encode(engine: str, part: _OpenProblem) -> tuple[Encoding, tuple[str, ...]]
 
 
 def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
-    """Return problem, incumbent and goal without gangs that only a model of all nodes places."""
+    """Return problem, incumbent and goal without gangs that node classes cannot describe."""
     tied = part.tied[0]
     if not tied.any():
         return part.problem, part.decisions, part.goal
@@ -548,38 +557,39 @@ def _without_tied_gangs(part: _OpenProblem) -> tuple[Problem, Decisions, Goal]:
 def _exclude_gangs(
     problem: Problem, decisions: Decisions, goal: Goal, gangs: Bool
 ) -> tuple[Problem, Decisions, Goal]:
-    """Return problem, incumbent and goal without gangs (G,) whose decisions are final."""
+    """Return problem, incumbent and goal without the gangs (G,) whose decisions are final."""
     rest = fix_decisions(problem, decisions, gangs)
     node_of = np.where(gangs[problem.gang_of], UNPLACED, decisions.node_of)
     decisions = replace(decisions, node_of=node_of)
-    # The model does not count the excluded gangs, so the known values leave them out, too.
+    # The model does not include the excluded gangs, so the known values must not include them.
     nominated = np.where(gangs[problem.gang_of], UNPLACED, decisions.nominated)
     outcome = Outcome(rest, replace(decisions, nominated=nominated))
     known = [level.value(outcome) for level in goal.levels]
-    # Bounds that were proved for all gangs together do not hold for the rest.
+    # Bounds that are proved for all gangs together do not hold for the remaining gangs.
     return rest, decisions, Goal(goal.tiers, goal.levels, known)
 
 
 def find_nominated_gangs(problem: Problem, decisions: Decisions) -> Bool:
-    """Return gangs (G,) that have a nomination: they wait for capacity that is being freed."""
+    """Return a mask (G,) of gangs that have a nomination and wait for terminating pods."""
     gangs = np.zeros(problem.num_gangs, np.bool_)
     gangs[problem.gang_of[decisions.nominated >= 0]] = True
     return gangs
 
 
 def count_pairs(problem: Problem, rules: RuleSet) -> int:
-    """Return the number of pairs of a task class and a node that it fits.
+    """Return the number of pairs of a task class and a node such that a task fits the node.
 
-    Where classes times nodes is more than 50 · `MOST_DIRECT`, the result is that upper bound.
+    If the number of classes times nodes exceeds 50 · `MOST_DIRECT`, this product is returned as an
+    upper bound.
     """
     most = len(find_open_classes(problem)) * problem.num_nodes
     return most if most > 50 * MOST_DIRECT else int((count_fitting_tasks(problem, rules) > 0).sum())
 
 
 def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, ...]]:
-    """Return gangs (G,) that node classes cannot describe fully, and the rules that cause this.
+    """Return a mask (G,) of gangs that node classes cannot describe, and the causing rules.
 
-    Tasks of such gangs depend on other tasks on their nodes, or have too many domains to choose.
+    Tasks of these gangs depend on other tasks on their nodes, or can choose from too many domains.
     """
     names: set[str] = set()
     tied = np.zeros(len(problem.classes.shapes), np.bool_)
@@ -598,7 +608,7 @@ def find_tied_gangs(problem: Problem, rules: RuleSet) -> tuple[Bool, tuple[str, 
 
 
 def fix_decisions(problem: Problem, decisions: Decisions, gangs: Bool) -> Problem:
-    """Return the problem that is left once the decisions on some gangs (G,) are final."""
+    """Return the remaining problem after the decisions on gangs of a mask (G,) become final."""
     tasks = np.flatnonzero(gangs[problem.gang_of] & (decisions.node_of >= 0))
     request = problem.classes.request[problem.task_class[tasks]]
     used = problem.used.copy()
@@ -644,7 +654,10 @@ def _compare_with_incumbent(
     decisions: Decisions,
     run: tuple[Solved, Encoding, str, tuple[str, ...]],
 ) -> Answer:
-    """Return the solution with recomputed levels and the solver's bounds, or the incumbent."""
+    """Return the solution with recomputed level values, or the incumbent if it is better.
+
+    The returned results include the bounds of the solver.
+    """
     solved, encoding, engine, relaxed = run
     outcome = Outcome(problem, decisions)
     values = [level.value(outcome) for level in levels]
@@ -660,7 +673,7 @@ def _compare_with_incumbent(
         results = tuple(map(_keep_better_bound, results, incumbent.results))
     whose = engine
     if values == known:
-        # An equally good solution does not replace the incumbent: plans would differ between runs.
+        # A solution of equal value does not replace the incumbent, so that plans are reproducible.
         decisions, whose = incumbent.decisions, f"{incumbent.engine}, weighed by {engine}"
     return Answer(
         decisions, results, whose, solved.stopped, relaxed if _has_unproved_level(results) else ()
@@ -668,7 +681,7 @@ def _compare_with_incumbent(
 
 
 def is_no_worse(levels: Sequence[AnyLevel], values: Sequence[int], known: Sequence[int]) -> bool:
-    """Return whether the values of the levels are lexicographically no worse than known ones."""
+    """Return whether the level values are lexicographically no worse than the values `known`."""
     for level, value, before in zip(levels, values, known, strict=True):
         if value != before:
             return (value > before) is (level.sense is Sense.MAX)
@@ -696,7 +709,7 @@ def _result(
 
 
 def _keep_better_bound(result: LevelResult, before: LevelResult) -> LevelResult:
-    """Return a result with the better one of two bounds; earlier levels must be unchanged."""
+    """Return a level's result with the better of two bounds, if earlier levels are unchanged."""
     if result.bound is None or before.bound is None:
         return result
     bound = (min if result.sense is Sense.MAX else max)(result.bound, before.bound)

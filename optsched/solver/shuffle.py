@@ -1,7 +1,8 @@
 """The action `shuffle`: evict tasks that plugins propose to move, if other rules allow it.
 
-Protected pods are not moved, and disruption budgets hold. No gang is left broken: a gang loses
-surplus tasks, or is evicted as a whole. Evictions are decided before any task is placed.
+Protected pods are not moved, and disruption budgets are respected. A gang loses only surplus tasks
+or is evicted entirely, so that no gang runs below its minimum. Evictions are decided before any
+task is placed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
-    """Return the tasks to evict, in order, chosen by the first tier that evicts any."""
+    """Return the evictions in order, decided by the first tier of plugins that evicts a task."""
     action = _Shuffle(problem, rules)
     for _, tier in groupby(rules.active, key=lambda a: a.tier):
         for active in tier:
@@ -55,7 +56,7 @@ def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
 
 
 def apply_moves(snapshot: Snapshot, evictions: Sequence[Evict]) -> Snapshot:
-    """Return the snapshot with the evicted tasks terminating, and their budgets reduced."""
+    """Return the snapshot with the evicted tasks terminating and disruption budgets reduced."""
     if not evictions:
         return snapshot
     gone = {e.task for e in evictions}
@@ -79,7 +80,7 @@ class _Shuffle:
         self._evicted_keys: set[str] = set()
 
     def carry_out(self, moves: Moves, plugin: str) -> None:
-        """Evict the tasks that one rule proposes to move, as far as other rules allow."""
+        """Evict the tasks that a plugin proposes to move, if other rules allow their eviction."""
         tasks = moves.tasks[~self._stays[moves.tasks]]
         tasks = self._plugins.movable(tasks)
         places = None if moves.relief is None else _Places(self._problem, self._rules, moves.relief)
@@ -96,7 +97,11 @@ class _Shuffle:
             self._evict(unit, plugin, moves.reasons)
 
     def _find_unit(self, v: int, may_be_whole: bool) -> list[int]:
-        """Return the task, or all of its gang if it would be left broken; empty if not allowed."""
+        """Return the tasks to evict with a task: the task alone, or its entire gang.
+
+        The entire gang is evicted if it could not run without the task. Returns an empty list if
+        the eviction is not allowed.
+        """
         gang = int(self._running.gang_of[v])
         task = self._running.tasks[v]
         found = self._gangs[gang]
@@ -110,7 +115,7 @@ class _Shuffle:
         return all_of if may_be_whole and not self._stays[all_of].any() else []
 
     def _exceeds(self, unit: Sequence[int]) -> bool:
-        """Return whether evicting some tasks exceeds a disruption budget."""
+        """Return whether evicting the tasks `unit` exceeds a disruption budget."""
         tasks = [self._running.tasks[v] for v in unit]
         return any(left < sum(covers(b, t) for t in tasks) for b, left in self._budget_left.items())
 
@@ -129,7 +134,7 @@ class _Shuffle:
 
 
 class _Places:
-    """The nodes that could take tasks which are moved to relieve their nodes."""
+    """The nodes with space for tasks that are moved to relieve other nodes."""
 
     def __init__(self, problem: Problem, rules: RuleSet, relief: Relief) -> None:
         self._problem = problem
@@ -143,7 +148,7 @@ class _Places:
         self._copies: dict[str, int] = {}
 
     def add_copies(self, tasks: I64) -> None:
-        """Add a pending copy of each task, to find nodes while the running tasks stay."""
+        """Add a pending copy of each task, to search nodes while the original keeps running."""
         if self._relief.fits and len(tasks):
             copies = [
                 _copy_as_pending(self._running.tasks[v], self._gang(v)) for v in tasks.tolist()
@@ -157,7 +162,10 @@ class _Places:
         return self._problem.snapshot.gangs[int(self._running.gang_of[v])]
 
     def move_task(self, v: int) -> bool:
-        """Count a task as moved if that relieves its node and another node has space for it."""
+        """Record a move of a task, if it relieves its node and another node has space for it.
+
+        Returns whether the move is recorded.
+        """
         source, uses = int(self._running.node_of[v]), self._relief.uses[v]
         if not ((self._excess[source] > 0) & (uses > 0)).any():
             return False
@@ -169,7 +177,7 @@ class _Places:
         return True
 
     def _find_emptiest_node(self, uses: I64) -> int | None:
-        """Return the node with the most space, or None if the nodes together have too little."""
+        """Return the node with the most space, or None if all nodes together have too little."""
         if (uses > np.maximum(self._space, 0).sum(axis=0)).any():
             return None
         return int(np.argmax(self._space.sum(axis=1)))

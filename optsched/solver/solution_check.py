@@ -1,7 +1,7 @@
-"""Checks of solutions: an invalid one never replaces the incumbent.
+"""Check solutions of level models, so that no invalid solution replaces the incumbent.
 
-The verifier checks every plan against the rules. These checks come earlier: they discard values
-that do not satisfy the level model.
+The checks discard solutions that do not satisfy the level model. Later, the verifier checks every
+plan against the rules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ INVALID_SOLUTION = "what it answered is no solution and is not used"
 def solve_checked(
     solver: Solver, model: LevelModel, limits: Limits, on_step: OnStep = None
 ) -> Solved:
-    """Return the solutions that satisfy the model; `stopped` mentions that others do not."""
+    """Return the updates of a solve whose solutions satisfy the model.
+
+    If an update is discarded, the reason in `stopped` says that a solution was invalid.
+    """
     solved = solver.solve(model, limits, on_step) if on_step else solver.solve(model, limits)
     sound = tuple(update for update in solved.updates if is_valid_update(model, update))
     if len(sound) == len(solved.updates):
@@ -33,7 +36,7 @@ def solve_checked(
 
 
 def is_valid_update(model: LevelModel, update: LevelUpdate) -> bool:
-    """Return whether value, bound and solution of a level are consistent with the model."""
+    """Return whether value, bound and solution of an update are consistent with the model."""
     if not 0 <= update.level < len(model.objectives):
         return False
     objective = model.objectives[update.level]
@@ -48,7 +51,7 @@ def is_valid_update(model: LevelModel, update: LevelUpdate) -> bool:
 
 
 def is_solution(model: LevelModel, update: LevelUpdate) -> bool:
-    """Return whether the solution of an update satisfies all bounds and rows."""
+    """Return whether the solution of an update satisfies all variable bounds and rows."""
     solution = update.solution
     if not _is_integer_array(solution, model.lower.shape):
         return False
@@ -66,7 +69,10 @@ def is_solution(model: LevelModel, update: LevelUpdate) -> bool:
 
 
 def _count_supplied_tasks(nodes: Configurations, update: LevelUpdate) -> I64 | None:
-    """Return the tasks (C,) that a solution's configurations supply, or None if one is invalid."""
+    """Return the tasks (C,) supplied by the configurations of a solution.
+
+    Return None if a configuration is invalid.
+    """
     of, tasks, uses = update.use_class, update.use_tasks, update.uses
     num_classes, num_kinds = len(nodes.request), len(nodes.multiplicity)
     number = 0 if uses is None else uses.size

@@ -1,7 +1,7 @@
 """A level model over node classes that starts gangs by moving the fewest running tasks.
 
-A task that may move is pending in the what-if, and its present node may keep it. A task that stays
-has a task class of its own, which fits that node only, as often as such tasks run there.
+A task that may move is pending in the what-if, and its present node may keep the task. A task that
+stays has a separate task class, which fits only the present node, up to the number of these tasks.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class WhatIf:
     movables
         The tasks that may move.
     problem
-        The what-if of `movables`; decisions on gangs outside of this model are final.
+        The what-if of `movables`, in which decisions on gangs outside the model are final.
     base
-        The state without moves, on the axes of `problem`.
+        The decisions without moves, on the axes of `problem`.
     requesting
-        (G,) gangs that may start in addition to those of `base`.
+        (G,) mask of the gangs that may start in addition to the gangs placed in `base`.
     tiers
         The tiers of the gangs of `problem`.
     priority
-        (G,) priority; gangs with different priorities are in different gang classes.
+        (G,) priority of each gang. Gangs with different priorities are in different gang classes.
 
     """
 
@@ -67,18 +67,18 @@ class WhatIf:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """A level model and the data to read its solutions.
+    """The level model of a what-if, and the data to decode its solutions.
 
     Attributes
     ----------
     stay
-        (M,) variable that counts the tasks of a kind that stay.
+        (M,) variables that count the movable tasks of each kind that stay on their nodes.
     class_of
-        (N,) node class.
+        (N,) node class of each node.
     num_gang_levels
         Number of levels before the level `moves`.
     hint
-        Values of the variables in the present state.
+        (variables,) values of the variables without moves.
 
     """
 
@@ -92,7 +92,7 @@ class Encoded:
 
 
 def build_formulation(what: WhatIf, rules: RuleSet) -> Formulation:
-    """Return the aggregated model with the rows of all hard rules."""
+    """Return the aggregated model of a what-if with the rows of all hard rules."""
     problem = what.problem
     alone, kinds = rules.distinguish_gangs(problem)
     kinds += [what.priority, what.requesting.astype(np.int64)]
@@ -103,9 +103,10 @@ def build_formulation(what: WhatIf, rules: RuleSet) -> Formulation:
 
 
 def find_broken_entries(form: Formulation, hint: I64) -> Bool:
-    """Return the entries (F,) whose present placements violate a row: they could not start again.
+    """Return a mask (F,) of the entries whose tasks could not start again on their present nodes.
 
-    Rows with variables other than starts and placements are left to the solver.
+    The present placements of these entries violate a row. Rows with variables other than starts and
+    placements are not checked, because the solver enforces them.
     """
     rows, known = form.model.rows, np.zeros(form.model.num_variables, np.bool_)
     known[form.placed_variable] = True
@@ -128,9 +129,9 @@ def encode(
     levels: Sequence[tuple[GangLevel, int]],
     most_moves: int = 0,
 ) -> Encoded:
-    """Return the model of a what-if; `levels` holds each level with its value in `base`.
+    """Return the level model of a what-if, where `levels` holds levels and their present values.
 
-    At most `most_moves` tasks move; 0 stands for no limit.
+    At most `most_moves` tasks move, or any number if `most_moves` is 0.
     """
     if rules.topology is not None:
         rules.topology.choose_domains(form)
@@ -147,7 +148,7 @@ def encode(
     _minimum_rows(form, what, hint)
     lower, upper = _fix_bounds(form, what, hint)
     none = np.zeros(len(stay), np.int64)
-    # One row per kind: no more tasks stay than nodes keep.
+    # One row for each kind of movable tasks: no more tasks stay than nodes keep.
     stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
     nodes, class_of = _build_configurations(what, rules, (form, copies), stay_supply)
     kin = np.full(len(lower), -1, np.int64)
@@ -159,9 +160,9 @@ def encode(
 
 
 def _stay_rows(form: Formulation, movables: Movables) -> I64:
-    """Add the rows of tasks that stay and return their variables (M,).
+    """Return variables (M,) that count the tasks of each kind that stay, and add their rows.
 
-    A gang gives up tasks up to its surplus, or all tasks. Disruption budgets hold.
+    A gang loses at most its surplus of tasks, or all its tasks. Disruption budgets are respected.
     """
     stay = form.model.add_variables(0, movables.count)
     form.model.add_entries(form.supply[movables.task_class], stay, -np.ones_like(stay))
@@ -183,7 +184,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
 
 
 def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
-    """Limit requesting gangs to their minimum: no task moves for tasks beyond it."""
+    """Limit requesting gangs to their minimum, so that no task moves for tasks beyond it."""
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
     for h in np.flatnonzero(what.requesting[first] & (form.start >= 0)).tolist():
@@ -199,7 +200,7 @@ def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
 
 
 def _fix_bounds(form: Formulation, what: WhatIf, hint: I64) -> tuple[I64, I64]:
-    """Return bounds of variables: placed tasks stay placed, and only requesting gangs get more."""
+    """Return variable bounds that keep tasks placed and add tasks only for requesting gangs."""
     lower, upper = form.model.bounds
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
@@ -219,9 +220,9 @@ def _fix_bounds(form: Formulation, what: WhatIf, hint: I64) -> tuple[I64, I64]:
 def _build_configurations(
     what: WhatIf, rules: RuleSet, made: tuple[Formulation, DomainCopies], stay_supply: I64
 ) -> tuple[Configurations, I64]:
-    """Return the configurations of node classes, and the class (N,) of each node.
+    """Return the node classes with their configurations, and the class (N,) of each node.
 
-    Nodes of one class have equal idle capacity, allowed tasks, and tasks that may stay.
+    Nodes of one class have equal idle capacity, allowed task classes and movable tasks.
     """
     problem, movables, copies = what.problem, what.movables, made[1]
     num_kinds = len(movables.count)
@@ -252,9 +253,9 @@ def _build_configurations(
 def _list_current_configurations(
     what: WhatIf, made: tuple[Formulation, DomainCopies], class_of: I64, here: I64
 ) -> tuple[I64, I64]:
-    """Return node class and tasks of every configuration in the present state."""
+    """Return the node class and tasks of every configuration that is in use without moves."""
     node_of = what.base.node_of.copy()
-    node_of[what.movables.at] = UNPLACED  # they are counted as staying
+    node_of[what.movables.at] = UNPLACED  # movable tasks are counted in `here`
     copy_of, num_copies = made[1].of_tasks(made[0], node_of)
     table = np.zeros((what.problem.num_nodes, num_copies), np.int64)
     placed = np.flatnonzero(node_of >= 0)

@@ -1,7 +1,7 @@
 """Find the running tasks that may be moved, and build the problem in which they are pending.
 
-Tasks that are interchangeable when they move form a kind, axis M. They have the same class and the
-same budgets, and the same gang if the gang has to keep a minimum.
+Movable tasks that are interchangeable form a kind, axis M. Tasks of one kind have the same class
+and the same disruption budgets, and the same gang if the gang has to keep a minimum.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _WAITS = frozenset({TaskStatus.PENDING, TaskStatus.GATED})
 
 
 def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: I64) -> Bool:
-    """Return the running tasks (V,) that may move for requesting gangs (G,) of one priority.
+    """Return a mask (V,) of running tasks that may move for requesting gangs of one priority.
 
-    `priority` is (G,). Tasks that depend on other pods, or on devices or volumes of one node, stay:
-    node classes do not model the effect of moving them.
+    `requesting` (G,) is a mask of gangs, and `priority` (G,) is the priority of each gang. Tasks
+    that depend on other pods, or on devices or volumes of one node, may not move: node classes do
+    not model the effect of moving these tasks.
     """
     running = running_tasks(problem)
     may: Bool = ~rules.spared(problem) & (running.queue_of >= 0)
@@ -42,7 +43,7 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
     gangs = np.array([_may_move_anywhere(gang) for gang in problem.snapshot.gangs], np.bool_)
     may &= gangs[running.gang_of]
     may &= _open_queues(problem, requesting)[running.queue_of]
-    # Tasks of an overcommitted node stay: their requests do not become idle there.
+    # Tasks of an overcommitted node stay, because their requests would not become idle capacity.
     full = problem.allocatable < problem.used - problem.releasing
     is_full: Bool = np.logical_or.reduce(full, axis=1)
     may &= ~is_full[running.node_of]
@@ -62,10 +63,10 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 
 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
-    """Return at most `most` of the tasks `may` (V,): those on the most promising nodes.
+    """Return a mask (V,) of at most `most` of the tasks `may`, on the most promising nodes.
 
-    These are the nodes that lack the least capacity for requesting gangs. Nodes that lack none need
-    not be cleared, so they come last.
+    The most promising nodes need the least more capacity for a task of requesting gangs. Nodes that
+    fit such a task without moves come last.
     """
     running = running_tasks(problem)
     room = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
@@ -83,7 +84,7 @@ def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -
 
 
 def _may_move_anywhere(gang: Gang) -> bool:
-    """Return whether a gang's tasks may go to any node, and none of its tasks is pending."""
+    """Return whether a gang has no topology, no subgroups and no pending task."""
     if gang.problem is not None or gang.topology is not None or gang.sub_groups:
         return False
     return not any(task.status in _WAITS for task in gang.tasks)
@@ -97,10 +98,11 @@ def _has_no_constraints(task: Task) -> bool:
 
 
 def _open_queues(problem: Problem, requesting: Bool) -> Bool:
-    """Return the queues (Q,) whose tasks may move.
+    """Return a mask (Q,) of the queues whose tasks may move.
 
-    These are the reclaimable queues, and the queue of the requesting gangs if they share one. FIFO
-    queues are excluded, since moved gangs are admitted again in any order; so are closed queues.
+    The mask includes reclaimable queues, and the queue of the requesting gangs if they share one.
+    Closed queues are excluded. FIFO queues are excluded because moved gangs are admitted again in
+    any order.
     """
     found = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
     theirs = np.unique(problem.queue_of[requesting])
@@ -113,18 +115,18 @@ def _open_queues(problem: Problem, requesting: Bool) -> Bool:
 
 @dataclass(frozen=True, eq=False)
 class MovableGang:
-    """A gang that gives up tasks up to its surplus, or moves as a whole.
+    """A gang of which at most the surplus tasks move, or all tasks.
 
     Attributes
     ----------
     kinds
-        (k,) kinds of its tasks that may move.
+        (k,) kinds of the gang's tasks that may move.
     held, surplus
-        Number of its running tasks, and how many of them exceed its minimum.
+        Number of the gang's running tasks, and number of running tasks beyond its minimum.
     by_role
         (kinds, held, surplus) of each role that has a minimum.
     may_end
-        Whether all its tasks may be moved.
+        Whether all tasks of the gang may move.
 
     """
 
@@ -142,21 +144,22 @@ class Movables:
     Attributes
     ----------
     what_if
-        The problem in which terminating tasks have left, and the movable tasks are pending.
+        The problem in which terminating tasks have terminated, and movable tasks are pending.
     tasks
-        (V',) the movable tasks, on axis V of the present problem.
+        (V',) index of each movable task on axis V of the present problem.
     at
-        (V',) the same tasks on axis T of `what_if`.
+        (V',) index of each movable task on axis T of `what_if`.
     node
-        (V',) the node where each runs.
+        (V',) index of the node on which each movable task runs.
     kind
-        (V',) the kind of each, on axis M.
+        (V',) kind of each movable task, on axis M.
     task_class, count
-        (M,) task class in `what_if`, and number of tasks.
+        (M,) task class of each kind in `what_if`, and number of tasks of each kind.
     wholes
         Gangs that have to keep their minimum.
     budgets
-        (kinds, most) the kinds that a disruption budget protects, and its allowed disruptions.
+        (kinds, most) for each disruption budget: the kinds that it protects, and the allowed
+        disruptions.
 
     """
 
@@ -174,14 +177,14 @@ class Movables:
         frozen(*vars(self).values())
 
     def on_node(self, num_nodes: int) -> I64:
-        """Return the number of tasks (N, M) of each kind that run on each node."""
+        """Return the number (N, M) of movable tasks of each kind that run on each node."""
         table = np.zeros((num_nodes, len(self.count)), np.int64)
         np.add.at(table, (self.node, self.kind), 1)
         return table
 
 
 def build_movables(problem: Problem, may: Bool) -> Movables:
-    """Return the movable tasks `may` (V,) that can start again, and their what-if."""
+    """Return the tasks of the mask `may` (V,) that could start again, and their what-if."""
     running = running_tasks(problem)
     tasks, what_if, here = _compile_what_if(problem, running, np.flatnonzero(may))
     held = np.bincount(running.gang_of, minlength=problem.num_gangs)
@@ -213,7 +216,7 @@ def build_movables(problem: Problem, may: Bool) -> Movables:
 
 
 def _compile_what_if(problem: Problem, running: Running, tasks: I64) -> tuple[I64, Problem, I64]:
-    """Return the tasks that could start again, their what-if, and their positions in it."""
+    """Return the tasks that could start again, the what-if, and the tasks' indices in it."""
     keys = [running.tasks[v].key for v in tasks.tolist()]
     what_if = compile_problem(relocate(problem.snapshot, dict.fromkeys(keys, "")), problem)
     place = {t.key: i for i, t in enumerate(what_if.tasks)}
@@ -228,7 +231,7 @@ def _compile_what_if(problem: Problem, running: Running, tasks: I64) -> tuple[I6
 
 
 def _find_coverage(problem: Problem, running: Running, tasks: I64) -> list[Bool]:
-    """Return for each budget the tasks (V',) that it protects."""
+    """Return, for each disruption budget, a mask (V',) of the tasks that the budget protects."""
     return [
         np.array([covers(b, running.tasks[v]) for v in tasks.tolist()], np.bool_)
         for b in problem.snapshot.budgets
@@ -236,7 +239,7 @@ def _find_coverage(problem: Problem, running: Running, tasks: I64) -> list[Bool]
 
 
 def _number_roles(problem: Problem, running: Running, tasks: I64, gang: I64) -> I64:
-    """Return the role (V',) of each task, counted from 1 in its gang; 0 without a minimum."""
+    """Return the number (V',) of each task's role in its gang, from 1, or 0 without a minimum."""
     roles = np.zeros(len(tasks), np.int64)
     for i in np.flatnonzero(gang >= 0).tolist():
         names = [r for r, _ in problem.snapshot.gangs[int(gang[i])].role_minimums]
@@ -248,9 +251,10 @@ def _number_roles(problem: Problem, running: Running, tasks: I64, gang: I64) -> 
 def _build_movable_gang(
     problem: Problem, running: Running, number: int, kinds_of: tuple[I64, I64], num_mine: int
 ) -> MovableGang:
-    """Return how many tasks a gang can give up, as a whole and by role.
+    """Return the number of tasks that a gang can lose, in total and by role.
 
-    `kinds_of` holds the gang and the role (M,) of each kind; `num_mine` of its tasks may move.
+    `kinds_of` holds the gang and the role (M,) of each kind. `num_mine` is the number of the gang's
+    tasks that may move.
     """
     gang_of, role_of = kinds_of
     gang = problem.snapshot.gangs[number]
@@ -267,7 +271,10 @@ def _build_movable_gang(
 
 
 def find_tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
-    """Return the tasks (V',) that rules tie to other tasks, or that other tasks' terms select."""
+    """Return a mask (V',) of tasks whose moves affect rules on other tasks.
+
+    These are tasks tied to other tasks by rules, and tasks selected by terms of other tasks.
+    """
     what_if = movables.what_if
     tied = np.zeros(len(what_if.classes.shapes), np.bool_)
     for c in np.unique(movables.task_class).tolist():

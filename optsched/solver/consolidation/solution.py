@@ -1,4 +1,4 @@
-"""Decode solutions of a what-if: the tasks that move, and the nodes where gangs start."""
+"""Decode solutions of a what-if into the tasks that move and the nodes on which gangs start."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Relocation:
     Attributes
     ----------
     leaves
-        (k,) the tasks that move, on axis V' of the movables.
+        (k,) indices of the tasks that move, on axis V' of the movables.
     to
-        (k,) the node to which each of them moves.
+        (k,) index of the node to which each of these tasks moves.
     node_of
-        (T,) the node of each task of the what-if; UNPLACED for tasks that may move.
+        (T,) index of the node of each task of the what-if, `UNPLACED` for tasks that may move.
 
     """
 
@@ -45,7 +45,7 @@ class Relocation:
 def read_solution(
     problem: Problem, what: WhatIf, encoded: Encoded, update: LevelUpdate
 ) -> Relocation:
-    """Return the moves and placements of a solution; `problem` is the cluster as it is."""
+    """Return the moves and placements of a solution, given the `problem` without moves."""
     assert update.solution is not None  # noqa: S101  the caller has checked it
     num_kinds, movables = len(encoded.stay), what.movables
     costs = _rank_move_costs(problem, movables)
@@ -66,7 +66,7 @@ def read_solution(
 
 
 def _rank_move_costs(problem: Problem, movables: Movables) -> I64:
-    """Return the rank (V',) of each task by the cost of moving it: priority, lost work, age."""
+    """Return the rank (V',) of each movable task by priority, lost work and age."""
     running = running_tasks(problem)
     tasks = movables.tasks
     born = np.array([running.tasks[v].created_ms for v in tasks.tolist()], np.int64)
@@ -80,9 +80,10 @@ def _rank_move_costs(problem: Problem, movables: Movables) -> I64:
 def _assign_configurations(
     encoded: Encoded, update: LevelUpdate, known: tuple[Movables, I64]
 ) -> I64:
-    """Return the tasks (N, C'') of every node: configurations go to nodes of their class.
+    """Return the number (N, C'') of tasks on each node by assigning configurations to nodes.
 
-    Configurations that keep the fewest tasks go to the nodes where moving tasks costs least.
+    Configurations are assigned to nodes of their class. The configurations that keep the fewest
+    tasks are assigned to the nodes with the lowest cost of moving tasks.
     """
     assert update.use_class is not None  # noqa: S101
     assert update.use_tasks is not None  # noqa: S101
@@ -98,14 +99,17 @@ def _assign_configurations(
         mine = mine[np.argsort(stays, kind="stable")]
         nodes = np.flatnonzero(encoded.class_of == k)
         used = np.repeat(mine, update.uses[mine])
-        # Nodes without a configuration keep no task, so the cheapest nodes get none.
+        # Nodes without a configuration keep no task, so the nodes with the lowest cost get none.
         nodes = nodes[np.argsort(dearest[nodes], kind="stable")][len(nodes) - len(used) :]
         filled[nodes] = update.use_tasks[used]
     return filled
 
 
 def _cap_kept_tasks(movables: Movables, kept: I64, stay: I64) -> I64:
-    """Return the tasks (N, M) that nodes keep; of `wholes` no more than the solution counts."""
+    """Return the number (N, M) of movable tasks of each kind that nodes keep.
+
+    For kinds of gangs with a minimum, the sum is at most the number `stay` of the solution.
+    """
     kept = np.minimum(kept, movables.on_node(len(kept)))
     for kind in {int(k) for whole in movables.wholes for k in whole.kinds}:
         before = np.cumsum(kept[:, kind]) - kept[:, kind]
@@ -114,7 +118,7 @@ def _cap_kept_tasks(movables: Movables, kept: I64, stay: I64) -> I64:
 
 
 def _choose_movers(movables: Movables, costs: I64, kept: I64) -> I64:
-    """Return the tasks (k,) that leave: of equal tasks on a node, those with the lowest cost."""
+    """Return the tasks (k,) that move; of equal tasks on a node, the tasks of lowest cost move."""
     order = np.lexsort((costs, movables.kind, movables.node))
     node, kind = movables.node[order], movables.kind[order]
     code = node * len(movables.count) + kind
@@ -124,7 +128,7 @@ def _choose_movers(movables: Movables, costs: I64, kept: I64) -> I64:
 
 
 def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
-    """Return the tasks that leave, without those that would return to their present node."""
+    """Return the tasks that move, without tasks whose present node has a free slot for them."""
     bound = np.zeros(len(movables.count), np.bool_)
     for whole in movables.wholes:
         bound[whole.kinds] = True
@@ -140,7 +144,7 @@ def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
 
 
 def _assign_other_tasks(what: WhatIf, encoded: Encoded, solution: I64, slots: I64) -> I64:
-    """Return the nodes (T,) of all tasks, with UNPLACED for gangs whose tasks may move."""
+    """Return the nodes (T,) of all tasks, `UNPLACED` for gangs whose tasks may move."""
     problem, movables = what.problem, what.movables
     form, rest = _without_movables(encoded.form, movables, solution)
     offered = [np.repeat(np.arange(len(slots)), slots[:, c]) for c in range(slots.shape[1])]
@@ -154,7 +158,7 @@ def _assign_other_tasks(what: WhatIf, encoded: Encoded, solution: I64, slots: I6
 def _without_movables(
     form: Formulation, movables: Movables, solution: I64
 ) -> tuple[Formulation, I64]:
-    """Return the aggregated model and a solution of it without the gangs whose tasks may move."""
+    """Return the aggregated model and its solution without the gangs whose tasks may move."""
     gangs, gang_of = form.gangs, form.problem.gang_of
     movers = np.zeros(form.problem.num_gangs, np.bool_)
     movers[gang_of[movables.at]] = True

@@ -1,7 +1,7 @@
-"""Find running tasks whose moves let gangs start that fragmented idle capacity keeps pending.
+"""Find running tasks to move so that gangs start that do not fit fragmented idle capacity.
 
 Priorities are handled sequentially from the highest, all gangs of one priority together. Gangs that
-are placed without moves stay placed, but perhaps on other nodes, since they do not run yet.
+are placed without moves stay placed, but may get other nodes, since they do not run yet.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.process import Solver
 
 _ABOVE = ("guarantee", "admission")
-"""Levels that justify moves; no task moves to improve other levels."""
+"""The levels that justify moves. No task moves to improve another level."""
 
 MOST_MOVABLE = 4000
-"""The most running tasks that are considered; the most promising nodes come first."""
+"""The most running tasks that a what-if may move, from the most promising nodes."""
 
 _TRIES = 4
-"""The most attempts at a what-if; each one excludes tasks that could not start again."""
+"""The most attempts to build a what-if; each attempt excludes tasks that could not restart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,15 +71,16 @@ class Means:
     levels
         Names of the policy's levels.
     tiers_of
-        The tiers of a problem.
+        A function that returns the tiers of a problem.
     left_ms
-        Returns the remaining wall time; None where no clock may be read.
+        A function that returns the remaining wall time in milliseconds, or None if no clock may be
+        read.
     limits
         The limits of one solve.
     excluded_gangs, unmovable_gangs
-        Keys of gangs for which no task moves, and of gangs whose tasks are not moved.
+        Keys of gangs for which no task moves, and of gangs whose tasks do not move.
     most_moves
-        The most tasks that may move; 0 for no limit.
+        The most tasks that may move, or 0 for no limit.
 
     """
 
@@ -100,13 +101,13 @@ class Consolidation:
     Attributes
     ----------
     evictions
-        The evictions, each with the node where its task starts again.
+        The evictions, each with the node on which the task starts again.
     places
-        Node by task, for every task that is placed after the moves.
+        Names of nodes by task key, for every task that is placed after the moves.
     gains
         Keys of the gangs that start because of the moves.
     results
-        The level `moves`: the number of moves, and its bound.
+        The result of the level `moves`, with the number of moves and a bound on it.
 
     """
 
@@ -116,14 +117,14 @@ class Consolidation:
     results: tuple[LevelResult, ...] = ()
 
     def apply_to(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with moved tasks terminating, and nodes nominated to placed tasks."""
+        """Return the snapshot in which moved tasks terminate and placed tasks have nominations."""
         left = relocate(snapshot, {e.task: e.to for e in self.evictions})
         return nominated(left, self.places)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
         """Return the gangs of which a task did not get its planned node.
 
-        The first set holds gangs that should start, the second one gangs that move.
+        The first set contains gangs that should start. The second set contains gangs that move.
         """
         seat = np.where(decisions.node_of >= 0, decisions.node_of, decisions.nominated)
         nodes = problem.snapshot.nodes
@@ -150,7 +151,7 @@ def _gang_of_tasks(problem: Problem) -> Mapping[str, str]:
 def consolidate(
     problem: Problem, rules: RuleSet, decisions: Decisions, means: Means
 ) -> Consolidation:
-    """Return moves of running tasks that let gangs start which `decisions` leave pending."""
+    """Return moves of running tasks by which pending gangs of `decisions` can start."""
     knows = rules.find_rule("priority") is not None
     priority = problem.priority if knows else np.zeros_like(problem.priority)
     out = _find_blocked_gangs(problem, rules, decisions, means.excluded_gangs)
@@ -165,7 +166,7 @@ def consolidate(
 def _find_blocked_gangs(
     problem: Problem, rules: RuleSet, decisions: Decisions, excluded_gangs: frozenset[str]
 ) -> Bool:
-    """Return the gangs (G,) that could start if idle capacity were not fragmented."""
+    """Return a mask (G,) of the gangs that could start if idle capacity were not fragmented."""
     outcome = Outcome(problem, decisions)
     out = (problem.shape_of >= 0) & (outcome.num_seated == 0)
     out[out] = ~problem.shapes.is_started[problem.shape_of[out]]
@@ -183,7 +184,7 @@ def _find_blocked_gangs(
 
 
 def _minimum_request(problem: Problem, gang: int) -> I64:
-    """Return a lower bound (R,) of what a gang requests to start."""
+    """Return a lower bound (R,) on the request of a gang's minimum."""
     number = int(problem.shape_of[gang])
     shape = problem.shapes.shapes[number]
     entries = slice(int(problem.shapes.start[number]), int(problem.shapes.start[number + 1]))
@@ -196,7 +197,7 @@ def _minimum_request(problem: Problem, gang: int) -> I64:
 
 
 class _PriorityPass:
-    """Finds moves for the gangs of one priority."""
+    """Finds moves for the pending gangs of one priority."""
 
     def __init__(
         self, problem: Problem, rules: RuleSet, decisions: Decisions, means: Means
@@ -207,10 +208,11 @@ class _PriorityPass:
         self._means = means
 
     def run(self, requesting: Bool, priority: I64) -> Consolidation:
-        """Return the moves; there are none if they let no gang start.
+        """Return the moves for requesting gangs, or no moves if no gang could start.
 
-        The first model moves only single tasks and surplus tasks of gangs, the second one moves
-        whole gangs, too. Whole gangs link nodes to each other, so time may not suffice for them.
+        The first model moves only single tasks and surplus tasks of gangs. The second model also
+        moves entire gangs. Entire gangs link nodes to each other, so the time limit may not
+        suffice for the second model.
         """
         may = self._find_movable_tasks(requesting, priority)
         is_all = int(may.sum()) <= MOST_MOVABLE
@@ -235,7 +237,7 @@ class _PriorityPass:
         return may & ~unmovable_gangs[running.gang_of]
 
     def _find_single_tasks(self) -> Bool:
-        """Return the tasks (V,) that run alone in their gangs, or whose gangs have a surplus."""
+        """Return a mask (V,) of tasks that are alone in their gang, or whose gang has a surplus."""
         problem, running = self._problem, running_tasks(self._problem)
         held = np.bincount(running.gang_of, minlength=problem.num_gangs)
         free: Bool = (held == 1) | (problem.num_ready > problem.min_member)
@@ -266,7 +268,7 @@ class _PriorityPass:
     # --- what-if ---------------------------------------------------------------------------------
 
     def _build_what_if(self, may: Bool, requesting: Bool, priority: I64) -> WhatIf | None:
-        """Return the what-if in which all movable tasks are pending, or None without such tasks."""
+        """Return the what-if in which movable tasks are pending, or None if no task can move."""
         for _ in range(_TRIES):
             if not may.any():
                 return None
@@ -277,13 +279,13 @@ class _PriorityPass:
                 bad = self._find_broken_tasks(what)
                 if not bad.any():
                     return what
-            # Fewer movable tasks also limit their gangs, so the what-if is built again.
+            # Removing movable tasks also restricts their gangs, so the what-if is built again.
             may = np.zeros_like(may)
             may[movables.tasks[~bad]] = True
         return None
 
     def _fix_decided_gangs(self, movables: Movables, requesting: Bool, priority: I64) -> WhatIf:
-        """Return the what-if without nominated gangs, and without gangs the model cannot place."""
+        """Return the what-if without nominated gangs and gangs that node classes cannot describe."""
         what_if = movables.what_if
         base = self._current_decisions(movables)
         known = find_nominated_gangs(what_if, base) | find_tied_gangs(what_if, self._rules)[0]
@@ -299,7 +301,7 @@ class _PriorityPass:
         )
 
     def _current_decisions(self, movables: Movables) -> Decisions:
-        """Return decisions with movable tasks on their present nodes, the others as decided."""
+        """Return decisions with movable tasks on their present nodes, and others unchanged."""
         before, what_if = self._decisions, movables.what_if
         at = {t.key: i for i, t in enumerate(self._problem.tasks)}
         index = np.array([at.get(t.key, UNPLACED) for t in what_if.tasks], np.int64)
@@ -309,7 +311,7 @@ class _PriorityPass:
         return Decisions(node_of, waits, before.enqueued, before.refused)
 
     def _find_broken_tasks(self, what: WhatIf) -> Bool:
-        """Return the tasks (V',) that their queues would not admit again."""
+        """Return a mask (V',) of the tasks that their queues would not admit again."""
         form = build_formulation(what, self._rules)
         entries = find_broken_entries(form, incumbent_values(form, what.base))
         gangs, movables = form.gangs, what.movables
@@ -321,7 +323,7 @@ class _PriorityPass:
         return found
 
     def _find_open_levels(self, what: WhatIf) -> list[tuple[GangLevel, int]]:
-        """Return the levels over gangs that are not at their ideal, and their present values."""
+        """Return the levels over gangs that are not at their ideal, with their present values."""
         problem, outcome = what.problem, Outcome(what.problem, what.base)
         names = [name for name in self._means.levels if name in _ABOVE]
         levels = build_levels(problem, self._rules, what.tiers, names)
@@ -354,7 +356,10 @@ class _PriorityPass:
         return Consolidation(tuple(evictions), places, keys)
 
     def _find_beneficiaries(self, what: WhatIf, relocation: Relocation, gains: Bool) -> I64:
-        """Return the gang (N,) for which a node is cleared: the first to start there, or of all."""
+        """Return the gang (N,) for which each node is cleared.
+
+        It is the first gang that starts on the node, or else the first gang of all.
+        """
         problem, tiers = what.problem, what.tiers
         gangs = np.flatnonzero(gains)
         order = gangs[np.lexsort((gangs, problem.created_ms[gangs], tiers.of[gangs]))]
@@ -367,7 +372,7 @@ class _PriorityPass:
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """The result of one model: the gain on each level over gangs, and the moves for that gain.
+    """The result of one model: the moves, and the gain on each level over gangs.
 
     The bound on the number of moves holds only for the tasks that may move in this model.
     """
@@ -378,12 +383,12 @@ class _Found:
 
     @property
     def rank(self) -> tuple[tuple[int, ...], int]:
-        """The sort key: larger is better."""
+        """The sort key of the result, where larger keys are better."""
         return self.gain, -len(self.consolidation.evictions)
 
 
 def _compute_gain(encoded: Encoded, solution: I64) -> tuple[int, ...]:
-    """Return by how much each level over gangs is better than in the present state."""
+    """Return the improvement of each level over gangs, compared to the state without moves."""
     found = []
     for objective in encoded.model.objectives[: encoded.num_gang_levels]:
         more = objective.expression.value(solution) - (objective.at_least or 0)
@@ -394,9 +399,10 @@ def _compute_gain(encoded: Encoded, solution: I64) -> tuple[int, ...]:
 def _choose_better(
     some: _Found | None, everything: _Found | None, *, is_all: bool
 ) -> Consolidation:
-    """Return the moves of the better result, with their number as a level.
+    """Return the moves of the better result, with the number of moves as a level.
 
-    The wider model's bound counts if that model includes all movable tasks.
+    The bound on the number of moves is the bound of the model `everything`, if `is_all` says that
+    this model includes all movable tasks.
     """
     known = [found for found in (some, everything) if found is not None]
     best = max(known, key=lambda found: found.rank, default=None)

@@ -1,4 +1,4 @@
-"""Assign the totals of an aggregated solution to single gangs and nodes."""
+"""Assign the task counts of an aggregated solution to single gangs and nodes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def assign_tasks(
 ) -> Decisions:
     """Return decisions that assign a solution's placements to single gangs and nodes.
 
-    Tasks bound to network domains choose nodes first, those of the lowest tier before all others.
-    The remaining nodes of a wider domain then all serve equally well.
+    Tasks bound to network domains choose nodes before other tasks, and tasks bound to domains of
+    the lowest tier choose first. Any remaining nodes of a wider domain are then equally good.
 
     Parameters
     ----------
     form, solution
-        The aggregated model and values of its variables.
+        The aggregated model, and (variables,) the values of its variables.
     slots
-        Nodes for the tasks of each class, ascending, at least as many as placed tasks.
+        Nodes for the tasks of each class in ascending order, at least one for each placed task.
     base
-        Decisions on the gangs that the model leaves out.
+        Decisions on the gangs that are not in the model.
 
     """
     problem, gangs = form.problem, form.gangs
@@ -54,25 +54,25 @@ def assign_tasks(
 
 @dataclass(frozen=True, eq=False)
 class _TaskGroup:
-    """Tasks of one class that go to one domain; `forest` is None where any node will do."""
+    """Tasks of one class placed in one domain, or on any nodes if `forest` is None."""
 
     task_class: int
     tasks: I64
     forest: Forest | None = None
     domain: int = CLUSTER
     nodes: I64 | None = None
-    """Nodes of the tasks if the solution names them, None where any node of the domain will do."""
+    """The node of each task if the solution fixes it, or None for any nodes of the domain."""
 
     @property
     def tier(self) -> float:
-        """The sort key: named nodes come first, tasks that may go to any node last."""
+        """The sort key of the group: fixed nodes come first, tasks without a domain come last."""
         if self.nodes is not None:
             return -np.inf
         return np.inf if self.forest is None else float(self.forest.tier[self.domain])
 
 
 class _NodeStock:
-    """The nodes that a solution supplies to each class and that are not taken yet."""
+    """The nodes that a solution supplies to each task class and that have no task assigned."""
 
     def __init__(self, slots: Sequence[I64], num_nodes: int) -> None:
         self._slots = list(slots)
@@ -81,7 +81,7 @@ class _NodeStock:
         self._num_nodes = num_nodes
 
     def take_nodes(self, group: _TaskGroup) -> I64:
-        """Take and return nodes for the tasks of a group."""
+        """Remove nodes for the tasks of a group from the supply, and return the nodes."""
         number, c = len(group.tasks), group.task_class
         if group.nodes is not None:
             self._count_slots(c)[:] -= np.bincount(group.nodes, minlength=self._num_nodes)
@@ -95,14 +95,17 @@ class _NodeStock:
         return self._slots[c][first : first + number]
 
     def _count_slots(self, task_class: int) -> I64:
-        """Return the remaining slots (N,) of a class, as an array that callers reduce."""
+        """Return the remaining supply (N,) of nodes to a class, as an array that callers reduce."""
         if task_class not in self._left:
             counts = np.bincount(self._slots[task_class], minlength=self._num_nodes)
             self._left[task_class] = counts
         return self._left[task_class]
 
     def _take_near(self, task_class: int, number: int, forest: Forest, domain: int) -> I64:
-        """Take and return nodes in a domain, leaf by leaf, so that they are near to each other."""
+        """Remove nodes in a domain from the supply, leaf by leaf, and return the nodes.
+
+        Taking nodes leaf by leaf places the tasks near each other.
+        """
         left = self._count_slots(task_class)
         nodes = np.flatnonzero((left > 0) & forest.inside(domain))
         nodes = nodes[np.argsort(forest.leaf_of[nodes], kind="stable")]
@@ -113,7 +116,7 @@ class _NodeStock:
 
 
 class _GangAssignment:
-    """Decides which gangs get which tasks placed, and in which domains."""
+    """Assigns the placed tasks of gang classes to single gangs and to domains."""
 
     def __init__(self, form: Formulation, solution: I64) -> None:
         self._form = form
@@ -129,7 +132,7 @@ class _GangAssignment:
         self.groups: list[_TaskGroup] = []
 
     def assign_gang_class(self, h: int) -> None:
-        """Assign the placements of the gangs of one class."""
+        """Assign the placed tasks of one gang class to its gangs."""
         gangs = self._form.gangs
         first, number = int(gangs.member_start[h]), int(self.admitted[h])
         members = gangs.members[first : first + number]
@@ -157,7 +160,10 @@ class _GangAssignment:
         turn: dict[int, int],
         where: tuple[Choice, int] | None = None,
     ) -> None:
-        """Distribute placed tasks of an entry over gangs round-robin, as `formulation` requires."""
+        """Distribute the placed tasks of an entry to gangs round-robin.
+
+        Round-robin distribution is assumed by `formulation`.
+        """
         if not total:
             return
         problem, gangs, number = self._form.problem, self._form.gangs, len(members)
@@ -175,7 +181,7 @@ class _GangAssignment:
             self.groups.append(_TaskGroup(task_class, tasks, forest, where[1]))
 
     def _assign_to_nodes(self, f: int, variables: I64) -> None:
-        """Assign the tasks of a single gang's entry to the nodes (N,) that the solution names."""
+        """Assign the tasks of a single gang's entry to nodes by the values of `variables` (N,)."""
         problem, gangs = self._form.problem, self._form.gangs
         there = np.flatnonzero(variables >= 0)
         nodes = np.repeat(there, self._solution[variables[there]])
@@ -185,12 +191,15 @@ class _GangAssignment:
         self.groups.append(_TaskGroup(int(gangs.class_of[f]), tasks, nodes=nodes))
 
     def _domains(self, h: int, number: int) -> dict[int, I64]:
-        """Return by part the domain (number,) of each gang that starts, or NOWHERE without one."""
+        """Return, for each subgroup, the domain (number,) of each gang that starts.
+
+        The domain is `NOWHERE` for gangs without one. The key `NO_PART` stands for entire gangs.
+        """
         whole = self._choices.get((h, NO_PART))
         found: dict[int, I64] = {}
         within = np.full(number, CLUSTER, np.int64)
         if whole is not None:
-            # Gangs in narrow domains come first, so that their parts choose domains first.
+            # Gangs in low tiers come first, so that their subgroups choose domains first.
             domains = np.repeat(whole.domains, self._solution[whole.variables])
             tiers = self._form.problem.topology.forest(whole.bound).tier
             within = domains[np.argsort(tiers[domains], kind="stable")]
@@ -203,7 +212,7 @@ class _GangAssignment:
         return found
 
     def _choose_inner_domains(self, choice: Choice, within: I64) -> I64:
-        """Return a part's domain for each gang, inside the gang's domain `within` (number,)."""
+        """Return a subgroup's domain (number,) for each gang, inside its domain `within`."""
         forest = self._form.problem.topology.forest(choice.bound)
         left = self._solution[choice.variables].copy()
         found = np.full(len(within), NOWHERE, np.int64)
@@ -220,7 +229,7 @@ class _GangAssignment:
 
 
 def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tuple[I64, I64]]:
-    """Yield variables of choices, and of tasks bound by them, with their values in a plan."""
+    """Yield the variables of domain choices and of bound tasks, with their values in a plan."""
     for choice in form.choices.all:
         at = _find_chosen_domains(form, choice, decisions.node_of)
         yield choice.variables, np.bincount(at[at >= 0], minlength=len(choice.domains))
@@ -233,7 +242,7 @@ def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tup
 def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, I64]:
     """Return the tasks (k,) of a demand's entry, and the index (k,) of each task's domain.
 
-    The index counts the domains of the choice; it is -1 for tasks without a node.
+    The index refers to the domains of the choice. It is -1 for tasks without a node.
     """
     problem, gangs, f = form.problem, form.gangs, demand.entry
     h = demand.choice.gang_class
@@ -244,7 +253,7 @@ def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, 
 
 
 def _find_chosen_domains(form: Formulation, choice: Choice, node_of: I64) -> I64:
-    """Return for each gang of a class the index of the domain that holds its tasks; -1 for none."""
+    """Return, for each gang of a class, the index of the domain that contains its tasks, or -1."""
     problem, gangs, h = form.problem, form.gangs, choice.gang_class
     members = gangs.members[gangs.member_start[h] : gangs.member_start[h + 1]]
     held = choice.bound.held
@@ -266,7 +275,7 @@ def _find_chosen_domains(form: Formulation, choice: Choice, node_of: I64) -> I64
 
 
 def _find_narrowest_domain(choice: Choice, forest: Forest, domain: int) -> int:
-    """Return the index of the narrowest domain of a choice that contains a domain, or -1."""
+    """Return the index of a choice's domain of lowest tier that contains `domain`, or -1."""
     fitting = np.flatnonzero((choice.domains <= domain) & (domain < forest.end[choice.domains]))
     return (
         int(fitting[np.argmin(forest.tier[choice.domains[fitting]])]) if len(fitting) else NOWHERE
@@ -274,7 +283,7 @@ def _find_narrowest_domain(choice: Choice, forest: Forest, domain: int) -> int:
 
 
 def _find_domains_of_nodes(form: Formulation, choice: Choice, nodes: I64) -> I64:
-    """Return the index of a choice's domain that contains each node (k,); -1 for none."""
+    """Return the index (k,) of a choice's domain that contains each node, -1 without one."""
     forest = form.problem.topology.forest(choice.bound)
     of_leaf = np.array(
         [_find_narrowest_domain(choice, forest, d) for d in range(len(forest))], np.int64

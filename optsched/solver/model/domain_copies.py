@@ -1,7 +1,7 @@
-"""Task classes split by the domain that their tasks are bound to, for configurations.
+"""Copies of task classes for each domain to which tasks are bound, for configurations.
 
-Tasks of class c that are bound to domain d form a copy of the class that fits the nodes of d only.
-All copies use equal resources on a node; the rows of the model count each copy separately.
+Tasks of class c that are bound to domain d form a copy of the class that fits only the nodes of d.
+All copies of a class use equal resources on a node. The model has separate rows for each copy.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DomainCopies:
-    """Axis C of task classes, followed by their copies.
+    """The task classes followed by their copies, axis C'.
 
     Attributes
     ----------
     class_of, domain
-        (C',) task class and domain of each copy; the domain of the classes is the cluster.
+        (C',) task class and domain of each class and copy. The domain of a class is the cluster.
     forests
-        (C',) forest of the domain; None for the classes.
+        (C',) forest of each copy's domain, None for task classes.
     supply
-        (C',) row of the model that counts the placements of each copy.
+        (C',) index of the row that counts the placements of each class and copy.
 
     """
 
@@ -50,7 +50,7 @@ class DomainCopies:
         return inside
 
     def merged(self, tasks: I64) -> I64:
-        """Return the numbers of tasks by class (…, C), summed over the copies (…, C')."""
+        """Return the numbers of tasks (…, C) of each class, summed over its copies (…, C')."""
         classes = int((self.domain == CLUSTER).sum())
         total = np.zeros((*tasks.shape[:-1], classes), np.int64)
         for copy, task_class in enumerate(self.class_of.tolist()):
@@ -58,7 +58,7 @@ class DomainCopies:
         return total
 
     def of_tasks(self, form: Formulation, node_of: I64) -> tuple[I64, int]:
-        """Return the copy (T,) that counts each task on nodes (T,), and the number of copies."""
+        """Return the class or copy (T,) of each task on nodes `node_of` (T,), and their number."""
         copy_of = form.problem.task_class.copy()
         pairs = zip(self.class_of.tolist(), self.domain.tolist(), strict=True)
         number = {pair: i for i, pair in enumerate(pairs)}
@@ -71,7 +71,7 @@ class DomainCopies:
 
 
 def copy_classes(form: Formulation) -> DomainCopies:
-    """Add a row for each pair of class and domain that a choice may bind, and return the copies."""
+    """Return the domain copies of task classes, and add a row for each copy to the model."""
     classes = len(form.supply)
     class_of, domains = list(range(classes)), [CLUSTER] * classes
     forests: list[Forest | None] = [None] * classes

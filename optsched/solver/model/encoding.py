@@ -1,4 +1,4 @@
-"""Encode a problem as a level model, node by node or by node classes, and decode solutions."""
+"""Encode a problem as a level model by nodes or by node classes, and decode its solutions."""
 
 from __future__ import annotations
 
@@ -36,25 +36,27 @@ if TYPE_CHECKING:
     from optsched.solver.model.neighbourhoods import Neighbourhood
 
 MOST_START = 64
-"""The most configurations of the incumbent that column generation starts from."""
+"""The most configurations of the incumbent from which column generation starts."""
 
 MOST_START_CELLS = 4_000_000
-"""The most entries of the table of configurations in use; a larger table is not made."""
+"""The most entries of the table of configurations in use; larger tables are not built."""
 
 
 @dataclass(frozen=True, eq=False)
 class Goal:
-    """The objective of a search.
+    """The objective levels of a search, with values and bounds known before.
 
     Attributes
     ----------
+    tiers
+        The tiers of the gangs.
     levels
         The levels, the most important first.
     known
         The incumbent's value of each level.
     bounds
-        A bound of each level, given that earlier levels have the values `known`. A bound is None if
-        unknown; the sequence is empty without an earlier search.
+        A bound on each level, given that earlier levels have the values `known`, or None if
+        unknown. The sequence is empty without an earlier search.
 
     """
 
@@ -64,7 +66,7 @@ class Goal:
     bounds: Sequence[int | None] = ()
 
     def objective(self, number: int, expression: Expression) -> Objective:
-        """Return the objective of a level."""
+        """Return the objective of the level with index `number`, with its value and bound."""
         bound = self.bounds[number] if self.bounds else None
         return Objective(expression, self.levels[number].sense, self.known[number], bound)
 
@@ -74,14 +76,14 @@ class Encoding(Protocol):
 
     @property
     def model(self) -> LevelModel:
-        """The input of the solver."""
+        """The level model that the solver gets."""
 
     @property
     def level_of(self) -> list[int]:
-        """For each level of the model, its number among the levels of the goal."""
+        """The index among the levels of the goal, for each level of the model."""
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """Return the decisions of a solution; gangs outside of the model stay as in `base`."""
+        """Return the decisions of a solution, with gangs outside the model decided as in `base`."""
 
 
 # --- node by node --------------------------------------------------------------------------------
@@ -89,9 +91,10 @@ class Encoding(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Direct:
-    """One integer variable per task class and node: exact for every rule, for small problems only.
+    """A level model with one integer variable for each task class and node.
 
-    `supplied` is (C, N), the variable, or -1 where a class may not be on a node.
+    The model is exact for every rule, but only suitable for small problems. `supplied` (C, N) holds
+    the variables, -1 where a class may not be placed on a node.
     """
 
     form: Formulation
@@ -118,8 +121,8 @@ def encode_direct(
 ) -> Direct:
     """Return a model with variables x[c, n], the tasks of class c on node n, and all hard rules.
 
-    With a neighbourhood, nodes outside of it may only lose tasks, and bounds hold for such plans
-    alone. None stands for all nodes.
+    If `neighbourhood` is not None, nodes outside the neighbourhood may only lose tasks. Bounds of
+    the model then hold only for plans with this restriction.
     """
     form = _aggregated(problem, rules, goal)
     on_node = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
@@ -135,7 +138,7 @@ def encode_direct(
     supplied = np.full(most.shape, -1, np.int64)
     variables = form.model.add_variables(0, most[task_class, node])
     supplied[task_class, node] = variables
-    # Supply equals placements, because rules may depend on where other tasks are.
+    # Supply must equal placements, because rules may depend on the nodes of other tasks.
     form.model.add_entries(form.supply[task_class], variables, -1)
     placed = form.gangs.class_of
     balance = form.model.add_rows(
@@ -172,7 +175,10 @@ def encode_direct(
 def _stages(
     form: Formulation, supplied: I64, levels: Sequence[Expression], num_variables: int
 ) -> I64:
-    """Return the first level (variables,) that counts the gangs of a variable; -1 without gangs."""
+    """Return the first level (variables,) whose objective includes each variable's gangs, or -1.
+
+    The value is -1 for variables that belong to no gang.
+    """
     gangs, starts = form.gangs, form.start >= 0
     classes = np.arange(len(gangs.shape_of), dtype=np.int64)
     gang_of = np.full(num_variables, -1, np.int64)
@@ -181,7 +187,7 @@ def _stages(
     stage_of = np.full(len(classes), len(levels), np.int64)
     for level, expression in enumerate(levels):
         counted = gang_of[expression.variables]
-        # An expression with variables of no gang may depend on any gang.
+        # An expression with a variable that belongs to no gang may depend on any gang.
         mine = counted if (counted >= 0).all() else classes
         stage_of[mine] = np.minimum(stage_of[mine], level)
     stage = np.where(gang_of >= 0, np.append(stage_of, 0)[gang_of], -1)
@@ -193,10 +199,10 @@ def _stages(
 
 
 def _forbid_near_nominations(problem: Problem, rules: RuleSet, incumbent: Decisions) -> Bool:
-    """Return a mask (C, N) of pairs that may get no more tasks than the incumbent places there.
+    """Return a mask (C, N) of pairs of class and node that may get no tasks beyond the incumbent.
 
-    Rules that tie nodes ignore nominations: devices that are idle may be meant for a nominated task
-    that waits for other devices, too. That task is known to fit next to the incumbent's tasks.
+    Rules that tie tasks to nodes ignore nominations, so they could give idle devices to other tasks
+    although a nominated task needs them. The nominated task fits next to the incumbent's tasks.
     """
     ties = np.zeros(len(problem.classes.shapes), np.bool_)
     nominated = np.flatnonzero(incumbent.nominated >= 0)
@@ -224,10 +230,10 @@ def _expression(level: AnyLevel, form: Formulation, supplied: I64) -> Expression
 
 @dataclass(frozen=True, eq=False)
 class ByConfigurations:
-    """Node classes filled by configurations: for many nodes with few distinct idle vectors.
+    """A level model over node classes, for many nodes with few distinct idle vectors.
 
-    Nodes of class k are `members[member_start[k]:member_start[k + 1]]`. Configurations count tasks
-    on the axis of `copies`.
+    The nodes of class k are `members[member_start[k]:member_start[k + 1]]`. A configuration holds
+    the number of tasks of each class and copy in `copies`.
     """
 
     form: Formulation
@@ -238,7 +244,10 @@ class ByConfigurations:
     copies: DomainCopies
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
-        """See `Encoding`: configurations go to the nodes of their class in name order."""
+        """Return the decisions of a solution, with configurations assigned in node order.
+
+        See `Encoding`.
+        """
         assert update.solution is not None  # noqa: S101  the caller has checked it
         assert update.use_class is not None  # noqa: S101
         assert update.use_tasks is not None  # noqa: S101
@@ -260,8 +269,8 @@ def encode_configurations(
 ) -> ByConfigurations:
     """Return a model with variables z[k, p], the nodes of class k with configuration p.
 
-    Levels over nodes and domains are left out. Raises `TooManyCapacities` where configurations
-    clearly cannot be priced.
+    Levels over nodes and domains are left out. Raises `TooManyCapacities` if requests have too many
+    distinct values for pricing.
     """
     spare = sum_spare(problem, rules)
     requests = np.concatenate([problem.classes.request, spare.request], axis=1)
@@ -269,7 +278,7 @@ def encode_configurations(
     capacity = np.concatenate([useful, spare.capacity], axis=1)
     allowed = allowed_nodes(problem, rules, find_open_classes(problem))
     _, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
-    # Check the size before classes are copied; copies only add to it.
+    # Check the size before classes are copied, because copies only increase it.
     may = _fitting(capacity[first], requests) & allowed[:, first].T
     check_size(capacity[first], requests, may)
     form = _aggregated(problem, rules, goal)
@@ -304,7 +313,7 @@ def encode_configurations(
 
 
 def _fitting(capacity: I64, request: I64) -> Bool:
-    """Return whether one task of a class fits a node class (K, C), by its requested resources."""
+    """Return a mask (K, C) of the task classes of which one task fits a node class by resources."""
     fits = np.ones((len(capacity), len(request)), np.bool_)
     for r in np.flatnonzero(request.any(axis=0)).tolist():
         asking = np.flatnonzero(request[:, r])
@@ -317,7 +326,7 @@ def _configurations_in_use(
 ) -> tuple[I64, I64]:
     """Return node class and tasks of the incumbent's configurations, the most used first.
 
-    `copies` holds the class (T,) that counts each task, and the number of all classes.
+    `copies` holds the class or copy (T,) of each task, and the number of classes and copies.
     """
     copy_of, num_classes = copies
     tasks = np.flatnonzero(incumbent.node_of >= 0)
@@ -344,7 +353,10 @@ def _aggregated(problem: Problem, rules: RuleSet, goal: Goal) -> Formulation:
 
 
 def incumbent_values(form: Formulation, incumbent: Decisions) -> I64:
-    """Return the incumbent's values: gangs started, tasks placed, and lower bounds for the rest."""
+    """Return the values (variables,) of the incumbent: started gangs and placed tasks.
+
+    All other variables have their lower bounds.
+    """
     problem, gangs = form.problem, form.gangs
     hint = form.model.bounds[0].copy()
     placed = np.bincount(problem.gang_of[incumbent.node_of >= 0], minlength=problem.num_gangs)
@@ -384,10 +396,10 @@ def _finish(
 
 
 def _kin(form: Formulation) -> I64:
-    """Return the group (variables,) of equal gangs of different queues; -1 for none.
+    """Return the group (variables,) of equal gangs to which each variable belongs, or -1.
 
-    Gangs with the same shape and tier are equal. Tasks of one entry of equal gangs form a group,
-    too.
+    Gangs with the same shape and tier are equal, even in different queues. Tasks of one entry of
+    equal gangs also form a group.
     """
     gangs = form.gangs
     kin = np.full(form.model.num_variables, -1, np.int64)
@@ -397,7 +409,7 @@ def _kin(form: Formulation) -> I64:
     entry, _ = row_groups((gangs.entry_of, alike[gangs.gang_class_of]))
     kin[form.placed_variable[form.is_flexible]] = len(alike) + entry[form.is_flexible]
     for choice in form.choices.all:
-        # Choices bind these gangs to domains: no gang of another class can replace one.
+        # Choices bind these gangs to domains, so no gang of another class can replace one.
         h = choice.gang_class
         kin[form.placed_variable[gangs.start[h] : gangs.start[h + 1]]] = -1
         kin[form.start[h : h + 1][starts[h : h + 1]]] = -1

@@ -1,6 +1,6 @@
-"""Neighbourhoods of a plan: a few nodes are filled again, while all others may only lose tasks.
+"""Neighbourhoods of a plan, in which a few nodes are filled again and others may only lose tasks.
 
-Large-neighbourhood search (Shaw, 1998): where a model of all nodes is too large, a sequence of
+This is large-neighbourhood search (Shaw, 1998). If a model of all nodes is too large, a sequence of
 models of a few nodes improves the incumbent.
 """
 
@@ -20,24 +20,24 @@ MOST_PAIRS = 1500
 """The most pairs of task class and node in one neighbourhood."""
 
 FEW_NODES, FEW_CLASSES = 4, 40
-"""The most nodes and task classes of a neighbourhood where one node has over `MOST_PAIRS` pairs."""
+"""The most nodes and task classes if a single node has more than `MOST_PAIRS` pairs."""
 
 _TIER_WEIGHT = 0.25
-"""The weight of a tier relative to the tier before it."""
+"""The weight of a tier relative to the next more important tier."""
 
 _LEAST_WEIGHT = 1e-3
-"""The weight of a node that helps no waiting gang: it can still take tasks of other gangs."""
+"""The weight of a node that no waiting gang can use; it can take tasks of other gangs."""
 
 
 class Neighbourhood(NamedTuple):
-    """The nodes to fill again.
+    """The nodes that a model fills again.
 
     Attributes
     ----------
     nodes
-        (N,) nodes that may get other tasks than in the incumbent.
+        (N,) mask of the nodes that may get other tasks than in the incumbent.
     most
-        (C, N) how many tasks of a class fit a node that gets no other tasks.
+        (C, N) number of tasks of each class that fit a node without other pending tasks.
 
     """
 
@@ -46,27 +46,28 @@ class Neighbourhood(NamedTuple):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether its nodes have more pairs of task class and node than a model may have."""
+        """Whether the neighbourhood has more than `MOST_PAIRS` pairs of task class and node."""
         return int((self.most[:, self.nodes] > 0).sum()) > MOST_PAIRS
 
 
 def choose_nodes(
     problem: Problem, tiers: Tiers, decisions: Decisions, most: I64, number: int, seed: int
 ) -> Bool:
-    """Return the nodes (N,) of one neighbourhood, at most `MOST_PAIRS` pairs of class and node.
+    """Return a mask (N,) of a neighbourhood's nodes with at most `MOST_PAIRS` class-node pairs.
 
-    Nodes with the most idle capacity for waiting gangs come first; gangs of important tiers weigh
-    more. From the second neighbourhood on, nodes are drawn at random with these weights. If the
-    first node alone has more pairs, `FEW_NODES` nodes are chosen, and `choose_gangs` limits gangs.
+    Nodes with the most idle capacity for waiting gangs come first, and gangs of important tiers
+    have larger weights. From the second neighbourhood on, nodes are drawn at random with these
+    weights. If the first node alone has more pairs, `FEW_NODES` nodes are chosen, and
+    `choose_gangs` limits gangs.
 
     Parameters
     ----------
     problem, tiers, decisions
-        The problem, and the incumbent.
+        The problem, the tiers of gangs, and the incumbent.
     most
-        (C, N) how many tasks of a class fit a node that gets no other tasks.
+        (C, N) number of tasks of each class that fit a node without other pending tasks.
     number, seed
-        The number of the neighbourhood, from 0, and the seed of the draw.
+        The index of the neighbourhood, starting at 0, and the seed of the random draw.
 
     """
     pairs = (most > 0).sum(axis=0)
@@ -89,17 +90,17 @@ def choose_gangs(
     number: int,
     seed: int,
 ) -> Bool:
-    """Return the gangs (G,) for a neighbourhood whose nodes have too many pairs for one model.
+    """Return a mask (G,) of the gangs for a neighbourhood with too many pairs for one model.
 
-    Half of the task classes belong to gangs that the incumbent places on these nodes. The other
-    half belongs to waiting gangs, important tiers first.
+    Half of the task classes belong to gangs that the incumbent places on the neighbourhood's nodes.
+    The other half belongs to waiting gangs, important tiers first.
 
     Parameters
     ----------
     problem, tiers, decisions, number, seed
-        See `choose_nodes`.
+        The same as in `choose_nodes`.
     neighbourhood
-        The nodes, and how many tasks fit each.
+        The nodes, and the number of tasks of each class that fit each node.
 
     """
     nodes, most = neighbourhood
@@ -123,25 +124,28 @@ def choose_gangs(
 
 
 def _count_classes(problem: Problem) -> I64:
-    """Return the number of task classes of each gang (G,)."""
+    """Return the number (G,) of task classes of each gang."""
     num_classes = len(problem.classes.request)
     pairs = np.unique(problem.gang_of * num_classes + problem.task_class)
     return np.bincount(pairs // num_classes, minlength=problem.num_gangs)
 
 
 def _order_by_weight(weight: F64, number: int, seed: int) -> I64:
-    """Return an order by weight: descending for number 0 with seed 0, otherwise drawn at random."""
+    """Return an order of items by weight, descending if `number` and `seed` are 0, else random.
+
+    In the random order, items with larger weights are likely to come earlier.
+    """
     if not number and not seed:
         return np.argsort(-weight, kind="stable")
     rng = np.random.default_rng((seed, number))
-    # Efraimidis and Spirakis (2006): a weighted draw without replacement.
+    # Weighted random sampling without replacement (Efraimidis and Spirakis, 2006).
     return np.argsort(-np.log(rng.random(len(weight))) / weight, kind="stable")
 
 
 def _weigh_nodes(
     problem: Problem, tiers: Tiers, decisions: Decisions, most: I64, number: int
 ) -> F64:
-    """Return the weight (N,) of each node: its idle capacity relative to waiting requests."""
+    """Return the weight (N,) of each node, its idle capacity relative to waiting requests."""
     left = problem.idle.astype(np.float64)
     placed = np.flatnonzero(decisions.node_of >= 0)
     request = problem.classes.request.astype(np.float64)
@@ -151,7 +155,8 @@ def _weigh_nodes(
         & (decisions.nominated < 0)
         & (problem.shape_of[problem.gang_of] >= 0)
     )
-    # Neighbourhood 0 prefers the first tier with waiting tasks, number 1 the next one, cyclically.
+    # Neighbourhood 0 prefers the first tier with waiting tasks, neighbourhood 1 the next tier, and
+    # so on cyclically.
     ranks = np.unique(tiers.of[problem.gang_of[waiting]], return_inverse=True)[1]
     num_tiers = int(ranks.max(initial=0)) + 1
     worth = np.bincount(

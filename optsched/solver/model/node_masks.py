@@ -1,4 +1,4 @@
-"""The nodes that a task class may use before any placement, and how many of its tasks fit there."""
+"""The nodes that a task class may use before any placement, and the tasks that fit each node."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def static_mask(problem: Problem, rules: Sequence[Rule], task_class: int) -> Bool | None:
     """Return a mask (N,) of ready nodes that no rule excludes for a class, or None for all nodes.
 
-    The mask is cached for each problem and tuple of rules; callers must not modify it.
+    The mask is cached for each problem and tuple of rules. Callers must not modify the mask.
     """
     known = problem.derived(_make_cache)
-    # The cache keeps the tuple of rules alive, so that no other tuple gets the same id.
+    # The cache keeps the tuple of rules alive, so that no other tuple gets the same object id.
     masks = known.setdefault(id(rules), (rules, {}))[1]
     if task_class not in masks:
         masks[task_class] = _masked(problem, rules, task_class)
@@ -49,14 +49,20 @@ def _is_every_node_ready(problem: Problem) -> bool:
 
 
 def find_open_classes(problem: Problem) -> I64:
-    """Return the task classes of open gangs, ascending; rules are evaluated for these alone."""
+    """Return the task classes of open gangs in ascending order.
+
+    Rules are evaluated only for the task classes of open gangs.
+    """
     is_open = problem.shape_of[problem.gang_of] >= 0
     found: I64 = np.unique(problem.task_class[is_open])
     return found
 
 
 def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) -> Bool:
-    """Return a mask (C, N) of ready nodes that no rule excludes, False outside of `classes`."""
+    """Return a mask (C, N) of ready nodes that no rule excludes, False for other classes.
+
+    If `classes` is None, the mask includes all task classes.
+    """
     allowed = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.bool_)
     chosen = range(len(allowed)) if classes is None else classes.tolist()
     for task_class in chosen:
@@ -66,7 +72,7 @@ def allowed_nodes(problem: Problem, rules: RuleSet, classes: I64 | None = None) 
 
 
 def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
-    """Return the extra resources that rules add to nodes; no columns if no rule adds any."""
+    """Return the resources that rules add to nodes, without columns if no rule adds a resource."""
     reserving = (rule for rule in rules.hard if isinstance(rule, Reservation))
     found = [s for rule in reserving if (s := rule.find_extra_resources(problem)) is not None]
     if not found:
@@ -77,7 +83,10 @@ def sum_spare(problem: Problem, rules: RuleSet) -> ExtraResources:
 
 
 def count_fitting_tasks(problem: Problem, rules: RuleSet) -> I64:
-    """Return how many tasks of a class (C, N) fit a node alone; 0 for classes that are not open."""
+    """Return the number (C, N) of tasks of each class that fit a node without other pending tasks.
+
+    The number is 0 for task classes without an open gang.
+    """
     spare = sum_spare(problem, rules)
     idle = np.asfortranarray(np.concatenate([problem.idle, spare.capacity], axis=1))
     fits = np.zeros((len(problem.classes.shapes), problem.num_nodes), np.int64)
