@@ -1,8 +1,8 @@
 """Read policies: the project's models, and Volcano's scheduler configuration.
 
-`load` makes a `Policy` from a model name or a file; `reload` notices that a file has changed. Both
-formats are read from located YAML: every problem has its line, and all problems are reported
-together. This package knows the names of rules and levels. It imports no solver.
+The module `load` returns a `Policy` for a model name or a file. The module `reload` detects changes
+of a file. Both formats are read from located YAML, so every problem has a line, and all problems
+are reported together. This package knows the names of rules and levels. It imports no solver.
 """
 
 from __future__ import annotations

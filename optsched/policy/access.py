@@ -1,4 +1,4 @@
-"""Typed access to located values; a wrong value is reported, and None or () is returned."""
+"""Typed access to located YAML values, which reports values of a wrong type as errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from optsched.policy.located import Field, Node
 
 MOST_NUMBER = 2**31 - 1
-"""The largest absolute value of a number; no weight or factor makes sense beyond it."""
+"""The largest absolute value that is accepted for a number, such as a weight or factor."""
 
 _FLAGS = {"yes": "true", "on": "true", "y": "true", "true": "true", "1": "true"}
 _FLAGS |= {"no": "false", "off": "false", "n": "false", "false": "false", "0": "false"}
@@ -34,7 +34,7 @@ _ZERO_FIRST = re.compile(r"[-+]?0[0-9]+")
 
 
 def kind_of(node: Node) -> str:
-    """Return words for a message that describe a value: its type, or a scalar itself."""
+    """Return the words by which a message describes a value, its type or the scalar itself."""
     if node.value is None:
         return "empty" if not node.text else node.text
     if isinstance(node.value, tuple):
@@ -49,7 +49,7 @@ def _refuse(node: Node, wanted: str, findings: Findings, likely: str = "") -> No
 
 
 def text_of(node: Node, findings: Findings) -> str | None:
-    """Return a text that is not blank; report any other value and return None."""
+    """Return a value that is a text and not blank, or report the value and return None."""
     if isinstance(node.value, str) and node.value.strip():
         return node.value
     quoted = quote(node.text) if isinstance(node.value, bool | int | float) else ""
@@ -58,7 +58,7 @@ def text_of(node: Node, findings: Findings) -> str | None:
 
 
 def flag_of(node: Node, findings: Findings) -> bool | None:
-    """Return a boolean; report other spellings such as `yes`, and return None."""
+    """Return a boolean value, or report another value such as `yes` and return None."""
     if isinstance(node.value, bool):
         return node.value
     _refuse(node, "true or false", findings, _FLAGS.get(node.text.lower(), ""))
@@ -66,7 +66,10 @@ def flag_of(node: Node, findings: Findings) -> bool | None:
 
 
 def read_whole_number(node: Node, findings: Findings, least: float | None = None) -> int | None:
-    """Return a whole number; report one with a leading 0, which YAML 1.1 reads as octal."""
+    """Return a whole number, or report the value and return None.
+
+    Numbers with a leading 0 are reported, since YAML 1.1 reads them as octal.
+    """
     if isinstance(node.value, bool) or not isinstance(node.value, int):
         plain = node.text.replace("_", "")
         likely = plain if plain.isdecimal() and plain.isascii() else ""
@@ -80,7 +83,7 @@ def read_whole_number(node: Node, findings: Findings, least: float | None = None
 
 
 def number_of(node: Node, findings: Findings, least: float | None = None) -> float | None:
-    """Return a finite number; report any other value and return None."""
+    """Return a value that is a finite number, or report the value and return None."""
     value = node.value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         _refuse(node, "a number", findings)
@@ -99,7 +102,7 @@ def _in_range(node: Node, value: float, least: float | None, findings: Findings)
 
 
 def duration_of(node: Node, findings: Findings, least_ms: int = 1) -> int | None:
-    """Return the milliseconds of a duration such as 400ms or 1m30s."""
+    """Return a duration such as 400ms or 1m30s in milliseconds, or report it and return None."""
     if isinstance(node.value, bool) or not isinstance(node.value, str):
         _refuse(node, "a duration such as 400ms, 1s or 1m30s", findings, _with_unit(node))
         return None
@@ -123,7 +126,7 @@ def _with_unit(node: Node) -> str:
 
 
 def hours_of(node: Node, findings: Findings) -> str | None:
-    """Return hours of the day such as 8:30-18:00, as they are written."""
+    """Return hours of the day such as 8:30-18:00 as text, or report them and return None."""
     text = text_of(node, findings)
     if text is None:
         return None
@@ -136,7 +139,7 @@ def hours_of(node: Node, findings: Findings) -> str | None:
 
 
 def quantity_of(node: Node, findings: Findings) -> str | None:
-    """Return a quantity such as 250m or 200Mi, as written."""
+    """Return a quantity such as 250m or 200Mi as text, or report it and return None."""
     try:
         parse_quantity_field(node.value)
     except QuantityError as e:
@@ -146,7 +149,10 @@ def quantity_of(node: Node, findings: Findings) -> str | None:
 
 
 def choice_of(node: Node, names: Collection[str], what: str, findings: Findings) -> str | None:
-    """Return a name that is among `names`; `what` is the noun for messages, such as "level"."""
+    """Return a name that is among `names`, or report the value and return None.
+
+    `what` is the noun in the message, such as "level".
+    """
     word = text_of(node, findings)
     if word is None or word in names:
         return word
@@ -157,7 +163,7 @@ def choice_of(node: Node, names: Collection[str], what: str, findings: Findings)
 
 
 def items_of(node: Node, findings: Findings) -> tuple[Node, ...]:
-    """Return the values of a list; report any other value and return an empty tuple."""
+    """Return the values of a list, or report another value and return an empty tuple."""
     if isinstance(node.value, tuple):
         return node.value
     _refuse(node, "a list", findings)
@@ -170,9 +176,9 @@ def fields_of(
     findings: Findings,
     required: Iterable[str] = (),
 ) -> Mapping[str, Field]:
-    """Return the fields of a mapping that are known, all where `known` is None.
+    """Return the known fields of a mapping, or all fields if `known` is None.
 
-    Unknown fields, and required ones that are missing, are reported.
+    Unknown fields and missing required fields are reported.
     """
     value = node.value
     if value is None or isinstance(value, bool | int | float | str | tuple):
@@ -190,7 +196,7 @@ def fields_of(
 
 
 def unquoted(node: Node) -> Node:
-    """Return a quoted scalar read as if it were plain; Volcano reads the argument "10" as 10."""
+    """Return a quoted scalar as if it were plain, because Volcano reads the argument "10" as 10."""
     if isinstance(node.value, str):
         return Located(core_scalar(node.value), node.spot, node.text)
     return node

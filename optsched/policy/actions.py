@@ -1,7 +1,7 @@
 """The actions that a policy may name, and their arguments in `configurations`.
 
-Names and arguments are Volcano's (`pkg/scheduler/actions`). The name `consolidation` is
-KAI-Scheduler's.
+Names and arguments are the same as in Volcano (`pkg/scheduler/actions`). The name `consolidation`
+is the same as in KAI-Scheduler.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from optsched.plugins.custom.proposals import Action
 from optsched.plugins.declaration import Argument, Kind
 
 NEED_SOLVER = frozenset({"consolidation"})
-"""Actions that have no effect without a solver."""
+"""The names of actions that have no effect without a solver."""
 
 
 _CACHE = Argument(

@@ -1,7 +1,7 @@
-"""The plugins and actions that a policy may name: built-in ones and custom ones.
+"""The built-in and custom plugins and actions that a policy may name.
 
 A custom plugin or action is a Python file in a folder, or an entry point of an installed package;
-see docs/plugins.md. The caller passes in the function that reads files, and the entry points.
+see docs/plugins.md. The caller provides the function that reads files, and the entry points.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from optsched.plugins.declaration import Value
 
 ENTRY_POINTS: Final = "optsched.plugins"
-"""The group of entry points that name plugins."""
+"""The group of entry points by which packages provide plugins."""
 
 ACTION_ENTRY_POINTS: Final = "optsched.actions"
-"""The group of entry points that name actions."""
+"""The group of entry points by which packages provide actions."""
 
 SYMBOL: Final = "PLUGIN"
-"""The variable of a file that holds its plugin."""
+"""The name of the variable to which a file assigns its plugin."""
 
 ACTION_SYMBOL: Final = "ACTION"
-"""The variable of a file that holds its action."""
+"""The name of the variable to which a file assigns its action."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _ACCEPTED: Final = f"accepted is `{SYMBOL} = Plugin(name, meaning, arguments, build)`"
 _ACCEPTED_ACTION: Final = f"accepted is `{ACTION_SYMBOL} = Action(name, meaning, arguments, build)`"
 
 Files = tuple[tuple[str, str], ...]
-"""Path and text of each file of a folder that holds plugins, in order."""
+"""The path and text of each file in a folder of plugins, in order."""
 
 
 class Entry(Protocol):
@@ -57,14 +57,14 @@ class Entry(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the plugin in policies."""
+        """The name of the plugin or action in policies."""
 
     @property
     def value(self) -> str:
-        """The module and the attribute to import."""
+        """The module and the attribute to import, as `module:attribute`."""
 
     def load(self) -> Any:  # noqa: ANN401 any value
-        """Import the module and return the attribute."""
+        """Import the module of the entry point, and return its attribute."""
 
 
 def _no_files(folder: Path) -> Files:
@@ -73,14 +73,15 @@ def _no_files(folder: Path) -> Files:
 
 @dataclass(frozen=True)
 class Shelf:
-    """Where custom plugins and actions are searched.
+    """The places in which custom plugins and actions are searched.
 
     Attributes
     ----------
     folder
-        The folder of plugins for every policy; None without one.
+        The folder of plugins for every policy, or None without a folder.
     read
-        Returns path and text of the files of a folder, in order; raises OSError and UnicodeError.
+        A function that returns path and text of the files in a folder, in order. It may raise
+        OSError and UnicodeError.
     entries
         The entry points of the group `optsched.plugins`.
     action_entries
@@ -95,7 +96,10 @@ class Shelf:
     _modules: dict[tuple[str, str], ModuleType] = field(default_factory=dict, repr=False)
 
     def contents(self, *more: Path) -> Files:
-        """Return all files that hold plugins; raise `PolicyError` for an unreadable folder."""
+        """Return path and text of all files in the folders of plugins.
+
+        Raises `PolicyError` if a folder cannot be read.
+        """
         folders = [*([self.folder] if self.folder is not None else []), *more]
         return tuple(each for folder in folders for each in self._files(folder))
 
@@ -115,9 +119,9 @@ class Shelf:
             ) from e
 
     def catalogue(self, files: Files) -> Catalogue:
-        """Return built-in plugins and actions, those of `files`, and entry points.
+        """Return the catalogue of built-in plugins and actions, `files` and entry points.
 
-        Raises `PolicyError` with every problem of the files.
+        Raises `PolicyError` with all problems of the files.
         """
         problems: list[Problem] = []
         found, actions = dict(PLUGINS), dict(ACTIONS)
@@ -136,7 +140,7 @@ class Shelf:
         taken: tuple[dict[str, Plugin], dict[str, Action]],
         problems: list[Problem],
     ) -> None:
-        """Add what a file defines: a plugin, an action, or both."""
+        """Add the plugin and the action that a file defines to `taken`, or add a problem."""
         plugins, actions = taken
         try:
             defined = vars(self._module(path, text))
@@ -160,7 +164,7 @@ class Shelf:
             problems.append(_line_diagnostic(path, text, line, *wrong))
 
     def _module(self, path: str, text: str) -> ModuleType:
-        """Return the module of a file; the code runs once per version of the text."""
+        """Return the module of a file, whose code runs once for each version of the text."""
         if (path, text) not in self._modules:
             digest = sha256(f"{path}\n{text}".encode()).hexdigest()[:12]
             module = ModuleType(f"optsched_plugin_{Path(path).stem}_{digest}")
@@ -178,16 +182,16 @@ class Shelf:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Plugins and actions by name.
+    """The plugins and actions that policies may name, by name.
 
     Attributes
     ----------
     plugins, actions
-        The plugins and actions that are loaded.
+        The loaded plugins and actions.
     entries, action_entries
-        Entry points that are loaded once a policy names them.
+        Entry points that are loaded when a policy names them.
     warnings
-        A warning for each entry point whose name is taken.
+        A warning for each entry point whose name belongs to another plugin or action.
 
     """
 
@@ -199,22 +203,22 @@ class Catalogue:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every plugin that a policy may name."""
+        """The names of all plugins that a policy may name."""
         return (*self.plugins, *self.entries)
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """Every action that a policy may name."""
+        """The names of all actions that a policy may name."""
         return (*self.actions, *self.action_entries)
 
     def find_plugin(self, name: str) -> Plugin | str | None:
-        """Return the plugin with a name, its error if it fails to load, or None if unknown."""
+        """Return the plugin with a name, an error text if loading fails, or None if unknown."""
         if name in self.plugins:
             return self.plugins[name]
         return _of_entry(self.entries[name], self.plugins) if name in self.entries else None
 
     def find_action(self, name: str) -> Action | str | None:
-        """Return the action with a name, its error if it fails to load, or None if unknown."""
+        """Return the action with a name, an error text if loading fails, or None if unknown."""
         if name in self.actions:
             return self.actions[name]
         if name not in self.action_entries:
@@ -234,7 +238,7 @@ class Catalogue:
 
 
 BUILT_IN: Final = Catalogue(PLUGINS)
-"""The built-in plugins and actions."""
+"""The catalogue of the built-in plugins and actions."""
 
 
 def _of_entry(entry: Entry, taken: Mapping[str, Plugin]) -> Plugin | str:
@@ -252,7 +256,7 @@ def _of_entry(entry: Entry, taken: Mapping[str, Plugin]) -> Plugin | str:
 
 
 def completed(plugin: Plugin, origin: str) -> Plugin:
-    """Return a custom plugin that is built from its own arguments, completed by their defaults."""
+    """Return a custom plugin whose `build` gets only the plugin's arguments, with defaults."""
     defaults = dict(_defaults(plugin.arguments))
     build = plugin.build
 
@@ -265,7 +269,7 @@ def completed(plugin: Plugin, origin: str) -> Plugin:
 
 
 def completed_action(action: Action, origin: str) -> Action:
-    """Return a custom action that is built from its own arguments, completed by their defaults."""
+    """Return a custom action whose `build` gets only the action's arguments, with defaults."""
     defaults = dict(_defaults(action.arguments))
     build = action.build
 
@@ -279,7 +283,7 @@ def completed_action(action: Action, origin: str) -> Action:
 
 
 def proposer_of(action: Action, arguments: Mapping[str, Value]) -> Proposer | str:
-    """Return the proposer of a custom action, or why the action rejects these arguments."""
+    """Return the proposer of a custom action, or an error text if it rejects the arguments."""
     if action.build is None:
         return f"{action.name} is not a custom action"
     try:
@@ -297,7 +301,7 @@ def _mine(given: Mapping[str, Value], arguments: Sequence[Argument]) -> dict[str
 
 
 def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
-    """Yield names and defaults of arguments; a name inside a mapping is dotted."""
+    """Yield the names and defaults of arguments, with dotted names for fields of mappings."""
     for argument in arguments:
         if argument.name.endswith("*"):
             continue
@@ -311,7 +315,7 @@ def _defaults(arguments: Iterable[Argument]) -> Iterator[tuple[str, Value]]:
 
 
 def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] | None:
-    """Return the first problem of a custom plugin and a likely correction, or None without one."""
+    """Return the first problem of a custom plugin with a likely correction, or None if valid."""
     if plugin is None:
         return f"defines no {SYMBOL}; {_ACCEPTED}", ""
     if not isinstance(plugin, Plugin):
@@ -321,7 +325,7 @@ def _wrong_with(plugin: object, taken: Mapping[str, Plugin]) -> tuple[str, str] 
 
 
 def _wrong_with_action(action: object, taken: Mapping[str, Action]) -> tuple[str, str] | None:
-    """Return the first problem of a custom action and a likely correction, or None without one."""
+    """Return the first problem of a custom action with a likely correction, or None if valid."""
     if not isinstance(action, Action):
         return f"{ACTION_SYMBOL} is of type {type(action).__name__}; {_ACCEPTED_ACTION}", ""
     texts = (*_wrong_words(action), *_wrong_action_name(action.name, taken))
@@ -366,9 +370,9 @@ def _wrong_arguments(plugin: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 
 def rules_of(
     plugin: Plugin, arguments: Mapping[str, Value], taken: Mapping[str, str]
 ) -> tuple[str, ...] | str:
-    """Return the names of a custom plugin's rules, or why the rules cannot be used.
+    """Return the names of a custom plugin's rules, or an error text if a rule is invalid.
 
-    `taken` maps each rule name to its custom plugin, for the plugins that the policy has named.
+    `taken` maps the rule names of other custom plugins in the policy to the plugins' names.
     """
     try:
         rules = plugin.build(arguments)
@@ -402,7 +406,7 @@ def _wrong_rule(rule: object) -> str:
 
 
 def _rule_names() -> frozenset[str]:
-    """Return the names of all built-in rules, including those that a switch enables."""
+    """Return the names of all built-in rules, including rules that a switch enables."""
     built = [p.build for p in PLUGINS.values()]
     every: dict[str, Value] = {Face.HIERARCHY.value: True, "proportional.enable": True}
     rules = [rule for build in built for given in ({}, every) for rule in build(given)]
@@ -425,7 +429,7 @@ def _line_diagnostic(path: str, text: str, line: int, message: str, likely: str 
 def _drop_duplicates(
     entries: Sequence[Entry], found: Mapping[str, Plugin] | Mapping[str, Action], group: str
 ) -> tuple[dict[str, Entry], tuple[Problem, ...]]:
-    """Return the entry points by name, and a warning for each one whose name is taken."""
+    """Return the entry points by name, and a warning for each whose name is already used."""
     hidden = (_hidden(e, found[e.name], group) for e in entries if e.name in found)
     return {e.name: e for e in entries if e.name not in found}, tuple(hidden)
 
@@ -437,7 +441,7 @@ def _hidden(entry: Entry, by: Plugin | Action, group: str) -> Problem:
 
 
 def _line_of(text: str, symbol: str) -> int:
-    """Return the line on which a file assigns a variable; 0 where it does not."""
+    """Return the line on which a file assigns a variable, or 0 if there is no assignment."""
     for node in ast.parse(text).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(t, ast.Name) and t.id == symbol for t in targets):

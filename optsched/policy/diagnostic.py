@@ -1,7 +1,7 @@
-"""Problems of a policy file: the place, the message, and a likely correction.
+"""Problems of a policy file, each with its place, a message and a likely correction.
 
-PolicyError(Exception)      every problem of a file
-└─ Problem                  one problem: an error, or a warning that stops nothing
+PolicyError(Exception)      all problems of a file
+└─ Problem                  one problem: an error, or a warning about a valid file
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _WIDTH = 96
-"""The most characters of a source line that are shown."""
+"""The most characters of a source line that a message shows."""
 
 
 class Severity(Enum):
-    """Whether a problem stops the file from being used."""
+    """The severity of a problem: a file with an error cannot be used."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -32,13 +32,13 @@ class Spot:
     Attributes
     ----------
     file
-        The file name as the user gave it.
+        The file name as the user wrote it.
     line, column
-        Position, counted from 1; 0 where the problem concerns the whole file.
+        Line and column, starting at 1, or 0 if a problem concerns the entire file.
     path
-        Fields and list positions that lead to the place: `tiers[1].plugins[0].name`.
+        The path of fields and list indices to the place, such as `tiers[1].plugins[0].name`.
     excerpt
-        The source line.
+        The text of the source line.
 
     """
 
@@ -51,16 +51,16 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem; its `str` is `file:line:column: path: message` and the source line.
+    """One problem, printed as `file:line:column: path: message` with the source line.
 
     Attributes
     ----------
     file, line, column, path, excerpt
-        See `Spot`.
+        The place of the problem, see `Spot`.
     message
-        The problem, and what would be accepted.
+        The problem, and the values that are accepted.
     likely
-        A likely correction, ready to be typed; empty where no known word is close.
+        A likely correction as text to type, or empty if no known word is similar.
 
     """
 
@@ -86,7 +86,7 @@ class Problem:
 
 
 def _excerpt(line: str, column: int) -> tuple[str, int]:
-    """Return the part of a line around a column, and the caret's offset in that part."""
+    """Return an excerpt of a line around a column, and the offset of the caret in the excerpt."""
     plain = "".join(c if c.isprintable() else " " for c in line).rstrip()
     offset = min(max(column - 1, 0), len(plain))
     cut = max(0, offset - _WIDTH // 2) if len(plain) > _WIDTH else 0
@@ -95,7 +95,7 @@ def _excerpt(line: str, column: int) -> tuple[str, int]:
 
 
 class PolicyError(Exception):
-    """A policy that cannot be used; `problems` holds all problems of its file."""
+    """Raised for a policy that cannot be used, with all problems of the policy file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -107,20 +107,20 @@ class PolicyError(Exception):
 
 
 def count_text(problems: Sequence[Problem]) -> str:
-    """Return how many errors and warnings there are: "2 errors, 1 warning"."""
+    """Return the number of errors and warnings as text, such as "2 errors, 1 warning"."""
     counts = [(s.value, sum(p.severity is s for p in problems)) for s in Severity]
     shown = [f"{n} {noun}" if n == 1 else f"{n} {noun}s" for noun, n in counts if n]
     return ", ".join(shown) or "no errors"
 
 
 class Findings:
-    """The problems found while a file is read."""
+    """Collects the problems that are found while a file is read."""
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []
 
     def error(self, spot: Spot, message: str, likely: str = "") -> None:
-        """Add an error, which stops the file from being used."""
+        """Add an error, so that the file cannot be used."""
         self._add(spot, message, likely, Severity.ERROR)
 
     def warn(self, spot: Spot, message: str, likely: str = "") -> None:
@@ -133,23 +133,23 @@ class Findings:
 
     @property
     def has_errors(self) -> bool:
-        """Whether the file cannot be used."""
+        """Whether an error was found, so that the file cannot be used."""
         return any(p.severity is Severity.ERROR for p in self._problems)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All problems found, in the order of the file."""
+        """All problems that were found, in the order of the file."""
         return tuple(sorted(self._problems, key=lambda p: (p.line, p.column)))
 
     def settle(self) -> tuple[Problem, ...]:
-        """Return the warnings; raise `PolicyError` with all problems if one is an error."""
+        """Return the warnings, or raise `PolicyError` with all problems if one is an error."""
         if self.has_errors:
             raise PolicyError(self.problems)
         return self.problems
 
 
 def nearest(word: str, names: Iterable[str]) -> str:
-    """Return the name that is closest to a word; empty when no name is close."""
+    """Return the name that is most similar to a word, or an empty text if no name is similar."""
     by_fold = {name.casefold(): name for name in names}
     close = get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.6)
     return by_fold[close[0]] if close else ""

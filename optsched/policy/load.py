@@ -1,6 +1,6 @@
 """Load a policy from a model name or a file.
 
-This module does all I/O of the package: a function passed in by the caller reads files, and shipped
+All I/O of the package is in this module. Files are read by a function of the caller, and shipped
 models are package data.
 """
 
@@ -31,21 +31,21 @@ _EMPTY = Shelf()
 _SECRET = re.compile(
     r"""((?:password|passwd|token|secret)[\w.-]*["']?\s*:)[^\S\n]*[^\s,}][^,}\n]*""", re.I
 )
-"""A key that names a secret, and its value."""
+"""The pattern of a key that names a secret, followed by the value of the secret."""
 
 PLUGINS_DIR = "pluginsDir"
-"""The field of both formats that names a folder of plugins."""
+"""The field in both policy formats that names a folder of plugins."""
 
 
 class ShippedModel(NamedTuple):
-    """A shipped model."""
+    """The name and the purpose of a shipped model."""
 
     name: str
     meaning: str
 
 
 def shipped_models() -> tuple[ShippedModel, ...]:
-    """Return the shipped models, by name."""
+    """Return the shipped models, sorted by name."""
     return tuple(ShippedModel(p.name, p.meaning) for p in map(_shipped, _shipped_names()))
 
 
@@ -63,24 +63,24 @@ def _shipped_text(name: str) -> str:
 
 
 def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _EMPTY) -> Policy:
-    """Return the policy with a name or path.
+    """Return the policy with the given name or path.
 
     Parameters
     ----------
     name_or_path
-        The name of a shipped model, or the path of a file in either format: the project's models,
-        or Volcano's scheduler configuration. A shipped model's name wins over a file of the same
-        name; write `./NAME` for the file.
+        The name of a shipped model, or the path of a file. The file is a model, or a configuration
+        of Volcano's scheduler. A shipped model has precedence over a file of the same name, so
+        write `./NAME` for the file.
     read
-        Returns the text of a file. Its errors for files that cannot be read (OSError,
-        UnicodeError) become a `PolicyError`.
+        A function that returns the text of a file. Its errors OSError and UnicodeError are
+        converted to a `PolicyError`.
     shelf
-        Where custom plugins and actions are searched.
+        The places in which custom plugins and actions are searched.
 
     Raises
     ------
     PolicyError
-        With all problems of the file.
+        With all problems of the file, if there is an error.
 
     """
     if is_shipped(name_or_path):
@@ -89,12 +89,12 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
 
 
 def is_shipped(name: str) -> bool:
-    """Return whether a shipped model has this name."""
+    """Return whether there is a shipped model with the given name."""
     return name in _shipped_names()
 
 
 def read_text(path: str, read: Callable[[Path], str]) -> str:
-    """Return the text of a file; raise `PolicyError` where it cannot be read."""
+    """Return the text of a file, or raise `PolicyError` if the file cannot be read."""
     names = _shipped_names()
     if not path.strip():
         message = f"the name of the model is empty: write one of {', '.join(names)}, or a file"
@@ -115,10 +115,10 @@ def _about_file(path: str, message: str, likely: str = "") -> Problem:
 
 
 def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
-    """Return the policy of a text in either format; raise `PolicyError` with all its problems.
+    """Return the policy of a text, which is a model or a configuration of Volcano's scheduler.
 
-    A folder of plugins that the text names has to be the shelf's folder: only the command line
-    decides which code is loaded.
+    Raises `PolicyError` with all problems of the text. If the text names a folder of plugins, it
+    has to be the folder of `shelf`, because only the command line decides which code is loaded.
     """
     findings = Findings()
     root = read_tree(text, source, findings)
@@ -137,9 +137,9 @@ def parse_policy(text: str, source: str, shelf: Shelf = _EMPTY) -> Policy:
 
 
 def definition_of(policy: Policy, read: Callable[[Path], str]) -> str:
-    """Return the text that a policy was read from, with possible passwords masked by asterisks.
+    """Return the text from which a policy was read, with possible passwords masked by asterisks.
 
-    Raises `PolicyError` where the policy's file cannot be read any more.
+    Raises `PolicyError` if the policy file can no longer be read.
     """
     shipped = policy.source.removeprefix(_SHIPPED)
     if policy.source.startswith(_SHIPPED) and is_shipped(shipped):
@@ -150,7 +150,7 @@ def definition_of(policy: Policy, read: Callable[[Path], str]) -> str:
 
 
 def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> None:
-    """Raise `PolicyError` for a folder of plugins that the command line has not named."""
+    """Raise `PolicyError` if the policy's folder of plugins differs from the command line's."""
     named = _read_word(root, PLUGINS_DIR)
     if not named:
         return
@@ -164,7 +164,7 @@ def _check_folder(root: Node, source: str, shelf: Shelf, findings: Findings) -> 
 
 
 def _read_word(root: Node, name: str) -> str | None:
-    """Return the text of a field of the document, or None where the document lacks the field."""
+    """Return the text of a field of the document, or None if the document lacks the field."""
     if root.value is None or isinstance(root.value, bool | int | float | str | tuple):
         return None
     return root.value[name].node.text if name in root.value else None
@@ -189,7 +189,7 @@ def _spot_of_root(root: Node) -> Spot:
 
 
 def _stranger(root: Node) -> str:
-    """Return a message that says why a document is not a policy, and what is accepted."""
+    """Return a message about a document that is not a policy, with the accepted formats."""
     kind = _read_word(root, "kind")
     if kind == "ConfigMap":
         return "is a ConfigMap; the policy is the text under one of the names in its data"

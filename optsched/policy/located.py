@@ -1,13 +1,13 @@
-"""YAML with the place of every value, read by the rules of YAML 1.2.
+"""Read YAML by the rules of YAML 1.2, with the place of every value.
 
 PyYAML composes the nodes and records their positions. This module is stricter and follows the core
 schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema):
 
-- a duplicate key is an error; the last one does not win;
+- a duplicate key is an error, whereas PyYAML uses the last value;
 - plain scalars are null, true, false, whole numbers, numbers or text. `no` is text and not false,
   `014` is 14 and not 12, `1:30` and `1_000` are text and not 90 and 1000;
-- tags other than those of the core schema, merge keys and keys that are not scalars are errors;
-- depth and size are limited, so that aliases cannot expand without end.
+- tags outside the core schema, merge keys and keys that are not scalars are errors;
+- depth and size are limited, so that aliases cannot expand without limit.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ MOST_VALUES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Located(Generic[T_co]):
-    """A value and its place in the file.
+    """A value of a YAML document, and its place in the file.
 
     Attributes
     ----------
     text
-        A scalar as it is written, without quotes; empty for lists and mappings.
+        The text of a scalar as written but without quotes, or empty for lists and mappings.
 
     """
 
@@ -48,7 +48,7 @@ class Located(Generic[T_co]):
 
 
 class Field(NamedTuple):
-    """A field of a mapping: the place of its name, and its value."""
+    """A field of a mapping, with the place of the field's name, and the field's value."""
 
     key: Spot
     node: Node
@@ -59,7 +59,7 @@ Tree: TypeAlias = "Scalar | tuple[Node, ...] | Mapping[str, Field]"
 Node: TypeAlias = "Located[Tree]"
 
 _PLAIN = "plain"
-"""The tag that distinguishes plain scalars from quoted and tagged ones."""
+"""The tag that distinguishes plain scalars from quoted and tagged scalars."""
 
 _CORE = "tag:yaml.org,2002:"
 _BREAK = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")
@@ -67,7 +67,7 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U000100
 
 
 def _loader() -> Any:  # noqa: ANN401  PyYAML's two kinds of loaders have no base in common
-    """Return the C parser if it is installed, without the resolvers of YAML 1.1."""
+    """Return a loader class without the resolvers of YAML 1.1, with the C parser if installed."""
     resolvers = {None: [(_PLAIN, re.compile(""))]}
     base = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     return type("_Loader", (base,), {"yaml_implicit_resolvers": resolvers})
@@ -77,9 +77,9 @@ _LOADER = _loader()
 
 
 def read_tree(text: str, file: str, findings: Findings) -> Node | None:
-    """Return the one document of a text; its YAML problems are added to `findings`.
+    """Return the single document of a text, and add its YAML problems to `findings`.
 
-    Returns None where the text cannot be parsed. An empty text is a null.
+    Returns None if the text cannot be parsed. An empty text is the value null.
     """
     source = _Source(file, tuple(_BREAK.split(text)))
     bad = _UNPRINTABLE.search(text)
@@ -101,7 +101,7 @@ def read_tree(text: str, file: str, findings: Findings) -> Node | None:
 
 
 def core_scalar(text: str) -> Scalar:
-    """Return the value of a plain scalar in YAML 1.2."""
+    """Return the value of a plain scalar by the core schema of YAML 1.2."""
     for pattern, read in _READINGS:
         if pattern.fullmatch(text):
             return read(text)
@@ -109,7 +109,7 @@ def core_scalar(text: str) -> Scalar:
 
 
 def _number(text: str) -> Scalar:
-    """Return a whole number; the text itself where it has more digits than Python reads."""
+    """Return a whole number, or the text itself if it has too many digits for Python."""
     try:
         return int(text)
     except ValueError:
@@ -142,19 +142,22 @@ class _Source:
     lines: tuple[str, ...]
 
     def spot(self, line: int, column: int, path: str = "") -> Spot:
-        """Return the place at a line and column counted from 0, at most the end of the text."""
+        """Return the place at a line and column, which start at 0 and are limited to the text."""
         if line >= len(self.lines):
             line, column = len(self.lines) - 1, len(self.lines[-1])
         return Spot(self.file, line + 1, column + 1, path, self.lines[line])
 
     def spot_at(self, text: str, index: int) -> Spot:
-        """Return the place of the character at an index of the text."""
+        """Return the place of the character at the position `index` of the text."""
         before = _BREAK.split(text[:index])
         return self.spot(len(before) - 1, len(before[-1]))
 
 
 def _is_too_deep(text: str) -> bool:
-    """Return whether a text nests too deeply; the C parser recurses without a limit."""
+    """Return whether a text nests deeper than `MOST_DEPTH` levels.
+
+    The C parser recurses without a limit, so the check comes before parsing.
+    """
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionStartEvent):

@@ -1,7 +1,7 @@
-"""Read the project's own format, a scheduling model, as a policy.
+"""Read a policy from a scheduling model, which is the format of this project.
 
-A model states everything that a policy holds: actions, tiers of rules, levels of the objective,
-admission, solver and budgets. See docs/configuration.md.
+A model defines all parts of a policy: actions, tiers of rules, levels of the objective, admission,
+solver and budgets. See docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ FIELDS = (
 def policy_of_model(
     root: Node, source: str, findings: Findings, catalogue: Catalogue = BUILT_IN
 ) -> Policy:
-    """Return the policy of a model.
+    """Return the policy that a model defines.
 
-    If there is an error, raises `PolicyError` with every problem of syntax and content.
+    Raises `PolicyError` with all problems of syntax and content if there is an error.
     """
     fields = fields_of(root, FIELDS, findings, required=REQUIRED)
     _check_kind(fields, findings)
@@ -131,7 +131,7 @@ def _read_actions(fields: Mapping[str, Field], known: ActionReader) -> tuple[str
 def _read_levels(
     fields: Mapping[str, Field], tiers: Sequence[Sequence[TierPlugin]] | None, findings: Findings
 ) -> tuple[str, ...]:
-    """Return the levels; report a level without a rule that serves it, where tiers are known."""
+    """Return the levels, and report levels that no rule serves if `tiers` are known."""
     if "levels" not in fields:
         return ()
     found: dict[str, int] = {}
@@ -166,7 +166,7 @@ def _read_admission(
 
 
 def _read_reservations(fields: Mapping[str, Field], solver: SolverKind, findings: Findings) -> int:
-    """Return the number of reservations; the default is 0 without a solver."""
+    """Return the most reservations of a policy, by default 0 for a policy without a solver."""
     usual = 0 if solver is SolverKind.NONE else MOST_RESERVATIONS
     if "reservations" not in fields:
         return usual
@@ -177,7 +177,10 @@ def _read_reservations(fields: Mapping[str, Field], solver: SolverKind, findings
 def _read_moves(
     fields: Mapping[str, Field], findings: Findings
 ) -> tuple[tuple[str, tuple[tuple[str, Value], ...]], ...]:
-    """Return `maxMoves` as an argument of the action, as in Volcano's `configurations`."""
+    """Return `maxMoves` as an argument of the action `consolidation`.
+
+    The result has the form of Volcano's `configurations`.
+    """
     if "maxMoves" not in fields:
         return ()
     number = read_whole_number(fields["maxMoves"].node, findings, 0)

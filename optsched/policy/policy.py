@@ -1,6 +1,6 @@
 """The configuration of a scheduler: actions, rules in tiers, levels, solver and budgets.
 
-A policy is plain data. The loaders of this package make policies; sessions only read them.
+A policy is plain data. The loaders of this package create policies, and sessions only read them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MOST_RESERVATIONS = 4
 
 
 class Admission(Enum):
-    """The form of the level `admission`: one level per priority, or one weighted by priority."""
+    """The form of the level `admission`: a level for each priority, or one weighted level."""
 
     BY_PRIORITY = "priority"
     BY_WEIGHT = "weight"
 
 
 class SolverKind(Enum):
-    """The solver that improves the greedy plan."""
+    """The solver that improves the greedy plan, or `NONE` without a solver."""
 
     CPSAT = "cpsat"
     NONE = "none"
@@ -44,18 +44,19 @@ class SolverKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Time limits of a session.
+    """The time limits of a session.
 
     Attributes
     ----------
     solve_ms
-        Wall time of the solver in a session.
+        Wall time of the solver in a session, in milliseconds.
     period_ms
-        Time from the start of one session to the start of the next.
+        Time from the start of one session to the start of the next, in milliseconds.
     starvation_after_ms
-        Gangs that have waited longer precede the other gangs of their priority.
+        Waiting time in milliseconds after which a gang precedes other gangs of its priority.
     deterministic_s
-        Solver work for each level, in CP-SAT's deterministic seconds, where no clock is read.
+        Limit of the solver's work for each level, in CP-SAT's deterministic seconds, if no clock is
+        read.
 
     """
 
@@ -67,51 +68,51 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True)
 class TierPlugin:
-    """A plugin as a tier names it, with its arguments and the extension points left on."""
+    """A plugin in a tier of a policy, with its arguments and enabled extension points."""
 
     name: str
     arguments: tuple[tuple[str, Value], ...] = ()
     faces: frozenset[Face] = DEFAULT_FACES
     plugin: Plugin | None = None
-    """The plugin itself if it is custom, or None for a built-in plugin."""
+    """The declaration of a custom plugin, or None for a built-in plugin."""
 
     @property
     def resolved(self) -> Plugin:
-        """The plugin with this name."""
+        """The declaration of the plugin, custom or built-in."""
         return self.plugin or PLUGINS[self.name]
 
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """A policy, checked and ready for sessions.
+    """A valid policy for the sessions of a scheduler.
 
     Attributes
     ----------
     name
         Name of the model or the file.
     source
-        The file that the policy was read from, or `model NAME` for a shipped model.
+        The file from which the policy was read, or `model NAME` for a shipped model.
     meaning
-        The purpose, in a sentence; empty without one.
+        The purpose of the policy in a sentence, or an empty text.
     actions
         Names of the actions, in the order in which they run.
     tiers
-        The plugins as they were named; `rules` is made from them.
+        The plugins of each tier, from which `rules` is built.
     rules
         The rules in the order in which they are called, with plugin, tier and extension points.
     levels
-        Levels of the objective, the most important first; see `LEVELS` in
+        Names of the levels of the objective, the most important first; see `LEVELS` in
         `optsched.plugins.objectives`.
     admission, solver, budgets
-        See their types.
+        The form of the level `admission`, the solver, and the time limits of a session.
     reservations
-        The most starving gangs for which capacity is reserved from an instant on; 0 for none.
+        The most starving gangs for which capacity is reserved at a later instant, or 0 for none.
     action_arguments
-        The arguments of single actions in Volcano's `configurations`.
+        The arguments of each action, as in Volcano's `configurations`.
     proposers
         The custom actions of the policy, built with their arguments.
     metrics
-        Volcano's section `metrics`, by dotted field; may hold a password.
+        Volcano's section `metrics`, by dotted field name. It may contain a password.
     warnings
         Warnings about settings that are likely mistakes.
     plugin_files
@@ -138,12 +139,12 @@ class Policy:
 
 
 def without_solver(policy: Policy) -> Policy:
-    """Return the policy without solver and reservations: the greedy pipeline decides alone."""
+    """Return the policy without solver and reservations, so that the greedy pipeline decides."""
     return replace(policy, solver=SolverKind.NONE, reservations=0)
 
 
 def with_solver(policy: Policy, solver: SolverKind | str | None) -> Policy:
-    """Return the policy with another solver; None leaves the policy's solver."""
+    """Return the policy with another solver, or the same policy if `solver` is None."""
     if solver is None:
         return policy
     kind = SolverKind(solver)
@@ -153,9 +154,9 @@ def with_solver(policy: Policy, solver: SolverKind | str | None) -> Policy:
 def build_rules(
     tiers: Iterable[Sequence[TierPlugin]], metrics: Iterable[tuple[str, str]] = ()
 ) -> RuleSet:
-    """Return the rules of plugins, in the order of the plugins; tiers count from 1.
+    """Return the rules of plugins in the order of the plugins, with tier numbers from 1.
 
-    The arguments have to be checked already. `metrics` names the source of measured load.
+    The arguments of the plugins must be valid. `metrics` is the source of measured load.
     """
     delays = {f"metrics.{key}": value for key, value in metrics if key == "interval"}
     return RuleSet(
@@ -169,7 +170,7 @@ def build_rules(
 
 
 def _arguments(plugin: TierPlugin) -> dict[str, Value]:
-    """Return a plugin's arguments, together with the switches that its rules read."""
+    """Return a plugin's arguments, and the switches of extension points that its rules read."""
     switches = {f.value: f in plugin.faces for f in (Face.HIERARCHY, Face.RECLAIMABLE)}
     return {**dict(plugin.arguments), **switches}
 
@@ -198,7 +199,7 @@ def describe(policy: Policy) -> str:
 
 
 def _table(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield rows of a heading, a name and its meaning, in aligned columns."""
+    """Yield lines with a heading, a name and the meaning of the name, in aligned columns."""
     kept = list(rows)
     width = max((len(name) for _, name, _ in kept), default=0)
     for head, name, meaning in kept:

@@ -1,6 +1,6 @@
-"""The common parts of both policy formats: actions, tiers of plugins, levels, the solver.
+"""Read the sections common to both policy formats: actions, tiers of plugins, levels, solver.
 
-The functions read located values and add problems to `Findings`.
+The functions of this module read located values and add problems to `Findings`.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class ActionReader:
     Attributes
     ----------
     catalogue
-        The known actions.
+        The actions that a policy may name.
     named
-        The custom actions that the policy names, with the places of their names.
+        The custom actions that the policy names, each with the place of its name, by name.
 
     """
 
@@ -67,7 +67,7 @@ class ActionReader:
     named: dict[str, tuple[Action, Spot]] = field(default_factory=dict)
 
     def name(self, word: str, spot: Spot) -> str | None:
-        """Return the name if an action has it; otherwise report it and return None."""
+        """Return the name of an action, or report the name and return None if it is unknown."""
         action = self.read_action(word, spot)
         if action is None:
             return None
@@ -76,7 +76,7 @@ class ActionReader:
         return word
 
     def read_action(self, word: str, spot: Spot) -> Action | None:
-        """Return the action with a name; report an unknown name and return None."""
+        """Return the action with a name, or report the name and return None if it is unknown."""
         if word in self.named:
             return self.named[word][0]
         action = self.catalogue.find_action(word)
@@ -89,7 +89,7 @@ class ActionReader:
     def proposers(
         self, arguments: Iterable[tuple[str, tuple[tuple[str, Value], ...]]] = ()
     ) -> tuple[Proposer, ...]:
-        """Return the custom actions, built with the arguments that the policy gives them."""
+        """Return the custom actions of the policy, built with their arguments."""
         said = dict(arguments)
         made = []
         for name, (action, spot) in self.named.items():
@@ -104,7 +104,7 @@ class ActionReader:
 def warn_of_idle_actions(
     actions: Sequence[str], solver: SolverChoice, spot: Spot, findings: Findings
 ) -> None:
-    """Warn of actions that need a solver, where the policy has none."""
+    """Warn of actions that have no effect without a solver, if the policy has no solver."""
     for name in NEED_SOLVER.intersection(actions):
         if solver.kind is SolverKind.NONE:
             findings.warn(spot, f"without a solver the action {name} has no effect")
@@ -114,7 +114,10 @@ def warn_of_idle_actions(
 
 
 def _names_of(node: Node, findings: Findings) -> str | None:
-    """Return names joined by commas, from such a text or from a list of names."""
+    """Return names joined by commas, from a comma-separated text or from a list of names.
+
+    Return None if a value is not a text.
+    """
     if isinstance(node.value, tuple):
         names = [text_of(each, findings) for each in node.value]
         return None if None in names else ",".join(filter(None, names))
@@ -153,13 +156,13 @@ _READ: Mapping[Kind, Callable[[Argument, Node, Findings], Value | None]] = {
     Kind.NAMES: lambda _, node, findings: _names_of(node, findings),
     Kind.CHOICE: lambda a, node, findings: choice_of(node, a.choices, a.name, findings),
 }
-"""The function that reads a value of each kind; other kinds are not read."""
+"""The function that reads an argument's value, by the kind of the argument."""
 
 
 def read_arguments(
     given: Mapping[str, Field], known: Sequence[Argument], owner: str, findings: Findings
 ) -> tuple[tuple[str, Value], ...]:
-    """Return the checked arguments of a plugin or an action; `owner` names it in messages."""
+    """Return the valid arguments of a plugin or an action, which messages call `owner`."""
     found: list[tuple[str, Value]] = []
     for name, (key, node) in given.items():
         argument = next((a for a in known if a.accepts(name)), None)
@@ -185,7 +188,7 @@ def read_arguments(
 def _listed(
     argument: Argument, node: Node, owner: str, findings: Findings
 ) -> Iterator[tuple[str, Value]]:
-    """Yield the arguments of each entry of a list, named `argument.number.name`."""
+    """Yield the arguments in each entry of a list, with names `argument.number.name`."""
     for number, entry in enumerate(items_of(node, findings)):
         inner = fields_of(entry, None, findings)
         whose = f"{argument.name}[{number}] of {owner}"
@@ -194,7 +197,7 @@ def _listed(
 
 
 def arguments_in(fields: Mapping[str, Field], findings: Findings) -> Mapping[str, Field]:
-    """Return the content of the field `arguments`; it may be missing or empty."""
+    """Return the fields of the mapping `arguments`, without fields if it is missing or empty."""
     if "arguments" not in fields or fields["arguments"].node.value is None:
         return {}
     return fields_of(fields["arguments"].node, None, findings)
@@ -215,20 +218,20 @@ _MISSPELT = {_other_spelling(switch): switch for switch in _SWITCHES}
 
 @dataclass
 class TierReader:
-    """Reads tiers and remembers where each plugin is named.
+    """Reads the tiers of a policy, and records the place of each plugin's name.
 
     Attributes
     ----------
     word
-        The noun for an entry of a tier in this format: plugin or rule.
+        The noun for an entry of a tier in messages, plugin or rule.
     catalogue
-        The known plugins.
+        The plugins that a policy may name.
     spots
-        The place where each plugin is named.
+        The place of each plugin's name, by plugin name.
     is_complete
-        Whether every entry could be read, so that missing plugins can be reported.
+        Whether every entry was read, so that missing plugins can be reported.
     rule_owners
-        The name of the custom plugin of each custom rule, by the name of the rule.
+        The name of the custom plugin that defines each custom rule, by rule name.
 
     """
 
@@ -240,12 +243,12 @@ class TierReader:
     rule_owners: dict[str, str] = field(default_factory=dict)
 
     def read(self, node: Node) -> tuple[tuple[TierPlugin, ...], ...]:
-        """Return the tiers of a policy."""
+        """Return the plugins of each tier of a policy, and report problems."""
         tiers = tuple(self._tier(tier) for tier in items_of(node, self.findings))
         if not tiers:
             self.findings.error(node.spot, f"names no {self.word}")
         self._check_company(tiers)
-        # There is one record of queue usage, so it decays with one half-life.
+        # All plugins share one record of queue usage, which decays with one half-life.
         told = [(p.name, dict(p.arguments)) for tier in tiers for p in tier]
         found = [(name, str(said[HALF_LIFE])) for name, said in told if HALF_LIFE in said]
         for name, text in found[1:]:
@@ -317,7 +320,7 @@ class TierReader:
         return plugin
 
     def _enabled_points(self, fields: Mapping[str, Field]) -> frozenset[Face]:
-        """Return the extension points that are on once the entry's switches are applied."""
+        """Return the extension points that are enabled by default or by an entry's switches."""
         turned: dict[Face, bool] = {}
         for name, (key, node) in fields.items():
             if name in ("name", "arguments"):
@@ -345,14 +348,14 @@ class TierReader:
                 self.findings.warn(given[name].key, message)
 
     def _check_service(self, arguments: Mapping[str, Value], node: Node) -> None:
-        """Report an extender without an address or without any verb."""
+        """Report an extender without an address, and warn of an extender without verbs."""
         if "extender.urlPrefix" not in arguments:
             self.findings.error(node.spot, "extender needs the argument extender.urlPrefix")
         if not any(name.endswith("Verb") for name in arguments):
             self.findings.warn(node.spot, "has no effect: no argument extender.*Verb is set")
 
     def _check_sharing(self, arguments: Mapping[str, Value], given: Mapping[str, Field]) -> None:
-        """Report several ways of sharing GPUs: a GPU follows one, and Volcano stops on several."""
+        """Report more than one way of sharing GPUs, since Volcano stops in this case."""
         names = [f"deviceshare.{way}Enable" for way in ("GPUSharing", "GPUNumber", "VGPU")]
         first, *others = [n for n in names if arguments.get(n)] or [""]
         for name in others:
@@ -367,7 +370,7 @@ class TierReader:
             self.findings.error(given[other].key, message)
 
     def _check_company(self, tiers: Iterable[Sequence[TierPlugin]]) -> None:
-        """Report plugins that Volcano does not allow together."""
+        """Report combinations of plugins that Volcano does not allow."""
         if "proportion" not in self.spots:
             return
         if "capacity" in self.spots:
@@ -385,7 +388,7 @@ class TierReader:
 # --- levels --------------------------------------------------------------------------------------
 
 VOLUME_SHAPE = "volumebinding.shape"
-"""The argument of `predicates` that makes it score nodes."""
+"""The argument by which the plugin `predicates` scores nodes."""
 
 
 def _plugins_by_level() -> dict[str, tuple[str, ...]]:
@@ -400,17 +403,17 @@ def _plugins_by_level() -> dict[str, tuple[str, ...]]:
 
 
 LEVEL_NEEDS: Mapping[str, tuple[str, ...]] = _plugins_by_level()
-"""Plugins by level: the level has no effect without one of them."""
+"""The plugins that serve a level, by level; the level has no effect without one of them."""
 
 
 def derive_levels(tiers: Iterable[Sequence[TierPlugin]]) -> tuple[str, ...]:
-    """Return the levels that the plugins of a policy serve."""
+    """Return the levels that the plugins of a policy serve, in their default order."""
     kept = list(tiers)
     return tuple(level for level in LEVELS if is_served(level, kept))
 
 
 def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
-    """Return whether a plugin that serves a level is present and switched on, if it needs one."""
+    """Return whether a plugin in `tiers` serves a level, or the level needs no plugin."""
     if level not in LEVEL_NEEDS:
         return True
     plugins = [plugin for tier in tiers for plugin in tier]
@@ -420,7 +423,7 @@ def is_served(level: str, tiers: Iterable[Sequence[TierPlugin]]) -> bool:
 
 
 def _has_scores(plugin: TierPlugin) -> bool:
-    """Return whether a plugin scores nodes; true for every custom plugin, which may do so."""
+    """Return whether a plugin may score nodes, which is True for every custom plugin."""
     if plugin.plugin is not None or plugin.name in LEVEL_NEEDS["node-score"]:
         return True
     return any(key.startswith(VOLUME_SHAPE) for key, _ in plugin.arguments)
@@ -431,14 +434,17 @@ def _has_scores(plugin: TierPlugin) -> bool:
 
 @dataclass
 class SolverChoice:
-    """The solver settings of a policy; None stands for the default."""
+    """The solver settings of a policy, where None means the default."""
 
     kind: SolverKind = SolverKind.CPSAT
     budget_ms: int | None = None
     deterministic_s: float | None = None
 
     def applied_to(self, budgets: Budgets) -> Budgets:
-        """Return budgets with these settings; the default solve time is at most the period."""
+        """Return the budgets with the solver settings applied.
+
+        If no solve time is set, the default is limited to the period.
+        """
         return replace(
             budgets,
             solve_ms=self.budget_ms or min(budgets.solve_ms, budgets.period_ms),
@@ -447,7 +453,7 @@ class SolverChoice:
 
 
 def read_solver(node: Node, findings: Findings) -> SolverChoice:
-    """Return the solver settings, from the name of an engine or a mapping with its budget."""
+    """Return the solver settings from the name of an engine, or from a mapping with budgets."""
     if isinstance(node.value, str):
         return SolverChoice(_engine(node, findings))
     known = ("engine", "budget", "deterministicTime")

@@ -1,4 +1,4 @@
-"""A policy file that may change while the scheduler runs."""
+"""Reload a policy file that may change while the scheduler runs."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """The files have not changed since the last poll."""
+    """The result of a poll if the policy files have not changed since the last poll."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Reloaded:
-    """The file has changed, or is back at its last valid content, and is in force."""
+    """The result of a poll if the changed policy files are valid, with the policy now in force."""
 
     policy: Policy
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The file has changed and cannot be used; the last valid policy stays in force."""
+    """The result of a poll if the policy files are invalid and the last policy stays in force."""
 
     problems: tuple[Problem, ...]
 
@@ -45,22 +45,22 @@ class Rejected:
 Change: TypeAlias = Unchanged | Reloaded | Rejected
 
 _Seen: TypeAlias = "tuple[str, Files] | tuple[Problem, ...]"
-"""The contents that were read last, or the problems that kept them from being read."""
+"""The file contents of the last poll, or the problems by which the files were unreadable."""
 
 _EMPTY = Shelf()
 
 
 class PolicyWatch:
-    """The policy in force, and the files that it and its plugins were read from.
+    """Holds the policy in force, and detects changes of the policy file and of plugin files.
 
-    Contents are compared, not times or inodes: a mounted ConfigMap is updated by symbolic links.
-    A shipped model never changes.
+    Changes are detected by file contents, not by times or inodes, because a mounted ConfigMap is
+    updated by symbolic links. A shipped model never changes.
     """
 
     def __init__(
         self, name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _EMPTY
     ) -> None:
-        """Load the policy for the first time; raise `PolicyError` if that fails."""
+        """Load the policy, and raise `PolicyError` if it is invalid."""
         self._path = None if is_shipped(name_or_path) else name_or_path
         self._read = read
         self._shelf = shelf
@@ -78,7 +78,10 @@ class PolicyWatch:
         return self._policy
 
     def poll(self) -> Change:
-        """Read the files again and return the change; the same problems are reported once."""
+        """Read the files again, and return the change.
+
+        Repeated polls report the same problems only once.
+        """
         if self._path is None:
             return Unchanged()
         try:

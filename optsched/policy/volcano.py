@@ -1,8 +1,8 @@
-"""Read Volcano's `volcano-scheduler.conf` as a policy.
+"""Read a policy from Volcano's configuration file `volcano-scheduler.conf`.
 
-The reader accepts what Volcano accepts (`pkg/scheduler/conf/scheduler_conf.go`,
-`pkg/scheduler/util.go`), and also `solver`. Parts that Volcano would silently ignore (unknown
-fields, actions, plugins and arguments) are errors with their places.
+The reader accepts all fields that Volcano accepts (`pkg/scheduler/conf/scheduler_conf.go`,
+`pkg/scheduler/util.go`), and the additional field `solver`. Unknown fields, actions, plugins and
+arguments, which Volcano silently ignores, are reported as errors with their places.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _NOT_FETCHED = (
 def policy_of_volcano(
     root: Node, source: str, findings: Findings, catalogue: Catalogue = BUILT_IN
 ) -> Policy:
-    """Return the policy of a configuration of Volcano's scheduler.
+    """Return the policy that a configuration of Volcano's scheduler defines.
 
-    If there is an error, raises `PolicyError` with every problem of syntax and content.
+    Raises `PolicyError` with all problems of syntax and content if there is an error.
     """
     fields = fields_of(root, FIELDS, findings, required=REQUIRED)
     reader = TierReader("plugin", findings, catalogue)
@@ -82,7 +82,7 @@ def policy_of_volcano(
 
 
 def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
-    """Return the actions of a comma-separated text; each unknown name is reported at its place."""
+    """Return the actions of a comma-separated text, and report the place of each unknown name."""
     findings = known.findings
     if isinstance(node.value, tuple):
         likely = ", ".join(n.text for n in node.value)
@@ -96,7 +96,10 @@ def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
 
 
 def _split_list(text: str, spot: Spot) -> Iterator[tuple[str, Spot]]:
-    """Yield the words of a comma-separated text, with places for those on its first line."""
+    """Yield the words of a comma-separated text with their places.
+
+    Words after the first line of the text get the place of the text.
+    """
     start = spot.column - 1
     for part in text.split(","):
         word = part.strip()
@@ -108,7 +111,7 @@ def _split_list(text: str, spot: Spot) -> Iterator[tuple[str, Spot]]:
 def _read_configurations(
     fields: Mapping[str, Field], known: ActionReader
 ) -> tuple[tuple[str, tuple[tuple[str, Value], ...]], ...]:
-    """Return the arguments of each action."""
+    """Return the arguments of each action in the section `configurations`."""
     findings = known.findings
     if "configurations" not in fields:
         return ()
@@ -129,7 +132,10 @@ def _read_configurations(
 def _read_metrics(
     fields: Mapping[str, Field], is_wanted: bool, findings: Findings
 ) -> tuple[tuple[str, str], ...]:
-    """Return the source of measured load for the plugin `usage`; no load is fetched from it."""
+    """Return the fields of the section `metrics`, the source of load for the plugin `usage`.
+
+    Warn that no load is fetched from this source if the policy names `usage`.
+    """
     if "metrics" not in fields:
         return ()
     key, node = fields["metrics"]

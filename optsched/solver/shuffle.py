@@ -99,8 +99,8 @@ class _Shuffle:
     def _find_unit(self, v: int, may_be_whole: bool) -> list[int]:
         """Return the tasks to evict with a task: the task alone, or its entire gang.
 
-        The entire gang is evicted if it could not run without the task. Returns an empty list if
-        the eviction is not allowed.
+        The entire gang is evicted if it has subgroups or a topology, or if it could not run without
+        the task. Returns an empty list if the eviction is not allowed.
         """
         gang = int(self._running.gang_of[v])
         task = self._running.tasks[v]

@@ -84,7 +84,7 @@ def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -
 
 
 def _may_move_anywhere(gang: Gang) -> bool:
-    """Return whether a gang has no topology, no subgroups and no pending task."""
+    """Return whether a gang is valid and has no topology, no subgroups and no pending task."""
     if gang.problem is not None or gang.topology is not None or gang.sub_groups:
         return False
     return not any(task.status in _WAITS for task in gang.tasks)

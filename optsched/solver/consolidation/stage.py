@@ -285,7 +285,7 @@ class _PriorityPass:
         return None
 
     def _fix_decided_gangs(self, movables: Movables, requesting: Bool, priority: I64) -> WhatIf:
-        """Return the what-if without nominated gangs and gangs that node classes cannot describe."""
+        """Return the what-if without nominated gangs and gangs tied to nodes by rules."""
         what_if = movables.what_if
         base = self._current_decisions(movables)
         known = find_nominated_gangs(what_if, base) | find_tied_gangs(what_if, self._rules)[0]
