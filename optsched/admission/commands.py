@@ -1,4 +1,4 @@
-"""Validation of Commands: only users who may patch a queue may open or close it.
+"""Validation of Commands: only users who may patch a queue may open or close the queue.
 
 Volcano does not review Commands, so any user who may create a Command in a namespace can close a
 queue.

@@ -160,7 +160,7 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
 
 
 def _joined_group(annotations: Mapping[str, str], review: Review) -> str:
-    """Return a text with the PodGroup that a new pod joins and its queue; empty without one.
+    """Return a text with the PodGroup that a new pod joins and its queue, or empty if none exists.
 
     RBAC roles may admit the pod, but the scheduler does not know the roles. If another user creates
     the PodGroup at the same time, only this record shows whether the roles were checked.

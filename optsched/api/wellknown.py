@@ -2,6 +2,7 @@
 
 The names are Volcano's (staging/src/volcano.sh/apis, scheduling/v1beta1/labels.go and
 batch/v1alpha1/labels.go; pkg/scheduler/api/well_known_labels.go), except names with `optsched.io`
+and names with a comment on another origin.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ GROUP_NAME_ANNOTATIONS: Final = (
 )
 MADE_GROUP_PREFIX: Final = "podgroup-"  # Name prefix of PodGroups created for pods.
 QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"  # Also on namespaces.
-QUEUE_ALLOCATION_GATE: Final = "scheduling.volcano.sh/queue-allocation-gate"  # Gate, too.
+# The annotation for the queue gate and the scheduling gate itself have the same name.
+QUEUE_ALLOCATION_GATE: Final = "scheduling.volcano.sh/queue-allocation-gate"
 TASK_SPEC: Final = "volcano.sh/task-spec"
 TASK_INDEX: Final = "volcano.sh/task-index"
 TASK_PRIORITY: Final = "volcano.sh/task-priority"
@@ -95,7 +97,7 @@ HIERARCHY: Final = "volcano.sh/hierarchy"
 HIERARCHY_WEIGHTS: Final = "volcano.sh/hierarchy-weights"
 NODEGROUP_RESOURCE_LIMITS: Final = "volcano.sh/nodegroup-resource-limits"
 CLOSED_BY_PARENT: Final = "volcano.sh/closed-by-parent"
-OVERUSE_TOLERANCE: Final = "volcano.sh/overuse-tolerance"  # Not known to Volcano.
+OVERUSE_TOLERANCE: Final = "volcano.sh/overuse-tolerance"  # Annotation unknown to Volcano.
 QUEUE_USERS: Final = "optsched.io/users"  # Users that may submit, comma-separated.
 QUEUE_GROUPS: Final = "optsched.io/groups"
 QUEUE_NAMESPACES: Final = "optsched.io/namespaces"

@@ -228,7 +228,7 @@ def _api_server(layout: Layout, ports: Mapping[str, int]) -> dict[str, object]:
         # refuses pods until the namespace's account exists, and mounts tokens that no container
         # reads.
         "disable-admission-plugins": "TaintNodesByCondition,ServiceAccount",
-        # These limits allow a benchmark's hundreds of concurrent requests by an ordinary user.
+        # Limits for a benchmark's hundreds of concurrent requests by an ordinary user.
         "max-requests-inflight": 2000,
         "max-mutating-requests-inflight": 1000,
         "profiling": "false",

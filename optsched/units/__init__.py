@@ -1,7 +1,7 @@
 """Quantities, durations, times and resource names as exact integers.
 
-Only this package parses "1500m", "64Gi", "1h30m" or "2026-11-21T05:38:00Z". It does not depend on
-Kubernetes objects, whose fields and kinds are defined in `optsched.api`.
+Only this package parses "1500m", "64Gi", "1h30m" or "2026-11-21T05:38:00Z". This package does not
+depend on Kubernetes objects, whose fields and kinds are defined in `optsched.api`.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def next_due_ms(table: Timetable, after_ms: int, zone: tzinfo) -> int | None:
 
 
 def last_due_ms(table: Timetable, after_ms: int, until_ms: int, zone: tzinfo) -> int | None:
-    """Return the last due time after `after_ms` and up to `until_ms`, or None without one."""
+    """Return the last due time after `after_ms` and up to `until_ms`, or None if no time is due."""
     if table.every_s:
         times = (until_ms // 1000 - after_ms // 1000) // table.every_s
         return (after_ms // 1000 + times * table.every_s) * 1000 if times > 0 else None

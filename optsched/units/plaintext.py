@@ -36,7 +36,7 @@ def write_json(value: object, **options: Any) -> str:  # noqa: ANN401  of json.d
 
 
 def is_plain(text: str) -> bool:
-    """Return whether no character of a text, except line breaks and tabs, needs an escape."""
+    """Return whether no character of a text, except line breaks and tabs, requires an escape."""
     return text.isprintable() or all(c.isprintable() or c in _LAYOUT for c in text)
 
 

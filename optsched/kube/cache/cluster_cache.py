@@ -279,7 +279,7 @@ class ClusterCache:
         return self._objects.pods.assume(task, AssumedBind(node, shared_gpus, numa))
 
     def assume_evicted(self, task: str, node: str) -> str | None:
-        """Assume that a task on a node terminates; returns its UID, or None if it is not there."""
+        """Assume that a task terminates; returns its UID, or None if it does not run on `node`."""
         pod = self._objects.pods.find_pod(task)
         if pod is None or pod.task.node != node or not pod.task.status.is_standing:
             return None

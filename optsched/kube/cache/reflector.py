@@ -120,7 +120,7 @@ class ReflectorState:
         self._was_away = False
 
     def step(self) -> FetchPage | StartWatch:
-        """Return the next request to send, and the delay before it."""
+        """Return the next request to send, with the delay before the request."""
         pause_s, self._pause_s = self._pause_s, 0.0
         if not self._version:
             return FetchPage(self._token, pause_s)

@@ -55,7 +55,7 @@ WATCH_S: Final = 25
 """Duration in seconds after which the server ends a watch, just after a bookmark."""
 
 IDLE_S: Final = 28.0
-"""Seconds without data after which a watch counts as broken: the server should have ended it."""
+"""Seconds without data after which a watch is broken: the server should have ended the watch."""
 
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"

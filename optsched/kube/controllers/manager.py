@@ -247,7 +247,7 @@ class Manager:
             self._wake(kind, [obj for obj in (before, after) if obj is not None])
 
     def _wake(self, kind: Kind, objs: Sequence[Raw]) -> None:
-        """Queue the keys that a change affects; `objs` are the states before and after it."""
+        """Queue the keys that a change affects; `objs` are an object's states before and after."""
         for number in self._interested[kind]:
             controller = self._controllers[number]
             facet = controller.facets.get(kind)

@@ -176,7 +176,7 @@ class Elector:
         self._leads_until = began + self._times.renew_s if leads else _NEVER
 
     async def release(self) -> None:
-        """Stop leading, so that another process can lead at once; `run` must have ended."""
+        """Stop leading, so that another process can lead immediately; `run` must have ended."""
         was_leading, self._leads_until = self.is_leading, _NEVER
         if not was_leading:
             return
@@ -286,7 +286,7 @@ class ProcessElection:
             await self._elector.run(report_failure, report_success, on_lead)
 
     async def resign(self, most_s: float) -> None:
-        """Release the lease within `most_s` seconds, so that another process can lead at once."""
+        """Release the lease within `most_s` seconds, so that another process can lead soon."""
         if self._elector is None:
             return
         try:

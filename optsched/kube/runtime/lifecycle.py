@@ -28,8 +28,8 @@ def identity(environment: Mapping[str, str] = os.environ) -> str:
 def freeze_startup_objects() -> None:
     """Exclude all existing objects from garbage collection: modules live as long as the process.
 
-    CPython starts a full collection once new objects are a quarter of the tracked objects. Without
-    the modules, a full collection starts sooner and takes less time.
+    CPython starts a full collection once new objects are a quarter of the tracked objects. If
+    modules are excluded, a full collection starts sooner and takes less time.
     """
     gc.collect()
     gc.freeze()

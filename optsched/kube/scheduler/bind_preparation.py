@@ -245,7 +245,7 @@ def _has_expired(since: str, now_ms: int) -> bool:
 
 
 _RECORD_TRIES: Final = 3
-"""Maximum number of attempts to write a pod's device condition if the pod keeps changing."""
+"""Maximum number of attempts to write a device condition, after which a later session retries."""
 
 
 async def record_devices(api: Client, ref: Ref, uid: str, message: str, now_ms: int) -> None:

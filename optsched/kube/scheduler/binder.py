@@ -9,7 +9,7 @@ The GPU shares and NUMA cells of a pod are recorded in a pod condition before th
 users may change annotations, but not `pods/status`.
 
 If a volume claim of a gang is not bound to a volume yet, the binds of the gang's pods wait until
-all claims of the gang are bound. Other gangs do not wait for these claims.
+all claims of the gang are bound. A gang does not wait for the claims of other gangs.
 """
 
 from __future__ import annotations
@@ -377,7 +377,7 @@ class LiveBinder:
     def _check(self, bind: Bind) -> None:
         """Raise _NoLongerLeading or _Refused if no further request of a bind may be sent.
 
-        Called before each request, because the previous request may have taken long.
+        The check precedes each request, because the previous request may have taken long.
         """
         if not self._context.may_bind():
             raise _NoLongerLeading

@@ -10,7 +10,7 @@ A victim gets its grace period, up to a limit of the administrator, and holds it
 the victim has terminated.
 
 UID and resource version are preconditions of an eviction, so that a pod that has just terminated
-keeps its logs. A later plan withdraws evictions that it no longer needs.
+keeps its logs. A later plan withdraws evictions that are no longer necessary.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ before the writes does not know of the nomination.
 """
 
 CONFLICTS: Final = 5
-"""Maximum number of conflicts of an eviction, after which the eviction fails."""
+"""Maximum number of conflicts of an eviction; a further conflict makes the eviction fail."""
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class _Batch:
     is_begun: bool = False
 
     def serves_nominations(self, nominated: Mapping[str, set[str]]) -> bool:
-        """Return whether a plan with these nominations, by gang, still needs the resources."""
+        """Return whether a plan with the nominations `nominated` still requires the resources."""
         return not self.nodes or not self.nodes.isdisjoint(nominated.get(self.preemptor, ()))
 
 

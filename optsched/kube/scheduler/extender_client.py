@@ -224,7 +224,7 @@ class ExtenderSession:
     # --- beginning and end -----------------------------------------------------------------------
 
     def open(self) -> None:
-        """Notify the extender that a session begins; after a failure, the session skips it."""
+        """Notify the extender of a session's start; on failure the session skips the extender."""
         if Verb.SESSION_OPEN not in self._paths:
             return
         try:

@@ -113,8 +113,8 @@ class SecretCredentials:
                 await self._write(authority_secret_ref(self.ref), authority, made, _AUTHORITY)
                 await self._write(self.ref, leaf, made, _LEAF)
             except (AlreadyExists, Conflict):
-                # Another replica has written first, so this replica uses the certificate of the
-                # other one.
+                # Another replica has written first, so this replica uses the certificate of that
+                # replica.
                 continue
             if is_new:
                 log.info("%s: issued a certificate for %s", self.ref, ", ".join(self.names))

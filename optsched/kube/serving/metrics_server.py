@@ -1,6 +1,6 @@
 """Serve health and metrics of a process without TLS, or metrics on a separate address with TLS.
 
-Health requests need no authorization and never wait for the API server, TLS or metrics readers.
+Health requests require no authorization and never wait for the API server, TLS or metrics readers.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ MAX_QUESTIONS: Final = 64
 ANSWERS_S: Final = 0.8 * TIMEOUT_S
 """Seconds that the API server may take to answer all questions of one request.
 
-The API server that sent the review times out after `TIMEOUT_S`. This shorter limit lets the user
-see a denial with a reason instead of a timeout.
+The API server that sent the review times out after `TIMEOUT_S`. A limit shorter than `TIMEOUT_S`
+lets the user see a denial with a reason instead of a timeout.
 """
 
 _JSON: Final = "application/json"
@@ -141,7 +141,7 @@ class ReviewThreads:
 
     @asynccontextmanager
     async def reserve_memory(self, num_bytes: int) -> AsyncIterator[None]:
-        """Reserve memory for a large body; small bodies need no reservation."""
+        """Reserve memory for a large body; small bodies require no reservation."""
         if num_bytes <= SMALL:
             yield
             return
@@ -253,7 +253,7 @@ class Reviewer:
             return _Unread(413, f"the review {e}")
         except MalformedReview as e:
             return _Unread(400, f"not an AdmissionReview: {e}")
-        # A template that the server accepted before needs no dry run.
+        # A template that the server accepted before requires no dry run.
         request = replace(request, answers=self.templates.accepted)
         return request, self._review(service, request)
 
