@@ -211,7 +211,10 @@ class Usage:
     cpu_m: int
 
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
-        """Return the usage until `until_ms`, with the usage before `ran_ms` as idle."""
+        """Return the usage until `until_ms`, with the usage before `ran_ms` as idle.
+
+        `ran_ms`: since when the minimum of the gang runs, or None if all usage is idle.
+        """
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
         return Amounts(

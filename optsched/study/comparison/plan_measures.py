@@ -146,7 +146,7 @@ class _After:
         return used / total if total else None
 
     def fragmentation(self) -> float | None:
-        """Return the fraction of idle GPU capacity that typical pods cannot use."""
+        """Return the fraction of idle GPUs that typical pods cannot use, or None if not defined."""
         arrivals = tuple(Arrival(0, gang, None) for gang in self._snapshot.gangs if gang.tasks)
         books = self._gpu_books()
         idle = sum(sum(book.free) for book in books.values())

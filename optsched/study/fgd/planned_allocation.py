@@ -242,7 +242,7 @@ class Slot:
 
 
 def expected_pods(workload: Workload, percent: float = EXPECTED) -> I64:
-    """Return the classes (T,) of an average pod mix that requests `percent` of all GPUs."""
+    """Return the classes (T,) of expected pods that together request `percent` of all GPUs."""
     part = _class_shares(workload)
     number = np.rint(part * _number(workload, percent))
     return np.repeat(np.arange(len(part)), number.astype(np.int64))

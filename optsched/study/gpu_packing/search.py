@@ -32,7 +32,7 @@ class Effort:
 
     nodes: int = 6  # Number of nodes of a neighbourhood.
     seconds: float = 0.5  # Deterministic seconds of CP-SAT for one neighbourhood.
-    # Thousandths of a GPU, added to the idle GPU capacity as the weight with which a node is drawn.
+    # Thousandths of a GPU that are added to a node's idle GPU capacity, by which nodes are drawn.
     floor: int = 50
 
 

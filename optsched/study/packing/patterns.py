@@ -227,7 +227,10 @@ class _Growth:
         self._most = _MOST_NUMBERS // max(4, len(items.capacity))
 
     def grow(self, most_items: int) -> Pool | None:
-        """Return the bins of up to `most_items` items, or None for no bin or too many bins."""
+        """Return the bins of up to `most_items` items, or None if there is no such bin.
+
+        Also returns None if there are too many bins, or if `is_late` returns True.
+        """
         if len(self._kind) > _MOST_KINDS:
             return None
         last, room = np.full(1, -1), self._capacity[None, :]
@@ -255,7 +258,10 @@ class _Growth:
         return Pool(np.concatenate(padded), self._kinds)
 
     def _grown(self, last: I64, room: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
-        """Return (parent, item, room) of bins with one more item, or None for too many bins."""
+        """Return (parent, item, room) of bins with one more item, or None for too many bins.
+
+        Also returns None if `is_late` returns True.
+        """
         parts, found = list[tuple[np.ndarray, ...]](), 0
         least = self._waste if is_last else None
         for parent, item in self._candidates(last, room, least):
