@@ -1,6 +1,6 @@
 """The old commands of Volcano: vsub, vcancel, vjobs, vqueues, vsuspend and vresume.
 
-In these commands, `-n` is the name and `-N` the namespace. In `vcctl`, it is the reverse.
+In these commands, `-n` is the name and `-N` the namespace. In `vcctl`, the meanings are reversed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _namespace: Final = click.option(
 
 
 def _target(command: Command) -> Command:
-    """Add `-N` for the namespace and `-n` for the name. The command gets them as `target`."""
+    """Add `-N` for the namespace and `-n` for the name. The command gets the values as `target`."""
 
     @_namespace
     @click.option("-n", "--name", default="", help="Name of the job.")

@@ -44,7 +44,7 @@ class World(Protocol):
         """Return an object or None. namespace: empty for a cluster-scoped kind."""
 
     def listed(self, kind: Kind, namespace: str | None = None) -> Collection[Manifest]:
-        """Return the objects of a kind. namespace: None for all namespaces."""
+        """Return the objects of a kind in a namespace, or in all namespaces for None."""
 
     def owned_by(self, kind: Kind, uid: str) -> Collection[Manifest]:
         """Return the objects of a kind whose controlling owner has the given UID."""
@@ -55,8 +55,8 @@ class World(Protocol):
     def unfollowed_metadata(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """Return the metadata of an object that no watch covers.
 
-        Such metadata is known for a few seconds after the creation of another object failed because
-        this object has the name.
+        The metadata is known for a few seconds after a creation failed because an object of the
+        same name exists.
         """
 
     def is_answered(self, question: Question) -> bool:
@@ -110,7 +110,7 @@ class Controller:
     reads: further kinds that the controller reads. Changes of these kinds wake no object.
     facets: by kind, a function that returns the relevant fields. Changes of other fields wake no
     object. For example, every node updates its heartbeat every few seconds.
-    scopes: by kind, the objects that the controller reads. It reads all objects of other kinds.
+    scopes: by kind, the objects that the controller reads. All objects of other kinds are read.
     """
 
     name: str

@@ -194,7 +194,7 @@ def _has_probes(probes: Probes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """Whether the probes of a job succeed. effects: the probes to send if they do not."""
+    """Whether the probes of a job succeed. effects: the probes to send if some probe fails."""
 
     holds: bool
     effects: tuple[Effect, ...] = ()
@@ -224,7 +224,7 @@ def _task_of(pod: Manifest) -> str:
 
 
 def _all_reached(pods: Sequence[Manifest], phase: str) -> bool:
-    """Return whether any pods exist and all have reached a phase; Succeeded follows Running."""
+    """Return whether any pods exist and all have reached at least a phase."""
     reached = {
         "Running": ("Running", "Succeeded"),
         "Completed": ("Succeeded",),

@@ -77,7 +77,7 @@ def annotations_of(obj: Manifest) -> Mapping[str, str]:
 def acting_for(*manifests: Manifest) -> dict[str, str]:
     """Return the annotation that records the submitters of an object created from others.
 
-    Admission has recorded the submitters on each of these source objects. If a source object has no
+    Admission has recorded the submitters on each source object. If a source object has no
     record, the result is empty, and an unknown user is the submitter of the created object.
     """
     found = [parse_submitters(annotations_of(each).get(SUBMITTER)) for each in manifests]

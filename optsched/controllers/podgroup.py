@@ -87,7 +87,7 @@ class Options:
     """The pods that get PodGroups, and the fields that a PodGroup inherits.
 
     inherits: prefixes of the annotations and labels that a PodGroup copies. The tuple is empty with
-    `--inherit-owner-annotations=false`. In this case the owner does not set minMember either.
+    `--inherit-owner-annotations=false`. With this flag, the owner does not set minMember either.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
@@ -246,11 +246,11 @@ def _age(pod: Manifest) -> tuple[int, str]:
 
 
 def _find_followed_pod(pods: Sequence[Manifest], group: Manifest | None) -> Manifest | None:
-    """Return the newest pod of the users who own the PodGroup, or else the oldest pod.
+    """Return the newest pod of the PodGroup's users, or of the oldest pod's users without a group.
 
     `pods` are sorted by age. Users may write any owner reference into a pod. Therefore a pod of
     another user must not change the queue, the owner or the submitter of the PodGroup. If no pod
-    belongs to these users, the result is the newest pod.
+    belongs to users of the PodGroup, the result is the newest pod.
     """
     if not pods:
         return None

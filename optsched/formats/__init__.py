@@ -2,6 +2,6 @@
 
 `codec` has one reader and writer per kind. `snapshots` assembles a cluster from the domain values,
 and reads files and folders. `traces` reads workloads over time. `plan` and `solve_result` are file
-formats of optsched. `files` reads YAML and JSON with positions. No module here calls an API server.
+formats of optsched. `files` reads YAML and JSON with lines. No module here calls an API server.
 An invalid object does not affect the other objects.
 """

@@ -48,7 +48,7 @@ MOST_WORDS: Final = 200
 
 
 def request_body(question: Question, snapshot: Snapshot) -> Body:
-    """Return the request body of a question; `predicate_body` encodes the verb PREDICATE."""
+    """Return the request body of a question with a verb other than PREDICATE."""
     if question.verb in (Verb.PREEMPTABLE, Verb.RECLAIMABLE) and question.task is not None:
         evictees = [task_info(task, snapshot) for task in question.victims]
         return {"evictor": task_info(question.task, snapshot), "evictees": evictees}
@@ -238,7 +238,8 @@ def read_reply(verb: Verb, raw: bytes) -> Mapping[str, object]:
 def read_refusals(raw: bytes, node: str) -> tuple[dict[str, str], bool]:
     """Return the refused nodes with reasons, and whether the reply covers all requested nodes.
 
-    Volcano's reply covers one node: `errorMessage`, or in newer versions `status`, is the reason.
+    Volcano's reply covers one node. The reason is in the field `errorMessage` of the reply, or in
+    its field `status` in newer versions.
     """
     found = _object(raw)
     if isinstance(found.get("nodeErrors"), dict):

@@ -56,7 +56,7 @@ _NO_VICTIM: Final = "is not a running pod of this snapshot"
 
 @cache
 def published_schema(kind: str) -> Schema:
-    """Return the JSON schema of a file format in `deploy/schemas`. kind: such as Plan."""
+    """Return the JSON schema of the file format of a kind, such as Plan, in `deploy/schemas`."""
     folder = importlib.resources.files("optsched.deploy") / "schemas"
     found: Schema = json.loads((folder / f"{kind.lower()}.v1alpha1.json").read_text("utf-8"))
     return found
@@ -79,7 +79,7 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class PlanDocument:
-    """The content of a plan file, by pod and gang key. It omits the order of the actions.
+    """The content of a plan file, by pod and gang key, without the order of the actions.
 
     Attributes
     ----------
@@ -182,7 +182,7 @@ def _encode_cell(part: NumaPart) -> list[Any]:
 
 
 def write_plan(plan: Plan) -> str:
-    """Return the text of a plan file: JSON with sorted keys, so equal plans have equal texts."""
+    """Return the text of a plan file, with sorted keys so that equal plans have equal texts."""
     return written(plan_document(plan))
 
 

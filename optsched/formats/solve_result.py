@@ -186,7 +186,7 @@ class SolveResult:
 
 
 def write_result(result: SolveResult) -> str:
-    """Return the text of a result file: JSON with sorted keys, so equal results are equal texts."""
+    """Return the text of a result file, with sorted keys so that equal results are equal texts."""
     return _text(encode_result(result))
 
 

@@ -49,7 +49,7 @@ class WrongUsage(click.ClickException):
 
 
 def describe_usage(error: click.UsageError) -> str:
-    """Return a usage error as a sentence. If it names no accepted values, it refers to `--help`."""
+    """Return a usage error as a sentence that names the accepted values or refers to `--help`."""
     text = name_inputs(error.format_message())
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Parameter):
         text = _describe_missing(error.param, error.ctx)

@@ -44,7 +44,7 @@ class Exit(IntEnum):
 
 
 class Failure(click.ClickException):
-    """A failed command. Its message is printed to the standard error."""
+    """A failed command, whose message is printed to the standard error."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(message)
@@ -81,7 +81,7 @@ def cluster_options(command: Command) -> Command:
 
 def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
     """Return the result of an async call with a client; raise `Failure` for an API error."""
-    # The import of the Kubernetes client takes half a second; --help does without it.
+    # The import of the Kubernetes client takes half a second, which --help must not cost.
     from optsched.kube.client import client
     from optsched.kube.client.client import ConfigError
     from optsched.kube.client.errors import KubeError, Unreachable

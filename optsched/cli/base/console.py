@@ -82,7 +82,7 @@ def _plain(text: RenderableType) -> RenderableType:
 
 
 def output() -> Console:
-    """Return the console of the standard output. Its width is not limited without a terminal."""
+    """Return the console of the standard output, which is wide unless it is a terminal."""
     return _wide_enough(PlainConsole())
 
 
@@ -92,7 +92,7 @@ def remarks() -> Console:
 
 
 def print_text(console: Console, text: str, style: str) -> None:
-    """Print a text without markup and wrapping. Temporary copies are named by `name_inputs`."""
+    """Print a text without markup and wrapping. `name_inputs` replaces temporary paths."""
     console.print(Text(name_inputs(text)), style=style, highlight=False, soft_wrap=True)
 
 

@@ -255,7 +255,7 @@ def print_change(kind: Kind, obj: Raw, form: str, sentence: str) -> None:
 
 
 def show_stored(kind: Kind, obj: Raw, form: str) -> None:
-    """Print an object in a machine-readable format. form: `json`, `yaml` or `name`."""
+    """Print an object in a machine-readable format: json, yaml or name."""
     stored = as_stored(kind, obj)
     is_name = form == NAME
     echo(typed_name(kind, stored) if is_name else written(stored, form), nl=is_name)
@@ -308,7 +308,7 @@ def show_rows(
 ) -> None:
     """Print rows of a table with aligned columns. States are coloured on a terminal.
 
-    console: the console to print to; None for the standard output.
+    console: the console to print to, or None for the standard output.
     """
     console = console or output()
     for line in lines_of(headings, rows):

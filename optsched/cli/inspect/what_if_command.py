@@ -525,7 +525,7 @@ def _entry(answer: Answer, later: Sequence[str]) -> dict[str, Any]:
 
 
 def job_name(gang: str) -> str:
-    """Return the name of the job that has a gang."""
+    """Return the name of the job to which a gang belongs."""
     return gang.removesuffix(f"-{UID}")
 
 

@@ -82,10 +82,10 @@ def submit(place: Place, form: str, jobs: Sequence[Raw], namespace: str = "") ->
 
 
 def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str, str]) -> None:
-    """Print jobs. namespace: None for all. which: queue, scheduler, selector and labels.
+    """Print the jobs of a namespace, or of all namespaces for None.
 
-    The columns of a plain table are those of `vcctl`. The reasons for refused pods follow the
-    table.
+    which: the filters queue, scheduler, selector and labels. The columns of a plain table are those
+    of `vcctl`. The reasons for refused pods follow the table.
     """
 
     async def list_jobs(client: Client) -> tuple[list[Any], list[Any]]:

@@ -97,7 +97,7 @@ COUNT: Final = click.IntRange(0, MOST_INT32)
 class JobFlags:
     """Values of the flags of a job with one task.
 
-    limits: None if the limits equal the requests. command: a command line in shell syntax.
+    limits: limits by resource, or None to use the requests. command: command line in shell syntax.
     """
 
     name: str
@@ -218,7 +218,7 @@ def file_option(help_text: str, name: str, **options: Any) -> Callable[[Command]
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """An object in a file. where: `file:line`. remarks: messages about unknown fields."""
+    """An object in a file, with its `file:line` and messages about unknown fields."""
 
     obj: dict[str, Any]
     where: str
@@ -236,7 +236,7 @@ class Manifest:
 
 
 def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
-    """Return the objects of a kind in a file. path: `-` for the standard input.
+    """Return the objects of a kind in a file, or in the standard input for `-`.
 
     Raises `Failure` with the exit code of wrong usage if the file cannot be read or has errors.
     The message of the `Failure` lists all errors, each with `file:line`.
@@ -252,7 +252,7 @@ def read_manifests(path: str, kind: Kind) -> tuple[Manifest, ...]:
 
 
 def read_parts(path: str) -> tuple[Part, ...]:
-    """Return the objects of all kinds in a file. path: `-` for the standard input.
+    """Return the objects of all kinds in a file, or in the standard input for `-`.
 
     Raises `Failure` if the file cannot be read, or if some document is not an object with a name.
     """

@@ -71,7 +71,8 @@ def list_pods(
 def label_of(job: str, queue: str) -> str:
     """Return the label selector for the pods of a job or of a queue.
 
-    Without a queue, it selects only pods of jobs. With a queue, it also selects pods without a job.
+    Without a queue, only pods of jobs are selected. With a queue, pods without a job are selected
+    as well.
     """
     if job:
         return f"{JOB_NAME}={job}"

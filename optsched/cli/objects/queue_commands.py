@@ -66,7 +66,7 @@ _BUILTIN: Final = (DEFAULT_QUEUE, ROOT_QUEUE)
 
 
 def queue_name(command: Command) -> Command:
-    """Add NAME, `-N` and `-n`. The command gets them as one parameter `name`."""
+    """Add NAME, `-N` and `-n`. The command gets the values as `name`."""
 
     @click.argument("positional", metavar="NAME", default="", shell_complete=names_of(QUEUE))
     @click.option("-N", "--name", "flag", default="", help="Name of the queue.")
@@ -84,7 +84,7 @@ def queue_name(command: Command) -> Command:
 
 
 def spec_options(command: Command) -> Command:
-    """Add an option for each spec field of a queue. The command gets them as one `fields`."""
+    """Add an option for each spec field of a queue. The command gets the values as `fields`."""
     described: tuple[Callable[[Command], Command], ...] = (
         click.option("-w", "--weight", type=click.IntRange(1, 65535), help="Relative share."),
         click.option("--capability", type=AMOUNTS, help="Upper limit of resources."),

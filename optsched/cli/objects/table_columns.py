@@ -309,7 +309,7 @@ def _descend(
 
 
 def parent_of(queue: Raw) -> str:
-    """Return the name of a queue's parent queue: `root` by default, empty for the root queue."""
+    """Return the name of a queue's parent, by default `root`, and "" for the root queue itself."""
     if name_of(queue) == wellknown.ROOT_QUEUE:
         return ""
     return str(_spec(queue).get("parent") or wellknown.ROOT_QUEUE)

@@ -68,7 +68,7 @@ def target_of(names: Sequence[str], short: str, namespace: str) -> Target:
 def single_name(values: Sequence[str], what: str) -> str:
     """Return the only value, or "" without a value. Raise click.UsageError for different values.
 
-    what: the plural noun for the values in the error message.
+    what: a plural noun for the values, used in the error message.
     """
     found = list(dict.fromkeys(check_name(value) for value in values if value))
     if len(found) > 1:
@@ -112,7 +112,7 @@ def namespace_option(shown: str = "the current context's") -> Callable[[Command]
 
 
 def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command], Command]:
-    """Add NAME, `-N`, `-n` and `--namespace`. The command gets them as one parameter `target`.
+    """Add NAME, `-N`, `-n` and `--namespace`. The command gets the values as `target`.
 
     is_needed: whether a missing name is an error. Otherwise the name of the target may be empty.
     """

@@ -1,7 +1,7 @@
 """Benchmark formats that `optsched solve` accepts in addition to clusters.
 
 If an argument is a file in a benchmark format, `optsched solve` passes all arguments to the command
-of that format. The module also contains the common options of such commands.
+of that format. The module also contains the common options of these benchmark commands.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options of all services: Go-style flags, log output, exit codes after a failed start."""
+"""The options of all services, with flags in Go's style, log output and exit codes."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def set_up_logging(verbosity: int, log_format: str = TEXT) -> None:
 class _JsonLines(logging.Formatter):
     """A formatter with a JSON object for each log record: time, level, logger, message, error.
 
-    `error` is a traceback. Only the object of a record with an exception contains it.
+    `error` is a traceback. Only log records with an exception have an `error`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -183,7 +183,7 @@ class Grammar:
 def translate(arguments: Iterable[str], grammar: Grammar) -> tuple[list[str], list[str]]:
     """Return the arguments in click's form, and the names of the flags that are ignored.
 
-    `--flag=true` becomes `--flag`, `--flag=false` becomes `--no-flag`; `-v=3` becomes `-v 3`.
+    `--flag=true` becomes `--flag`, `--flag=false` becomes `--no-flag`, and `-v=3` becomes `-v 3`.
     """
     kept: list[str] = []
     ignored: list[str] = []
@@ -249,7 +249,7 @@ ssh_option: Final = click.option(
 
 
 class Duration(click.ParamType[int]):
-    """The type of a duration in Go's notation, such as 500ms. Its value is in milliseconds."""
+    """The type of a duration in Go's notation, such as 500ms, with a value in milliseconds."""
 
     name = "duration"
 

@@ -230,6 +230,6 @@ class _Emulated:
 
     def advance(self) -> float:
         """See `Stage`."""
-        time.sleep(0.02)  # slow enough to be watched
+        time.sleep(0.02)  # slow enough for a user to watch
         self._cluster.advance(500)
         return self._cluster.now_ms / 1000

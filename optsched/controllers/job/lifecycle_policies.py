@@ -51,8 +51,8 @@ _ORDINARY: Final = frozenset(
 class ObservedEvent:
     """An event that has happened to a job.
 
-    task, index: the task and pod index of the event. An event of the whole job has None and -1. An
-    event of a whole task has index -1.
+    task, index: the task and pod index of the event. An event of the whole job has task None and
+    index -1. An event of a whole task has index -1.
     since_ms: the time of the event in ms since 1970. If the time is None, it is unknown, and every
     timeout has expired.
     is_disruption: whether the cluster, and not a user, deleted the pod.

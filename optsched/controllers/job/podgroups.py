@@ -60,8 +60,8 @@ def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str
     generation = manifest["metadata"].get("generation")
     mark = {GENERATION: str(generation)} if generation else {}
     if job.spec.scheduler_name not in (*SCHEDULER_NAMES, OTHER_SCHEDULER):
-        # Before the job has pods, only this annotation names its scheduler. kube-scheduler ignores
-        # these PodGroups: optsched admits its gangs, and kube-scheduler places their pods.
+        # Before the job has pods, only the annotation names its scheduler. kube-scheduler ignores
+        # PodGroups of Volcano: optsched admits its gangs, and kube-scheduler places their pods.
         mark[wellknown.GROUP_SCHEDULER] = job.spec.scheduler_name
     return {
         "apiVersion": POD_GROUP.api_version,

@@ -509,7 +509,7 @@ SCOPES: Final = dict.fromkeys(
 
 
 def job_controller(options: Options) -> Controller:
-    """Return the job controller. If the plugin ssh is disabled, it does not watch Secrets."""
+    """Return the job controller, which watches no Secrets if the plugin ssh is disabled."""
     has_keys = options.new_keys is not None
     owned = tuple(kind for kind in _OWNED if has_keys or kind != SECRET)
     return Controller(

@@ -1,7 +1,7 @@
 """Ascend NPUs in annotations and resources, as HAMi's device plugin writes and reads them.
 
 Volcano: `pkg/scheduler/api/devices/ascend/hami`, `…/devices/config/vnpu.go`; the plugin:
-Project-HAMi/ascend-device-plugin, `internal/server`. Known chips are those of that plugin's
+Project-HAMi/ascend-device-plugin, `internal/server`. The built-in chips are those of the plugin's
 ConfigMap (`ascend-device-configmap.yaml`).
 """
 
@@ -270,7 +270,7 @@ def npu_requests(asked: Mapping[str, Any]) -> Iterator[GpuShareRequest]:
 
 
 def is_npu_amount(resource: str) -> bool:
-    """Return whether a resource states an amount per NPU, such as memory; no node offers it."""
+    """Return whether a resource states an amount per NPU, such as memory, that no node offers."""
     name = resource.removeprefix(HUAWEI)
     if name == resource or not name.endswith((_MEMORY, _CORE)):
         return False

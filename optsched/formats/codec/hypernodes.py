@@ -1,7 +1,7 @@
 """HyperNodes as one tree, and the network topology requests of PodGroups: read and written back.
 
 Contradictions are resolved and reported: a second parent, a cycle, a node that two HyperNodes
-list. All other members stay. A HyperNode never covers nodes outside of its own list. Volcano
+list. Other members stay. A HyperNode never covers nodes outside of its own list. Volcano
 instead stops all jobs with a topology request (`pkg/scheduler/api/hyper_node_info.go`).
 """
 
@@ -170,7 +170,7 @@ def _selects(selector: _MemberSelector, name: str, labels: Mapping[str, str]) ->
 
 @dataclass(slots=True)
 class _Entry:
-    """A HyperNode during the construction of the tree. tier: None if `spec.tier` is invalid."""
+    """A HyperNode during the construction of the tree. An invalid `spec.tier` is None in `tier`."""
 
     name: str
     tier: int | None

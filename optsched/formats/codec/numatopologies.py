@@ -52,7 +52,7 @@ _Place = TypeVar("_Place")
 def parse_numa(obj: object) -> tuple[str, Numa | None, tuple[FieldError, ...]]:
     """Return the name of a node, its NUMA cells, and all invalid fields of a Numatopology.
 
-    The cells are None if the object has no name. If any field is invalid, the whole object is
+    The NUMA cells are None if the object has no name. If any field is invalid, the whole object is
     unusable: a wrong number of free CPUs is worse than no number.
     """
     parsed, errors = parse_numatopology(obj)
@@ -201,7 +201,7 @@ def _cells(cpus: _Units, gpus: _Units) -> Iterator[NumaCell]:
 
 
 def numa_spec(numa: Numa) -> dict[str, Any]:
-    """Return the `spec` of a Numatopology for NUMA cells; CPU and GPU numbers are invented."""
+    """Return the `spec` of a Numatopology for NUMA cells, with invented CPU and GPU numbers."""
     cpus, gpus = _UnitCursor(), _UnitCursor()
     reserved = [cpus.take_units(cell.number, cell.reserved) for cell in numa.cells]
     holds = [_hold_fields(hold, cpus, gpus) for hold in numa.holds]
@@ -315,7 +315,7 @@ def implied_needs(request: Amounts) -> tuple[NumaNeed, ...]:
 
 
 def needs_text(needs: Sequence[NumaNeed]) -> str:
-    """Return NUMA needs as annotation text: CPUs and GPUs of each need, separated by `;`."""
+    """Return NUMA needs as annotation text, with CPUs and GPUs of each need, separated by `;`."""
     return ";".join(f"{n.cpus} {n.gpus}" for n in needs)
 
 

@@ -128,7 +128,7 @@ def _owner(reference: OwnerReference | None) -> Owner | None:
 
 
 def _kept_annotations(group: PodGroup) -> Mapping[str, str]:
-    """Return a PodGroup's annotations, with its label `volcano.sh/preemptable` as one more."""
+    """Return a PodGroup's annotations, including its label `volcano.sh/preemptable`."""
     own = without_annotations(group.meta.annotations, _GROUP_MARKS)
     label = group.meta.labels.get(wellknown.PREEMPTABLE)
     return own if label is None else {wellknown.PREEMPTABLE: label, **own}

@@ -42,7 +42,7 @@ class Priorities:
     default: int = 0
 
     def value_of(self, name: str) -> int | None:
-        """Return the value of a priority class, or None if none has the name; "" is the default."""
+        """Return a priority class's value or None; the default class's value for an empty name."""
         return self.values.get(name) if name else self.default
 
 
@@ -64,7 +64,7 @@ def parse_quota(obj: object) -> tuple[Quota | None, tuple[FieldError, ...]]:
     """Return a ResourceQuota, or None if it has no name or has scopes, and all invalid fields.
 
     Scopes select pods by fields that are unknown before the pods exist, so a quota with scopes
-    cannot be checked in advance. The limits are those in the status, or else those in the spec.
+    cannot be checked in advance. The quota's limits come from its status, or else from its spec.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

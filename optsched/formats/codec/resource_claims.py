@@ -341,7 +341,7 @@ def stock_of(slices: Iterable[Slice]) -> Stock:
 
 
 def encode_devices(devices: Devices) -> Iterator[dict[str, Any]]:
-    """Yield ResourceSlices, DeviceClasses and ResourceClaims that are read as these `Devices`."""
+    """Yield ResourceSlices, DeviceClasses and ResourceClaims that encode the given `Devices`."""
     yield from map(_encode_class, devices.classes.values())
     of_pool: dict[tuple[str, str], dict[str, list[PooledDevice]]] = {}
     for node, here in (*devices.on_node.items(), ("", devices.elsewhere)):

@@ -42,9 +42,9 @@ def with_label_keys(
 ) -> LabelSelector | None:
     """Return the selector narrowed to the pod's own values of the given label keys.
 
-    `matchLabelKeys` uses In, `mismatchLabelKeys` uses NotIn. Keys that the pod lacks are ignored,
-    and a missing selector stays missing. Upstream: pkg/registry/core/pod/strategy.go and the
-    PodTopologySpread plugin. Requirements that the API server has already merged are not added
+    `matchLabelKeys` uses In, `mismatchLabelKeys` uses NotIn. Label keys that the pod lacks are
+    ignored, and a missing selector stays missing. Upstream: pkg/registry/core/pod/strategy.go and
+    the PodTopologySpread plugin. Requirements that the API server has already merged are not added
     again.
     """
     if selector is None:

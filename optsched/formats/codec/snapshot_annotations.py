@@ -1,7 +1,7 @@
 """Annotations of optsched that allow a dumped snapshot to be read back unchanged.
 
-The annotations hold state for which manifests have no field. Users do not need these annotations.
-One exception is `optsched.io/load`, which a tool that measures the load of nodes may write.
+The annotations hold state for which manifests have no field. Users do not write them, except that a
+tool that measures the load of nodes may write `optsched.io/load`.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ _NEED_PROBLEM: Final = f"{PROBLEM}-of-"
 def without_snapshot_annotations(obj: dict[str, Any]) -> dict[str, Any]:
     """Return an object without the annotations that apply only in dumps.
 
-    An object without such annotations is returned unchanged. Any tenant may write annotations, so
-    the annotations of dumps must not apply in a cluster.
+    An object without annotations of dumps is returned unchanged. Any tenant may write annotations,
+    so the annotations of dumps must not apply in a cluster.
     """
     metadata = obj.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
@@ -111,7 +111,7 @@ def read_reason(annotations: Mapping[str, str]) -> Reason | None:
 
 
 def encode_device_request(device: DeviceRequest) -> str:
-    """Return a device request as text: GPUs, thousandths of each, models: `1 460 A10|T4`."""
+    """Return a device request as text (number, thousandths, models), such as `1 460 A10|T4`."""
     return f"{device.count} {device.milli} {'|'.join(device.models)}".rstrip()
 
 
@@ -125,7 +125,7 @@ def read_device_request(annotations: Mapping[str, str]) -> DeviceRequest | None:
 
 
 def encode_load(load: Load) -> str:
-    """Return a measured load as text: `cpu 30.5% memory 50% at 2026-11-21T05:38:00Z`."""
+    """Return a measured load as text, as in `cpu 30.5% memory 50% at 2026-11-21T05:38:00Z`."""
     cpu, memory = _percent(load.cpu_ppm), _percent(load.memory_ppm)
     return f"cpu {cpu}% memory {memory}% at {time_text(load.measured_ms)}"
 

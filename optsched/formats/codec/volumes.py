@@ -55,7 +55,7 @@ _STORAGE: Final = "storage"
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A PersistentVolume that no claim uses. uid: UID of the claim for which it is reserved."""
+    """A volume that no claim uses. uid: the UID of the claim for which the volume is reserved."""
 
     volume: Volume
     modes: frozenset[str]
@@ -101,7 +101,7 @@ class Storage:
 
     @property
     def default_class(self) -> str:
-        """Name of the StorageClass of claims that name none; empty without a default class."""
+        """Name of the default StorageClass, or an empty string without a default class."""
         marked = (name for name, each in self.classes.items() if _is_default(each))
         return min(marked, default="")
 
@@ -140,8 +140,8 @@ def _claim_reference(volume: Mapping[str, Any]) -> str:
 def parse_claim(obj: object, storage: Storage) -> tuple[Claim | None, tuple[FieldError, ...]]:
     """Return a PersistentVolumeClaim, or None if it has no name, and all invalid fields.
 
-    The errors exclude those of the claim's volume or class. A claim that depends on an invalid
-    object has a problem.
+    Errors of the claim's volume or class are not included. A claim that depends on an invalid
+    volume or class has a problem.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)
@@ -282,8 +282,8 @@ def _zones(volume: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
 def parse_csi_node(obj: object) -> tuple[str, Amounts | None, tuple[FieldError, ...]]:
     """Return the name of a node, its attach limits by CSI driver, and all invalid fields.
 
-    The limits are None if the object has no name. An invalid limit is read as 0. A driver without a
-    limit is unlimited.
+    The attach limits are None if the object has no name. An invalid limit is read as 0. A driver
+    without a limit is unlimited.
     """
     errors: list[FieldError] = []
     meta = parse_meta(obj, errors)

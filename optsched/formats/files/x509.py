@@ -78,13 +78,13 @@ class Authority:
     def issue_server(
         self, names: Sequence[str], *, now: datetime, life: timedelta = LIFETIME
     ) -> Credential:
-        """Return a certificate for a server reached by these DNS names and IP addresses."""
+        """Return a certificate for a server with the given DNS names and IP addresses."""
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
         alternatives = x509.SubjectAlternativeName([general_name(name) for name in names])
         return self._issue(subject, ExtendedKeyUsageOID.SERVER_AUTH, alternatives, now, life)
 
     def issue_client(self, user: str, *, groups: Sequence[str] = (), now: datetime) -> Credential:
-        """Return a certificate for a user; Kubernetes reads CN as user and each O as a group."""
+        """Return a certificate for a user, in which CN is the user name and each O is a group."""
         subject = x509.Name(
             [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
             + [x509.NameAttribute(NameOID.COMMON_NAME, user)]

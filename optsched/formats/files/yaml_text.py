@@ -116,7 +116,7 @@ class Document:
 def read_yaml(text: str) -> Iterator[Document | TextError]:
     """Yield the documents of a text in order; an invalid document does not affect the next one.
 
-    An error about a duplicate key precedes its document. The last value of the key applies.
+    An error about a duplicate key precedes the document. The last value of a duplicate key applies.
     """
     starts = [0, *(match.start() for match in _DOCUMENT.finditer(text))]
     line = 0
@@ -140,7 +140,7 @@ def read_json(text: str) -> Iterator[Document | TextError]:
 def line_of(text: str, document: Document, path: str) -> int:
     """Return the line number of a field in a document, or of the field's nearest existing ancestor.
 
-    path: as in `FieldError`, such as `spec.tasks[0].name`.
+    path: the path of the field, such as `spec.tasks[0].name`.
     """
     nodes = _nodes(text)
     root = next((n for n in nodes if n.start_mark.line + 1 >= document.line), None)
@@ -277,7 +277,7 @@ class _Builder:
         return built
 
     def _items(self, event: _Event) -> Any:  # noqa: ANN401
-        """Return the value of `items`. If it is a list, the line of each entry is recorded."""
+        """Return the value of `items`, and record the line of each entry of a list."""
         if type(event) is not yaml.SequenceStartEvent:
             return self._value(event)
         built: list[Any] = []

@@ -119,7 +119,7 @@ def assemble(
     index, options = ObjectIndex(objects, where), options or DecodeOptions()
     cluster = ClusterObjects(replace(options, sharding=options.sharding or index.sharding))
     cluster.nodes.set_device_table(_read_device_table(index))
-    # Priorities and claims are read first, so that pods that depend on them are decoded only once.
+    # Pods depend on priorities and claims, which are read first to decode each pod only once.
     first = (kinds.PRIORITY_CLASS, kinds.NAMESPACE, *kinds.DEVICE_KINDS)
     for kind in (*first, *(kind for kind in READ_KINDS if kind not in first)):
         if kind == kinds.NODE:
@@ -218,7 +218,7 @@ class ObjectIndex:
         for kind, entries in self._entries.items():
             ordered = {key: entries[key] for key in sorted(entries)}
             if not self._is_dump:
-                # These annotations apply only in a dump.
+                # The annotations of dumps do not apply in a cluster.
                 ordered = {
                     key: Entry(without_snapshot_annotations(entry.obj), entry.where)
                     for key, entry in ordered.items()

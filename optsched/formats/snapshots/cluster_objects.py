@@ -249,8 +249,9 @@ class GangStore:
         """Return the tasks of a gang. Pods that may not join the gang become flaws instead.
 
         Admission checks the right to join when a pod or a PodGroup is created. If two users create
-        both at the same time, neither review sees the other object. Only admission checks roles,
-        and it records the PodGroup on the pod. A pod that holds resources always stays a member.
+        a pod and its PodGroup at the same time, neither review sees the other object. Only
+        admission checks roles, and admission records the PodGroup on the pod. A pod that holds
+        resources always stays a member.
         """
         self._guested.discard(key)
         self.flaws.pop(key, None)
@@ -289,9 +290,9 @@ class GangStore:
 
     @staticmethod
     def _is_restricted(queue: Queue, pod: Pod, group: ObjectMeta, own: Collection[str]) -> bool:
-        """Return whether a queue's access lists decide on a pod of a user other than its group's.
+        """Return whether a queue's access lists decide on a pod of another user than its PodGroup.
 
-        Roles, if they apply, allow a pod whose record names the PodGroup and its queue. A PodGroup
+        If roles apply, a pod whose record names the PodGroup and queue is allowed. A PodGroup
         without a record may belong to the same user as the pod.
         """
         if pod.joined is None:
@@ -466,7 +467,7 @@ class ClusterObjects:
             self.gangs.set_priorities(priorities(self._classes.values))
 
     def build(self, taken_ms: int | None, used_namespaces: set[str]) -> Snapshot:
-        """Return the snapshot of the objects. Its unchanged parts are the same objects as before.
+        """Return the snapshot of the objects, whose unchanged parts are the same objects as before.
 
         Parameters
         ----------

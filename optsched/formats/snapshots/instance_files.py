@@ -1,7 +1,7 @@
 """An instance and its identity: the cluster in a file, a folder of manifests or a trace.
 
-Every file and every document is read, even if others are invalid. InstanceError is raised only if
-there is nothing to schedule.
+Every file and every document is read, even if other files or documents are invalid. InstanceError
+is raised only if there is nothing to schedule.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def instance_identity(path: str | Path) -> InstanceIdentity:
 
 
 def snapshot_identity(snapshot: Snapshot) -> InstanceIdentity:
-    """Return the identity of a snapshot without files: SHA-256 over its manifests, by line."""
+    """Return the identity of a snapshot without files, a hash of its manifests, one per line."""
     lines = (json.dumps(each, sort_keys=True, ensure_ascii=False) for each in encode(snapshot))
     return InstanceIdentity("", (FileSum("snapshot", checksum("\n".join(lines))),))
 

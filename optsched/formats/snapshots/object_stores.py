@@ -266,7 +266,7 @@ class VolumeStore:
         return found
 
     def _current_storage(self) -> Storage:
-        """Return the volumes and storage classes, cached until one of them changes."""
+        """Return all volumes and storage classes, cached until a volume or class changes."""
         if self._storage is None:
             self._storage = Storage(*self._raw_storage.values())
         return self._storage
@@ -316,7 +316,7 @@ class DeviceStore:
         return next((kind for kind, claims in self._claims.items() if key in claims), None)
 
     def assume(self, task: str, node: str, grant: DeviceGrant) -> None:
-        """Assume an allocation of devices to a claim until a watch confirms it, or `forget`."""
+        """Assume an allocation of devices to a claim, until a watch confirms the allocation."""
         self._is_stale = True
         self._assumed[grant.claim] = (task, DeviceAllocation.on_node(node, grant.devices))
 

@@ -1,10 +1,10 @@
 """The pods of a cluster as tasks, indexed by gang and by node.
 
 A user with the role `edit` may change annotations of pods that no webhook guards. Therefore the
-devices of a pod are fixed when it is bound. Their source is the binder of this process, the
-condition written by another binder (`device_condition`), or else the pod as first seen on its node.
-Without the condition, a pod holds no device in two cases. Either the pod was created with a node,
-so no scheduler has bound it, or its scheduler is not known to allocate devices.
+devices of a pod are fixed when it is bound. The source of a pod's devices is the binder of this
+process, the condition written by another binder (`device_condition`), or else the pod as first seen
+on its node. A pod without the condition holds no device in two cases. Either the pod was created
+with a node, so no scheduler has bound it, or its scheduler is not known to allocate devices.
 """
 
 from __future__ import annotations
@@ -473,7 +473,7 @@ class PodStore:
         return min(map(self.priority_of, standing), default=None)
 
     def _record_foreign(self, key: str, gang: str) -> None:
-        """Record the gang that a pod of another scheduler names; `gang` is empty for none."""
+        """Record the gang that a pod of another scheduler names, or that it names no gang ("")."""
         before = self._foreign_group_by_pod.get(key, "")
         if gang == before:
             return

@@ -1,7 +1,7 @@
 """Encoding of a snapshot as objects that `assemble` reads as the same snapshot.
 
 State is written to fields of the API where they exist. Annotations (see `snapshot_annotations`)
-hold the rest: why an object could not be used, since when a gang waits, and GPU shares.
+hold other state: why an object could not be used, since when a gang waits, and GPU shares.
 Containers and other fields that no scheduler reads are invented.
 """
 
@@ -114,7 +114,8 @@ def write_bundle(
 ) -> None:
     """Write objects to one file as a List. The suffix of the file name selects YAML or JSON.
 
-    opener: as for `open`. Raises ValueError for a suffix other than .yaml, .yml and .json.
+    opener: the argument `opener` of the function `open`. Raises ValueError for a suffix other than
+    .yaml, .yml and .json.
     """
     parts = bundle_writer(path)(objects)
     with open(path, "w", encoding="utf-8", opener=opener) as file:

@@ -4,7 +4,7 @@ Hu et al., SC 2021 (S-Lab-System-Group/HeliosData): `cluster_log.csv`, and in th
 `cluster_gpu_number.csv` with the GPUs of each virtual cluster by day.
 Hu et al., NSDI 2024 (InternLM/AcmeTrace): `trace_seren.csv` and `trace_kalos.csv`, whose times have
 an offset and which have no virtual clusters.
-The GPUs and CPUs of a row are those of a whole job. They are split evenly over the job's nodes.
+The GPUs and CPUs of a row are those of a whole job and are split evenly over the job's nodes.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def read_openb_rows(
 ) -> tuple[tuple[Node, ...], tuple[PodRow, ...], tuple[ObjectProblem, ...]]:
     """Return all nodes and pods of a trace sorted by name, one per row, including duplicates.
 
-    Parameters and errors are those of `read_openb`.
+    Parameters and exceptions are the same as in `read_openb`.
     """
     problems: list[ObjectProblem] = []
     node_file = nodes or pods.with_name(NODE_LIST)

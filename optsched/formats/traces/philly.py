@@ -41,7 +41,7 @@ _BACKWARDS: Final = "is before its start_time"
 
 
 class _Broken(Exception):
-    """A job cannot be read. The arguments are field, value and what is accepted."""
+    """A job cannot be read. The arguments are the field, its value and a message."""
 
     def __init__(self, path: str, value: object, message: str) -> None:
         self.path, self.value, self.message = path, value, message

@@ -1,6 +1,6 @@
 """Published traces: their tables as rows, and their jobs as arrivals of gangs.
 
-An invalid row is reported and skipped; all other rows are read. Times start at the first arrival.
+An invalid row is reported and skipped; all other rows are read. Time 0 is the first arrival.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Row:
         return len(self.problems) == self._before
 
     def reject(self, column: str, message: str) -> None:
-        """Report a problem of a cell. message: the problem, and what is accepted."""
+        """Report a problem of a cell. message: the problem and the accepted values."""
         value = self.cells.get(column)
         self.problems.append(
             TraceProblem(
@@ -317,7 +317,7 @@ def equal_nodes(number: int, offers: Mapping[str, int], gpu_model: str = "") -> 
 def listed_nodes(
     file: Path, nodes: Sequence[Node], problems: Sequence[TraceProblem], wanted: str
 ) -> Sequence[Node]:
-    """Return the nodes of a trace's node table. wanted: what the table must contain.
+    """Return the nodes of a trace's node table. wanted: the expected content of the table.
 
     Raises
     ------

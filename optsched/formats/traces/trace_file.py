@@ -217,11 +217,11 @@ def _arrival(fields: Fields, number: int, shapes: dict[TaskShape, TaskShape]) ->
     _, wrong = parse_resource_list(fields.raw("request"), "", whole_gpus=True)
     gang = _gang(fields, name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}", shapes)
     if wrong:
-        return None  # the error is already reported; another request makes another job
+        return None  # reported already: with another request, it is another job
     if not name or at_ms is None:
         return None
     if duration_ms is None and fields.raw("duration") is not None:
-        return None  # the error is already reported; an invalid duration is not forever
+        return None  # reported already: an invalid duration must not mean forever
     grace_ms = fields.duration_ms("grace") or 0
     return Arrival(at_ms, gang, duration_ms, estimate_ms, grace_ms, where=f"jobs[{number}]")
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def is_preemptable(meta: ObjectMeta) -> bool:
-    """Return whether a pod may be evicted for other pods; True without an annotation or label.
+    """Return whether a pod may be evicted for other pods, as is the default.
 
-    The annotation takes precedence over the label. A value that is not a boolean means no
-    (`GetPodPreemptable`, pkg/scheduler/api/pod_info.go).
+    The annotation `volcano.sh/preemptable` takes precedence over the label. A value that is not a
+    boolean forbids eviction (`GetPodPreemptable`, pkg/scheduler/api/pod_info.go).
     """
     text = meta.annotations.get(wellknown.PREEMPTABLE)
     if text is None:
@@ -152,8 +152,8 @@ def read_plugin_annotations(
 
     If pods of a PodGroup must not share vGPUs, the value of the note is the name of the PodGroup.
 
-    A pod that declares itself preemptable may also use revocable nodes unless it states otherwise.
-    Only the zone `*` has a meaning (`GetPodRevocableZone`, pkg/scheduler/api/pod_info.go).
+    A preemptable pod may also use revocable nodes unless its annotation states otherwise.
+    Only the zone name `*` has a meaning (`GetPodRevocableZone`, pkg/scheduler/api/pod_info.go).
     """
     found = {key: annotations[key] for key in _AS_THEY_ARE if key in annotations}
     zone = annotations.get(wellknown.REVOCABLE_ZONE)

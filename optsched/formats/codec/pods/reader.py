@@ -396,7 +396,7 @@ def _status(
 
 
 def _gate(meta: ObjectMeta, spec: dict[str, Any]) -> QueueGate:
-    """Return the state of a pod's queue gate; NONE without its annotation or with other gates."""
+    """Return the state of a pod's queue gate, which is NONE if the pod has other gates."""
     if meta.annotations.get(wellknown.QUEUE_ALLOCATION_GATE) != "true":
         return QueueGate.NONE
     gates = spec.get("schedulingGates")

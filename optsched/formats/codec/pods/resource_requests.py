@@ -42,8 +42,8 @@ def pod_request(spec: Fields, status: Fields) -> _Amounts:
 def pod_burst(spec: Fields, request: Mapping[str, int]) -> _Amounts:
     """Return the CPU and memory by which the limits of a pod exceed its request.
 
-    A missing limit adds 0. Volcano: `getPodCPURequestLimit`, `getPodMemRequestLimit` of the
-    usage plugin.
+    A resource without a limit adds 0. Volcano: `getPodCPURequestLimit`, `getPodMemRequestLimit` of
+    the usage plugin.
     """
     limits = _pod_limits(spec)
     found = {name: limits.get(name, 0) - request.get(name, 0) for name in (CPU, MEMORY)}
@@ -54,8 +54,8 @@ def pod_usage(spec: Fields, request: Mapping[str, int]) -> _Amounts:
     """Return the amounts that a pod adds to ResourceQuotas, by quota resource name.
 
     The amounts include the pod's request. Kubernetes: `PodUsageFunc` in
-    `pkg/quota/v1/evaluator/core`. Volcano uses the same names in the
-    rather than some of its pods.
+    `pkg/quota/v1/evaluator/core`. Volcano uses the same names in the `minResources` of PodGroups
+    (`GetPodQuotaUsage`). Thus a quota on limits blocks a whole gang rather than some of its pods.
     """
     limits = _pod_limits(spec)
     return {

@@ -73,7 +73,7 @@ def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldErr
         burst=amounts(pod_burst(spec, dict(request))),
     )
     errors += _beyond_limits(shape)
-    # Some lists of a pod are read more than once, which reports their problems again.
+    # Problems of lists that are read more than once would be reported more than once.
     return shape, tuple({(e.path, e.message): e for e in errors}.values())
 
 

@@ -232,7 +232,7 @@ def _container(shape: TaskShape) -> dict[str, Any]:
         if shape.host_ports
         else {}
     )
-    # Amounts that claims add in queues are read from the claims, so the request omits them.
+    # The request omits the queue amounts of claims, which are read from the claims.
     plain = {name: amount for name, amount in shape.request if not is_class_quota(name)}
     # A request of 0 is written explicitly, because a limit without a request implies a request.
     asked = {**{name: 0 for name, _ in shape.burst}, **plain}
