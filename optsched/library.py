@@ -423,8 +423,8 @@ def read(path: str | Path) -> Snapshot:
     """Return the snapshot read from a manifest file, a folder of manifests or the openb trace.
 
     Only pods whose `schedulerName` is volcano or optsched are to be scheduled. Objects that cannot
-    be read are skipped; `optsched.formats.snapshots.instance_files.read_instance` lists the skipped
-    objects.
+    be read are skipped. The function `optsched.formats.snapshots.instance_files.read_instance`
+    lists the skipped objects.
 
     Raises
     ------

@@ -52,10 +52,10 @@ class Amounts:
     """Resource usage in GPU-microseconds and, where noted, in CPU-microseconds."""
 
     jobs: int = 0  # Number of gangs that have arrived.
-    held: int = 0  # Usage of pods from their binding until they leave their node.
+    held: int = 0  # Usage of pods from the binding until the pod leaves its node.
     # Usage in `held` before the minimum of the gang ran, which Crater does not bill.
     idle: int = 0
-    # Usage in `held`: work lost to evictions and moves, and evicted pods while they terminate.
+    # Usage in `held`: work lost to evictions and moves, and usage of terminating pods.
     evicted: int = 0
     failed: int = 0  # Usage in `held`: work lost to node failures.
     cpu_held: int = 0  # CPU-microseconds: thousandths of a CPU times milliseconds.
@@ -291,7 +291,7 @@ class Charging:
                 pass
 
     def total(self, until_ms: int | None = None) -> Chargeback:
-        """Return all charges, with those of running tasks, up to `until_ms` or the last event."""
+        """Return all charges, including running tasks, up to `until_ms` or the last event."""
         end_ms = self._now_ms if until_ms is None else until_ms
         found = dict(self._found)
         for job in self._jobs.values():
@@ -336,7 +336,7 @@ class Charging:
 def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
     """Return the charges between the first and the last snapshot of a cluster.
 
-    A pod holds its requests from its binding until the first snapshot in which it has left its
+    A pod holds its requests from its binding until the first snapshot in which the pod has left its
     node. For a pod bound before the first snapshot, charging begins with that snapshot.
 
     A gang whose minimum no longer runs in the next snapshot was evicted, or has failed if the node

@@ -60,7 +60,7 @@ class EmulatedCluster:
         self._usage = UsageKeeper()
 
     def apply(self, manifests: Iterable[Mapping[str, Any]]) -> None:
-        """Create objects, or replace those that exist."""
+        """Create objects, or replace existing objects with the same key."""
         for manifest in manifests:
             obj = {**manifest, "metadata": {**manifest["metadata"]}}
             obj["metadata"].setdefault("creationTimestamp", time_text(self.now_ms))
@@ -103,7 +103,7 @@ class EmulatedCluster:
         self.carry_out(report.plan)
 
     def carry_out(self, plan: Plan) -> None:
-        """See `Binder`: pods run as soon as they are bound."""
+        """See `Binder`: bound pods run immediately."""
         self.last_plan = plan
         for action in plan.actions:
             if isinstance(action, Allocate):
@@ -136,7 +136,7 @@ class Stage(Protocol):
         """Make the named pods succeed."""
 
     def clear(self) -> None:
-        """Delete all pods and PodGroups of the experiment, and wait until they are deleted."""
+        """Delete all pods and PodGroups of the experiment, and wait for the end of the deletion."""
 
     def advance(self) -> float:
         """Advance the time of the cluster a little; return a monotonic time in seconds."""

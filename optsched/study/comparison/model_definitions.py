@@ -1,4 +1,4 @@
-"""Models as JSON, so that results can contain and compare them."""
+"""Model definitions as JSON, for results and for comparisons of models."""
 
 from __future__ import annotations
 

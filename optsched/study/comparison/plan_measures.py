@@ -48,8 +48,8 @@ class PlanMeasures:
     # weighting, as fractions of one.
     largest_share: float | None
     least_share: float | None
-    # topology_tier, cross_leaf_pairs: for gangs with bound pods, the mean of the lowest HyperNode
-    # tier that contains them, and the mean number of pod pairs in different leaf HyperNodes, or
+    # topology_tier, cross_leaf_pairs: mean over gangs with bound pods of the lowest HyperNode tier
+    # that contains the gang, and of the number of pod pairs in different leaf HyperNodes. Both are
     # None without HyperNodes.
     topology_tier: float | None
     cross_leaf_pairs: float | None

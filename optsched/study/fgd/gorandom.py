@@ -3,8 +3,8 @@
 `math/rand` is an additive lagged Fibonacci generator: x[i] = x[i − 607] + x[i − 273] modulo 2^64.
 The initial state of the generator is a fixed table, mixed with numbers of a multiplicative
 generator that starts at the seed. The first 607 numbers of one seed therefore determine the table,
-and with the table the numbers of every other seed. `go_seed_42.txt` holds these 607 numbers; a test
-compares them with Go.
+and with the table the numbers of every other seed. `go_seed_42.txt` holds the first 607 numbers of
+seed 42; a test compares the numbers with Go.
 """
 
 from __future__ import annotations

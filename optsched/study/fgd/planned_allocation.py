@@ -178,7 +178,7 @@ class IdleResources:
         self._stale = set(range(len(self._model)))
 
     def allocate(self, kind: int, node: int, devices: Sequence[int], times: int = 1) -> None:
-        """Allocate resources to `times` pods of a class; a negative number releases them."""
+        """Allocate resources to `times` pods of a class; a negative `times` releases resources."""
         self._cpu_m[node] -= times * self._requests.cpu_m[kind]
         self._memory_mib[node] -= times * self._requests.memory_mib[kind]
         self._free[node, list(devices)] -= times * self._requests.milli[kind]
@@ -273,7 +273,7 @@ def planned_slots(workload: Workload, seconds: float = PLAN_SECONDS) -> list[Slo
 
 
 def helpful(workload: Workload, slots: list[Slot], rank: I64) -> list[Slot]:
-    """Return the slots if they increase the allocation in a rehearsal; otherwise an empty list."""
+    """Return `slots` if slots increase the allocation in a rehearsal; otherwise an empty list."""
     drawn = np.random.default_rng(_REHEARSAL_SEED).choice(
         len(workload.requests.cpu_m),
         int(_DRAWN * _number(workload, 100)) + 1,

@@ -81,7 +81,7 @@ class Scene:
 
 
 def scene(workload: Workload, seed: int) -> Scene:
-    """Return the pods of one seed after FGD has placed them one by one."""
+    """Return the scene of one seed, in which FGD has placed the pods one by one."""
     run = arrivals(workload, seed)
     classes = arrived_pods(workload, run)
     history = replay(workload, POLICIES["06-FGD"](workload), [run])

@@ -3,7 +3,7 @@
 The policies are scores, not optsched models. Each policy truncates its score to an integer from 0
 to 100 and breaks the many ties at random, so the curves depend on the rounding. The closest
 optsched plugins are `optsched.plugins.devices.fragmentation` for FGD, without rounding, and
-`binpack` for BestFit. The formulas are those of `pkg/simulator/plugin/*_score.go` in the simulator.
+`binpack` for BestFit. The formulas are from `pkg/simulator/plugin/*_score.go` in the simulator.
 """
 
 from __future__ import annotations

@@ -160,8 +160,8 @@ def arrivals(workload: Workload, seed: int) -> Arrivals:
 def _tuned(workload: Workload, classes: list[int], random: GoRandom) -> list[int]:
     """Return the classes after drawing or removing random pods until demand reaches `TUNE`.
 
-    Drawing stops at the first pod whose request of one GPU exceeds the missing demand. So drawing
-    continues after demand has reached the target exactly, until a pod with GPUs is drawn.
+    Drawing stops at the first pod whose request of one GPU exceeds the missing demand. If demand
+    reaches the target exactly, drawing therefore continues until a pod with GPUs is drawn.
     """
     total, milli = workload.requests.worth.tolist(), workload.requests.milli.tolist()
     demand, wanted = sum(total[k] for k in classes), TUNE * workload.total_milli

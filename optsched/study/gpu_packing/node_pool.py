@@ -55,7 +55,7 @@ class Requests:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pool(Requests):
-    """Pods by class, and the nodes on which they may be placed."""
+    """Pods by class, and the nodes on which these pods may be placed."""
 
     supply: I64  # (K,) number of pods of each class.
     must: Bool  # (K,) whether all pods of the class must be placed.
@@ -110,7 +110,7 @@ def node_kinds(nodes: Nodes) -> tuple[I64, I64]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Layout:
-    """How many pods of each class run on each node, and on which devices they have GPU shares."""
+    """Number of pods of each class on each node, and number of GPU shares on each device."""
 
     pods: I64  # (N, K) number of pods of each class on each node.
     # (N, D, Z) number of GPU shares of each size on each device; whole GPUs take devices without

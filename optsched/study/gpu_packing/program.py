@@ -70,7 +70,7 @@ The price of the whole capacity is `weight` times the value of the GPUs of the c
 
 
 class TooManyPatterns(ValueError):
-    """There are too many patterns of GPU shares on a device to enumerate them."""
+    """The number of patterns of GPU shares on a device is too large for an enumeration."""
 
 
 def share_patterns(sizes: Sequence[int]) -> I64:

@@ -102,9 +102,9 @@ class _Stay:
 def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> Layout:
     """Return the best layout found for a small pool, whose worth is at least that of `start`.
 
-    `pool`: the nodes, and the pods that may be placed on them. `start`: a layout, which is returned
-    if the solver finds no better layout. `worth`: (K,) value of one pod of each class. `effort`:
-    deterministic seconds of CP-SAT with one worker. `seed`: random seed of CP-SAT.
+    `pool`: the nodes, and the pods that may be placed on these nodes. `start`: a layout, which is
+    returned if the solver finds no better layout. `worth`: (K,) value of one pod of each class.
+    `effort`: deterministic seconds of CP-SAT with one worker. `seed`: random seed of CP-SAT.
     """
     refill = Refill(pool, ordered=True)
     refill.maximize(worth)

@@ -1,8 +1,8 @@
 """Families of instances with gangs: on equal nodes, on partly used nodes, and with unequal tasks.
 
-`Chance` draws the same numbers in every version of Python and NumPy. Only `random.Random.random`
-guarantees the same sequence for a seed in all versions of Python (library reference of `random`,
-"Notes on Reproducibility"), so `Chance` derives all draws from `random.Random.random`.
+`Chance` draws the same numbers in every version of Python and NumPy. `Chance` derives all draws
+from `random.Random.random`, which alone guarantees the same sequence for a seed in all versions of
+Python (library reference of `random`, "Notes on Reproducibility").
 """
 
 from __future__ import annotations

@@ -103,9 +103,10 @@ class FullCluster:
     """Nodes full of running gangs, and waiting gangs that may preempt or reclaim their capacity.
 
     With one queue, waiting gangs have a higher priority than running gangs. With more queues, the
-    first queue waits for its deserved capacity while the others hold the whole cluster. A running
-    gang has 1, 2 or 4 tasks on one node. Half of the running gangs have all tasks as their minimum,
-    so that such gangs are evicted entirely. The other running gangs have a minimum of one task.
+    first queue waits for its deserved capacity while the other queues hold the whole cluster. A
+    running gang has 1, 2 or 4 tasks on one node. Half of the running gangs have all tasks as their
+    minimum, so that such gangs are evicted entirely. The other running gangs have a minimum of one
+    task.
     """
 
     nodes: int  # Number of nodes of 8 GPUs.
@@ -235,7 +236,7 @@ class VectorItems:
 class CutBins:
     """Items cut at random from bins of capacity 1 000 in each dimension, without waste.
 
-    The optimum is the number of these bins, because the items fill them exactly.
+    The optimum is the number of bins that were cut, because the items fill these bins exactly.
     """
 
     # bins, pieces: number of bins, and of items per bin

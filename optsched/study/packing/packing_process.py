@@ -38,7 +38,7 @@ class PackingWork:
 
 
 def packings(worker: WorkerProcess, work: PackingWork) -> Iterator[PackingResult]:
-    """Yield packings as they improve, each verified; the last packing states why the search ended.
+    """Yield verified packings as they improve; the last result states why the search ended.
 
     Raises ValueError: an item does not fit into an empty bin.
     """

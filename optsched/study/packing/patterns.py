@@ -1,4 +1,4 @@
-"""Patterns of items in a bin: priced as a knapsack problem, or enumerated if they are few.
+"""Patterns of items in a bin, which are priced as a knapsack problem or enumerated if few.
 
 Pricing finds the bins of the highest worth at given item prices, with a proved upper bound. With
 multipliers λ of the capacities, no bin is worth more than λ·capacity + Σ max(0, price − λ·size).
@@ -229,7 +229,7 @@ class _Growth:
     def grow(self, most_items: int) -> Pool | None:
         """Return the bins of up to `most_items` items, or None if there is no such bin.
 
-        Also returns None if there are too many bins, or if `is_late` returns True.
+        The method also returns None if there are too many bins, or if `is_late` returns True.
         """
         if len(self._kind) > _MOST_KINDS:
             return None
@@ -260,7 +260,7 @@ class _Growth:
     def _grown(self, last: I64, room: I64, *, is_last: bool) -> tuple[I64, I64, I64] | None:
         """Return (parent, item, room) of bins with one more item, or None for too many bins.
 
-        Also returns None if `is_late` returns True.
+        The method also returns None if `is_late` returns True.
         """
         parts, found = list[tuple[np.ndarray, ...]](), 0
         least = self._waste if is_last else None

@@ -44,7 +44,7 @@ _NEXT_TO_NOTHING: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class PackingResult:
-    """A packing, a lower bound, and the steps that found them."""
+    """A packing, a lower bound, and the steps that found the packing and the bound."""
 
     bins: tuple[Bin, ...]  # Checked by `wrong_with_bins`.
     bound: int  # Proved lower bound on the number of bins.

@@ -104,7 +104,7 @@ def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
 
 
 def parse_instance(text: str, name: str, where: str = "") -> VbpInstance:
-    """Return the instance of a text together with the original rows.
+    """Return the packing instance in a text, together with the original rows.
 
     Raises InstanceError: see `read_vbp`.
     """

@@ -1,4 +1,4 @@
-"""Predict when hypothetical jobs would start, by running a session on the cluster with them.
+"""Predict when hypothetical jobs would start, by a session on the cluster with these jobs.
 
 A second session runs on the cluster without the jobs, to find which other gangs the jobs affect.
 """
@@ -70,7 +70,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Predictions for the added gangs, and the other gangs whose start changes because of them."""
+    """Predictions for the added gangs, and the other gangs whose start these gangs change."""
 
     taken_ms: int  # time of the snapshot
     added: tuple[Answer, ...]
@@ -128,8 +128,8 @@ class _Study:
 
     def answers(self, before: Snapshot) -> Answers:
         base = run_session(before, self._means.policy, self._means.context).plan
-        # Gangs that the plan does not enqueue, with the reasons; controllers create no pods for
-        # them.
+        # Gangs that the plan does not enqueue, with the reasons. Controllers create no pods for
+        # such gangs.
         outside: dict[str, Reason | None] = {}
         if self._pods_of:
             unmade = {key_of(pod) for pod in self._all_pods}

@@ -131,7 +131,7 @@ def warming(instance: Instance) -> Callable[[float], float]:
     """Return the temperature from warm to frozen, as a function of the fraction of the time spent.
 
     If few processes request most of a resource, warm temperatures save much cost. Large processes
-    can then still swap, and small processes move after them.
+    can then still swap, and small processes adapt to the swaps.
     """
     usual = _usual_cost(instance)
     return lambda share: _interpolate(usual * _WARM, usual * _FROZEN, share)

@@ -277,7 +277,7 @@ class AssignmentState:
     # --- swaps -----------------------------------------------------------------------------------
 
     def swaps(self, processes: I64, others: I64) -> F64:
-        """Return the change of cost (K, Q) if each of `processes` swaps with each of `others`.
+        """Return the cost changes (K, Q) of swaps between K `processes` and Q `others`.
 
         The value is meaningless if both processes are on one machine. The value excludes the
         service move cost.

@@ -4,9 +4,9 @@ Let a process p on machine m pay move_cost[p, m] + Σ_c a[c, m]·demand[c, p] + 
 p, m]. Let 0 ≤ a[c, m] ≤ weight[c] and b ≥ 0. The cost of every feasible assignment is then at least
 the payments of all processes on their cheapest machines, minus Σ a·spare and Σ b·room.
 
-This is the Lagrangian dual (Geoffrion, 1974) of the constraints "cost at least weight times excess"
-and "use at most the capacity". The bound of the challenge is the case b = 0, where a is equal to
-weight or to 0 on all machines for each resource.
+This bound is the Lagrangian dual (Geoffrion, 1974) of the constraints "cost at least weight times
+excess" and "use at most the capacity". The bound of the challenge is the case b = 0, where a is
+equal to weight or to 0 on all machines for each resource.
 
 Prices are integer multiples of a power of two, chosen so that float64 sums the prices exactly.
 """

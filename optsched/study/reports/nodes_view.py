@@ -1,7 +1,7 @@
 """A chart of nodes over time: a bar for each gang, or for large clusters the load of node groups.
 
-Bars are drawn if they are few enough to be distinguished. Otherwise nodes that are adjacent in name
-order form a group, and each row shows the fraction of a node group that each queue held.
+The chart has bars if the bars are few enough to be distinguished. Otherwise nodes that are adjacent
+in name order form a group, and each row shows the fraction of a node group that each queue held.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A chart of the gangs on the GPUs of nodes at many instants: a grid and a slider.
 
 In clusters of up to `MOST_CELLS` GPUs, every GPU is a cell. In larger clusters a cell stands for
-one or more nodes, and shows how full the nodes are and which queue holds most of them. A cell is
-filled from the left, where each gang takes its fraction of the width. Adjacent cells that one gang
-holds entirely share one name. Each gang has a number, which is shown in cells that are too narrow
-for the name.
+one or more nodes, and shows how full these nodes are and which queue holds the largest fraction. A
+cell is filled from the left, where each gang takes its fraction of the width. Adjacent cells that
+one gang holds entirely share one name. Each gang has a number, which is shown in cells that are too
+narrow for the name.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def grid_film(
     """Return the film of a grid with its slider.
 
     `chart` is (title, legend, tables, note); `at` are the instants as fractions of the time axis;
-    `told` is the text shown at each instant.
+    `told` are the texts shown at each instant.
     """
     title, legend, tables, note = chart
     data: dict[str, Any] = {
@@ -242,7 +242,7 @@ def _name(holder: Holder, box: Box) -> Iterable[Markup]:
     number = str(holder.number or "")
     words = fitted(holder.name, room, NAME_SIZE, bold=True)
     if words != holder.name:
-        # Shortened names may be equal, so the number of the gang distinguishes them.
+        # Shortened names may be equal, so the number of the gang distinguishes equal names.
         head = text_width(f"{number} ", NAME_SIZE, bold=True)
         words = fitted(holder.name, room - head, NAME_SIZE, bold=True)
         words = f"{number} {words}" if len(words) >= LEAST_NAME else number

@@ -54,7 +54,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Tasks leave their nodes; the gang continues to run or to wait without them."""
+    """Tasks leave their nodes; the gang continues to run or to wait without these tasks."""
 
     at_ms: int
     job: str

@@ -227,7 +227,7 @@ class SimulatedCluster:
         return tuple(job.places[key] for key in placed)
 
     def held_places(self, job: Job) -> tuple[Held, ...]:
-        """Return the placements of a gang's tasks, as `restore_places` accepts them."""
+        """Return the placements of a gang's tasks, in the form that `restore_places` accepts."""
         tasks = {t.key: t for t in job.gang.tasks}
         return tuple(
             Held(
@@ -264,7 +264,7 @@ class SimulatedCluster:
 
     @property
     def terminating_pods(self) -> tuple[TerminatingPod, ...]:
-        """Terminating pods, in the order in which they leave."""
+        """Terminating pods, in the order of the end of their grace periods."""
         return tuple(self._terminating)
 
     def terminating_pod(self, number: int, held: Held, leaves_ms: int) -> TerminatingPod:

@@ -85,9 +85,9 @@ class Metrics:
     # (Jain et al. 1984).
     jain: float | None
     # ftf_mean, ftf_worst, ftf_unfair: mean and maximum of the finish-time fairness ρ, and the
-    # fraction of jobs with ρ above 1.1. ρ = completion time / (duration × max(1, N)), where N is
-    # the mean number of jobs per GPU in the system while the job was there (Themis, NSDI 2020, and
-    # Shockwave, NSDI 2023).
+    # fraction of jobs with ρ above 1.1. Here ρ = completion time / (duration × max(1, N)), where N
+    # is the mean number of jobs per GPU in the system while the job was there (Themis, NSDI 2020,
+    # and Shockwave, NSDI 2023).
     ftf_mean: float | None
     ftf_worst: float | None
     ftf_unfair: float | None

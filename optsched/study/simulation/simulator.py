@@ -1,8 +1,8 @@
 """Replay a trace in virtual time: arrivals, ends, node failures and sessions.
 
-The sessions are those of the live scheduler, on snapshots of the cluster that the trace describes.
-Events of one instant have a fixed order: evicted pods leave, gangs finish, nodes fail or recover,
-gangs arrive, a session runs. Sessions begin at multiples of the session period.
+The sessions run the code of the live scheduler, on snapshots of the cluster that the trace
+describes. Events of one instant have a fixed order: evicted pods leave, gangs finish, nodes fail or
+recover, gangs arrive, a session runs. Sessions begin at multiples of the session period.
 
 As in the live scheduler, a session is skipped if the last session changed nothing, nothing has
 changed since, and no gang has waited past a limit. A session is also skipped if no task waits,
