@@ -92,7 +92,7 @@ class PlanDocument:
     evictions
         The pods to evict, sorted by pod key.
     pending, pending_pods
-        Why a gang or a pod waits, by its key, as in `Plan`.
+        Why a gang or a pod waits, by key of the gang or pod.
 
     """
 

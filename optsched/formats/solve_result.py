@@ -157,7 +157,7 @@ class SolveResult:
     progress
         Solver progress in time order. The first entries belong to the greedy plan.
     incumbents
-        Best solution of each search, which is not verified. `--resume` continues from them.
+        Best solution of each search, not verified. `--resume` continues from these solutions.
 
     """
 

@@ -60,7 +60,7 @@ class Place:
 
 
 def cluster_options(command: Command) -> Command:
-    """Add `--kubeconfig` and `--master`. The command gets both as one parameter `place`."""
+    """Add `--kubeconfig` and `--master`. The command gets the values as `place`."""
 
     @click.option(
         "-k",
@@ -81,7 +81,7 @@ def cluster_options(command: Command) -> Command:
 
 def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
     """Return the result of an async call with a client; raise `Failure` for an API error."""
-    # The import of the Kubernetes client takes half a second, which --help must not cost.
+    # The import of the Kubernetes client takes half a second, so --help does not import it.
     from optsched.kube.client import client
     from optsched.kube.client.client import ConfigError
     from optsched.kube.client.errors import KubeError, Unreachable

@@ -97,7 +97,7 @@ def _record(place: Place, folder: Path, every_s: float, times: int | None) -> No
 
 
 def _captured(place: Place) -> list[Raw]:
-    # The import of the Kubernetes client takes half a second; other commands do without it.
+    # The import of the Kubernetes client takes half a second, so other commands skip it.
     from optsched.kube.client.capture import capture
     from optsched.kube.runtime.timing import SystemClock
 

@@ -168,7 +168,7 @@ def _time_ms(*texts: object) -> int:
 
 
 UNMADE: Final = "FailedCreate"
-"""Reason of events about refused pods. Commands also show it as the reason of the job."""
+"""Reason of events about refused pods, which commands also show as the reason of the job."""
 
 _MAKING: Final = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RESTARTING)
 

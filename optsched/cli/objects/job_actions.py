@@ -262,7 +262,7 @@ def remove(place: Place, form: str, target: Target, word: str) -> None:
 
 _CHANGES: Final = ("Name", "Phase", "Pending", "Running", "Succeeded", "Failed", "RetryCount")
 _WIDTHS: Final = (12, 10, 10, 12, 9, 10)
-"""Widths of the columns after the name. They are fixed, because rows are printed one by one."""
+"""Fixed widths of the columns after the name, because rows are printed one by one."""
 
 
 def watch_job(place: Place, form: str, target: Target, timeout_ms: int | None) -> None:

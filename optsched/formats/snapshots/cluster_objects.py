@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 MOST_SHUFFLES: Final = 64
-"""Maximum number of plugins whose shuffle times are kept. Tenants may add any annotations."""
+"""Maximum number of plugins whose shuffle times are kept, because tenants may add annotations."""
 
 
 class GangStore:
@@ -385,7 +385,7 @@ OPTIONAL_KINDS: Final = frozenset(
         *kinds.DEVICE_KINDS,
     }
 )
-"""Kinds of `READ_KINDS` that a cluster may lack. A snapshot then has no objects of the kind."""
+"""Kinds in `READ_KINDS` that a cluster need not serve. An unserved kind has no objects."""
 
 
 class ClusterObjects:

@@ -54,7 +54,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
-"""The label of every namespace that contains the name of the namespace."""
+"""Key of the label that every namespace has, whose value is the name of the namespace."""
 
 STORAGE_KINDS: Final = (kinds.PERSISTENT_VOLUME, kinds.STORAGE_CLASS)
 

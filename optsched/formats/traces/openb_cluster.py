@@ -62,7 +62,7 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
     Parameters
     ----------
     pods
-        A pod list.
+        The path of a pod list of the openb trace.
     nodes
         The node list, or None for `openb_node_list_gpu_node.csv` in the folder of the pod list.
 

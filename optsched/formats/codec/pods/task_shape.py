@@ -44,7 +44,7 @@ _TOO_MUCH: Final = f"is more than any node has: ask for at most {MAX_ON_NODE} in
 def task_shape(pod: object, meta: ObjectMeta) -> tuple[TaskShape, tuple[FieldError, ...]]:
     """Return the requests and placement constraints of a pod, and all invalid fields.
 
-    The shape lacks invalid fields, so it must not be used to place a pod with errors.
+    Invalid fields are not part of the shape, so the shape cannot place a pod with errors.
     """
     errors: list[FieldError] = []
     whole = Fields(pod, POD, "", errors)
