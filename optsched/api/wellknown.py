@@ -52,7 +52,7 @@ CHECKPOINT_INTERVAL: Final = (
 )
 USER: Final = "optsched.io/user"  # User that is charged for PodGroups and pods.
 CRATER_USER: Final = "crater.raids.io/task-user"  # Crater's name of the user.
-DATASETS: Final = "optsched.io/datasets"  # On pods, PodGroups and nodes.
+DATASETS: Final = "optsched.io/datasets"  # Annotation of pods, PodGroups and nodes.
 DATASET_LABEL_PREFIX: Final = "datasets.optsched.io/"  # Labels of nodes.
 MOVABLE: Final = "optsched.io/movable"  # Whether a pod may restart on another node.
 MIN_AVAILABLE: Final = "volcano.sh/jdb-min-available"

@@ -267,7 +267,7 @@ class Owner:
             os.close(reading)
 
     def release(self) -> None:
-        """End the watchdog process, without a stop of the plane."""
+        """End the watchdog process, so that it does not stop the plane."""
         os.kill(self._watchdog, signal.SIGKILL)
         os.waitpid(self._watchdog, 0)
         os.close(self._writing)

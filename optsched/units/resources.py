@@ -116,8 +116,9 @@ def parse_resource_list(
     """Return the amounts in a ResourceList in base units, and an error for each invalid entry.
 
     `obj` maps resource names to quantities; null is an empty list. Invalid entries do not discard
-    valid entries. `path` is the path of the list in errors. With `whole_gpus`, fractions of GPUs
-    are errors, as in pod requests at the API server; their amounts are still returned, rounded up.
+    valid entries. `path` is the path of the list in error messages. With `whole_gpus`, fractions of
+    GPUs are errors, as in pod requests at the API server; their amounts are still returned, rounded
+    up.
     """
     if obj is None:
         return {}, []

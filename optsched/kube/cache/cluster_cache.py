@@ -235,8 +235,8 @@ class ClusterCache:
     ) -> None:
         """Apply a state of an object, or None if the object was deleted.
 
-        `is_created` tells whether the state is known to be the first; False for a state from a
-        list.
+        `is_created` tells whether the state is known to be the first, which is never known for a
+        state from a list.
         """
         self.version += 1
         if obj is None:

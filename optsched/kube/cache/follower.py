@@ -64,7 +64,7 @@ class Follower:
         """
         self._stale = set(READ_KINDS) - self._absent
         for kind in self._stale & self._followed.keys():
-            # Cancelled here, so that a list in progress cannot end and count as the repeated list.
+            # Without this cancellation, a list in progress could count as the repeated list.
             self._followed[kind].cancel()
         self._restarts.set()
 

@@ -146,7 +146,7 @@ class Client:
     async def watch_lines(
         self, kind: Kind, resource_version: str, selection: Selection = EVERYTHING
     ) -> AsyncGenerator[bytes, None]:
-        """Yield watch events after a resource version as JSON lines, until the server ends."""
+        """Yield watch events after a resource version as JSON lines, until the watch ends."""
         asked = {
             "watch": 1,
             "allowWatchBookmarks": "true",
@@ -164,7 +164,7 @@ class Client:
                     yield line
 
     async def read(self, ref: Ref) -> Raw:
-        """Return an object as the server stores it."""
+        """Read an object from the API server and return the object."""
         return await self._json(_Request("GET", _path(ref)))
 
     async def read_metadata(self, ref: Ref) -> Raw:

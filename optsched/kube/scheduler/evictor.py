@@ -232,7 +232,7 @@ class Evictor:
                 marks = self._marks[gang.key]
                 known = {task.key.partition("/")[2]: task.uid for task in gang.tasks}
                 for name in [name for name in marks if known.get(name, marks[name]) != marks[name]]:
-                    del marks[name]  # another pod has this name
+                    del marks[name]  # another pod has the same name
                 self._write_evicted(Ref(POD_GROUP, gang.namespace, gang.name), marks)
 
     def _unannotate_evicted(self, victim: Victim) -> None:
@@ -377,7 +377,7 @@ class Evictor:
             pending.is_sent = False
 
     async def _send_eviction(self, pending: _Pending, version: str) -> None:
-        """Evict a pod at a known version; after a conflict, retry at its current version."""
+        """Evict a pod at a resource version; after a conflict, retry at its current version."""
         victim = pending.victim
         ref, num_conflicts = victim.ref, 0
         most_s = self._context.max_grace_s

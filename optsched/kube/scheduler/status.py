@@ -106,7 +106,10 @@ class StatusPatch:
 def wanted_conditions(
     known: Iterable[PodGroupCondition], status: GangStatus, now_ms: int
 ) -> tuple[PodGroupCondition, ...]:
-    """Return a PodGroup's conditions; other types are kept, times change only with the status."""
+    """Return the conditions of a PodGroup with a gang's status.
+
+    Conditions of other types are kept. The time of a condition changes only with its status.
+    """
     by_type = {condition.type: condition for condition in known}
     for condition in _facts(by_type, status):
         before = by_type.get(condition.type)

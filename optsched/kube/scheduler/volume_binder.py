@@ -273,7 +273,7 @@ class VolumeBinder:
         return None
 
     def _check_claim(self, key: str, wanted: PendingVolumes, seen: set[str]) -> str | None:
-        """Return why a claim will not be bound; empty while open, None once it is bound."""
+        """Return why a claim will not be bound; empty while it is pending, None once bound."""
         claim = self._cache.claim(key)
         if claim is None or claim.problem == LOST:
             return f"claim {key} {LOST if claim else 'does not exist any more'}"
