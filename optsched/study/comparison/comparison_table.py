@@ -58,7 +58,7 @@ class Row:
 
     @property
     def identity_of_finished(self) -> object:
-        """Names of the finished jobs; only the number of jobs if the result lists no jobs."""
+        """Names of the finished jobs, or their number if the result lists no jobs."""
         return self.result["metrics"]["finished"] if self.jobs is None else self.finished
 
 

@@ -169,7 +169,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Identity of the replay: a digest of everything on which its result depends."""
+        """Identity of the replay: a digest of all inputs on which the result depends."""
         options = self.options
         parts = [
             __version__,

@@ -1,4 +1,4 @@
-"""The experiment of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), reproduced.
+"""A reproduction of the experiment of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023).
 
 Pods of the openb trace arrive one by one on 1 213 GPU nodes and never leave; a policy scores the
 nodes. The paper's simulator, hkust-adsl/kubernetes-scheduler-simulator, is the reference. This

@@ -1,6 +1,6 @@
 """Planned GPU allocation for pods known in advance, and for pods that arrive in batches.
 
-Pods known in advance may move. Pods that arrive in batches do not move once placed.
+Pods known in advance may move. Pods that arrive in batches do not move after they are placed.
 
 The policy for batches knows the fraction of each class among all pods. FGD knows these fractions
 too, except for rare classes. Before any pod arrives, the policy for batches plans the best

@@ -54,7 +54,7 @@ class Workload:
 
     requests: Requests
     machines: Machines
-    pod_class: I64  # (P,) class of each pod, in the order of their names.
+    pod_class: I64  # (P,) class of each pod, in name order of the pods.
     # (M,) most frequent classes in descending frequency; any two differ in CPU, GPUs or GPU models.
     typical: I64
     share: F64  # (M,) fractions of all pods in the typical classes, scaled to sum to 1.

@@ -1,7 +1,7 @@
 """CP-SAT model that repacks a few nodes with their own pods and waiting pods.
 
-Integer variables count pods by class and node, and GPU shares of each size by device. Shared
-devices of a node come first, which breaks symmetry, unless devices are distinguished.
+Integer variables count pods by class and node, and GPU shares of each size by device. To break
+symmetry, shared devices of a node come first, unless devices are distinguished.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def full_bins(
 
 
 class _Growth:
-    """An enumeration of bins by their number of items: one, two, and so on."""
+    """An enumeration of bins in ascending order of the number of items."""
 
     def __init__(self, items: Items, is_late: Callable[[], bool], waste: I64 | None) -> None:
         self._kinds = len(items.number)

@@ -106,7 +106,7 @@ class Annealing:
                 touched |= both
 
     def _draw_processes(self, number: int) -> I64:
-        """Return distinct random processes, a fraction `Style.large` of them drawn by size."""
+        """Return distinct random processes, of which a fraction `Style.large` is drawn by size."""
         drawn = self._random.random(int(number * self._style.large))
         large = np.searchsorted(self._until[:-1], drawn)
         more = number - len(drawn)

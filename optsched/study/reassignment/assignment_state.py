@@ -124,7 +124,7 @@ class Instance:
 
 
 def _terms(problem: Reassignment, request: F64) -> tuple[F64, F64, F64]:
-    """Return demand, spare and weight of the terms of positive weight; at least one term."""
+    """Return demand, spare and weight of the cost terms of positive weight, or of one cost term."""
     safety = np.array([m.safety for m in problem.machines], np.float64).T
     capacity = np.array([m.capacity for m in problem.machines], np.float64).T
     demand, spare = list(request), list(safety)

@@ -81,7 +81,7 @@ def time_ticks(end_ms: int, most: int = 8) -> list[tuple[int, str]]:
 
 
 def part_ticks(top: float) -> list[float]:
-    """Return round fractions of one, from 0 to at least `top`."""
+    """Return axis ticks at round fractions of one, from 0 to at least `top`."""
     step = next((s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.25) if top / s <= 5), 0.25)
     number = max(1, -int(-(top - 1e-9) // step))
     return [round(i * step, 4) for i in range(number + 1)]
