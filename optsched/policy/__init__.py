@@ -2,7 +2,7 @@
 
 The module `load` returns a `Policy` for a model name or a file. The module `reload` detects changes
 of a file. Both formats are read from located YAML, so every problem has a line, and all problems
-are reported together. This package knows the names of rules and levels. It imports no solver.
+are reported together. This package knows the names of rules and levels, but imports no solver.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Load a policy from a model name or a file.
 
-All I/O of the package is in this module. Files are read by a function of the caller, and shipped
-models are package data.
+All I/O of the package is in this module. The caller provides the function that reads files, and
+shipped models are package data.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Choose engines for a problem, run them, and evaluate their solutions.
 
 The greedy plan is the first incumbent. If the plan reaches the ideal of every level, no plan can be
-better and the solver does not run. Otherwise small problems are solved node by node, and larger
-problems by node classes and configurations. Problems that are too large for both engines are
-solved on some nodes at a time.
+better and the solver does not run. If the greedy plan misses an ideal, small problems are solved
+node by node, and larger problems by node classes and configurations. Problems that are too large
+for both engines are solved on some nodes at a time.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ class _Places:
 
 
 def _copy_key(task: Task) -> str:
-    return f"{task.key}~shuffle"  # no object has such a name
+    return f"{task.key}~shuffle"  # No Kubernetes object has a name with `~`.
 
 
 def _copy_as_pending(task: Task, gang: Gang) -> Gang:

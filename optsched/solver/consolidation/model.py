@@ -1,7 +1,8 @@
 """A level model over node classes that starts gangs by moving the fewest running tasks.
 
-A task that may move is pending in the what-if, and its present node may keep the task. A task that
-stays has a separate task class, which fits only the present node, up to the number of these tasks.
+A task that may move is pending in the what-if, and its present node may keep the task. Tasks that
+stay have a separate task class, which fits only their present node and at most as many tasks as run
+there.
 """
 
 from __future__ import annotations

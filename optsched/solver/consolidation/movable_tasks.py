@@ -65,8 +65,8 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
     """Return a mask (V,) of at most `most` of the tasks `may`, on the most promising nodes.
 
-    The most promising nodes need the least more capacity for a task of requesting gangs. Nodes that
-    fit such a task without moves come last.
+    The most promising nodes need the least more capacity for a task of requesting gangs. Nodes on
+    which a task of these gangs fits without moves come last.
     """
     running = running_tasks(problem)
     room = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
@@ -273,7 +273,8 @@ def _build_movable_gang(
 def find_tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
     """Return a mask (V',) of tasks whose moves affect rules on other tasks.
 
-    These are tasks tied to other tasks by rules, and tasks selected by terms of other tasks.
+    The mask selects tasks that rules tie to other tasks, and tasks selected by terms of other
+    tasks.
     """
     what_if = movables.what_if
     tied = np.zeros(len(what_if.classes.shapes), np.bool_)

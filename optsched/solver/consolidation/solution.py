@@ -128,7 +128,7 @@ def _choose_movers(movables: Movables, costs: I64, kept: I64) -> I64:
 
 
 def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
-    """Return the tasks that move, without tasks whose present node has a free slot for them."""
+    """Return the tasks that move, without tasks that can stay on their present node."""
     bound = np.zeros(len(movables.count), np.bool_)
     for whole in movables.wholes:
         bound[whole.kinds] = True

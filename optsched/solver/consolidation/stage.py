@@ -358,7 +358,8 @@ class _PriorityPass:
     def _find_beneficiaries(self, what: WhatIf, relocation: Relocation, gains: Bool) -> I64:
         """Return the gang (N,) for which each node is cleared.
 
-        It is the first gang that starts on the node, or else the first gang of all.
+        A node is cleared for the first gang that starts on the node, or else for the first gang
+        that starts on any node.
         """
         problem, tiers = what.problem, what.tiers
         gangs = np.flatnonzero(gains)

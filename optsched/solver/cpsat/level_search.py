@@ -102,7 +102,8 @@ class Clock:
 class _Best:
     """The incumbent, whose `solution` is None while the incumbent is the greedy plan.
 
-    `uses` is the number of uses of each configuration that the master problem had at that time.
+    `uses` is the number of uses of each configuration in the master problem. It has no entries for
+    configurations that were added after this incumbent.
     """
 
     solution: I64 | None = None
@@ -146,7 +147,7 @@ def solve_levels(
 
 @dataclass(eq=False)
 class _LevelSearch:
-    """The base of both searches: the incumbent, the levels already solved, and the budget."""
+    """The base class of both searches, with the incumbent, the solved levels and the budget."""
 
     model: LevelModel
     limits: Limits
@@ -652,8 +653,8 @@ class _ConfigurationSearch(_LevelSearch):
     ) -> tuple[Charged | None, Relaxed | None]:
         """Add configurations while they improve the relaxation.
 
-        Returns the proof of the best bound, and the last optimum of the relaxation. Either is None
-        if the relaxation was not solved.
+        Returns the proof of the best bound, and the last optimum of the relaxation. The proof and
+        the optimum are None if the relaxation was not solved.
         """
         step = float(max(np.gcd.reduce(goal.coefficients), 1)) if len(goal.coefficients) else 1.0
         self._master.set_objective(goal.variables, goal.coefficients / step)
@@ -686,7 +687,7 @@ class _ConfigurationSearch(_LevelSearch):
     ) -> int | None:
         """Search integer solutions, first near the relaxation's optimum, then without limits.
 
-        Returns the best value. Bounds that are proved during the search improve `_bound`.
+        Returns the best value found. Bounds that are proved during the search improve `_bound`.
         """
         proof, relaxed = found
         bound = goal.constant + proof.bound if self._bound is None else self._bound
@@ -753,8 +754,8 @@ class _ConfigurationSearch(_LevelSearch):
         """Improve the incumbent by moving admissions between queues; return the best value.
 
         Nodes keep their configurations. The number of admitted gangs of each shape is fixed, so
-        levels that ignore queues keep their values. Few variables of the relaxation are fractional
-        in this case.
+        levels that ignore queues keep their values. With fixed configurations, few variables of the
+        relaxation are fractional.
         """
         if self.best.solution is None or (self.model.kin < 0).all():
             return value

@@ -52,8 +52,8 @@ def useful_capacity(capacity: I64, request: I64) -> I64:
 def check_size(capacity: I64, request: I64, allowed: Bool) -> None:
     """Raise `TooManyCapacities` if requests have so many distinct values that `Pricer` must fail.
 
-    This check builds no tables. If it passes, `Pricer` may still fail because its tables are too
-    large.
+    This check builds no tables. If the check passes, `Pricer` may still fail because its tables are
+    too large.
     """
     for mine, classes in _tables(allowed):
         if (len(classes) + 1) * len(classes) <= MOST_CELLS:

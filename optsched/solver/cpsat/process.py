@@ -75,7 +75,7 @@ class OverlappingSolver(Solver, Protocol):
     """A solver in another process, so that the caller can work during a solve."""
 
     def overlap(self, task: Callable[[], object]) -> AbstractContextManager[None]:
-        """Return a context in which `task` runs during the first solve, if any."""
+        """Return a context in which `task` runs during the first solve of the context."""
 
 
 class Work(Protocol):
@@ -190,7 +190,7 @@ class WorkerProcess:
                 try:
                     task()
                 except BaseException:
-                    # Otherwise the next solve would read the messages of this solve.
+                    # Close the connection, or the next solve would read messages of this solve.
                     self.close()
                     raise
                 # The task may take longer than the solve, so leave time to read the messages.

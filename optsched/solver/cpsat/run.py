@@ -22,7 +22,7 @@ def run_levels(
     report: Callable[[LevelUpdate], None],
     on_step: Callable[[Step], None] | None = None,
 ) -> str:
-    """Solve all levels, pass each update to `report`, and return the reason of the end."""
+    """Solve all levels, pass each update to `report`, and return why the solve ended."""
     search = solve_levels(model, limits, time.monotonic, on_step)
     try:
         return forward_messages(search, report) or DONE

@@ -1,8 +1,8 @@
-"""The solver process: `python -m optsched.solver.cpsat.worker FD`.
+"""The solver process, which `python -m optsched.solver.cpsat.worker FD` starts.
 
-The process reads (model, limits, is_watched) or other work from a connection. It sends updates, and
-steps between them if the solve is watched. Its last message is the reason why the solve ended. The
-message None checks whether the process is ready.
+The process reads (model, limits, is_watched) or other work from a connection. The process sends an
+update for each level, and further steps if the solve is watched. The last message to the parent is
+the reason why the solve ended. The message None checks whether the process is ready.
 """
 
 from __future__ import annotations

@@ -272,8 +272,8 @@ class GangPreemption:
     def _nominate_one_more(self, gang: int) -> bool:
         """Nominate a node for one more task of a gang that has its minimum, or change nothing.
 
-        Returns whether a node is nominated. It is False for gangs with network topology rules,
-        which grow only by other actions.
+        Returns whether a node is nominated. No node is nominated to gangs that are placed by
+        network domains or subgroups, which grow only by other actions.
         """
         placing = self._placing
         placing.undo(gang)

@@ -227,7 +227,8 @@ class NodeTable:
     def may_fit(self, task_class: int) -> bool:
         """Return whether the request of a class is within the largest idle amount of each resource.
 
-        This is a cheap necessary condition. The largest amounts may be outdated, but never too low.
+        The check is a cheap necessary condition. The largest amounts may be outdated, but never too
+        low.
         """
         if self._most_read < 0 or self._log.length - self._most_read > _OUTDATED:
             self._most = self.idle.max(axis=0, initial=0).tolist()
@@ -407,7 +408,7 @@ def _best(score: F64, number: int) -> I64:
             break
         found.append(node)
         kept.append(score[node])
-        score[node] = NOWHERE  # excludes the node from the next search
+        score[node] = NOWHERE  # exclude this node from the next search
     best = np.array(found, np.int64)
     score[best] = kept
     return best

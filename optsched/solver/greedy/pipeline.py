@@ -306,7 +306,7 @@ class _Pipeline:
         return False
 
     def find_start(self, gang: int) -> I64 | None:
-        """See `find_start` of the module."""
+        """Return the nodes (T,) on which a gang starts, or None if the gang cannot start."""
         if self._faces.is_overused(int(self._problem.queue_of[gang])) or not self._start(gang):
             return None
         return self._placing.node_of

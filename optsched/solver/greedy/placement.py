@@ -236,7 +236,7 @@ class PlacementState:
     def _place_on_node(
         self, gang: int, seat: tuple[int, int, int], where: tuple[NodeTable, I64]
     ) -> int:
-        """Place tasks of an entry on one node, at most as many as `seat` says; return how many."""
+        """Place up to the number of tasks in `seat` on its node, and return how many fit."""
         entry, node, number = seat
         task_class, cursor = self.class_of(gang, entry), self.cursor(gang)
         number = min(number, sum(left for e, left in cursor.runs if e == entry))

@@ -344,7 +344,7 @@ class GreedyPreemption:
         """Return whether a gang misses its minimum even if all candidates are evicted.
 
         The check bounds the number of tasks that fit nodes and queue shares. It assumes that no
-        candidates are added during evictions for the gang. Therefore it returns False if
+        candidates are added during evictions for the gang. Therefore the result is False if
         protections may be waived.
         """
         cursor, queue = self.placing.cursor(gang), int(self._problem.queue_of[gang])
@@ -494,8 +494,8 @@ class GreedyPreemption:
     ) -> bool:
         """Evict tasks on one node until a task fits, nominate the node, and return whether it fits.
 
-        If `takes_idle` is True, nodes that the task fits without victims come first: Volcano's
-        preempt accepts an empty list of victims (`ValidateVictims`) and compares scores only.
+        If `takes_idle` is True, nodes that the task fits without victims come first, because
+        Volcano's preempt accepts an empty list of victims (`ValidateVictims`).
         """
         gang, entry = entry_of_gang
         task_class = self.placing.class_of(gang, entry)
@@ -720,7 +720,7 @@ class GreedyPreemption:
         return [b for b in self._budgets if covers(b, task)]
 
     def evict(self, v: int) -> None:
-        """Evict a running task; `undo_evictions` and `keep_running` can undo it."""
+        """Evict a running task; the methods `undo_evictions` and `keep_running` undo evictions."""
         self.taken.append(v)
         self._record_eviction(v, 1)
 

@@ -23,7 +23,7 @@ class GangQueue:
 
     def __init__(self, order: GangOrder, gangs: Sequence[int]) -> None:
         self._order = order
-        self._rest = list(gangs[::-1])  # Reversed: the next gang is the last element.
+        self._rest = list(gangs[::-1])  # In reverse order, so the next gang is last.
         self._again: list[tuple[Key, int, int]] = []
         self._head: tuple[Key, int, int] | None = None
 

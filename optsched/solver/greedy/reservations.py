@@ -169,8 +169,8 @@ class _ReservationPlanner:
     def _make_quick_check(self, alone: Problem) -> Callable[[_Instant], bool]:
         """Return a quick necessary check for a start, which ignores interactions of entries.
 
-        The check is a function of an instant. It is True if enough tasks fit the nodes when each
-        entry of the gang is placed without the other entries.
+        The check is a function of an instant. The check passes if enough tasks fit the nodes when
+        each entry of the gang is placed without the other entries.
         """
         problem, shapes = alone, alone.shapes
         number = int(alone.shape_of[0])
@@ -200,7 +200,7 @@ class _ReservationPlanner:
         frozen(used, allocated, releasing)
         queues = replace(alone.queues, allocated=allocated)
         then = replace(alone, used=used, releasing=releasing, queues=queues)
-        # These derived values depend on the nodes of running tasks, not on amounts.
+        # The inherited values depend on the nodes of running tasks, not on amounts.
         return find_start(
             then.inherit_derived(alone, shares_devices, find_preferences), self._rules, 0
         )

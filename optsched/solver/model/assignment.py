@@ -193,7 +193,7 @@ class _GangAssignment:
     def _domains(self, h: int, number: int) -> dict[int, I64]:
         """Return, for each subgroup, the domain (number,) of each gang that starts.
 
-        The domain is `NOWHERE` for gangs without one. The key `NO_PART` stands for entire gangs.
+        The domain is `NOWHERE` for gangs without a domain. The key `NO_PART` means entire gangs.
         """
         whole = self._choices.get((h, NO_PART))
         found: dict[int, I64] = {}

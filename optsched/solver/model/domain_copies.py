@@ -58,7 +58,10 @@ class DomainCopies:
         return total
 
     def of_tasks(self, form: Formulation, node_of: I64) -> tuple[I64, int]:
-        """Return the class or copy (T,) of each task on nodes `node_of` (T,), and their number."""
+        """Return the class or copy (T,) of each task, and the number of classes and copies.
+
+        `node_of` (T,) holds the node of each task.
+        """
         copy_of = form.problem.task_class.copy()
         pairs = zip(self.class_of.tolist(), self.domain.tolist(), strict=True)
         number = {pair: i for i, pair in enumerate(pairs)}

@@ -278,7 +278,7 @@ def encode_configurations(
     capacity = np.concatenate([useful, spare.capacity], axis=1)
     allowed = allowed_nodes(problem, rules, find_open_classes(problem))
     _, first = row_groups([*capacity.T, *np.packbits(allowed, axis=0)])
-    # Check the size before classes are copied, because copies only increase it.
+    # Check the size before classes are copied, because copies only increase the size.
     may = _fitting(capacity[first], requests) & allowed[:, first].T
     check_size(capacity[first], requests, may)
     form = _aggregated(problem, rules, goal)
@@ -355,7 +355,7 @@ def _aggregated(problem: Problem, rules: RuleSet, goal: Goal) -> Formulation:
 def incumbent_values(form: Formulation, incumbent: Decisions) -> I64:
     """Return the values (variables,) of the incumbent: started gangs and placed tasks.
 
-    All other variables have their lower bounds.
+    The value of any other variable is its lower bound.
     """
     problem, gangs = form.problem, form.gangs
     hint = form.model.bounds[0].copy()

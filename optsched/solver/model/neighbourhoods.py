@@ -1,7 +1,7 @@
 """Neighbourhoods of a plan, in which a few nodes are filled again and others may only lose tasks.
 
-This is large-neighbourhood search (Shaw, 1998). If a model of all nodes is too large, a sequence of
-models of a few nodes improves the incumbent.
+The method is large-neighbourhood search (Shaw, 1998). If a model of all nodes is too large, a
+sequence of models of a few nodes improves the incumbent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LEAST_WEIGHT = 1e-3
 
 
 class Neighbourhood(NamedTuple):
-    """The nodes that a model fills again.
+    """The nodes of a neighbourhood, and the number of tasks that fit each node.
 
     Attributes
     ----------

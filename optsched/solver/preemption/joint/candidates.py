@@ -51,7 +51,7 @@ def find_candidates(
         The policy's actions among preempt and reclaim.
     waives
         Whether to include protected tasks that may be evicted only for claims within a guarantee.
-        This is valid for bounds only, since these candidates do not depend on a claim.
+        Including these tasks is valid only for bounds, since candidates do not depend on a claim.
 
     """
     problem, running = facts.problem, facts.running

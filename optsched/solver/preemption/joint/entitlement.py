@@ -142,7 +142,7 @@ def _bound_by_gain(form: Formulation, gain: int, classes: Bool) -> None:
 
 
 class EntitledClasses(NamedTuple):
-    """Masks (H,) of the gang classes that may preempt, and of those that may reclaim."""
+    """Masks (H,) of the gang classes that may preempt, and of gang classes that may reclaim."""
 
     preempt: Bool
     reclaim: Bool

@@ -384,7 +384,7 @@ def _add_capacity_rows(
 def _add_rounded_rows(
     form: Formulation, supply: tuple[I64, I64, I64], capacity: tuple[I64, I64], resource: int
 ) -> None:
-    """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ for each node set and some steps.
+    """Add rows Σ ⌊request / step⌋·x ≤ Σ ⌊capacity / step⌋ by node set, for several steps.
 
     The rows are Chvátal-Gomory roundings of each node's capacity row, summed over nodes. Requests
     of the size `step` cannot use the capacity beyond a multiple of `step`. `supply` holds

@@ -60,7 +60,7 @@ DropInvalid: TypeAlias = (
 )
 """A function that drops the actions of gangs that violate a rule.
 
-Its gang keys are ordered by importance.
+The gang keys passed to the function are ordered by importance.
 """
 
 
@@ -239,8 +239,8 @@ def _read_solution(
 ) -> _Reading:
     """Return the evictions and nominations of a solution, reduced until they satisfy every rule.
 
-    No row limits victims to the capacity that their preemptor uses. Victims beyond that capacity
-    keep running, and gangs that need the capacity of these victims are dropped.
+    No row limits victims to the capacity that their preemptor uses. Victims beyond the used
+    capacity keep running, and gangs that need the capacity of these victims are dropped.
     """
     problem = joint.form.problem
     node = np.flatnonzero(joint.node_set >= 0)

@@ -184,7 +184,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """The constraint that a lender gives back tasks only while it holds more than it keeps.
+    """The constraint that a lending queue loses tasks only while it holds more than it keeps.
 
     The lender must hold more of some requested resource than it keeps. Tasks that hold no resource
     of the lender's deserved share are not protected.

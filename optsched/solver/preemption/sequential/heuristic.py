@@ -1,7 +1,7 @@
 """Solve an eviction problem greedily: the cheapest victims for one task after the other.
 
-If there is no solver, or no time is left, this solution is the result. Otherwise it is the solver's
-first solution.
+If there is no solver, or no time is left, the greedy solution is the result. With a solver, the
+greedy solution is the solver's first solution.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check whether lenders give back further victims, by sums that are updated for each victim."""
+"""Check whether lending queues allow further victims, by sums updated for each victim."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Find victims gang by gang, from the most important gang to the least.
 
 Evictions for one gang are final when the next gang is considered. Placements of gangs in lower
-tiers are ignored, since none of their tasks runs. These gangs are placed again later.
+tiers are ignored, since none of their tasks runs. Gangs of lower tiers are placed again later.
 """
 
 from __future__ import annotations
@@ -182,7 +182,10 @@ Compile: TypeAlias = "Callable[[int, EvictionState, Bool | None], EvictionProble
 
 
 class _FewestVictims(NamedTuple):
-    """Lower bounds: the fewest victims, and the fewest gangs evicted entirely with so few."""
+    """Lower bounds on the number of victims, and on the number of gangs evicted entirely.
+
+    The second bound holds for plans with the fewest victims.
+    """
 
     victims: int
     ended: int
@@ -491,8 +494,8 @@ class _Stage:
     def _spare_ms(self) -> float:
         """Return the wall time in milliseconds that the solver may take, 0 without a solver.
 
-        The rest of the time suffices for a heuristic solution for every later gang. More victims
-        for one gang are better than no victims for other gangs.
+        Enough time remains for a heuristic solution for every later gang. More victims for one gang
+        are better than no victims for other gangs.
         """
         if self._means.solver is None:
             return 0
@@ -606,7 +609,7 @@ class _Stage:
 def count_victims(snapshot: Snapshot, evictions: Sequence[Evict]) -> tuple[LevelResult, ...]:
     """Return levels with the number of evictions and the trivial bound 0, empty if there are none.
 
-    The second level is the number of gangs evicted entirely. It is omitted if this number is 0.
+    The second level is the number of gangs evicted entirely, and is omitted if the number is 0.
     """
     if not evictions:
         return ()

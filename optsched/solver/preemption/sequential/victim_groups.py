@@ -104,7 +104,7 @@ class VictimGrouper:
                 evicted = np.flatnonzero(state.evicted & (running.gang_of == number)).tolist()
             held = int(self._facts.held[number]) - len(evicted)
             ready = int(problem.num_ready[number]) - len(evicted)
-            # Evicting all tasks of a gang is evicting it entirely, even if its minimum is 0.
+            # A gang that loses all its tasks is evicted entirely, even if its minimum is 0.
             most = held if number == preemptor else held - 1
             surplus = min(max(ready - gang.min_member, 0), most)
             by_role = []
