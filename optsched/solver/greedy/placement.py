@@ -324,7 +324,7 @@ class PlacementState:
         return placed
 
     def commit(self) -> None:
-        """Make all placements so far final, and clear the undo log."""
+        """Commit all placements, so that they can no longer be undone, and clear the undo log."""
         self.changes += bool(self._steps)
         self._steps.clear()
 

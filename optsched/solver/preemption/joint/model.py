@@ -196,7 +196,7 @@ def find_waiting_gangs(problem: Problem, decisions: Decisions) -> WaitingGangs:
 def find_entitled_classes(
     form: Formulation, rules: RuleSet, waiting_gangs: WaitingGangs
 ) -> EntitledClasses:
-    """Return the gang classes for which tasks may be evicted: those with unplaced tasks.
+    """Return the gang classes with unplaced tasks, for which tasks may be evicted.
 
     Gangs that already run their minimum preempt only if the policy allows preemption for growth.
     """

@@ -206,9 +206,9 @@ class Preemptors:
         self._given[at] = self._given.get(at, np.zeros_like(request)) + request
 
     def _find_preemptor(self, preemptors: Sequence[int], victims: I64) -> int | None:
-        """Return the first gang that uses a victim's capacity, or could after swapping a task.
+        """Return the first gang that uses a victim's capacity, if necessary after swapping tasks.
 
-        Return None if there is no such gang.
+        Return None if no gang uses the capacity of a victim.
         """
         gang = self._find_user(preemptors, victims)
         if gang is not None:
