@@ -5,10 +5,11 @@ written, so that a claim in use cannot be deleted. Then allocation and reservati
 the status of the claim. The precondition of each write is the resource version that was read.
 Completed steps are skipped, so every step may be repeated.
 
-A device plugin does not know for which pod the kubelet allocates; it takes the pod whose annotation
-is `allocating`. A lock on the node ensures that only one pod has this annotation. The binder sets
-the lock as an annotation, and the device plugin removes the lock after its allocation. In Volcano
-(`pkg/scheduler/plugins/util/nodelock`) a locked node fails the bind; here the bind waits.
+A device plugin does not know for which pod the kubelet allocates; it takes the pod whose
+`bind-phase` annotation is `allocating`. A lock on the node ensures that only one pod has this
+annotation. The binder sets the lock as an annotation, and the device plugin removes the lock after
+its allocation. In Volcano (`pkg/scheduler/plugins/util/nodelock`) a locked node fails the bind;
+here the bind waits.
 """
 
 from __future__ import annotations

@@ -77,9 +77,9 @@ log = logging.getLogger(__name__)
 class SchedulerDependencies:
     """The dependencies of a scheduler; the caller runs each dependency that has a `run` method.
 
-    `follower` lists all kinds again after another process led, or None if this is the only process.
-    `on_fault` is called with each fault of a plugin, once per policy. `on_advice` is called with a
-    likely mistake in the policy, once per policy.
+    `follower`, which lists all kinds again after another process led, is None if this is the only
+    process. `on_fault` is called with each fault of a plugin, once per policy. `on_advice` is
+    called with a likely mistake in the policy, once per policy.
     """
 
     cache: ClusterCache

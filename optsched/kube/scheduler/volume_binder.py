@@ -128,7 +128,7 @@ class VolumeBinder:
     def _find_unbound_claims(
         self, allocated: Sequence[Allocate]
     ) -> tuple[dict[str, dict[str, None]], dict[str, str]]:
-        """Return the nodes of each unbound claim by claim, and one task of each unbound claim."""
+        """Return, by unbound claim, the nodes that must reach its volume, and one of its tasks."""
         used_on: dict[str, dict[str, None]] = {}
         task_of: dict[str, str] = {}
         if self._context.patience_s() is None:

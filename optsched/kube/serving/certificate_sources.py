@@ -47,7 +47,7 @@ _ALL: Final = (*_LEAF, *_AUTHORITY)
 
 
 class CertificateError(OSError):
-    """Raised for files without a certificate and its key, or an authority; names the files."""
+    """Raised for files without certificate and key, or without authority; names the files."""
 
 
 class CredentialSource(Protocol):
