@@ -23,7 +23,7 @@ class RecentCache(Generic[K, V]):
         self._old: dict[K, V] = {}
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key; None if the cache does not hold it."""
+        """Return the value of a key, or None if the cache does not hold it."""
         value = self._young.get(key)
         if value is None:
             value = self._old.pop(key, None)

@@ -109,7 +109,7 @@ class LevelResult:
 
     @property
     def gap(self) -> int | None:
-        """The distance from the value to the bound, in `unit`; None if no bound is known."""
+        """The distance from the value to the bound, in `unit`, or None if no bound is known."""
         return None if self.bound is None else abs(self.bound - self.value)
 
 
@@ -133,7 +133,7 @@ class QueueShare:
 
     @property
     def distance(self) -> int:
-        """The share minus the ideal share."""
+        """The share of the queue minus its ideal share."""
         return self.share - self.ideal
 
 
@@ -237,10 +237,9 @@ class Progress:
         Seconds since the session began. If the session reads no clock, deterministic seconds of
         CP-SAT, which measure the work of the solver so far.
     incumbent
-        The best value of the level so far, by the sense of the level; None without a solution.
-    bound
-        A bound on the value of plans that keep the values of the levels above; None if no bound is
-        known.
+        The best value of the level so far, by the sense of the level, or None without a solution.
+        bound A bound on the value of plans that keep the values of the levels above, or None if no
+        bound is known.
     turn
         Number of the solve in the session, from 1. A session that evicts pods for a gang solves
         again.

@@ -144,7 +144,7 @@ def _is_served(shape: TaskShape, gpus: Sequence[int]) -> bool:
 
 
 def _together(shapes: Sequence[TaskShape], free: Sequence[int]) -> list[tuple[int, ...]] | None:
-    """Return GPUs for each task in the given order; None if the tasks do not all fit."""
+    """Return GPUs for each task in the given order, or None if the tasks do not all fit."""
     if not shapes:
         return []
     shape, *rest = shapes

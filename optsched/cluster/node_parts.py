@@ -179,7 +179,7 @@ class Sharding:
 
     @property
     def own_shard(self) -> Shard | None:
-        """The shard of this scheduler; None without sharding or if the shard does not exist."""
+        """The shard of this scheduler, or None without sharding or if the shard does not exist."""
         if self.mode is ShardMode.NONE:
             return None
         return next((shard for shard in self.shards if shard.name == self.name), None)

@@ -41,7 +41,7 @@ def _read_ms(text: str) -> int:
 
 
 def end_ms(task: Task, gang: Gang | None, now_ms: int) -> int | None:
-    """Return the expected end of a task on a node; None without an estimate.
+    """Return the expected end of a task on a node, or None without an estimate.
 
     If a task runs longer than its estimate, the estimate is doubled until the end is after `now_ms`
     (Tsafrir, Etsion and Feitelson, TPDS 18(6), 2007, also correct estimates in steps). A task
@@ -57,7 +57,7 @@ def end_ms(task: Task, gang: Gang | None, now_ms: int) -> int | None:
 
 
 def gang_end_ms(gang: Gang, now_ms: int) -> int | None:
-    """Return the expected end of a gang whose waiting tasks start at `now_ms`; None if unknown."""
+    """Return the expected end of a gang whose waiting tasks start at `now_ms`, None if unknown."""
     waiting = [t for t in gang.tasks if not t.status.holds_resources]
     lengths = {estimate_ms(t, gang) for t in waiting} or {gang_estimate_ms(gang)}
     return None if 0 in lengths else now_ms + max(lengths)

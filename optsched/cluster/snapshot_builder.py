@@ -29,7 +29,7 @@ class SortedMap(Generic[V]):
         self._values: tuple[V, ...] | None = ()
 
     def lookup(self, name: str) -> V | None:
-        """Return the value that is stored under a name; None if the name is not stored."""
+        """Return the value that is stored under a name, or None if the name is not stored."""
         return self._by_name.get(name)
 
     def store(self, name: str, value: V) -> None:
@@ -77,7 +77,7 @@ class SnapshotBuilder:
         self._nodes: SortedMap[Node] = SortedMap()
 
     def find_node(self, name: str) -> Node | None:
-        """Return the stored node without residents; None if the node is not stored."""
+        """Return the stored node without residents, or None if the node is not stored."""
         return self._bare_nodes.get(name)
 
     def store_node(self, node: Node) -> None:

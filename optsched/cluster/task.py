@@ -28,7 +28,7 @@ class HostPort:
     port: int
 
     def collides(self, other: HostPort) -> bool:
-        """Return whether two pods cannot bind this port and the other port on the same node."""
+        """Return whether this port and another port cannot both be bound on one node."""
         if (self.protocol, self.port) != (other.protocol, other.port):
             return False
         return self.address == other.address or "0.0.0.0" in (self.address, other.address)  # noqa: S104
@@ -116,8 +116,7 @@ class TaskShape:
         every task is exactly one pod.
     node_selector
         The pod's `nodeSelector` as (label, value) pairs.
-    node_affinity
-        The required node affinity; None without required node affinity.
+    node_affinity The required node affinity, or None without required node affinity.
     preferred_nodes
         (weight, term) pairs of the preferred node affinity.
     claims
@@ -321,7 +320,7 @@ class Task:
         Whether the task terminates because this session or an earlier session evicted it. The quota
         of its queue is not charged with an evicted task.
     problem
-        Why the pod can never be scheduled as it is, for example an invalid quantity; None if the
+        Why the pod can never be scheduled as it is, for example an invalid quantity, or None if the
         pod can be scheduled.
     """
 

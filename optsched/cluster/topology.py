@@ -81,7 +81,7 @@ class SubGroupRule:
     topology: TopologyRequest | None = None
 
     def group_of(self, labels: Mapping[str, str]) -> tuple[str, ...] | None:
-        """Return the values of `keys` that identify a task's subgroup; None without a subgroup."""
+        """Return the values of `keys` that identify a task's subgroup, or None without one."""
         if self.selector is None and not self.keys:
             return None
         if self.selector is not None and not self.selector.matches(labels):
@@ -93,7 +93,7 @@ class SubGroupRule:
 def sub_group_of(
     rules: tuple[SubGroupRule, ...], labels: Mapping[str, str]
 ) -> tuple[int, tuple[str, ...]] | None:
-    """Return the index of the first rule that matches a task and the subgroup; None without one."""
+    """Return (index of the first rule that matches a task, its subgroup), or None without one."""
     for number, rule in enumerate(rules):
         group = rule.group_of(labels)
         if group is not None:

@@ -33,11 +33,11 @@ class Arrival:
         The gang as submitted, with pending tasks. A task with a node runs on that node from the
         arrival on, for a trace that begins on a busy cluster.
     duration_ms
-        Run time of the gang without interruption, from the start of its minimum; None if the gang
-        never ends.
+        Run time of the gang without interruption, from the start of its minimum, or None if the
+        gang never ends.
     estimate_ms
-        The user's estimate of the run time; None without one. Plugins see the estimate, never the
-        duration.
+        The user's estimate of the run time, or None without one. Plugins see the estimate, never
+        the duration.
     grace_ms
         How long evicted pods of the gang keep their resources (`terminationGracePeriodSeconds`),
         for example to save their work.
@@ -254,7 +254,7 @@ def _never_falling(times: Sequence[int]) -> set[int]:
 
 
 def _arrival_problem(arrival: Arrival) -> TraceProblem | None:
-    """Return a problem of a single arrival, without regard to other objects; None without one."""
+    """Return a problem of a single arrival, regardless of other objects, or None without one."""
     gang = arrival.gang
     if arrival.duration_ms is not None and arrival.duration_ms < 0:
         return _problem(arrival, "duration_ms", arrival.duration_ms, _NO_DURATION)
@@ -312,7 +312,7 @@ class _ClusterCapacity:
             self._total.update({resource: amount * number for resource, amount in kind})
 
     def why_unstartable(self, arrival: Arrival) -> TraceProblem | None:
-        """Return why a gang can never start; None if no reason is found."""
+        """Return why a gang can never start, or None if no reason is found."""
         gang = arrival.gang
         strange = next((t.node for t in gang.tasks if t.node and t.node not in self._names), None)
         if strange is not None:

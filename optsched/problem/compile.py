@@ -115,7 +115,8 @@ def _plain_rows(snapshot: Snapshot, previous: Problem | None) -> tuple[GangRow, 
     def row(gang: Gang) -> GangRow:
         queue = gang.queue if gang.queue in narrow else ""
         bound = binding_reservations(gang, bookings, snapshot.taken_ms) if bookings else ()
-        # Identity is safe as a key: the previous problem keeps its gangs alive.
+        # The identity of a gang is a safe key, because the previous problem keeps its gangs in
+        # memory.
         same = known.get(id(gang))
         if same is not None and same.queue == queue and same.bound == bound:
             return same

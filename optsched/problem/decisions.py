@@ -22,7 +22,7 @@ class Decisions:
     Attributes
     ----------
     node_of
-        (T,) node to which each task is bound; UNPLACED if it stays pending.
+        (T,) node to which each task is bound, or UNPLACED if it stays pending.
     nominated
         (T,) node on which a task waits for terminating pods, UNPLACED otherwise. A task that is
         bound in `node_of` is UNPLACED in `nominated`.

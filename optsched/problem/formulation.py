@@ -88,7 +88,7 @@ def gang_classes(
     tiers
         Gangs with different `of` or `mark` in the tiers are in different classes.
     apart
-        (G,) whether a gang forms a gang class of its own; None if no gang does.
+        (G,) whether a gang forms a gang class of its own, or None if no gang does.
     kinds
         Arrays (G,) that separate classes: gangs that differ in any array are in different classes.
 
@@ -166,10 +166,11 @@ class Formulation:
     choices
         The choices of network domains for gangs.
     gang_nodes
-        Variables for tasks of single gangs on single nodes; None if no plugin needs these
+        Variables for tasks of single gangs on single nodes, or None if no plugin needs these
         variables.
     victims
-        Classes of running tasks whose eviction reduces the usage of queues; None without evictions.
+        Classes of running tasks whose eviction reduces the usage of queues, or None without
+        evictions.
 
     """
 
@@ -211,7 +212,7 @@ class Formulation:
         member
             (K, Q) mask of the queues whose summed usage each limit restricts.
         limit
-            (K, R) base units that may still be placed in these queues; UNLIMITED for no limit. A
+            (K, R) base units that may still be placed in these queues, or UNLIMITED for no limit. A
             limit affects only tasks that request the resource. A negative limit counts as 0.
 
         """

@@ -195,12 +195,12 @@ class Problem:
 
     @property
     def num_nodes(self) -> int:
-        """Length of axis N."""
+        """Number of nodes, the length of axis N."""
         return len(self.snapshot.nodes)
 
     @property
     def num_gangs(self) -> int:
-        """Length of axis G."""
+        """Number of gangs, the length of axis G."""
         return len(self.snapshot.gangs)
 
     @property

@@ -39,9 +39,8 @@ class QueueArrays:
     weight, priority, created_ms
         (Q,) values of the Queue objects.
     capability
-        (Q, R) hard limit of each queue and its descendants together; UNLIMITED if not set.
-    deserved
-        (Q, R) deserved amount of each queue; 0 if not set.
+        (Q, R) hard limit of each queue and its descendants together, or UNLIMITED if not set.
+        deserved (Q, R) deserved amount of each queue; 0 if not set.
     guarantee
         (Q, R) guaranteed amount of each queue; 0 if not set.
     allocated, claimed, requested
@@ -100,7 +99,7 @@ class QueueArrays:
 
 
 def narrowing_queues(queues: Sequence[Queue]) -> frozenset[str]:
-    """Return the names of queues that, or whose ancestors, restrict the choice of nodes."""
+    """Return the names of queues that restrict the choice of nodes, directly or by an ancestor."""
     by_name = {q.name: q for q in queues}
     narrow = {q.name for q in queues if q.node_groups != NO_GROUPS}
     if not narrow:

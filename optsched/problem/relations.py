@@ -53,8 +53,7 @@ class Term:
     sources
         The term itself, followed by the other affinity terms of the same pod. Only pods that match
         all of these terms are selected (upstream `podMatchesAllAffinityTerms`).
-    namespaces
-        Namespaces of each term in `sources`; None for all namespaces.
+    namespaces Namespaces of each term in `sources`, or None for all namespaces.
 
     """
 
@@ -228,7 +227,7 @@ def build_relations(
     ports: tuple[HostPort, ...],
     coming: Coming | None = None,
 ) -> Relations:
-    """Return how residents and decided tasks on nodes relate to terms and host ports."""
+    """Return the relations of residents and decided tasks on nodes to terms and host ports."""
     matcher = TermMatcher(terms)
     selected = np.zeros((len(terms), len(nodes)), np.int64)
     carried = np.zeros((len(terms), len(nodes)), np.int64)

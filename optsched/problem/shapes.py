@@ -61,8 +61,8 @@ class GangShape:
         (role, number) pairs: how many tasks of a role must start together, for roles below their
         minimum.
     least_before
-        The value of `min_members` before this session chose victims of the gang; None if the gang
-        has no victims.
+        The value of `min_members` before this session chose victims of the gang, or None if the
+        gang has no victims.
     is_started
         Whether the minimum of the gang already runs, so that each further task may start alone.
     min_resources
@@ -141,7 +141,8 @@ class Stake:
         yield from (name for name, _ in (*self.requested, *self.minimum))
 
 
-# Weak references: a job with unique constraints has a unique shape, which must not outlive it.
+# The references are weak, because a job with unique constraints has a unique shape, which must not
+# stay in memory after the job.
 STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 SHAPES: Final[Interned[GangShape]] = Interned()
 """Holds one object for all equal shapes, so that sessions compare the shapes of gangs quickly."""
@@ -152,9 +153,7 @@ class GangRow:
     """One gang as a row of the problem; sessions reuse the row while the gang object is the same.
 
     Attributes
-    ----------
-    shape
-        The shape of the gang; None if the gang is blocked or has no pending task.
+    ---------- shape The shape of the gang, or None if the gang is blocked or has no pending task.
     pending
         The tasks that may be placed, grouped by entry, each group in task order.
     num_ready
@@ -316,7 +315,7 @@ def _missing_tasks(gang: Gang, ready: Sequence[Task]) -> tuple[int, tuple[tuple[
 def _explain_shortage(
     gang: Gang, waiting: Sequence[Task], need: int, need_role: tuple[tuple[str, int], ...]
 ) -> Reason | None:
-    """Return why the existing tasks of a gang cannot reach its minimum; None if they can."""
+    """Return why the existing tasks of a gang cannot reach its minimum, or None if they can."""
     roles = [t.role for t in waiting]
     lacking = [(role, n - roles.count(role)) for role, n in need_role if roles.count(role) < n]
     if len(waiting) >= need and not lacking:

@@ -1,6 +1,6 @@
 """Subgroups of a gang that have pending tasks.
 
-Volcano calls them sub-jobs (`pkg/scheduler/api/sub_job_info.go`).
+Volcano calls subgroups sub-jobs (`pkg/scheduler/api/sub_job_info.go`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,8 @@ class Part:
         Index of the rule (subGroupPolicy) that forms the subgroup.
     need
         Number of tasks of the subgroup that must start together; 0 once its minimum runs.
-    topology
-        The topology request of the rule; None without one.
-    held
-        Names of the nodes on which tasks of the subgroup run; empty without a topology request.
+    topology The topology request of the rule, or None without one. held Names of the nodes on which
+    tasks of the subgroup run; empty without a topology request.
     """
 
     rule: int
@@ -61,9 +59,10 @@ class Parts:
     short
         Keys of the pending tasks in subgroups that have too few pods to start.
     lacking
-        The shortage of the first subgroup that has too few pods; None if every subgroup has enough.
+        The shortage of the first subgroup that has too few pods, or None if every subgroup has
+        enough.
     problem
-        Why the gang cannot reach enough subgroups; None if it can.
+        Why the gang cannot reach enough subgroups, or None if it can.
     """
 
     parts: tuple[Part, ...] = ()
@@ -128,7 +127,7 @@ def _compile_subgroup(gang: Gang, group: _Group, ready: Sequence[Task]) -> Part:
 def _lacking(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], short: Mapping[_Group, Sequence[Task]]
 ) -> Reason | None:
-    """Return the shortage of the first subgroup with too few pods; None if all have enough."""
+    """Return the shortage of the first subgroup with too few pods, or None if all have enough."""
     for group, tasks in short.items():
         rule, have = gang.sub_groups[group[0]], len(tasks) + len(there.get(group, ()))
         name = "-".join((rule.name or str(group[0]), *group[1]))

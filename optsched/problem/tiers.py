@@ -58,9 +58,9 @@ def priority_tiers(
     bound but fewer than its minimum. The bound tasks do no work until the minimum runs. `heads` are
     gangs whose reservation has begun, in order. The first gang of `heads` has a tier of its own, so
     that no other gang outweighs it. `priority` (G,) is the priority of each gang. `queue_priority`
-    (G,) is the priority of each gang's queue and precedes `priority`; None if all queues have equal
-    priority. In a queue with strict order, waiting time is measured from the creation of the gang,
-    so that the tiers do not contradict the order of the queue.
+    (G,) is the priority of each gang's queue and precedes `priority`, or None if all queues have
+    equal priority. In a queue with strict order, waiting time is measured from the creation of the
+    gang, so that the tiers do not contradict the order of the queue.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]

@@ -102,7 +102,7 @@ class Forest:
             domain = int(self.parent[domain])
 
     def holder(self, nodes: I64) -> int:
-        """Return the lowest domain that contains all of some nodes (m,); NOWHERE for no nodes."""
+        """Return the lowest domain that contains all of `nodes` (m,), or NOWHERE without nodes."""
         if not len(nodes):
             return NOWHERE
         leaves = self.leaf_of[nodes]
@@ -128,12 +128,12 @@ class Bound:
     is_hard
         Whether the bound is a constraint; otherwise it is a preference, which allows all domains.
     held
-        The lowest domain that contains all running tasks of the gang or subgroup; NOWHERE if no
+        The lowest domain that contains all running tasks of the gang or subgroup, or NOWHERE if no
         task runs.
     request
         The topology request of the gang or subgroup.
     problem
-        Why no domain is possible for the tasks; None if some domain is possible.
+        Why no domain is possible for the tasks, or None if some domain is possible.
     """
 
     forest: int
@@ -158,7 +158,7 @@ class Bounds:
 
     @property
     def problem(self) -> Reason | None:
-        """Why the gang or one of its subgroups cannot be placed; None if no bound prevents it."""
+        """Why no bound allows a placement of the gang or a subgroup, or None if bounds allow it."""
         return next((b.problem for b in self.existing if b.problem is not None), None)
 
     @property
@@ -239,7 +239,7 @@ def topology_arrays(
 def _kept_forest(
     snapshot: Snapshot, previous: tuple[Snapshot, TopologyArrays] | None
 ) -> Forest | None:
-    """Return the previous forest of HyperNodes; None if nodes or HyperNodes have changed."""
+    """Return the previous forest of HyperNodes, or None if nodes or HyperNodes have changed."""
     if previous is None or previous[0].topology is not snapshot.topology:
         return None
     before = previous[0].nodes

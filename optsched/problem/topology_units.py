@@ -79,7 +79,7 @@ def _node_numbers(problem: Problem) -> dict[str, int]:
 
 
 def holders(problem: Problem, node_of: I64) -> I64:
-    """Return (U,) the lowest domain that contains all tasks of each unit, given task nodes (T,).
+    """Return (U,) the lowest domain with all tasks of each unit, given the node of each task (T,).
 
     The tasks of a unit include its running tasks. NOWHERE stands for a unit without placed or
     running tasks.

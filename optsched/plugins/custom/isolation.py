@@ -159,14 +159,14 @@ class IsolatedRule(Rule):
         return fault
 
     def _call_optional(self, point: str, *arguments: object) -> Any:  # noqa: ANN401  any answer
-        """Return the result of an optional method; None if the rule lacks the method."""
+        """Return the result of an optional method, or None if the rule lacks the method."""
         method = getattr(self._inner, point, None)
         return None if method is None else method(*arguments)
 
     # --- hard ------------------------------------------------------------------------------------
 
     def verify(self, world: World) -> Iterable[Violation]:
-        """See `Rule`: on failure, refuse the gangs for which the rule fails alone, or all gangs."""
+        """See `Rule`: on failure, refuse the gangs that make the rule fail, or else all gangs."""
         try:
             return _checked_violations(self._inner.verify(world))
         except HARMFUL as e:
@@ -425,7 +425,7 @@ class _IsolatedGreedy:
         return _flags(value, self._problem.num_nodes)
 
     def live_scorer(self, score: LiveScorer | None) -> LiveScorer | None:
-        """Return a scorer that catches the errors of `score`; None if `score` is None."""
+        """Return a scorer that catches the errors of `score`, or None if `score` is None."""
         number = self._problem.num_nodes
         if score is None:
             return None

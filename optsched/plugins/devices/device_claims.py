@@ -274,7 +274,7 @@ def _reaches(claim: DeviceClaim, node: Node) -> bool:
 def _granted(
     devices: Devices, node: str, claims: Iterable[DeviceClaim], held: Collection[DeviceId]
 ) -> dict[str, tuple[tuple[str, DeviceId], ...]] | None:
-    """Return (request, device) pairs by claim key; None if a node's free devices do not suffice."""
+    """Return (request, device) pairs by claim key, or None if the node has too few free devices."""
     here = devices.on_node.get(node, ())
     free = {i for i, device in enumerate(here) if device.id not in held}
     requested = list(claims)
@@ -419,7 +419,7 @@ def _find_ending_claims(snapshot: Snapshot) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _AllocationRows:
-    """The state of the rows of the model that allocate devices.
+    """The data from which the device allocation rows of a model are built.
 
     Attributes
     ----------

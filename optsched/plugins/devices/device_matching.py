@@ -112,7 +112,7 @@ def _values(here: Sequence[PooledDevice], attribute: str) -> tuple[int, ...]:
 
 
 def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] | None:
-    """Return free device indices for every demand, each device once; None without a matching.
+    """Return free device indices for every demand, each device once, or None without a matching.
 
     The matching uses augmenting paths (Kuhn): a demand gives up a device if it finds another
     device.
@@ -172,7 +172,7 @@ KnownResult = tuple[tuple[tuple[str, int], ...], ...] | None
 def allocate_devices(
     claims: Sequence[Sequence[Option]], free: set[int], session: Steps | None = None
 ) -> list[Grant] | None:
-    """Return the (request, device index) pairs of each claim; None if free devices do not suffice.
+    """Return (request, device index) pairs of each claim, or None if free devices do not suffice.
 
     A search takes at most `STEPS_OF_SEARCH` steps, and at most the steps that remain in the
     session. If a limit ends the search, the result is None. Results are cached for later sessions.
@@ -233,7 +233,7 @@ class _Search:
         self._at: dict[int, int] = {}
 
     def result(self) -> list[Grant] | None:
-        """Return the (request, device index) pairs of each claim; None if no allocation exists."""
+        """Return (request, device index) pairs of each claim, or None without an allocation."""
         return self.collect_result() if self.succeeds(0) else None
 
     def succeeds(self, first: int) -> bool:

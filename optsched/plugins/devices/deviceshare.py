@@ -239,7 +239,7 @@ class DeviceShare(Rule):
     def _allocate_tasks(
         self, node: Node, used: Sequence[Used], sharing: Sequence[Task]
     ) -> dict[str, list[tuple[int, Taken]]] | None:
-        """Return (request index, share) pairs by task key; None if no allocation fits all tasks.
+        """Return (request index, share) pairs by task key, or None if no allocation fits all tasks.
 
         Devices are allocated in Volcano's order. If the order fails, any allocation that fits is
         returned.
@@ -350,7 +350,7 @@ class DeviceShare(Rule):
         )
 
     def constrain_nodes(self, nodes: NodeModel) -> None:
-        """See `Rule`: allocates every need within the memory, cores and task limits of devices."""
+        """See `Rule`: the rows allocate all requests within memory, cores and task limits."""
         problem, model, supplied = nodes.problem, nodes.model, nodes.supplied
         evictions = nodes.evictions
         needs = [self.gpu_needs(shape) for shape in problem.classes.shapes]
@@ -415,7 +415,7 @@ def _groups_of(shape: TaskShape) -> tuple[str, ...]:
 
 
 def _groups_on(device: SharedGpu, groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the exclusion groups that apply on a device: without label groups in MIG mode."""
+    """Return the exclusion groups that apply on a device; label groups do not apply in MIG mode."""
     if device.mode != MIG:
         return groups
     return tuple(group for group in groups if not group.startswith(_BY_LABELS))
@@ -554,7 +554,7 @@ def allocations(device: SharedGpu, at: int, used: Used, need: Need) -> list[Take
 
 
 def _slice_of(device: SharedGpu, instance: str) -> Slice | None:
-    """Return the slice type of a `geometry-position` text; None if the device has no such slice."""
+    """Return the slice type of a `geometry-position` text, or None if no such slice exists."""
     name, _, position = instance.rpartition("-")
     for g, geometry in enumerate(device.geometries):
         place = geometry.locate_slice(position) if geometry.name == name else None
@@ -604,7 +604,7 @@ def assign(
     shape: TaskShape,
     prefers: Prefers = Prefers.NONE,
 ) -> list[Taken] | None:
-    """Return the shares of a task in Volcano's order of devices; None if the requests do not fit.
+    """Return the shares of a task in Volcano's order of devices, or None if they do not fit.
 
     vGPUs are taken from the last device backwards, GPUs shared by memory from the first device on.
     NPUs are taken in the order of `prefers`, preferably within one network. No NPU is taken twice.
@@ -695,7 +695,7 @@ def _allocate_all(
     mine: frozenset[int],
     dead: set[tuple[int, frozenset[int], tuple[Used, ...]]],
 ) -> list[list[Taken]] | None:
-    """Return an allocation of all requests from index `first` on; None if none exists.
+    """Return an allocation of all requests from index `first` on, or None if none exists.
 
     `mine` contains the NPUs that the current task already has, `dead` the states that are known to
     fail.

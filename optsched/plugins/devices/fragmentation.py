@@ -1,7 +1,7 @@
 """GPU fragmentation: the expected amount of idle GPUs that a typical task cannot use.
 
 Mathematics: models/formulation/fragmentation.md. Weng et al., "Beware of Fragmentation", USENIX ATC
-2023, section 3; `NodeGpuShareFragAmount` and `GetTypicalPods` of its simulator.
+2023, section 3; functions `NodeGpuShareFragAmount` and `GetTypicalPods` of the paper's simulator.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _rounded(numbers: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Fragmentation(Rule):
-    """Prefers nodes where a task causes the least GPU fragmentation.
+    """Rule: tasks prefer the nodes where they cause the least GPU fragmentation.
 
     Attributes
     ----------

@@ -252,7 +252,7 @@ class NumaAware(Rule):
     # --- order -----------------------------------------------------------------------------------
 
     def class_score(self, problem: Problem, task_class: int) -> F64 | None:
-        """See `Rule`: for pods that request a policy, nodes score higher with fewer NUMA nodes."""
+        """See `Rule`: pods with a topology policy prefer nodes where they use few NUMA nodes."""
         if not self.weight or not wanted_policy(problem.classes.shapes[task_class]):
             return None
         start = problem.derived(_begin)
@@ -278,7 +278,7 @@ class NumaAware(Rule):
 
 
 def _insides(problem: Problem) -> tuple[_Inside, ...]:
-    """Return (N,) layout and idle amounts of nodes whose kubelets align; None for other nodes."""
+    """Return (N,) layout and idle amounts of nodes whose kubelets align, None for other nodes."""
     return problem.derived(_find_insides)
 
 

@@ -80,7 +80,7 @@ class Option(NamedTuple):
 
 
 def layout_of(node: Node) -> Layout | None:
-    """Return the layout of a node; None if its kubelet does not align or its report is unusable."""
+    """Return the layout of a node, or None if its kubelet does not align or has no valid report."""
     numa = node.numa
     if numa is None or numa.problem or numa.alignment is Alignment.NONE:
         return None
@@ -136,7 +136,7 @@ def total(amounts: Sequence[int], cells: int) -> int:
 
 
 def assign(layout: Layout, free: Free, needs: Iterable[NumaNeed]) -> list[Part] | None:
-    """Return the parts that the kubelet assigns to a pod; None if the kubelet rejects the pod."""
+    """Return the parts that the kubelet assigns to a pod, or None if it rejects the pod."""
     found: list[Part] = []
     for need in layout.relevant_needs(needs):
         fitting = (

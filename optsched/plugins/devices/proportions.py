@@ -142,12 +142,12 @@ class Proportions(Rule):
         return _Kept(problem, there, self._exempt(problem)) if there else None
 
     def _active_proportions(self, problem: Problem) -> list[KeptPerDevice]:
-        """Return the proportions whose device at least one node has."""
+        """Return the proportions for devices that at least one node has."""
         offers = problem.derived(Offers)
         return [p for p in self.proportions if offers.offered(p.device).any()]
 
     def _exempt(self, problem: Problem) -> Bool:
-        """Return (C,) whether each class requests a device of any proportion."""
+        """Return (C,) whether each task class requests a device of `self.proportions`."""
         offers = problem.derived(Offers)
         exempt = np.zeros(len(problem.classes.shapes), np.bool_)
         for proportion in self.proportions:

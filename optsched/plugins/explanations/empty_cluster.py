@@ -166,7 +166,7 @@ class EmptyCluster:
     # -------------------------------------------------------------------------------------
 
     def find_lack(self, gang: int) -> Lack | None:
-        """Return the shortage of a gang's minimum; None if the minimum fits, or if unknown."""
+        """Return the shortage of a gang's minimum, or None if the minimum fits, or if unknown."""
         if self._fits_one_class(gang):
             return None
         minimum = self.whole_minimum(gang)
@@ -248,7 +248,7 @@ class EmptyCluster:
         return np.ones(self._problem.num_nodes, np.bool_) if mask is None else mask
 
     def _mask(self, task_class: int) -> Bool | None:
-        """Return the same mask as `is_open`; None if all nodes are open."""
+        """Return the same mask as `is_open`, or None if all nodes are open."""
         if task_class not in self._open:
             problem = self._problem
             found: Bool | None = None if problem.ready.all() else problem.ready

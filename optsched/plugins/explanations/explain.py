@@ -80,7 +80,7 @@ class Explainer:
         return self._short_of_room(gang)
 
     def _short_of_room(self, gang: int) -> Reason:
-        """Return the shortage on nodes that keeps a gang out that no rule blocks."""
+        """Return the shortage of capacity because of which a gang waits that no rule blocks."""
         asks = [self._build_request(*entry) for entry in self._entries(gang)]
         for ask in asks:
             if ask.view.most_now < ask.number:
@@ -119,7 +119,7 @@ class Explainer:
         )
 
     def find_permanent_blocker(self, gang: int, told: Sequence[Reason]) -> Reason | None:
-        """Return why a gang could not start even in an empty cluster; None if the gang could start.
+        """Return why a gang could not start even in an empty cluster, or None if it could start.
 
         `gang` is an index on axis G; the pods of the gang need not exist. `told` contains the
         reasons of rules, in the order of their codes. The result is also None if a reason in `told`
@@ -187,7 +187,7 @@ class Explainer:
         return _Ask(self._view(task_class), role, number)
 
     def _find_tied_blocker(self, gang: int, asks: list[_Ask]) -> Reason | None:
-        """Return the rules on single nodes that prevent all pods together; None if all pods fit."""
+        """Return the rules on single nodes that exclude all pods together, or None if all fit."""
         number = sum(ask.number for ask in asks)
         binding = sorted({name for ask in asks for name in self._empty.tying(ask.view.task_class)})
         if not binding or number > MOST_TRIED:
@@ -258,7 +258,7 @@ class _Sight:
         if key not in self._known:
             left = np.maximum(self.outcome.idle[open_nodes], 0)
             largest = left.max(axis=0, initial=0)
-            # Column order, because callers read the amounts by resource.
+            # The array has column order, because callers read the amounts by resource.
             self._known[key] = _Free(np.asfortranarray(left), left.sum(axis=0), largest)
         return self._known[key]
 

@@ -312,7 +312,7 @@ class Packing:
         return (bound, False) if found is None else (max(found, bound), True)
 
     def _search_packings(self, singles: I64) -> int | None:
-        """Return how many pods the best packing leaves unplaced; None if the search is given up.
+        """Return how many pods the best packing leaves unplaced, or None if the search is given up.
 
         The search adds one node after the other and keeps all maximal partial packings.
         """
@@ -359,7 +359,7 @@ class Packing:
     def _filled(
         self, k: int, most: list[int], chosen: tuple[int, ...], idle: I64
     ) -> Iterator[tuple[int, ...]]:
-        """Yield the sets of pods that fit on a node, each with as many last items as possible."""
+        """Yield sets of pods that fit on a node, with the maximum number of the last item."""
         item = len(chosen)
         if item == len(most):
             yield chosen

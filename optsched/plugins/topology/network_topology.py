@@ -387,7 +387,7 @@ def _faded(forest: Forest, packed: F64, fading: float) -> F64:
 
 
 def _widest(forest: Forest, bound: Bound) -> I64 | None:
-    """Return the widest domains that a bound allows; None if the bound allows every node."""
+    """Return the widest domains that a bound allows, or None if the bound allows every node."""
     domains = widest(forest, candidates(forest, bound))
     is_free = not bound.is_hard or domains.tolist() == [CLUSTER]
     return None if is_free else domains
@@ -418,7 +418,7 @@ def _choice(
 
 
 def _inside(pick: Pick, whole: Choice | None, bound: Bound | None) -> Pick:
-    """Return `pick` for subgroups, restricted to the domains that the whole gang may use."""
+    """Return a `pick` for subgroups, restricted to the domains that the whole gang may use."""
     if whole is None or bound is None:
         return pick
 

@@ -94,7 +94,8 @@ class PodAffinity(Rule):
         return "did not satisfy affinity or anti-affinity with the pods there"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: True if the class carries a term, or if a pending class's term selects it."""
+        """See `Rule`: returns whether the class carries a term or pending tasks' terms select
+        it."""
         if not problem.relations.terms:
             return False
         if _terms_of(problem, task_class):
@@ -291,7 +292,7 @@ class _Supply:
 
 
 def _roles(problem: Problem, m: int) -> tuple[list[int], list[int], list[int]]:
-    """Return the task classes that carry a term and are selected, only carry, only are selected."""
+    """Return the classes that carry and match term `m`, that only carry it, that only match it."""
     classes = range(len(problem.classes.shapes))
     carriers = {c for c in classes if m in _terms_of(problem, c)}
     selected = {c for c in classes if m in problem.classes.relations[c]}
@@ -366,7 +367,7 @@ def _encode_affinity(
 
 
 class _Leaving:
-    """Selected residents of an affinity term that may be evicted."""
+    """The residents that an affinity term selects and that may be evicted."""
 
     def __init__(self, evictions: EvictionGroups, groups: I64) -> None:
         self.groups, self.nodes = groups, evictions.node[groups]
@@ -425,7 +426,7 @@ class _Standing:
         return {**found, **{p.task.key: p.node for p in world.placements}}
 
     def domain(self, task: Task, key: str) -> str | None:
-        """Return the value of a label of the node on which a task runs; None without the label."""
+        """Return the label value of the node on which a task runs, or None without the label."""
         return self._node_of[task.key].labels.get(key)
 
     def in_domain(self, key: str, value: str | None) -> list[Task]:

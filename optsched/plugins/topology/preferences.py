@@ -77,7 +77,7 @@ class Preferences:
         return dict(zip(classes.tolist(), first.tolist(), strict=True))
 
     def speaker(self, task_class: int) -> Task | None:
-        """Return the task that represents a class; None if the class has no pending task."""
+        """Return the task that represents a class, or None if the class has no pending task."""
         first = self._first_task_of_class.get(task_class)
         return None if first is None else self.problem.tasks[first]
 
@@ -160,7 +160,7 @@ class Preferences:
 
 
 class Standing:
-    """The arrays `selected` and `carried` (M, N) of `Preferences` while tasks are placed."""
+    """Tracks the arrays `selected` and `carried` (M, N) of `Preferences` while tasks are placed."""
 
     def __init__(self, preferences: Preferences) -> None:
         self.selected = preferences.selected.copy()
@@ -176,7 +176,7 @@ class Standing:
 
 
 def find_preferences(problem: Problem) -> Preferences | None:
-    """Return the soft terms of a problem; None if the problem has no soft terms."""
+    """Return the soft terms of a problem, or None if the problem has no soft terms."""
     nodes = problem.snapshot.nodes
     shapes = dict.fromkeys(problem.classes.shapes)
     found: dict[TermKey, Term] = {t.key: t for t in _terms(problem, shapes, spread=True)}

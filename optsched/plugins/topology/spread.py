@@ -151,7 +151,8 @@ class _Domains:
         return found
 
     def smallest_count(self, count: I64) -> int:
-        """Return the smallest count (D,) of all domains; 0 with fewer domains than minDomains."""
+        """Return the smallest count (D,) of all domains, or 0 with fewer than minDomains
+        domains."""
         if len(self.present) < self.term.min_domains:
             return 0
         return int(count[self.present].min()) if len(self.present) else 0
@@ -186,7 +187,7 @@ class _Live(Greedy):
         return allowed if now is None else allowed & now
 
     def _find_nodes(self, task_class: int, counts: _Counts) -> Bool | None:
-        """Return (N,) whether each node may get one more task of a class; None if all nodes may."""
+        """Return (N,) whether each node may get one more task of a class, or None for all."""
         allowed: Bool | None = None
         for m, domains in self._domains[task_class].items():
             is_counted = m in self._counted[task_class]

@@ -106,7 +106,7 @@ class Roles:
 
 
 def read_roles(annotations: Mapping[str, str], remarks: list[FieldError]) -> Roles | None:
-    """Return affinity and order of roles from PodGroup annotations; None if absent or invalid.
+    """Return affinity and order of roles from PodGroup annotations, or None if absent or invalid.
 
     A group that names a role twice adds a remark and invalidates all annotations about roles, as in
     Volcano (`readTopologyFromPgAnnotations`).
@@ -201,7 +201,7 @@ class _Waiting:
 
 
 class _Sorter:
-    """Puts the tasks of one gang in buckets."""
+    """Distributes the tasks of one gang over buckets."""
 
     def __init__(self, roles: Roles) -> None:
         self._roles = roles
