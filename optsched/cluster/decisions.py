@@ -238,8 +238,9 @@ class Progress:
         CP-SAT, which measure the work of the solver so far.
     incumbent
         The best value of the level so far, by the sense of the level, or None without a solution.
-        bound A bound on the value of plans that keep the values of the levels above, or None if no
-        bound is known.
+    bound
+        A bound on the value of plans that keep the values of the levels above, or None if no bound
+        is known.
     turn
         Number of the solve in the session, from 1. A session that evicts pods for a gang solves
         again.

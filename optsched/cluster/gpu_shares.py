@@ -114,7 +114,8 @@ class SharedGpu:
         The MIG partitions of the GPU, in mode `mig`.
     npu
         The chip name of an NPU; empty for a GPU.
-    chip How an NPU is divided, or None if unknown. An NPU without a known chip is not shared.
+    chip
+        How an NPU is divided, or None if unknown. An NPU without a known chip is not shared.
     network
         Number of the network on the node that connects this NPU to other NPUs, or None if not
         reported.

@@ -75,10 +75,15 @@ class Node:
         The model of the node's GPUs, for requests that name models; empty if unknown.
     residents
         Tasks that hold resources on the node (bound, running or terminating), in key order.
-    load The measured load of the node, or None if unknown. shared_gpus GPUs and NPUs that tasks
-    share by memory and cores, in the order of the device plugin. card_problem
+    load
+        The measured load of the node, or None if unknown.
+    shared_gpus
+        GPUs and NPUs that tasks share by memory and cores, in the order of the device plugin.
+    card_problem
         Why a device plugin's report on the node cannot be parsed completely; empty if it can.
-    numa The NUMA nodes of the node, or None if no agent reports them. store
+    numa
+        The NUMA nodes of the node, or None if no agent reports them.
+    store
         Images and data sets on the node.
     attach_limits
         Maximum number of volumes that may be attached to the node, by CSI driver; a missing driver
@@ -181,12 +186,16 @@ class Gang:
         All tasks of the gang in `Task.order`, including finished tasks.
     waiting_since_ms
         When the gang began to wait: its creation time, or the last time at which the gang ran.
-    topology The topology request of the gang, or None without one. sub_groups Rules that form
-    subgroups; a task belongs to a subgroup of the first rule that matches the
+    topology
+        The topology request of the gang, or None without one.
+    sub_groups
+        Rules that form subgroups; a task belongs to a subgroup of the first rule that matches the
         task.
     is_loose
         Whether tasks may start one by one; `min_member` then only limits evictions.
-    owner The controller of the PodGroup, or None without a controller. problem
+    owner
+        The controller of the PodGroup, or None without a controller.
+    problem
         Why the gang cannot be scheduled, independent of plugins, or None if the gang can be
         scheduled.
     """

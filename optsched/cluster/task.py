@@ -116,7 +116,8 @@ class TaskShape:
         every task is exactly one pod.
     node_selector
         The pod's `nodeSelector` as (label, value) pairs.
-    node_affinity The required node affinity, or None without required node affinity.
+    node_affinity
+        The required node affinity, or None without required node affinity.
     preferred_nodes
         (weight, term) pairs of the preferred node affinity.
     claims

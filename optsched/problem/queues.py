@@ -40,7 +40,8 @@ class QueueArrays:
         (Q,) values of the Queue objects.
     capability
         (Q, R) hard limit of each queue and its descendants together, or UNLIMITED if not set.
-        deserved (Q, R) deserved amount of each queue; 0 if not set.
+    deserved
+        (Q, R) deserved amount of each queue; 0 if not set.
     guarantee
         (Q, R) guaranteed amount of each queue; 0 if not set.
     allocated, claimed, requested

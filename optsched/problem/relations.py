@@ -53,7 +53,8 @@ class Term:
     sources
         The term itself, followed by the other affinity terms of the same pod. Only pods that match
         all of these terms are selected (upstream `podMatchesAllAffinityTerms`).
-    namespaces Namespaces of each term in `sources`, or None for all namespaces.
+    namespaces
+        Namespaces of each term in `sources`, or None for all namespaces.
 
     """
 

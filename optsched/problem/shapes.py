@@ -153,7 +153,9 @@ class GangRow:
     """One gang as a row of the problem; sessions reuse the row while the gang object is the same.
 
     Attributes
-    ---------- shape The shape of the gang, or None if the gang is blocked or has no pending task.
+    ----------
+    shape
+        The shape of the gang, or None if the gang is blocked or has no pending task.
     pending
         The tasks that may be placed, grouped by entry, each group in task order.
     num_ready

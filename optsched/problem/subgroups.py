@@ -32,8 +32,10 @@ class Part:
         Index of the rule (subGroupPolicy) that forms the subgroup.
     need
         Number of tasks of the subgroup that must start together; 0 once its minimum runs.
-    topology The topology request of the rule, or None without one. held Names of the nodes on which
-    tasks of the subgroup run; empty without a topology request.
+    topology
+        The topology request of the rule, or None without one.
+    held
+        Names of the nodes on which tasks of the subgroup run; empty without a topology request.
     """
 
     rule: int

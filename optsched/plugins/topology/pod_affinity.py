@@ -94,8 +94,7 @@ class PodAffinity(Rule):
         return "did not satisfy affinity or anti-affinity with the pods there"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: returns whether the class carries a term or pending tasks' terms select
-        it."""
+        """See `Rule`: returns whether the class carries a term or pending terms select it."""
         if not problem.relations.terms:
             return False
         if _terms_of(problem, task_class):

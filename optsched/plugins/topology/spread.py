@@ -151,8 +151,7 @@ class _Domains:
         return found
 
     def smallest_count(self, count: I64) -> int:
-        """Return the smallest count (D,) of all domains, or 0 with fewer than minDomains
-        domains."""
+        """Return the smallest count (D,) of all domains, or 0 below minDomains domains."""
         if len(self.present) < self.term.min_domains:
             return 0
         return int(count[self.present].min()) if len(self.present) else 0
