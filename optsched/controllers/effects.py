@@ -90,7 +90,7 @@ class PatchStatus(Patch):
 class Delete(_Named):
     """Delete an object, if its UID matches.
 
-    uid: UID of the object; empty for any object with the name.
+    uid: the UID of the object; empty for any object with the name.
     grace_s: the grace period of a pod in seconds, or None for the period in the pod's spec.
     """
 

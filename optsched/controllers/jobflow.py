@@ -224,7 +224,7 @@ def _task_of(pod: Manifest) -> str:
 
 
 def _all_reached(pods: Sequence[Manifest], phase: str) -> bool:
-    """Return whether any pods exist and all have reached at least a phase."""
+    """Return whether pods exist and all of them have reached `phase` or a later phase."""
     reached = {
         "Running": ("Running", "Succeeded"),
         "Completed": ("Succeeded",),

@@ -111,8 +111,8 @@ class ObservedJob:
     pods: the pods that the job's spec contains, by task name and index.
     strays: pods of the job that its spec no longer contains, because the job was scaled down.
     group: the job's PodGroup, or None if the PodGroup does not exist yet.
-    generation: `metadata.generation` of the job.
-    evicted: UIDs by name of the pods that the scheduler evicts, from an annotation of the PodGroup.
+    generation: the job's `metadata.generation`.
+    evicted: the UIDs by name of the pods that the scheduler evicts, from the PodGroup's annotation.
     """
 
     job: Job

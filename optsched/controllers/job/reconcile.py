@@ -121,7 +121,7 @@ class Order:
     """An action to take on a job, and the cause of the action.
 
     happening: the event that a policy matched, or None for a Command.
-    command: UID of the Command; empty for a policy.
+    command: the UID of the Command; empty for a policy.
     cost: whether a restart uses a retry of maxRetry.
     """
 

@@ -219,7 +219,7 @@ class TopologyIndex:
         self._is_stale |= self._hypernodes.pop(name, None) is not None
 
     def topology(self) -> Topology:
-        """Return the current tree of HyperNodes; an unchanged tree is the same object."""
+        """Return the current tree of HyperNodes, the same object until the tree changes."""
         if self._is_stale:
             self._is_stale = False
             fresh = self._build()

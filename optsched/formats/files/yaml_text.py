@@ -157,7 +157,7 @@ def line_of(text: str, document: Document, path: str) -> int:
 
 @lru_cache(maxsize=1)
 def _nodes(text: str) -> tuple[yaml.Node, ...]:
-    """Return the documents before the first invalid one; cached for problems of one text."""
+    """Return the documents before the first invalid one; cached for texts with many problems."""
     found: list[yaml.Node] = []
     with suppress(yaml.YAMLError, RecursionError, UnicodeEncodeError):
         for node in yaml.compose_all(text, Loader=_LOADER):

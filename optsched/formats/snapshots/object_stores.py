@@ -83,7 +83,7 @@ class ParsedStore(Generic[T]):
     by_key
         Valid objects by key, in order of creation.
     values
-        Valid objects in key order, as of the last `refresh`. An unchanged tuple is the same object.
+        Valid objects in key order as of the last `refresh`, the same tuple until an object changes.
 
     """
 
@@ -168,7 +168,7 @@ class NamespaceStore:
     Attributes
     ----------
     labels
-        Labels by namespace, as of the last `refresh`. An unchanged mapping is the same object.
+        Labels by namespace as of the last `refresh`, the same mapping until a label changes.
 
     """
 
@@ -233,7 +233,7 @@ class VolumeStore:
         return None if obj is None else parse_claim(obj, self._current_storage())[0]
 
     def refresh(self) -> Mapping[str, Claim]:
-        """Return all claims by key. An unchanged mapping is the same object as before."""
+        """Return all claims by key, in the same mapping object until a claim changes."""
         stale = (
             self._stale_claims | self._raw_claims.keys()
             if self._is_storage_stale
@@ -327,7 +327,7 @@ class DeviceStore:
             self._is_stale = True
 
     def refresh(self) -> Devices:
-        """Return all devices and claims. An unchanged result is the same object as before."""
+        """Return all devices and claims, the same object until a device or claim changes."""
         if not self._is_stale:
             return self._shown
         claims = _newest(list(self._claims.values()))
@@ -441,7 +441,7 @@ class NodeStore:
     # --- queries ---------------------------------------------------------------------------------
 
     def topology(self) -> Topology:
-        """Return the network topology of the nodes. An unchanged topology is the same object."""
+        """Return the network topology of the nodes, the same object until the topology changes."""
         return self._topology.topology()
 
     def hypernode_remarks(self) -> Iterator[tuple[str, tuple[FieldError, ...]]]:

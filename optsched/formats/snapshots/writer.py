@@ -393,7 +393,7 @@ def _offers(claims: Iterable[Claim]) -> Iterator[Manifest]:
     for name, theirs in by_class.items():
         provisions = any(claim.provisions or claim.driver for claim in theirs)
         yield _class(name, replace(theirs[0], provisions=provisions))
-        # A storage class may provision volumes; a claim for which it does not reserves its volume.
+        # If the class provisions volumes, a claim without provisioning reserves its volume.
         kept = {c.volumes[0].name: c.key for c in theirs if provisions and not c.provisions}
         offered = {volume.name: volume for claim in theirs for volume in claim.volumes}
         for volume in offered.values():
