@@ -42,8 +42,8 @@ def gpus_of(node: Node) -> int:
 def milli_on(shape: TaskShape, node: Node | None) -> int:
     """Return the thousandths of a GPU that a task occupies on a node.
 
-    The result includes whole GPUs, GPU shares and vGPUs. It excludes MIG slices that are separate
-    resources, and devices of ResourceClaims.
+    The result includes whole GPUs, GPU shares and vGPUs. The result excludes MIG slices that are
+    separate resources, and devices of ResourceClaims.
     """
     return gpu_milli(shape) + vgpu_milli(shape, node)
 

@@ -347,8 +347,8 @@ def with_terminating(
     """Return the snapshot in which the tasks with the given keys terminate.
 
     With `still_request`, the queues of the tasks still request the resources that the tasks hold
-    (`Task.is_victim`). Without `still_request`, other tasks have to request these resources.
-    Unchanged objects are shared with `snapshot`.
+    (`Task.is_victim`). Without `still_request`, other tasks have to request the resources of the
+    tasks. Unchanged objects are shared with `snapshot`.
     """
     if not tasks:
         return snapshot

@@ -246,9 +246,9 @@ class Gang:
         """(role, number) pairs: how many tasks of each role the minimum of the gang includes.
 
         If the numbers in `min_role` sum to more than `min_member`, Volcano ignores the numbers
-        (`CheckTaskReady`), and a job may start without its driver. Here the minimum of each role in
-        `min_role` that has pods is then 1. If there are more such roles than `min_member`, no
-        minimum by role applies.
+        (`CheckTaskReady`), and a job may start without its driver. In that case, optsched sets the
+        minimum of each role in `min_role` that has pods to 1. If more roles have pods than
+        `min_member`, no minimum by role applies.
         """
         asked = tuple((role, least) for role, least in self.min_role if least > 0)
         if sum(least for _, least in asked) <= self.min_member:
@@ -589,7 +589,7 @@ class CapacityReservation:
 
     @property
     def reserves_capacity(self) -> bool:
-        """Whether the reservation has capacity; otherwise it only holds a place in the order."""
+        """Whether the reservation reserves capacity; otherwise it only affects the order."""
         return bool(self.nodes or self.queues)
 
     @property

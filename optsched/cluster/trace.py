@@ -149,8 +149,8 @@ def sound_trace(trace: Trace) -> Found:
 
     Nodes and queues may be in any order. Arrivals and node events must be in time order; where time
     decreases, as few arrivals and events as possible are dropped to restore the order. Gangs that
-    could not start on the empty cluster with all nodes up are dropped. Such a gang requests more of
-    a resource than all nodes have, or has more tasks than fit on the nodes.
+    could not start on the empty cluster with all nodes up are dropped. A gang that could not start
+    requests more of a resource than all nodes have, or has more tasks than fit on the nodes.
     """
     problems: list[TraceProblem] = []
     nodes = _drop_duplicates(trace.nodes, "Node", lambda n: n.name, problems)

@@ -18,7 +18,8 @@ UNPLACED = -1
 """Node index of a task without a node."""
 
 UNLIMITED = np.int64(2**62)
-"""An amount that stands for no limit. Comparing it is safe, but adding it to itself overflows."""
+"""An amount that stands for no limit. Comparing UNLIMITED is safe, but adding UNLIMITED to itself
+overflows."""
 
 
 LARGEST = np.int64(2**56)

@@ -550,7 +550,7 @@ class GangNodes:
         )
 
     def add_supply_rows(self) -> None:
-        """Add rows Σ w ≤ supply for each task class and node. Call this after the last `add`."""
+        """Add rows Σ w ≤ supply for each task class and node, after the last call of `add`."""
         entry, node = np.nonzero(self.variables >= 0)
         supply = self._supplied[self._form.gangs.class_of[entry], node]
         pairs, at = np.unique(supply, return_inverse=True)

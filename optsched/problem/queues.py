@@ -121,7 +121,7 @@ def _line(name: str, by_name: Mapping[str, Queue]) -> set[str]:
 class Demand:
     """Allocated, claimed and requested amounts by queue; `QueueArrays` explains the fields.
 
-    Closed queues are treated like open queues here.
+    In these amounts, closed queues are treated like open queues.
     """
 
     allocated: I64

@@ -73,7 +73,7 @@ def _selected_tasks(problem: Problem) -> list[I64]:
 
 
 def stakes_in(problem: Problem, terms: Sequence[int]) -> I64 | None:
-    """Return (V,) a number of the set of terms that select each running task; -1 for the empty set.
+    """Return (V,) a number for the set of terms that select each task; -1 for the empty set.
 
     Returns None if `terms` is empty.
     """

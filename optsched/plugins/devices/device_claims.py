@@ -158,7 +158,7 @@ class DeviceClaims(Rule):
     # --- rows ------------------------------------------------------------------------------------
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: running tasks with equal claims, one of which is allocated, are equal."""
+        """See `Rule`: equal numbers for running tasks with equal claims, if one is allocated."""
         requests = problem.derived(_Pools).requests
         if not requests.open(problem.classes.shapes[task_class]):
             return None
@@ -382,7 +382,7 @@ class _Pools:
 
     @cached_property
     def first_equal_node(self) -> list[int]:
-        """(N,) the first node that no claim can distinguish from the node by its devices."""
+        """(N,) for each node, the first node whose devices claims cannot tell from its own."""
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
         for n, name in enumerate(self._names):
@@ -584,7 +584,7 @@ def _share_rows(
 
 
 class _OpenClaims(NamedTuple):
-    """Open requests of a task: `later`, after terminating tasks have left, and `now`.
+    """Open requests of a task, now and after terminating tasks have left (`later`).
 
     The value of `now` is None if the task may wait for terminating tasks.
     """

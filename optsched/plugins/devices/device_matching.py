@@ -138,7 +138,7 @@ def match_places(demands: Sequence[Demand], free: set[int]) -> list[list[int]] |
 
 
 Grant = list[tuple[str, int]]
-"""(request, device index) of all devices of a claim."""
+"""(request, device index) pairs of all devices of a claim."""
 
 
 class OutOfStepsError(Exception):

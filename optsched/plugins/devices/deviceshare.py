@@ -241,8 +241,8 @@ class DeviceShare(Rule):
     ) -> dict[str, list[tuple[int, Taken]]] | None:
         """Return (request index, share) pairs by task key, or None if no allocation fits all tasks.
 
-        Devices are allocated in Volcano's order. If the order fails, any allocation that fits is
-        returned.
+        Devices are allocated in Volcano's order. If Volcano's order fails, any allocation that fits
+        all tasks is returned.
         """
         found = self._allocate_in_order(node, used, sharing)
         if found is not None:
@@ -281,7 +281,7 @@ class DeviceShare(Rule):
         """Return the use of devices by residents; unknown shares are allocated in Volcano's order.
 
         before: the node before some tasks left. The shares of the remaining residents are
-        determined on this node, because shares do not move when another task leaves.
+        determined on `before`, because shares do not move when another task leaves.
         """
         known = self.holdings(before or node)
         staying = {task.key for task in node.residents}
@@ -373,7 +373,7 @@ class DeviceShare(Rule):
             devices.add(here, needs, supplied[:, n])
 
     def known_holdings(self, problem: Problem, node: int) -> dict[str, list[Taken]]:
-        """Return `holdings` of the node with an index; the result is cached."""
+        """Return `holdings` of the node with index `node`; the result is cached."""
         known = problem.derived(self._nothing_known)
         if node not in known:
             here = problem.snapshot.nodes[node]

@@ -93,7 +93,7 @@ class GpuShares(Rule):
                 yield Violation(self.name, f"node {name}", detail)
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: True for GPU shares, and for whole GPUs if the problem has shares."""
+        """See `Rule`: returns True for GPU shares, and for whole GPUs if the problem has shares."""
         shape = problem.classes.shapes[task_class]
         return is_shared(problem) and bool(share_milli(shape) or amount_of(shape.request, GPU))
 
@@ -299,7 +299,7 @@ def _rest_fits(free: Sequence[int], device: int, part: int, rest: Sequence[int])
 def devices_left(free: I64, parts: Sequence[tuple[int, int]], whole: I64) -> I64:
     """Return (N, D) the idle thousandths after shares and then whole GPUs are allocated.
 
-    GPU shares are (node, thousandths) pairs. They are allocated in descending order, each on the
+    GPU shares are (node, thousandths) pairs. Shares are allocated in descending order, each on the
     fullest GPU where the share fits. A share that fits on no GPU is ignored. `whole` (N,) is the
     number of unused GPUs that are allocated whole on each node.
     """

@@ -182,7 +182,7 @@ class NumaAware(Rule):
         return found
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: True for tasks that a kubelet with a strict policy aligns."""
+        """See `Rule`: returns True for tasks that a kubelet with a strict policy aligns."""
         needs = problem.classes.shapes[task_class].numa
         return bool(needs) and any(
             inside is not None and inside[0].alignment.is_strict and inside[0].relevant_needs(needs)

@@ -294,9 +294,9 @@ def holdings(node: Node) -> tuple[Free, dict[str, list[Part]]]:
 
     Amounts that the agent reports for a pod are held if the pod exists, and idle otherwise. The
     remaining reported use is attributed to the other residents, the oldest first. Residents whose
-    requests exceed that use started after the last report. Their parts are those planned when they
-    were bound, or else those that the kubelet would assign. The parts of attributed residents are
-    known only from their plans.
+    requests exceed that use started after the last report. Such a resident holds the parts planned
+    when it was bound, or else the parts that the kubelet would assign. The parts of attributed
+    residents are known only from their plans.
     """
     layout, numa = layout_of(node), node.numa
     assert layout is not None  # noqa: S101  callers check this

@@ -90,7 +90,7 @@ class Proportions(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
-        """See `Rule`: True for tasks without devices, for which idle amounts of nodes matter."""
+        """See `Rule`: returns True for tasks without devices: idle amounts of nodes matter."""
         return bool(self._active_proportions(problem)) and not self._exempt(problem)[task_class]
 
     def constrain_nodes(self, nodes: NodeModel) -> None:

@@ -221,7 +221,7 @@ class EmptyCluster:
             return None
 
     def _is_easy(self, minimum: Minimum) -> bool:
-        """Return whether a minimum of one class, or with a separate node for each pod, fits."""
+        """Return whether a minimum obviously fits, as one class or with one node for each pod."""
         total = sum(item.number for item in minimum.items)
         rooms = [self.pods_per_node(item.task_class) for item in minimum.items]
         if len({item.task_class for item in minimum.items}) == 1:

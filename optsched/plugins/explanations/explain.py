@@ -80,7 +80,7 @@ class Explainer:
         return self._short_of_room(gang)
 
     def _short_of_room(self, gang: int) -> Reason:
-        """Return the shortage of capacity because of which a gang waits that no rule blocks."""
+        """Return the shortage of capacity for which a gang waits if no rule blocks the gang."""
         asks = [self._build_request(*entry) for entry in self._entries(gang)]
         for ask in asks:
             if ask.view.most_now < ask.number:

@@ -199,7 +199,7 @@ class NetworkTopology(Rule):
     # --- encode ----------------------------------------------------------------------------------
 
     def distinguish_gangs(self, problem: Problem) -> Bool | None:
-        """See `Rule`: True for gangs whose subgroups choose domains, unless gangs start whole."""
+        """See `Rule`: selects gangs whose subgroups choose domains, unless gangs start whole."""
         pairs = zip(problem.shapes.shapes, problem.topology.bounds, strict=True)
         apart = [not s.is_rigid and any(p is not None for p in b.parts) for s, b in pairs]
         if not any(apart):
@@ -373,8 +373,8 @@ def _faded(forest: Forest, packed: F64, fading: float) -> F64:
     """Return (N,) Σ_t fading^t · packed[domain of tier t that contains the node] / Σ_t fading^t.
 
     t is the index of a tier among the existing tiers, from the lowest. If no domain of a tier
-    contains a node, its value is 1, so that nodes outside of HyperNodes come first (Volcano
-    `batchNodeOrderFnForNormalPods`).
+    contains a node, the value for the tier is 1, so that nodes outside of HyperNodes come first
+    (Volcano `batchNodeOrderFnForNormalPods`).
     """
     tiers = np.unique(forest.tier).tolist()
     weights = [fading**t for t in range(len(tiers))]

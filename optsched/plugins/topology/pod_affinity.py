@@ -125,7 +125,7 @@ class PodAffinity(Rule):
                 _encode_affinity(problem, nodes.model, nodes.supplied, m, leaving)
 
     def relevant_tasks(self, problem: Problem, task_class: int) -> I64 | None:
-        """See `Rule`: running tasks that the same affinity terms of the class select are equal.
+        """See `Rule`: equal numbers for running tasks that the same affinity terms select.
 
         After the selected running tasks leave, pods that select each other may start in another
         domain.
@@ -220,8 +220,8 @@ class _Live(Greedy):
         """Return (N,) whether the domain of each node has a pod that term `m` selects.
 
         If no domain has a selected pod, pods that select each other (`is_kin`) may start in a
-        domain with nominated pods of the term. Without such nominated pods, they may start in any
-        domain.
+        domain with nominated pods of the term. Without nominated pods of the term, such pods may
+        start in any domain.
         """
         near = _in_domains(self._problem, m, bound)
         if near.any() or not is_kin:
