@@ -193,7 +193,7 @@ class DeviceNeed:
     queue_amounts
         The amounts that the request adds to the usage of its queue, by `deviceclass/…` resource.
     problem
-        Why optsched cannot allocate the request; empty if it can.
+        Why optsched cannot allocate the request; empty if the request can be allocated.
     """
 
     name: str
@@ -224,8 +224,8 @@ class DeviceConstraint(NamedTuple):
     attribute
         The attribute as `domain/name`; a device without the attribute is not allocated.
     is_distinct
-        Whether all devices must have different values of the attribute; else all must have the same
-        value.
+        Whether all devices must have different values of the attribute; else all devices must have
+        the same value.
     """
 
     requests: tuple[str, ...]
@@ -253,7 +253,7 @@ class DeviceAllocation:
     nodes
         Selects the nodes on which pods may use the claim; None for all nodes.
     devices
-        (request, device) pairs; no other claim may use these devices.
+        (request, device) pairs of the allocation; no other claim may use the devices.
     """
 
     nodes: NodeSelector | None = None

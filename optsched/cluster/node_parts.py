@@ -50,7 +50,7 @@ class NumaHold:
     Attributes
     ----------
     key, uid
-        `namespace/name` and UID of the pod. Some agents report only one of them.
+        `namespace/name` and UID of the pod. Some agents report only the key or only the UID.
 
     """
 

@@ -80,7 +80,8 @@ class Node:
     shared_gpus
         GPUs and NPUs that tasks share by memory and cores, in the order of the device plugin.
     card_problem
-        Why a device plugin's report on the node cannot be parsed completely; empty if it can.
+        Why a device plugin's report on the node cannot be parsed completely; empty without a
+        problem.
     numa
         The NUMA nodes of the node, or None if no agent reports them.
     store

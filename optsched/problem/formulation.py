@@ -212,8 +212,9 @@ class Formulation:
         member
             (K, Q) mask of the queues whose summed usage each limit restricts.
         limit
-            (K, R) base units that may still be placed in these queues, or UNLIMITED for no limit. A
-            limit affects only tasks that request the resource. A negative limit counts as 0.
+            (K, R) base units that may still be placed in the queues of each limit, or UNLIMITED for
+            no limit. A limit affects only tasks that request the resource. A negative limit is
+            treated as 0.
 
         """
         request = self.problem.classes.request[self.gangs.class_of]

@@ -137,7 +137,7 @@ class Problem:
         (G,) 1 for a decided gang that gets tasks placed, 0 for a decided gang without placed tasks,
         and -1 for an undecided gang.
     classes, shapes, queues, relations, columns, topology
-        See the types of these attributes.
+        Parts of the problem, which the classes of the attributes describe.
     shape_of
         (G,) gang shape of each gang; -1 for a gang that is blocked or has no pending task.
     queue_of

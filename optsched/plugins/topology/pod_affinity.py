@@ -474,7 +474,7 @@ class _SelectedPods:
         Domains with a selected pod that the plan places and that carries exactly the terms
         themselves.
     other_tasks
-        Domains with any other selected pod.
+        Domains with a selected pod that does not meet the conditions of `kin`.
     is_fresh
         Whether the plan places all selected pods that are in a domain.
 
