@@ -213,8 +213,12 @@ def serving(api: Api, kubeconfig: Path, folder: Path) -> Iterator[Webhook]:
 
 
 def queue_is_made(api: Api, name: str, **spec: Any) -> bool:
-    """Whether a queue is there, or could be made; not as long as no webhook answers."""
+    """Whether a queue is there, or could be made; not as long as no webhook answers.
+
+    The root is what the scheduler makes it: tests that follow on the plane rely on it.
+    """
     kind = {"apiVersion": kinds.QUEUE.api_version, "kind": "Queue"}
+    spec = {"reclaimable": name != "root", **spec}
     try:
         api.post(collection_path(kinds.QUEUE), {**kind, "metadata": {"name": name}, "spec": spec})
     except Refused as e:
