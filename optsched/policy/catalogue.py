@@ -80,8 +80,8 @@ class Shelf:
     folder
         The folder of plugins for every policy, or None without a folder.
     read
-        A function that returns path and text of the files in a folder, in order. It may raise
-        OSError and UnicodeError.
+        A function that returns path and text of the files in a folder, in order. The function may
+        raise OSError and UnicodeError.
     entries
         The entry points of the group `optsched.plugins`.
     action_entries

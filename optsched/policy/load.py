@@ -72,8 +72,8 @@ def load_policy(name_or_path: str, read: Callable[[Path], str], shelf: Shelf = _
         of Volcano's scheduler. A shipped model has precedence over a file of the same name, so
         write `./NAME` for the file.
     read
-        A function that returns the text of a file. Its errors OSError and UnicodeError are
-        converted to a `PolicyError`.
+        A function that returns the text of a file. The errors OSError and UnicodeError of the
+        function are converted to a `PolicyError`.
     shelf
         The places in which custom plugins and actions are searched.
 

@@ -112,7 +112,7 @@ class Policy:
     proposers
         The custom actions of the policy, built with their arguments.
     metrics
-        Volcano's section `metrics`, by dotted field name. It may contain a password.
+        Volcano's section `metrics`, by dotted field name, which may contain a password.
     warnings
         Warnings about settings that are likely mistakes.
     plugin_files

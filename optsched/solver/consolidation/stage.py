@@ -301,7 +301,7 @@ class _PriorityPass:
         )
 
     def _current_decisions(self, movables: Movables) -> Decisions:
-        """Return decisions with movable tasks on their present nodes, and others unchanged."""
+        """Return the decisions, with movable tasks placed on their present nodes."""
         before, what_if = self._decisions, movables.what_if
         at = {t.key: i for i, t in enumerate(self._problem.tasks)}
         index = np.array([at.get(t.key, UNPLACED) for t in what_if.tasks], np.int64)

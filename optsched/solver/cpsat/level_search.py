@@ -74,7 +74,7 @@ WITHIN = "every level within {:.4g} % of its bound"
 
 
 class Clock:
-    """The time left of a budget. Without a budget, it never expires and reads no clock."""
+    """The time left of a budget, which never expires and reads no clock without a budget."""
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._now = now
@@ -102,7 +102,7 @@ class Clock:
 class _Best:
     """The incumbent, whose `solution` is None while the incumbent is the greedy plan.
 
-    `uses` is the number of uses of each configuration in the master problem. It has no entries for
+    `uses` is the number of uses of each configuration in the master problem, without entries for
     configurations that were added after this incumbent.
     """
 
@@ -331,7 +331,7 @@ def to_maximise(objective: Objective) -> Expression:
 
 
 class _DirectSearch(_LevelSearch):
-    """Searches a complete model by its relaxation, near its optimum, and on all variables."""
+    """Searches a complete model by relaxation, near the relaxed optimum, and then entirely."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -733,7 +733,7 @@ class _ConfigurationSearch(_LevelSearch):
     def _complete(self, proof: Charged, value: int) -> bool:
         """Add every configuration that a solution worth at least `value` may use.
 
-        Return False if there are too many.
+        Return False if there are too many configurations.
         """
         spare = proof.total - value * proof.scale
         steps = MOST_STEPS // max(len(self._nodes.multiplicity), 1)

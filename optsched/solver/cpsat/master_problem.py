@@ -251,7 +251,7 @@ class Charged:
         return self.total // self.scale // self.step * self.step
 
     def tightened(self, model: LevelModel, master: Master, value: int) -> tuple[I64, I64, I64]:
-        """Return variable bounds and the most uses of configurations in good solutions.
+        """Return bounds on variables and on uses of configurations that good solutions satisfy.
 
         The lower bounds, upper bounds and uses hold in every solution worth at least `value`.
         """

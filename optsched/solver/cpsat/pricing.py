@@ -1,9 +1,9 @@
 """Find the best configuration of every node class by dynamic programming over capacities.
 
 A configuration's worth is the sum of integer prices of its tasks. If free[s] is the best worth of a
-node with capacity s, free[s] = max(0, max_c price[c] + free[s − request[c]]). This is an unbounded
-knapsack problem in several dimensions. One table over all sums of requests serves any number of
-node classes (Gilmore and Gomory, 1961, with a grid in place of a tree).
+node with capacity s, free[s] = max(0, max_c price[c] + free[s − request[c]]). The recursion solves
+an unbounded knapsack problem in several dimensions. A single table over all sums of requests serves
+any number of node classes (Gilmore and Gomory, 1961, with a grid in place of a tree).
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ class _Group:
         self.node_classes = node_classes
         self._classes = classes
         kept = _find_binding_resources(capacity, request)
-        # The table is filled along a resource that every task requests. There always is one: the
-        # resource `pods`, or a resource that implies it.
+        # The table is filled along a resource that every task requests. The resource `pods`, or a
+        # resource that implies `pods`, always is such a resource.
         kept.sort(
             key=lambda r: (not (request[:, r] > 0).all(), int(np.unique(capacity[:, r]).size))
         )

@@ -1,9 +1,9 @@
 """The linear relaxation of a complete level model, and the bounds that it proves.
 
 The relaxation keeps its basis from level to level, so that adding a row and changing the objective
-cost a few simplex steps. Its row prices prove a bound on the objective (Lagrange). The prices are
-rounded and summed in integers, so floating-point errors cannot invalidate the bound, as in
-`master_problem`.
+cost a few simplex steps. The row prices of the relaxation prove a bound on the objective
+(Lagrange). The prices are rounded and summed in integers, so floating-point errors cannot
+invalidate the bound, as in `master_problem`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Volcano's action pipeline by classes: one vector of fits and scores per task class."""
+"""Volcano's actions without a solver, with a vector of fits and scores for each task class."""

@@ -47,7 +47,7 @@ class CustomActionRunner:
         may_start: Callable[[int], bool],
         object_to: Callable[[str], None],
     ) -> None:
-        """Set up the runner, with `evicting` as None if no task may be evicted.
+        """Set up the runner, where `evicting` is None if no task may be evicted.
 
         The function `object_to` is called with a message for each invalid proposal.
         """

@@ -65,9 +65,9 @@ class GreedyOptions:
         Whether a gang in phase Pending is placed only after it has been enqueued, even if its pods
         exist.
     late
-        Starving gangs that are not enqueued, in order. These gangs are enqueued before all others.
-        The first gang that is refused and could fit is still recorded as enqueued, so that its
-        request is set aside.
+        Starving gangs that are not enqueued, in the order in which they are enqueued before all
+        other gangs. The first starving gang that is refused and could fit is still recorded as
+        enqueued, so that its request is set aside.
     proposers
         The custom actions.
     faults

@@ -343,7 +343,7 @@ class GreedyPreemption:
     def _lacks_victims(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
         """Return whether a gang misses its minimum even if all candidates are evicted.
 
-        The check bounds the number of tasks that fit nodes and queue shares. It assumes that no
+        The check bounds the number of tasks that fit nodes and queue shares, and assumes that no
         candidates are added during evictions for the gang. Therefore the result is False if
         protections may be waived.
         """

@@ -77,7 +77,7 @@ class QueueOrder:
     """The order of queues, with the sorted gangs of each queue.
 
     The sort key of a gang is computed when the gang is added, and the sort key of a queue after
-    each of the queue's turns. This suffices if a key depends only on tasks of its own gang or
+    each of the queue's turns. These times suffice if a key depends only on tasks of its own gang or
     queue. Keys of queues that depend on tasks of other queues (`reach`) are computed before each
     turn.
     """

@@ -151,7 +151,7 @@ class _ReservationPlanner:
         """Return the first successful of `number` starts by bisection, or None if none succeeds.
 
         Mostly start 0 succeeds. A greedy start may fail although more capacity is idle, so an
-        earlier start may exist. The result is valid nevertheless.
+        earlier start may exist. The returned start is valid nevertheless.
         """
         known: dict[int, I64 | None] = {}
 

@@ -409,7 +409,7 @@ class _GangPlacement:
         return False
 
     def _place_run(self, run: list[int], wanted: int, where: Where, fence: _DomainNodes) -> int:
-        """Place tasks of a run within a domain, near the gang's placed tasks; return how many."""
+        """Place tasks of a run in a domain near the gang's placed tasks; return how many fit."""
         placed = 0
         if wanted > 1 and self._is_wide(fence) and self._bonus(run, fence) is None:
             placed = self._placing.place_tasks(self._gang, run, 1, where, NodeView(fence.nodes))

@@ -162,7 +162,7 @@ class _GangAssignment:
     ) -> None:
         """Distribute the placed tasks of an entry to gangs round-robin.
 
-        Round-robin distribution is assumed by `formulation`.
+        The module `formulation` assumes this round-robin distribution.
         """
         if not total:
             return
@@ -242,7 +242,7 @@ def count_domains_taken(form: Formulation, decisions: Decisions) -> Iterator[tup
 def task_domains(form: Formulation, demand: Demand, node_of: I64) -> tuple[I64, I64]:
     """Return the tasks (k,) of a demand's entry, and the index (k,) of each task's domain.
 
-    The index refers to the domains of the choice. It is -1 for tasks without a node.
+    The index refers to the domains of the choice, and is -1 for tasks without a node.
     """
     problem, gangs, f = form.problem, form.gangs, demand.entry
     h = demand.choice.gang_class

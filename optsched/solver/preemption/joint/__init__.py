@@ -1,1 +1,1 @@
-"""One model that chooses, for all gangs of a session, which start, their nodes and victims."""
+"""One model for all gangs of a session, which selects starting gangs, nodes and victims."""

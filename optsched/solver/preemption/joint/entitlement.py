@@ -59,7 +59,7 @@ def add_entitlement_rows(
     -------
     tuple
         (K,) variables that count the reclaimed tasks of each group, -1 where no task may be
-        reclaimed. Then the pairs of a reclaimer class and a lending queue.
+        reclaimed, and the pairs of a reclaimer class and a lending queue.
 
     """
     preempted, exchanged, reclaimed = who

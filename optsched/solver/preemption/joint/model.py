@@ -2,8 +2,8 @@
 
 Mathematics: models/formulation/entitled.md, "The joint model". In addition to the direct model of
 `solver.model.encoding`, one integer per group of equal running tasks on a node counts evictions.
-A model for bounds leaves out rules that are neither in `_ENCODED` nor in `_MASKING`. Its optimum
-bounds all plans that the policy allows, with and without evictions.
+A model for bounds leaves out rules that are neither in `_ENCODED` nor in `_MASKING`. The optimum of
+a model for bounds is a bound on all plans that the policy allows, with and without evictions.
 """
 
 from __future__ import annotations
