@@ -170,7 +170,7 @@ class Shelf:
             module = ModuleType(f"optsched_plugin_{Path(path).stem}_{digest}")
             module.__file__ = path
             code = compile(text, path, "exec")
-            sys.modules[module.__name__] = module  # dataclasses look up their module there
+            sys.modules[module.__name__] = module  # where dataclasses look up modules
             try:
                 exec(code, vars(module))  # noqa: S102  a plugin is code to run
             except HARMFUL:

@@ -57,7 +57,7 @@ class _Mail:
         self._sent: LevelUpdate | None = None
 
     def post(self, update: LevelUpdate) -> None:
-        """Send an update at once if its solution has changed, or else with the next message."""
+        """Send an update immediately if its solution is new, or else with the next message."""
         last = self._kept[-1] if self._kept else self._sent
         self._kept.append(update)
         if last is None or last.solution is not update.solution or len(self._kept) >= MOST_KEPT:

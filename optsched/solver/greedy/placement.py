@@ -107,7 +107,7 @@ class PlacementState:
         self.faces = GreedyPlugins(problem, rules, self.ledger)
         self.book = NodeTable(problem, rules, problem.idle)
         self.later: NodeTable | None = None
-        # Overcommitted nodes are negative, because they use capacity that terminating pods release.
+        # Amounts of overcommitted nodes are negative, since terminating pods first free the excess.
         self._short: I64 = np.minimum(problem.allocatable - problem.used, 0)
         if problem.releasing.any():
             idle = self._short + problem.idle + problem.releasing

@@ -419,7 +419,8 @@ def _reach(tiers: list[list[Any]], reach_of: str, gang: int) -> Bool | None:
 def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I64) -> I64:
     """Return the victims that every voting plugin of the first agreeing tier names.
 
-    A tier agrees if its voting plugins name a common victim. Return an empty array if no tier does.
+    A tier agrees if its voting plugins name a common victim. Return an empty array if no tier
+    agrees.
     """
     for tier in tiers:
         named: I64 | None = None

@@ -402,7 +402,7 @@ class EvictionCompiler:
     def _limit_claim(
         self, claim: list[tuple[int, int, int]], lender: int
     ) -> list[tuple[int, int, int]]:
-        """Return the rows of a claim that hold against a lender: queues below a common ancestor."""
+        """Return the rows of a claim for queues below the first common ancestor with a lender."""
         above = self.facts.above[lender]
         return [each for each in claim if not above[each[0]]]
 

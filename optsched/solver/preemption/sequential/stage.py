@@ -296,7 +296,7 @@ class _Stage:
         return True
 
     def _equivalence_key(self, gang: int) -> tuple[int, ...]:
-        """Return a key that is equal for gangs with equal results, if nothing changes between."""
+        """Return a key such that gangs of equal keys have equal results in an unchanged state."""
         problem = self._problem
         return (
             int(problem.shape_of[gang]),
@@ -508,7 +508,7 @@ class _Stage:
     def _solve(
         self, eviction: EvictionProblem, heuristic: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """Return the best solution or None, and the proved fewest victims or None."""
+        """Return the best solution, and the proved bounds on victims, each None if not found."""
         if eviction.constraints.others is None:
             return self._solve_from(eviction, heuristic)
         # The heuristic ignores rules on tasks that share a node, so first solve on a few nodes.
