@@ -104,7 +104,8 @@ class Preemptors:
         """Return a mask (m,) of reclaimed victims, after changing some victims to preempted.
 
         If a gang is evicted entirely, its preempted tasks need a preemptor that uses the capacity
-        of one of them. If no preemptor does, a reclaimed task of this gang may become preempted.
+        of one of these tasks. If no preemptor does, a reclaimed task of the gang may become
+        preempted.
         """
         kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
         for lost in sorted(whole_gangs):
