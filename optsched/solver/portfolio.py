@@ -60,9 +60,9 @@ PAIRS_PER_MS = 25
 A larger model cannot even be built and relaxed within the time limit."""
 
 CROWDED_PAIRS_PER_MS = 500
-"""The most pairs per millisecond of a budget for which crowded nodes are searched.
+"""The most pairs per millisecond of a budget, over all searches of crowded nodes.
 
-A model of a few nodes is small, but the tables from which the model is built are large."""
+A model of a few nodes is small, but each search builds it from the tables of all pairs."""
 
 ROUND_MS = 400
 """The budget in milliseconds of one neighbourhood; larger budgets allow more neighbourhoods."""
@@ -94,7 +94,7 @@ class Answer:
     engine, stopped
         The engine that found the decisions, and the reason why the search ended.
     relaxed
-        Names of the rules that the bounds leave out.
+        Names of the rules that the bounds ignore.
     final
         Indices of gangs whose decisions must not be changed.
     proved
@@ -308,7 +308,7 @@ class _OpenProblem:
     decisions
         The incumbent.
     left_out
-        Names of the reasons why gangs are left out.
+        Names of the reasons why gangs are excluded.
 
     """
 
@@ -459,8 +459,9 @@ def _search_neighbourhoods(
             break
         neighbourhood = Neighbourhood(nodes, most)
         if neighbourhood.is_crowded:
-            most_pairs = limits.budget_ms and CROWDED_PAIRS_PER_MS * limits.budget_ms
-            if most_pairs is not None and most.size > most_pairs:
+            budget_ms = search.limits.budget_ms
+            num_pairs = most.size * (number + 1)
+            if budget_ms is not None and num_pairs > CROWDED_PAIRS_PER_MS * budget_ms:
                 break
             gangs = choose_gangs(open_problem, goal.tiers, decisions, neighbourhood, number, seed)
             if not gangs.any():

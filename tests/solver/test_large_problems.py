@@ -132,16 +132,20 @@ def test_nodes_that_are_open_to_very_many_shapes_are_searched_with_few_gangs(
     assert found.trace.violations == ()
 
 
-def test_a_budget_too_short_for_their_tables_ends_that_search(some_nodes, monkeypatch):
+@pytest.mark.parametrize(("affordable", "ends"), [(1, TOO_MANY_CAPACITIES), (4, SOME_NODES)])
+def test_a_budget_pays_for_the_tables_of_each_search(some_nodes, monkeypatch, affordable, ends):
+    """At most 60 classes and 20 nodes: 400 ms pay for one search, or for none."""
     monkeypatch.setattr(neighbourhoods, "MOST_PAIRS", 12)
     monkeypatch.setattr(portfolio, "MOST_DIRECT", 0)
     monkeypatch.setattr(portfolio, "PAIRS_PER_MS", 1)
-    monkeypatch.setattr(portfolio, "CROWDED_PAIRS_PER_MS", 1)
+    monkeypatch.setattr(portfolio, "CROWDED_PAIRS_PER_MS", affordable)
     drawn = MixedCluster(num_nodes=20, num_pods=80, num_shapes=60, fill=0.7, seed=2).snapshot()
     around = SessionContext(solver=InProcess(), limits=Limits(400, num_workers=1))
     found = run_session(drawn, POLICY, around)
-    assert found.plan.certificate.stopped == TOO_MANY_CAPACITIES
-    assert found.plan.actions == decide(drawn).plan.actions
+    assert found.plan.certificate.stopped == ends
+    if ends == TOO_MANY_CAPACITIES:
+        assert found.plan.actions == decide(drawn).plan.actions
+    assert found.trace.violations == ()
 
 
 def test_nominated_gangs_keep_what_their_victims_leave(some_nodes):
