@@ -84,7 +84,7 @@ def test_a_file_is_no_folder_for_several_models(tmp_path: Path) -> None:
     taken.write_text("mine")
     result = solve(PACKING, *SECOND, "--out", taken)
     assert result.exit_code == 4
-    assert f"{taken}: can not be created" in result.stderr
+    assert f"{taken}: can not be created: File exists; several models need" in result.stderr
     assert "nothing was solved" in result.stderr
     assert taken.read_text() == "mine"
 

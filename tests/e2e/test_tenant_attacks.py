@@ -278,13 +278,12 @@ def test_pods_that_never_go_hold_only_what_they_run_on(stage: Stage) -> None:
     await_bound(stage, "has-ended")
     stage.eve.post(stage.path(kinds.POD), never)
     await_waits(stage, "never-began", "cpu")
-    stage.eve.delete(stage.path(kinds.POD, "never-began"))  # before it could begin
     done = {"metadata": {"annotations": {"optsched.io/complete": ""}}}
+    stage.eve.patch(stage.path(kinds.POD, "has-ended"), done)
     path = stage.path(kinds.POD, "has-ended")
-    stage.eve.patch(path, done)
     until(lambda: stage.admin.get(path)["status"]["phase"] == "Succeeded", "it has ended")
-    stage.eve.delete(path)
     for name in ("never-began", "has-ended"):
+        stage.eve.delete(stage.path(kinds.POD, name))
         assert stage.admin.get(stage.path(kinds.POD, name))["metadata"]["deletionTimestamp"]
     assert_others_start(stage)
 

@@ -33,6 +33,7 @@ from tests.support.webhooks import (
     Webhook,
     free_port,
     make_namespace,
+    queue_is_made,
     registered,
 )
 
@@ -76,21 +77,8 @@ def webhook(start: Callable[..., Webhook], api: Api) -> Webhook:
     """A webhook that every test may use."""
     running = start()
     until(lambda: queue_is_made(api, "default"), "the webhook answers")
-    queue_is_made(api, "root", reclaimable=False)  # as the scheduler makes it
+    queue_is_made(api, "root")
     return running
-
-
-def queue_is_made(api: Api, name: str, **spec: Any) -> bool:
-    """Whether a queue is there, or could be made."""
-    try:
-        api.post(QUEUES, queue(name, **spec))
-    except Refused as e:
-        if e.code == HTTPStatus.CONFLICT:
-            return True
-        if "failed calling webhook" not in str(e):
-            raise
-        return False
-    return True
 
 
 @pytest.fixture

@@ -32,7 +32,6 @@ class Service(Protocol):
     """What tests need of a process: methods of `subprocess.Popen`."""
 
     args: Any
-    returncode: Any
 
     @property
     def pid(self) -> int:
@@ -77,19 +76,14 @@ class ForkedService:
         assert self._process.pid is not None
         return self._process.pid
 
-    @property
-    def returncode(self) -> int | None:
-        """The exit code, None while the process runs; a signal counts as negative."""
-        return self._process.exitcode
-
     def poll(self) -> int | None:
-        """Return `returncode`."""
-        return self.returncode
+        """Return the exit code, None while the process runs; a signal counts as negative."""
+        return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end, and return the exit code; `TimeoutExpired` where it has not ended."""
         self._process.join(timeout)
-        code = self.returncode
+        code = self.poll()
         if code is None:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         return code
