@@ -88,7 +88,7 @@ def refill(old: Raw, new: Raw, settings: Settings, findings: Findings, *, is_who
     """Return an updated spec with the defaults that the update has dropped.
 
     `kubectl apply` sends the list of tasks from the manifest, without the defaults. `is_whole`
-    tells that the manifest does not set `minAvailable`, so that its default follows the sum over
+    shows that the manifest does not set `minAvailable`, so that its default follows the sum over
     the tasks.
     """
     filler = Filler(fill_in(new, settings, findings), findings)

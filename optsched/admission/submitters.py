@@ -55,7 +55,7 @@ def record_author(review: Review) -> None:
 def record_submitter(review: Review, *, is_changed: bool, joined: str | None = None) -> None:
     """Record the submitter of a request in an annotation of its object.
 
-    `is_changed` tells whether an update changes the workload. `joined` is the PodGroup and queue to
+    `is_changed` is true if an update changes the workload. `joined` is the PodGroup and queue to
     which a pod is admitted, for the record, or None to record neither.
 
     A record that a user has written is replaced. A user who changes the workload becomes the

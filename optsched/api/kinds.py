@@ -11,7 +11,7 @@ from urllib.parse import quote
 class Kind:
     """A kind of API object.
 
-    `group` is empty for the core group. `plural` is the name in paths. `has_status` tells whether
+    `group` is empty for the core group. `plural` is the name in paths. `has_status` is true if
     the kind has a status subresource, through which its status is written. `categories` holds names
     under which `kubectl get` lists objects of several kinds together.
     """

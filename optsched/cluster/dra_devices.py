@@ -118,7 +118,7 @@ class PooledDevice:
 
     @cached_property
     def attributes_by_domain(self) -> Mapping[str, Mapping[str, Value]]:
-        """See `cel.CelDevice`; semantic versions are left out."""
+        """See `cel.CelDevice`; semantic versions are omitted."""
         plain = ((n, v) for n, v in self.attributes if not isinstance(v, Version))
         return _by_domain(list(plain))
 
@@ -363,7 +363,7 @@ class Devices:
         }
 
     def freed(self, residents: Iterable[ClaimUser], gone: Collection[str]) -> frozenset[str]:
-        """Return the keys of claims without users after the tasks in `gone` (keys) have ended."""
+        """Return the keys of claims without users once tasks with keys in `gone` have ended."""
         users: dict[str, set[str]] = {}
         uids: dict[str, set[str]] = {}
         for task in residents:

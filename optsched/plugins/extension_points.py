@@ -334,7 +334,7 @@ class NodeState:
         gang
             Index of the gang; -1 for the nodes that the task fits regardless of its gang.
         later
-            Whether to assume that terminating pods and the victims of this session are gone.
+            Whether to assume that terminating pods and the victims of this session have ended.
 
         """
         raise NotImplementedError

@@ -72,7 +72,7 @@ class Outcome:
 
     @cached_property
     def future_idle(self) -> I64:
-        """(N, R) idle capacity after terminating tasks are gone and nominated tasks have started.
+        """(N, R) idle capacity after terminating tasks have ended and nominated tasks have started.
 
         The capacity of an overcommitted node may be negative.
         """

@@ -323,7 +323,7 @@ class Choices:
     """Variables and rows of the aggregated model that place gangs in network domains.
 
     For a gang class h, or a subgroup of its gangs, v[h, d] counts the gangs of the class whose
-    tasks all lie in domain d. Domains of one forest are nested or disjoint. By Hall's theorem
+    tasks are all in domain d. Domains of one forest are nested or disjoint. By Hall's theorem
     (1935), the tasks then fit on nodes of their domains if and only if for every domain e
 
         Σ_{d ⊆ e} tasks bound to d  ≤  supply of the nodes of e
@@ -440,7 +440,7 @@ class Choices:
         """Yield (task class, forest, domains, variables, factors) for tasks bound to domains.
 
         Domains, variables and factors are arrays (k,). Tasks that may run in the whole cluster are
-        left out.
+        excluded.
         """
         form = self.form
         found: dict[int, list[Demand]] = {}
@@ -476,7 +476,7 @@ class Choices:
 
 
 def find_within_domain(forest: Forest, domain: int, others: I64) -> I64:
-    """Return the indices into `others` (k,) of those domains that lie in `domain`."""
+    """Return the indices into `others` (k,) of those domains that are in `domain`."""
     return np.flatnonzero((others >= domain) & (others < forest.end[domain]))
 
 
@@ -490,7 +490,7 @@ def candidates(forest: Forest, bound: Bound) -> I64:
 
 
 def widest(forest: Forest, domains: I64) -> I64:
-    """Return the outermost of some domains: those that lie in no other domain of `domains`."""
+    """Return the outermost of some domains: those that are in no other domain of `domains`."""
     chosen = np.zeros(len(forest) + 1, np.bool_)
     chosen[domains] = True
     return domains[~chosen[forest.parent[domains]]]

@@ -154,9 +154,9 @@ def check_resumable(earlier: SolveResult, assignment: Assignment) -> None:
             f"result, but {', '.join(assignment.parameters.schedulers)} here; name the same ones"
         )
     if earlier.parameters.is_deterministic != assignment.parameters.is_deterministic:
-        told = "without a clock" if earlier.parameters.is_deterministic else "by the clock"
+        how = "without a clock" if earlier.parameters.is_deterministic else "by the clock"
         raise ResumeError(
-            f"parameters.deterministic: the earlier result was solved {told}, and times of both "
+            f"parameters.deterministic: the earlier result was solved {how}, and times of both "
             "kinds can not be combined; resume it in the same way"
         )
 

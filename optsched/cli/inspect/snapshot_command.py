@@ -54,7 +54,7 @@ def snapshot(
 ) -> None:
     """Write the objects of a cluster that a scheduler reads.
 
-    The command is read-only. It does not read Secrets, and leaves out the parts of containers that
+    The command is read-only. It does not read Secrets, and omits the parts of containers that
     a scheduler does not read. With --record it takes snapshots until it is interrupted.
     """
     check_folder("--record", folder)

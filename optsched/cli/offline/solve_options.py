@@ -61,10 +61,10 @@ def policies_of(console: Console, options: Options) -> Mapping[str, Policy]:
             print_text(console, f"--model {model}: is given twice; give each model once", "red")
             sys.exit(BAD_INPUT)
         policy = policy_of(console, model, options.solver, options.plugins_dir)
-        alike = next((m for m, p in found.items() if p.name == policy.name), None)
-        if alike is not None:
+        other = next((m for m, p in found.items() if p.name == policy.name), None)
+        if other is not None:
             message = (
-                f"--model {model}: has the name {policy.name}, as {alike} has; give each name once"
+                f"--model {model}: has the name {policy.name}, as {other} has; give each name once"
             )
             print_text(console, message, "red")
             sys.exit(BAD_INPUT)

@@ -380,8 +380,8 @@ class _Run:
             raise click.ClickException(f"{path}: is not a checkpoint: {why_unreadable(e)}") from e
         differs = [name for name, value in self._belongs_to.items() if of.get(name) != value]
         if differs:
-            told = ", ".join(differs)
-            raise click.ClickException(f"{path}: belongs to another replay: {told} differs")
+            names = ", ".join(differs)
+            raise click.ClickException(f"{path}: belongs to another replay: {names} differs")
         if state.get("version") != VERSION:
             raise click.ClickException(f"{path}: is from another version: replay without --resume")
         self._reread(out / RECORD, size)

@@ -149,8 +149,8 @@ def read_trace_file(path: Path) -> Found:
     )
     if not sound.nodes or not sound.arrivals:
         what = "job" if sound.nodes else "node"
-        told = "\n".join([*map(str, located), f"{path}: there is no {what} to replay"])
-        raise InstanceError(told)
+        message = "\n".join([*map(str, located), f"{path}: there is no {what} to replay"])
+        raise InstanceError(message)
     return sound, located
 
 

@@ -235,7 +235,7 @@ class ClusterCache:
     ) -> None:
         """Apply a state of an object, or None if the object was deleted.
 
-        `is_created` tells whether the state is known to be the first, which is never known for a
+        `is_created` is true if the state is known to be the first, which is never known for a
         state from a list.
         """
         self.version += 1

@@ -73,7 +73,7 @@ log = logging.getLogger(__name__)
 class ManagerDependencies:
     """The dependencies of a manager; the caller runs each dependency that has a `run` method.
 
-    `reads_again` tells whether every kind is listed again when this process becomes the leader.
+    `reads_again` is true if every kind is listed again when this process becomes the leader.
     """
 
     api: Client

@@ -74,7 +74,7 @@ class _Batch:
     """Victims that are evicted jointly or not at all.
 
     `preemptor` is the gang that gets the resources. `nodes` are the nodes to which the plan
-    nominates tasks of the preemptor, if any. `is_begun` tells whether an eviction of the batch has
+    nominates tasks of the preemptor, if any. `is_begun` is true if an eviction of the batch has
     been sent.
     """
 
@@ -92,7 +92,7 @@ class _Pending:
     """An eviction that is planned or sent, but has no response yet.
 
     `after` holds the keys of the writes that must precede the eviction. `num_polls` counts the
-    checks whether the eviction may be sent. `is_sent` tells whether a request is in progress,
+    checks whether the eviction may be sent. `is_sent` is true if a request is in progress,
     `was_asked` whether an earlier request failed.
     """
 

@@ -122,7 +122,7 @@ class _Term:
     """The state of one term of leadership; the next term starts with an empty state.
 
     `number` is the number of the term (`Leadership.term`), or 0 while another process may lead.
-    `may_search_on` tells whether a session has run since the last search between sessions.
+    `may_search_on` is true if a session has run since the last search between sessions.
     """
 
     number: int = 0

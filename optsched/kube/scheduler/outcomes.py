@@ -315,7 +315,7 @@ class OutcomeReporter:
         *,
         reports_gangs: bool,
     ) -> None:
-        """`reports_gangs` tells whether binds of one gang are one event on its PodGroup."""
+        """`reports_gangs` is true if binds of one gang are one event on its PodGroup."""
         self.on_change: Callable[[], None] = lambda: None
         self._cache = cache
         self._metrics = metrics

@@ -74,7 +74,7 @@ class Settings:
     addresses that serve health, and metrics unless `metrics` is given. `metrics` are the settings
     of metrics over TLS, or None for plain HTTP at `listen`. `node_labels` are (label, value) pairs:
     only nodes with at least one of these labels are used; empty for all nodes. `reports_gangs`
-    tells whether the binds of a gang are one event on its PodGroup instead of one on each pod.
+    is true if the binds of a gang are one event on its PodGroup instead of one on each pod.
     `max_grace_s` is the longest grace period of a victim in seconds, or None for no limit.
     """
 

@@ -382,7 +382,7 @@ class _Pools:
 
     @cached_property
     def first_equal_node(self) -> list[int]:
-        """(N,) for each node, the first node whose devices claims cannot tell from its own."""
+        """(N,) for each node, the first node with devices that are equal to its own for claims."""
         first: dict[tuple[object, ...], int] = {}
         found: list[int] = []
         for n, name in enumerate(self._names):

@@ -72,11 +72,11 @@ class Explainer:
         `gang` is the index, on axis G, of a gang that is not blocked.
         """
         explaining = self._rules.explaining
-        told = [r for rule in explaining if (r := rule.explain(self._outcome, gang))]
-        told.sort(key=by_code)
-        never = self.find_permanent_blocker(gang, told)
-        if never is not None or told:
-            return never or told[0]
+        reasons = [r for rule in explaining if (r := rule.explain(self._outcome, gang))]
+        reasons.sort(key=by_code)
+        never = self.find_permanent_blocker(gang, reasons)
+        if never is not None or reasons:
+            return never or reasons[0]
         return self._short_of_room(gang)
 
     def _short_of_room(self, gang: int) -> Reason:
@@ -118,19 +118,19 @@ class Explainer:
             f"room is kept for it on nodes where pods are about to leave{_besides(refusals)}",
         )
 
-    def find_permanent_blocker(self, gang: int, told: Sequence[Reason]) -> Reason | None:
+    def find_permanent_blocker(self, gang: int, reasons: Sequence[Reason]) -> Reason | None:
         """Return why a gang could not start even in an empty cluster, or None if it could start.
 
-        `gang` is an index on axis G; the pods of the gang need not exist. `told` contains the
-        reasons of rules, in the order of their codes. The result is also None if a reason in `told`
-        has precedence.
+        `gang` is an index on axis G; the pods of the gang need not exist. `reasons` contains the
+        reasons of rules, in the order of their codes. The result is also None if one of them has
+        precedence.
         """
-        if told and _ORDER[told[0].code] < _ORDER[ReasonCode.NO_NODES]:
+        if reasons and _ORDER[reasons[0].code] < _ORDER[ReasonCode.NO_NODES]:
             return None
         never = self._impossible(gang)
         if never is not None and never.code is ReasonCode.PREDICATES:
             # The reason of the rule whose mask excludes the nodes is more specific than `never`.
-            return next((reason for reason in told if reason.code not in _OF_QUEUES), never)
+            return next((reason for reason in reasons if reason.code not in _OF_QUEUES), never)
         return never
 
     def _impossible(self, gang: int) -> Reason | None:

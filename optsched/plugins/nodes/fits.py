@@ -51,7 +51,7 @@ class Fits(Rule):
         yield from self._verify_nominations(world)
 
     def _verify_nominations(self, world: World) -> Iterator[Violation]:
-        """Check that nominated tasks fit after all terminating pods are gone."""
+        """Check that nominated tasks fit after all terminating pods have ended."""
         for name, promised in world.nominated_tasks.items():
             node = world.snapshot.node_by_name[name]
             stays = [t for t in node.residents if t.status is not TaskStatus.RELEASING]

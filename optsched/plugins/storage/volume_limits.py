@@ -359,7 +359,7 @@ class _Rows:
 
 
 class _Live(Greedy):
-    """The attached volumes as tasks are placed, now and after terminating tasks are gone."""
+    """The attached volumes as tasks are placed, now and after terminating tasks have ended."""
 
     def __init__(self, problem: Problem, facts: _Facts) -> None:
         self._problem, self._facts = problem, facts

@@ -63,7 +63,7 @@ _SHOWN = 3
 
 
 class EvictionDomains(NamedTuple):
-    """Masks (N,) of sets of nodes; a gang must lie in one of the sets.
+    """Masks (N,) of sets of nodes; a gang must be in one of the sets.
 
     are_all: whether `masks` contains all sets that the gang may use.
     """
@@ -74,7 +74,7 @@ class EvictionDomains(NamedTuple):
 
 @dataclass(frozen=True)
 class NetworkTopology(Rule):
-    """Rule: the tasks of a gang with `networkTopology` lie in one HyperNode of an allowed tier.
+    """Rule: the tasks of a gang with `networkTopology` are in one HyperNode of an allowed tier.
 
     Attributes
     ----------
@@ -307,7 +307,7 @@ def _verify_domain(
 
 
 def _lie_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) -> bool:
-    """Return whether some nodes lie in a single domain that a topology request allows."""
+    """Return whether some nodes are in a single domain that a topology request allows."""
     if request.label:
         values = {world.snapshot.node_by_name[n].labels.get(request.label) for n in nodes}
         return len(values) == 1 and None not in values
@@ -325,7 +325,7 @@ def _lie_in_one_domain(world: World, request: TopologyRequest, nodes: set[str]) 
 
 
 class _Live(Greedy):
-    """Checks that the placed tasks of each gang and subgroup lie in one allowed domain."""
+    """Checks that the placed tasks of each gang and subgroup are in one allowed domain."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem

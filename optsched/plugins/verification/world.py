@@ -41,7 +41,7 @@ class Placement(NamedTuple):
 class World:
     """A snapshot and the actions of a plan, with mappings that the checks of the verifier use.
 
-    Actions that name unknown tasks, gangs or nodes are left out; the rule `well-formed` reports
+    Actions that name unknown tasks, gangs or nodes are ignored; the rule `well-formed` reports
     these actions. Placements are checked in the world `after` the evictions of the plan, where
     victims terminate.
 
@@ -227,7 +227,7 @@ class World:
     def terminating_by_queue(self) -> Mapping[str, Mapping[str, int]]:
         """Amounts of terminating tasks on ready nodes, by queue, without child queues.
 
-        Terminating tasks that a session evicted are left out.
+        Terminating tasks that a session evicted are excluded.
         """
         held: dict[str, dict[str, int]] = {q.name: {} for q in self.snapshot.queues}
         for gang in self.snapshot.gangs:

@@ -80,7 +80,7 @@ class Placement:
         variables that belong to no gang.
     linking
         (rows,) mask of rows that equate the placements of gangs with the supply of nodes. If gangs
-        are left out, nodes can supply less accordingly.
+        are excluded, nodes can supply less accordingly.
     num_rules
         Number of rows of hard rules. The later rows define levels.
 

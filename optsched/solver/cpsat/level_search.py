@@ -481,7 +481,7 @@ class _DirectSearch(_LevelSearch):
         """Return upper bounds (variables,) that restrict tasks to nodes near known solutions.
 
         A node gets tasks only if the relaxation's optimum or the incumbent places such tasks there.
-        Gangs that belong only to later levels are left out. Variables in `free` keep their bounds.
+        Gangs that belong only to later levels are excluded. Variables in `free` keep their bounds.
         """
         placement, upper = self.model.placement, self.model.upper
         assert placement is not None  # noqa: S101  the caller has the relaxation

@@ -269,8 +269,8 @@ def encode_configurations(
 ) -> ByConfigurations:
     """Return a model with variables z[k, p], the nodes of class k with configuration p.
 
-    Levels over nodes and domains are left out. Raises `TooManyCapacities` if requests have too many
-    distinct values for pricing.
+    Levels over nodes and domains are not encoded. Raises `TooManyCapacities` if requests
+    have too many distinct values for pricing.
     """
     spare = sum_spare(problem, rules)
     requests = np.concatenate([problem.classes.request, spare.request], axis=1)

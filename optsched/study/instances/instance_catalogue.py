@@ -77,7 +77,7 @@ SCHEMA: Final[Schema] = record(
             "One instance.",
             ("family", "name", "seed", "parameters", "licence", "sha256", "bytes", "stored"),
             family=text("Name of the family, which is also the folder."),
-            name=text("File name without the ending."),
+            name=text("File name without the extension."),
             seed=count("Seed of the random generator."),
             parameters=mapping("Parameters of the family, by name.", {}),
             licence=text("Licence of the file.", enum=[LICENCE]),

@@ -289,7 +289,7 @@ class Recipe:
     """Family, name, seed and parameters, which determine an instance."""
 
     family: str
-    name: str  # file name without the ending, below the family's folder
+    name: str  # file name without the extension, below the family's folder
     seed: int
     # Parameters of the family by name; missing parameters have their defaults
     parameters: Mapping[str, int | str]

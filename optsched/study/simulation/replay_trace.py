@@ -71,8 +71,8 @@ def read_given(
     """
     given = _read_given(source, trace_format, nodes)
     if not given.trace.arrivals:
-        told = [*map(str, given.problems), f"{source}: there is no job to replay"]
-        raise InstanceError("\n".join(told))
+        lines = [*map(str, given.problems), f"{source}: there is no job to replay"]
+        raise InstanceError("\n".join(lines))
     return given
 
 

@@ -53,7 +53,7 @@ def add_entitlement_rows(
         Three masks (K,) of groups: preempted, exchanged and reclaimed, as in `Candidates`.
     able
         Gang classes for which tasks may be evicted. In a model for bounds `able` is None: tasks may
-        be evicted for all classes, and conditions that rows cannot express are left out.
+        be evicted for all classes, and conditions that rows cannot express are not encoded.
 
     Returns
     -------

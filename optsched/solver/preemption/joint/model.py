@@ -2,7 +2,7 @@
 
 Mathematics: models/formulation/entitled.md, "The joint model". In addition to the direct model of
 `solver.model.encoding`, one integer per group of equal running tasks on a node counts evictions.
-A model for bounds leaves out rules that are neither in `_ENCODED` nor in `_MASKING`. The optimum of
+A model for bounds ignores rules that are neither in `_ENCODED` nor in `_MASKING`. The optimum of
 a model for bounds is a bound on all plans that the policy allows, with and without evictions.
 """
 
@@ -87,8 +87,8 @@ def encode_joint(
     reach
         Actions of the policy that may empty nodes: preempt, reclaim, consolidate.
     waiting_gangs
-        The waiting gangs for an exact model, which forbids whatever its rows cannot express, so
-        that every solution is a plan. None for a bound model, which allows whatever its rows
+        The waiting gangs for an exact model, which forbids all plans that its rows cannot express:
+        every solution is a plan. None for a bound model, which allows all plans that its rows
         cannot express.
 
     Returns

@@ -94,7 +94,7 @@ class EvictionCompiler:
     ) -> EvictionProblem | None:
         """Return the eviction problem of a gang that reclaims within its queue's guarantee.
 
-        The rows on amounts that lenders keep are left out, so a victim gang may exceed the lender's
+        The rows on amounts that lenders keep are omitted, so a victim gang may exceed the lender's
         excess. Returns None if no requested resource is guaranteed to the queue or an ancestor.
         """
         if not self.problem.queues.guarantee.any() or not self.has_minimum(gang):
