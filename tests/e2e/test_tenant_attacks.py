@@ -128,6 +128,12 @@ def node_of(stage: Stage, name: str) -> str:
     return str((stage.find(kinds.POD, name) or {})["spec"].get("nodeName") or "")
 
 
+def phase_of(stage: Stage, name: str) -> str:
+    """The phase of the PodGroup of a pod."""
+    group_name = stage.admin.get(stage.path(kinds.POD, name))["metadata"]["annotations"][GROUP_KEY]
+    return str(stage.admin.get(stage.path(kinds.POD_GROUP, group_name))["status"]["phase"])
+
+
 def await_bound(stage: Stage, name: str) -> None:
     try:
         until(lambda: node_of(stage, name), f"{name} is bound")
@@ -272,8 +278,12 @@ def test_pods_that_never_go_hold_only_what_they_run_on(stage: Stage) -> None:
     """A finalizer keeps a pod in the API; what has ended or never began holds no quota."""
     never = sized(pod("never-began", **{QUEUE_KEY: NARROW}), 3)
     ended = sized(pod("has-ended", **{QUEUE_KEY: NARROW}), 2, restartPolicy="Never")
-    for body in (never, ended):
+    nowhere = sized(pod("fits-nowhere", **{QUEUE_KEY: NARROW}), 2, nodeSelector={"is": "nowhere"})
+    for body in (never, ended, nowhere):
         body["metadata"]["finalizers"] = [FINALIZER]
+    stage.eve.post(stage.path(kinds.POD), nowhere)
+    until(lambda: phase_of(stage, "fits-nowhere") == "Inqueue", "it is let in")
+    stage.eve.delete(stage.path(kinds.POD, "fits-nowhere"))
     stage.eve.post(stage.path(kinds.POD), ended)
     await_bound(stage, "has-ended")
     stage.eve.post(stage.path(kinds.POD), never)

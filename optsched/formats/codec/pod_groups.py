@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from optsched.api import wellknown
+from optsched.api import kinds, wellknown
 from optsched.cluster.amounts import amounts
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.snapshot import (
@@ -96,6 +96,7 @@ def gang_of_group(
     missing = FieldError("spec.priorityClassName", group.priority_class, _NO_CLASS)
     created = group.meta.creation_ms
     least, usage = split_usage(group.min_resources)
+    members = _in_order(tasks)
     gang = Gang(
         key=group.key,
         queue=group.queue,
@@ -107,8 +108,8 @@ def gang_of_group(
         priority=value or 0,
         created_ms=created,
         waiting_since_ms=waiting_since_ms(group.meta.annotations, created),
-        phase=GangPhase(group.status.phase.value),
-        tasks=_in_order(tasks),
+        phase=_phase_with(members, group),
+        tasks=members,
         annotations=_kept_annotations(group),
         topology=topology_request(group.topology),
         sub_groups=tuple(sub_group_rule(policy) for policy in group.sub_groups),
@@ -119,6 +120,19 @@ def gang_of_group(
     unread: list[FieldError] = []
     read_roles(group.meta.annotations, unread)
     return gang, (*remarks, *_unread_durations(group.meta.annotations), *unread)
+
+
+def _phase_with(members: tuple[Task, ...], group: PodGroup) -> GangPhase:
+    """Return the phase of a gang. A pod's own PodGroup reserves nothing once the pod has left.
+
+    A pod that has ended, or that never had a node, leaves the snapshot when it is deleted, but a
+    finalizer can keep it, and with it its PodGroup, in the API server without limit.
+    """
+    phase = GangPhase(group.status.phase.value)
+    owner = group.meta.controller
+    if members or owner is None or owner.kind != kinds.POD.kind:
+        return phase
+    return GangPhase.PENDING if phase is GangPhase.INQUEUE else phase
 
 
 def _owner(reference: OwnerReference | None) -> Owner | None:

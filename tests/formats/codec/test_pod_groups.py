@@ -88,6 +88,28 @@ def test_an_invalid_group_says_why_in_one_sentence():
     )
 
 
+@pytest.mark.parametrize(
+    ("owner", "tasks", "phase"),
+    [
+        ("Pod", (), GangPhase.PENDING),
+        ("Pod", (task("p"),), GangPhase.INQUEUE),
+        ("ReplicaSet", (), GangPhase.INQUEUE),
+        ("Job", (), GangPhase.INQUEUE),
+        ("", (), GangPhase.INQUEUE),
+    ],
+)
+def test_a_group_reserves_nothing_for_a_pod_that_has_left(
+    owner: str, tasks: tuple[Task, ...], phase: GangPhase
+):
+    made = group("g")
+    made["status"] = {"phase": "Inqueue"}
+    if owner:
+        made["metadata"]["ownerReferences"] = [
+            {"apiVersion": "v1", "kind": owner, "name": "p", "uid": "u", "controller": True}
+        ]
+    assert gang(made, tasks).phase is phase
+
+
 def test_a_gang_that_has_run_waits_since_then():
     marks = {"optsched.io/waiting-since": "1970-01-01T00:01:00.5Z", "other": "x"}
     found = gang(group(annotations=marks))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -587,21 +586,3 @@ def test_a_decoder_reads_as_if_it_had_seen_nothing_before(first: Any, second: An
         made = pod()
         made["spec"] = spec
         assert decoder.read(made)[0] == PodDecoder().read(made)[0]
-
-
-def test_a_pod_seen_before_is_read_quickly():
-    made = pod(
-        spec={"tolerations": [{"key": "a", "operator": "Exists"}] * 2, "nodeSelector": {"a": "b"}},
-        labels={f"l{i}": "v" for i in range(8)},
-        annotations={f"a{i}": "v" for i in range(8)},
-    )
-    decoder = PodDecoder()
-    decoder.task(made)
-    rounds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        for _ in range(200):
-            decoder.task(made)
-        rounds.append((time.perf_counter() - start) / 200)
-    # About 20 µs; the margin is for machines under load.
-    assert min(rounds) < 200e-6
