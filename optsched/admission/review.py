@@ -142,10 +142,17 @@ Question: TypeAlias = AccessQuestion | ObjectQuestion | PodsQuestion | TemplateQ
 class Request:
     """A request to create, update or delete an object.
 
-    obj: the object after the request, or None for DELETE.
-    old: the current object, or None for CREATE.
-    manager: the `fieldManager` of a patch.
-    answers: the answers to questions of earlier reviews of the same request.
+    Attributes
+    ----------
+    obj
+        The object after the request, or None for DELETE.
+    old
+        The current object, or None for CREATE.
+    manager
+        The `fieldManager` of a patch.
+    answers
+        The answers to questions of earlier reviews of the same request.
+
     """
 
     uid: str
@@ -165,9 +172,15 @@ class Request:
 class Response:
     """The response to a request: problems, a patch and warnings.
 
-    problems: the reasons of a denial; empty if no problem was found.
-    rests_on: the objects on which a denial depends; their newer state may change the response.
-    questions: the questions that must be answered before the request can be allowed.
+    Attributes
+    ----------
+    problems
+        The reasons of a denial; empty if no problem was found.
+    rests_on
+        The objects on which a denial depends; their newer state may change the response.
+    questions
+        The questions that must be answered before the request can be allowed.
+
     """
 
     problems: tuple[str, ...] = ()

@@ -45,20 +45,33 @@ class World(Protocol):
 class Settings:
     """Settings of admission that the administrator chooses.
 
-    scheduler_names: the schedulers whose pods are reviewed; the first is the default of jobs.
-    trusted: users that act for other users, such as optsched's controllers; the access of trusted
-    users to queues is not checked.
-    zones: the known names of time zones, or None to accept every name.
-    checks_allocated: whether a queue with allocated pods may not be deleted (Volcano's
-    --enable-queue-allocated-pods-check).
-    resource_groups: groups of pods; the first group that matches a pod decides where the pod runs.
-    gates_pods: whether annotated pods get a scheduling gate until their queue has capacity
-    (Volcano's feature SchedulingGatesQueueAdmission).
-    checks_use: whether a user must have the right `use` of a queue, unless the queue's lists name
-    the user.
-    tenant_annotations: guarded annotations that tenants, who may not update queues, may write.
-    tenant_classes: PriorityClasses that tenants may name, or None for all but system classes.
-    device_schedulers: other schedulers whose pods hold devices according to their annotations.
+    Attributes
+    ----------
+    scheduler_names
+        The schedulers whose pods are reviewed; the first is the default of jobs.
+    trusted
+        Users that act for other users, such as optsched's controllers; the access of trusted
+        users to queues is not checked.
+    zones
+        The known names of time zones, or None to accept every name.
+    checks_allocated
+        Whether a queue with allocated pods may not be deleted (Volcano's
+        --enable-queue-allocated-pods-check).
+    resource_groups
+        Groups of pods; the first group that matches a pod decides where the pod runs.
+    gates_pods
+        Whether annotated pods get a scheduling gate until their queue has capacity (Volcano's
+        feature SchedulingGatesQueueAdmission).
+    checks_use
+        Whether a user must have the right `use` of a queue, unless the queue's lists name the
+        user.
+    tenant_annotations
+        Guarded annotations that tenants, who may not update queues, may write.
+    tenant_classes
+        PriorityClasses that tenants may name, or None for all but system classes.
+    device_schedulers
+        Other schedulers whose pods hold devices according to their annotations.
+
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)

@@ -16,7 +16,7 @@ class RecentCache(Generic[K, V]):
     """A cache that keeps each value for at least `size` additions after its last read."""
 
     def __init__(self, size: int, count_used: Callable[[], int] = int) -> None:
-        """count_used: returns the number of values in use; a larger number replaces `size`."""
+        """`count_used` returns the number of values in use; a larger number replaces `size`."""
         self._size = size
         self._count_used = count_used
         self._young: dict[K, V] = {}
@@ -62,7 +62,7 @@ class SharedObjects(Generic[V]):
     """Stores one shared object for equal arguments, as long as other code refers to the object."""
 
     def __init__(self, make: Callable[..., V]) -> None:
-        """make: builds the object for arguments that have no stored object."""
+        """`make` builds the object for arguments that have no stored object."""
         self._make = make
         self._objects: WeakValueDictionary[tuple[Hashable, ...], V] = WeakValueDictionary()
 

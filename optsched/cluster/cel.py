@@ -72,8 +72,8 @@ Term: TypeAlias = "Callable[[CelDevice], Value]"
 class Selector:
     """A compiled expression that selects devices.
 
-    cost: the number of tokens of the expression. Evaluating the expression on one device takes at
-    most `cost` steps.
+    `cost` is the number of tokens of the expression. Evaluating the expression on one device takes
+    at most `cost` steps.
     """
 
     text: str

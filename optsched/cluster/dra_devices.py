@@ -306,7 +306,8 @@ class DeviceClaim:
 class DeviceClass:
     """A DeviceClass, with the CEL expressions that all devices of the class meet.
 
-    config: driver configurations that accompany every allocated device of the class, in JSON.
+    `config` are the driver configurations that accompany every allocated device of the class, in
+    JSON.
     """
 
     name: str
@@ -514,7 +515,7 @@ def evaluate_selectors(
     continues where this session ends. Namespaces alternate; in each round, a namespace contributes
     its remaining request with the shortest selectors.
 
-    needs: (namespace, request) pairs.
+    `needs` are (namespace, request) pairs.
     """
     everything = [*devices.elsewhere, *(d for here in devices.on_node.values() for d in here)]
     looked_at: set[str] = set()

@@ -172,9 +172,10 @@ class GpuShareRequest:
 class GpuShare:
     """The share of one device that a task holds.
 
-    container: index of the container among the pod's containers that request shares. instance:
-    `geometry-position` of a MIG slice, or the template of an NPU; else empty. npu: the chip name of
-    an NPU; empty for a GPU.
+    `container` is the index of the container among the pod's containers that request shares.
+    `instance` is the `geometry-position` of a
+    MIG slice, or the template of an NPU; else empty. `npu` is
+    the chip name of an NPU; empty for a GPU.
     """
 
     key: str

@@ -92,7 +92,7 @@ def is_successor(key: str) -> bool:
 def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
     """Return the snapshot in which tasks are evicted and their successors are nominated to nodes.
 
-    places: maps the key of a moved task to the node of its successor.
+    `places` maps the key of a moved task to the node of its successor.
     """
 
     def each(gang: Gang) -> Gang:

@@ -52,7 +52,7 @@ class VolumeGrant:
 def volume_request(claim: Claim, nodes: Collection[str], selects: Selects) -> VolumeRequest:
     """Return the volumes that a pending claim could get if the claim is used on `nodes`.
 
-    selects: returns whether a selector selects a node.
+    `selects` returns whether a selector selects a node.
     """
     fitting = (
         volume.name

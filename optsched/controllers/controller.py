@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Index:
     """An index of the objects of one kind by values other than their names.
 
-    values: returns the index values of an object. The values must depend on the object only.
+    `values` returns the index values of an object. The values must depend on the object only.
     """
 
     kind: Kind
@@ -41,7 +41,7 @@ class World(Protocol):
         """The current time in milliseconds since 1970."""
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """Return an object or None. namespace: empty for a cluster-scoped kind."""
+        """Return an object or None. `namespace` is empty for a cluster-scoped kind."""
 
     def listed(self, kind: Kind, namespace: str | None = None) -> Collection[Manifest]:
         """Return the objects of a kind in a namespace, or in all namespaces for None."""
@@ -75,8 +75,8 @@ Wakes: TypeAlias = "Callable[[Manifest, World], Iterable[Ref]]"
 class Scope:
     """The watched objects of one kind. All other objects of the kind are never read.
 
-    namespace, name: namespace and name of the watched objects; an empty value matches any.
-    label: a label key that the watched objects have; an empty key matches every object.
+    `namespace` and `name` are the namespace and name of the watched objects; an empty value matches
+    any. `label` is a label key that the watched objects have; an empty key matches every object.
     """
 
     namespace: str = ""
@@ -100,17 +100,28 @@ WHOLE: Final = Scope()
 class Controller:
     """A controller of one kind of objects.
 
-    name: the name in `--controllers`. Several controllers may share a name.
-    kind: the kind of the objects that the controller reconciles.
-    decide: returns the effects for one object, whether or not the object exists; see `existing`.
-    wakes: by kind, a function that returns the objects to reconcile after a change. The function is
-    called with the object before and after a change, or with its last state after a deletion. An
-    object of the controller's own kind always wakes itself.
-    indexes: the indexes that the controller passes to `World.list_indexed`.
-    reads: further kinds that the controller reads. Changes of these kinds wake no object.
-    facets: by kind, a function that returns the relevant fields. Changes of other fields wake no
-    object. For example, every node updates its heartbeat every few seconds.
-    scopes: by kind, the objects that the controller reads. All objects of other kinds are read.
+    Attributes
+    ----------
+    name
+        The name in `--controllers`. Several controllers may share a name.
+    kind
+        The kind of the objects that the controller reconciles.
+    decide
+        Returns the effects for one object, whether or not the object exists; see `existing`.
+    wakes
+        By kind, a function that returns the objects to reconcile after a change. The function
+        is called with the object before and after a change, or with its last state after a
+        deletion. An object of the controller's own kind always wakes itself.
+    indexes
+        The indexes that the controller passes to `World.list_indexed`.
+    reads
+        Further kinds that the controller reads. Changes of these kinds wake no object.
+    facets
+        By kind, a function that returns the relevant fields. Changes of other fields wake no
+        object. For example, every node updates its heartbeat every few seconds.
+    scopes
+        By kind, the objects that the controller reads. All objects of other kinds are read.
+
     """
 
     name: str

@@ -100,7 +100,7 @@ class _Case:
 
 
 class CronJobs:
-    """Reconciles CronJobs. zone_of: returns a time zone; raises KeyError or ValueError."""
+    """Reconciles CronJobs. `zone_of` returns a time zone; raises KeyError or ValueError."""
 
     def __init__(self, zone_of: Callable[[str], tzinfo]) -> None:
         self._zone_of = zone_of
@@ -232,7 +232,7 @@ def _create_job(
 ) -> tuple[Effect, ...]:
     """Return the creation of the due job if the concurrency policy allows the job.
 
-    known: an existing object with the name of the job, or None.
+    `known` is an existing object with the name of the job, or None.
     """
     cron = case.cron
     name = _job_name(cron, due_ms)

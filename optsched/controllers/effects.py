@@ -62,9 +62,9 @@ class _Named:
 class Patch(_Named):
     """Merge a body into an object (RFC 7386), if its UID and resource version match.
 
-    uid, resource_version: preconditions on the object; empty for no precondition. With a resource
-    version, the API server refuses the patch after a concurrent write, and the object is reconciled
-    again.
+    `uid` and `resource_version` are the preconditions on the object; empty for no precondition.
+    With a resource version, the API server refuses the patch after a concurrent write, and the
+    object is reconciled again.
     """
 
     body: Manifest
@@ -78,9 +78,9 @@ class PatchStatus(Patch):
 
     The patch goes to the status subresource if the kind has one, and otherwise to the object.
 
-    may_wait_s: how long the patch may be deferred, in seconds. The value is positive for changes
-    that no decision depends on and that more changes are likely to follow, such as numbers of pods.
-    The object is reconciled again at the end of this time, or later after a recent write.
+    `may_wait_s` is how long the patch may be deferred, in seconds. The value is positive for
+    changes that no decision depends on and that more changes are likely to follow, such as numbers
+    of pods. The object is reconciled again at the end of this time, or later after a recent write.
     """
 
     may_wait_s: float = 0.0
@@ -90,8 +90,8 @@ class PatchStatus(Patch):
 class Delete(_Named):
     """Delete an object, if its UID matches.
 
-    uid: the UID of the object; empty for any object with the name.
-    grace_s: the grace period of a pod in seconds, or None for the period in the pod's spec.
+    `uid` is the UID of the object; empty for any object with the name. `grace_s` is the grace
+    period of a pod in seconds, or None for the period in the pod's spec.
     """
 
     uid: str = ""
@@ -103,9 +103,15 @@ class Delete(_Named):
 class Emit(_Named):
     """An Event about an object. Equal events about one object are reported as one Event.
 
-    reason: the reason of the Event, a single word that `kubectl get events` shows.
-    message: the message of the Event, a single sentence.
-    code: distinguishes Events with the same reason.
+    Attributes
+    ----------
+    reason
+        The reason of the Event, a single word that `kubectl get events` shows.
+    message
+        The message of the Event, a single sentence.
+    code
+        Distinguishes Events with the same reason.
+
     """
 
     uid: str
@@ -127,9 +133,9 @@ class Again:
 class Question:
     """A probe that checks whether a server answers at an address.
 
-    path: the HTTP path to request. Any status below 400 is an answer. With an empty path, the probe
-    only checks that the port is open.
-    header: name and value of an HTTP header; both are empty for no header.
+    `path` is the HTTP path to request. Any status below 400 is an answer. With an empty path, the
+    probe only checks that the port is open. `header` is the name and value of an HTTP header; both
+    are empty for no header.
     """
 
     host: str
@@ -149,8 +155,8 @@ class AskQuestion:
 class Fabric:
     """An NVIDIA UFM server, which knows the topology of a network fabric.
 
-    secret: namespace and name of the Secret with `username`, `password` and optionally `ca.crt`.
-    verifies: whether the TLS certificate of the server is verified.
+    `secret` is the namespace and name of the Secret with `username`, `password` and optionally
+    `ca.crt`. `verifies` states whether the TLS certificate of the server is verified.
     """
 
     url: str

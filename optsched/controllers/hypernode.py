@@ -84,9 +84,15 @@ class ConfigError(Exception):
 class Sources:
     """The configured sources of HyperNodes.
 
-    types: node label keys by topology type, lowest tier first, or None without the source `label`.
-    fabric: the fabric server to query, or None without the source `ufm`.
-    interval_ms: the time between queries of the fabric server, in ms.
+    Attributes
+    ----------
+    types
+        Node label keys by topology type, lowest tier first, or None without the source `label`.
+    fabric
+        The fabric server to query, or None without the source `ufm`.
+    interval_ms
+        The time between queries of the fabric server, in ms.
+
     """
 
     types: Mapping[str, tuple[str, ...]] | None = None
@@ -95,7 +101,9 @@ class Sources:
 
 
 def read_sources(text: str, namespace: str = CONFIG[0]) -> Sources:
-    """Return the sources in a configuration. namespace: the only namespace of Secrets.
+    """Return the sources in a configuration.
+
+    `namespace` is the only namespace of Secrets.
 
     Raises ConfigError for an invalid configuration.
     """
@@ -205,7 +213,10 @@ def _name(group: _Group, known: Mapping[tuple[str, str], Sequence[str]]) -> str:
 def hypernodes_by_labels(
     types: Mapping[str, Sequence[str]], nodes: Iterable[Manifest], known: Iterable[Manifest]
 ) -> dict[str, dict[str, Any]]:
-    """Return the HyperNodes for node labels, by HyperNode name. known: existing HyperNodes."""
+    """Return the HyperNodes for node labels, by HyperNode name.
+
+    `known` are the existing HyperNodes.
+    """
     names: dict[tuple[str, str], list[str]] = {}
     for each in known:
         for label, value in labels_of(each).items():
@@ -255,7 +266,7 @@ def _hypernode(name: str, group: _Group) -> dict[str, Any]:
 
 
 class Discovery:
-    """Creates HyperNodes. config: namespace and name of the ConfigMap with the sources."""
+    """Creates HyperNodes. `config` is the namespace and name of the ConfigMap with the sources."""
 
     def __init__(self, config: tuple[str, str] = CONFIG) -> None:
         self._ref = Ref(CONFIG_MAP, *config)

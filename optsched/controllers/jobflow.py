@@ -79,8 +79,9 @@ def job_name(flow: str, template: str) -> str:
 class _Case:
     """A JobFlow, and its jobs by template name.
 
-    foreign: job names of the JobFlow that belong to objects of other owners.
-    deleted_jobs: templates whose jobs completed and were deleted later, for example by their TTL.
+    `foreign` are the job names of the JobFlow that belong to objects of other owners.
+    `deleted_jobs` are the templates whose jobs completed and were deleted later, for example by
+    their TTL.
     """
 
     flow: JobFlow
@@ -194,7 +195,7 @@ def _has_probes(probes: Probes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """Whether the probes of a job succeed. effects: the probes to send if some probe fails."""
+    """Whether the probes of a job succeed. `effects` are the probes to send if some probe fails."""
 
     holds: bool
     effects: tuple[Effect, ...] = ()
@@ -215,7 +216,7 @@ def _probe(probes: Probes, targets: Sequence[Manifest], world: World) -> _Verdic
 
 
 def _of_task(pods: Iterable[Manifest], task: str) -> list[Manifest]:
-    """Return the pods of a task. task: empty for all pods."""
+    """Return the pods of a task. `task` is empty for all pods."""
     return [p for p in pods if not task or _task_of(p) == task]
 
 

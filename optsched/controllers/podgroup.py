@@ -86,8 +86,9 @@ _MOST: Final = 2**31 - 1
 class Options:
     """The pods that get PodGroups, and the fields that a PodGroup inherits.
 
-    inherits: prefixes of the annotations and labels that a PodGroup copies. The tuple is empty with
-    `--inherit-owner-annotations=false`. With this flag, the owner does not set minMember either.
+    `inherits` are the prefixes of the annotations and labels that a PodGroup copies. The tuple is
+    empty with `--inherit-owner-annotations=false`. With this flag, the owner does not set minMember
+    either.
     """
 
     scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER_NAME,)
@@ -197,7 +198,10 @@ class PodGroups:
     def _desired_group(
         self, ref: Ref, pod: Manifest, owner: Manifest | None, world: World
     ) -> dict[str, Any]:
-        """Return the desired PodGroup. pod: the pod that provides the settings of the PodGroup."""
+        """Return the desired PodGroup.
+
+        `pod` is the pod that provides the settings of the PodGroup.
+        """
         above = {} if owner is None or not self._options.inherits else annotations_of(owner)
         text = above.get(GROUP_MIN_MEMBER, "")
         is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST))

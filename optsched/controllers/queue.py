@@ -76,7 +76,10 @@ CHILDREN_OF: Final = Index(QUEUE, "parent", lambda queue: (parent_of(queue),))
 
 @dataclass(frozen=True, slots=True)
 class _DesiredState:
-    """The desired state of a queue. by_parent: whether only the parent queue closes the queue."""
+    """The desired state of a queue.
+
+    `by_parent` states whether only the parent queue closes the queue.
+    """
 
     is_open: bool
     by_parent: bool = False
@@ -84,7 +87,10 @@ class _DesiredState:
 
 @dataclass(frozen=True, slots=True)
 class _CommandOutcome:
-    """The desired state of a queue after its Commands. answers: events about refused Commands."""
+    """The desired state of a queue after its Commands.
+
+    `answers` are the events about refused Commands.
+    """
 
     desired: _DesiredState
     answers: tuple[Emit, ...] = ()

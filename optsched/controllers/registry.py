@@ -26,7 +26,10 @@ EVERY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of all controllers. config: namespace and name of the controllers' ConfigMap."""
+    """Options of all controllers.
+
+    `config` is the namespace and name of the controllers' ConfigMap.
+    """
 
     jobs: JobOptions
     podgroups: PodGroupOptions = field(default_factory=PodGroupOptions)

@@ -103,7 +103,7 @@ def _is_name(text: str) -> bool:
 def fabric_hypernodes(
     links: Sequence[Link], known: Iterable[Manifest]
 ) -> dict[str, dict[str, Any]]:
-    """Return the HyperNodes for the links, by name. known: existing HyperNodes of UFM."""
+    """Return the HyperNodes for the links, by name. `known` are the existing HyperNodes of UFM."""
     strange = set(strange_hosts(links))
     groups = leaf_groups(link for link in links if link[0] not in strange)
     before = {name_of(each): _nodes(each) for each in known if name_of(each).startswith(LEAF)}

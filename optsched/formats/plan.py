@@ -66,7 +66,8 @@ def published_schema(kind: str) -> Schema:
 class Eviction:
     """A pod to evict, the action that evicts it, and its preemptor: a gang or a plugin.
 
-    to: the node where the evicted pod starts again, or an empty string if the pod does not restart.
+    `to` is the node where the evicted pod starts again, or an empty string if the pod does not
+    restart.
     """
 
     pod: str

@@ -517,7 +517,7 @@ class GangNodes:
     """
 
     def __init__(self, form: Formulation, supplied: I64) -> None:
-        """supplied: (C, N) variable that counts the tasks of a class on a node; -1 for none."""
+        """`supplied` (C, N) are the variables that count tasks by class and node; -1 for none."""
         self._form, self._supplied = form, supplied
         shape = (len(form.gangs.class_of), supplied.shape[1])
         self.gang_of: I64 = np.full(shape[0], -1, np.int64)

@@ -188,7 +188,7 @@ class LinearModel:
     def add_indicator(self, variables: Sequence[int], most: int) -> int:
         """Add a 0-1 variable that is 1 if any of some variables is positive; returns its number.
 
-        most: an upper bound that holds for each of `variables`.
+        `most` is an upper bound that holds for each of `variables`.
         """
         (flag,) = self.add_variables(0, 1).tolist()
         self.add_row([*variables, flag], [*[1] * len(variables), -most * len(variables)], upper=0)

@@ -30,9 +30,17 @@ Relation = tuple[int, ...]
 class Entry:
     """Equal pending tasks of one gang: their role, task shape and number.
 
-    relation: indices of the terms of other pods that select the tasks. part: the subgroup of the
-    tasks. queue: the queue of the tasks if the queue restricts the choice of nodes, else empty.
-    bound: indices of the reservations that the tasks must respect.
+    Attributes
+    ----------
+    relation
+        Indices of the terms of other pods that select the tasks.
+    part
+        The subgroup of the tasks.
+    queue
+        The queue of the tasks if the queue restricts the choice of nodes, else empty.
+    bound
+        Indices of the reservations that the tasks must respect.
+
     """
 
     role: str
@@ -127,7 +135,7 @@ class GangShape:
 class Stake:
     """Allocated, claimed and requested amounts of a gang (see `GangRow`), and its `min_resources`.
 
-    minimum: the amounts that must be free before the gang starts.
+    `minimum` are the amounts that must be free before the gang starts.
     """
 
     allocated: Amounts

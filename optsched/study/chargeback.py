@@ -213,7 +213,7 @@ class Usage:
     def amounts_until(self, until_ms: int, ran_ms: int | None) -> Amounts:
         """Return the usage until `until_ms`, with the usage before `ran_ms` as idle.
 
-        `ran_ms`: since when the minimum of the gang runs, or None if all usage is idle.
+        `ran_ms` is the time since which the minimum of the gang runs, or None if all usage is idle.
         """
         held_ms = max(until_ms - self.since_ms, 0)
         before_ms = held_ms if ran_ms is None else min(max(ran_ms - self.since_ms, 0), held_ms)
@@ -230,7 +230,7 @@ class Usage:
 class _Job:
     """A gang that has arrived: the requests and the usage of its tasks.
 
-    `since_ms`: start of the current run, or None while the gang does not run.
+    `since_ms` is the start of the current run, or None while the gang does not run.
     """
 
     payer: tuple[str, str]

@@ -203,11 +203,22 @@ def play(
 ) -> Iterator[Progress]:
     """Run the experiment once and yield its progress after every step.
 
-    `stage`: the cluster, which is cleared first. `num_jobs`: number of jobs created together.
-    `min_member`: tasks of a job that start together; 6 makes the job a gang, 1 starts tasks
-    independently. `num_cpus`: CPUs of all nodes. `run_seconds`: time that a job must run with all
-    its tasks. `quiet_seconds`: time without change after which jobs that hold all CPUs are reported
-    as stuck.
+    Parameters
+    ----------
+    stage
+        The cluster, which is cleared first.
+    num_jobs
+        Number of jobs created together.
+    min_member
+        Tasks of a job that start together; 6 makes the job a gang, 1 starts tasks
+        independently.
+    num_cpus
+        CPUs of all nodes.
+    run_seconds
+        Time that a job must run with all its tasks.
+    quiet_seconds
+        Time without change after which jobs that hold all CPUs are reported as stuck.
+
     """
     jobs = [f"tf{i}" for i in range(num_jobs)]
     stage.clear()

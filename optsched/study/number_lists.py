@@ -38,9 +38,9 @@ class Numbers:
     def read_number(self, what: str, below: int | None = None, least: int = 0) -> int:
         """Return the next number, which must be at least `least` and below `below`.
 
-        `what`: meaning of the number, for error messages. `below`: exclusive upper limit, or None
-        for the limit of 64 bits. Raises InstanceError: the text ends, or the next token is not a
-        whole number in range.
+        `what` is the meaning of the number, for error messages. `below` is the exclusive upper
+        limit, or None for the limit of 64 bits. Raises InstanceError: the text ends, or the next
+        token is not a whole number in range.
         """
         word = self._next_token(what)
         if not word.isdecimal() or not word.isascii():

@@ -29,7 +29,8 @@ NAMESPACE = "ml"
 class Answers(dict[Any, Any]):
     """Answers of an API server that has the same verdict on every pod template with containers.
 
-    tests/e2e/test_pod_templates.py asks a real one. is_administrator: every access is granted too.
+    tests/e2e/test_pod_templates.py asks a real one. `is_administrator` grants every access
+    too.
     """
 
     def __init__(

@@ -27,8 +27,8 @@ GONE = "1970-01-01T00:00:00Z"
 class Played:
     """What a session made of a scenario, by names.
 
-    broken: every rule that the plan, or one that was thrown away for it, breaks.
-    statuses: tasks by gang and status, with Volcano's names.
+    `broken` contains every rule that the plan, or one that was thrown away for it, breaks.
+    `statuses` are the tasks by gang and status, with Volcano's names.
     """
 
     binds: Mapping[str, str]

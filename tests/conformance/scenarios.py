@@ -36,7 +36,7 @@ EPOCH = "1970-01-01T00:00:00Z"
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """One file. kind: actions, cycles or probe."""
+    """One file. `kind` is actions, cycles or probe."""
 
     id: str
     kind: str

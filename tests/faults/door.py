@@ -64,7 +64,7 @@ class Door(Proxy):
     def __init__(
         self, kubeconfig: Path, folder: Path, seed: str, rate: float, stopping: Stopping
     ) -> None:
-        """rate: the part of requests that are treated badly; watches aside."""
+        """`rate` is the part of requests that are treated badly; watches aside."""
         folder.mkdir(parents=True, exist_ok=True)
         super().__init__(kubeconfig, folder)
         self.counts: Counter[str] = Counter()

@@ -64,7 +64,8 @@ def find_losses(
 ) -> list[str]:
     """Sentences about gangs that are neither done nor evicted nor lost with their node.
 
-    sizes: the pods of each gang; lost: names of pods that were deleted with their node.
+    `sizes` are the pods of each gang. `lost` contains the names of pods that were deleted with
+    their node.
     """
     now = {moment.name: moment for moment in moments}
     taken = {moment.name for moment in moments if moment.is_evicted}.union(lost)

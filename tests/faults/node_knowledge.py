@@ -53,7 +53,7 @@ class NodeKnowledge:
     def find_late_bind(self, pod: str, node: str, at_s: float) -> str:
         """A sentence about a bind to a node that the process knew as closed; empty if it is well.
 
-        at_s: when the request was sent.
+        `at_s` is the time at which the request was sent.
         """
         late_s = at_s - self._closed_s.get(node, at_s)
         if late_s <= LAG_S:

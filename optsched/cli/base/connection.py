@@ -53,7 +53,10 @@ class Failure(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The connection settings. master: a server address that overrides the kubeconfig's server."""
+    """The connection settings.
+
+    `master` is a server address that overrides the kubeconfig's server.
+    """
 
     kubeconfig: str = ""
     master: str = ""
@@ -145,9 +148,10 @@ def unknown_kind(kind: Kind) -> str:
 
 
 async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) -> list[Raw]:
-    """Return the objects of a kind in a namespace. namespace: empty for all namespaces.
+    """Return the objects of a kind in a namespace.
 
-    query: label and field selectors of the request.
+    `namespace` is empty for all namespaces. `query` are the label and field selectors of the
+    request.
     """
     from optsched.kube.client.errors import NotFound
     from optsched.kube.client.listing import Selection
@@ -162,7 +166,7 @@ async def listed(client: Client, kind: Kind, namespace: str = "", **query: str) 
 async def listed_in(client: Client, kind: Kind, namespace: str | None, **query: str) -> list[Raw]:
     """Return the objects of a kind in the namespace that the user has named.
 
-    namespace: empty for the namespace of the current context, None for all namespaces. Raises
+    `namespace` is empty for the namespace of the current context, None for all namespaces. Raises
     `Failure` if the named namespace does not exist, because an empty list would hide the mistake.
     """
     inside = "" if namespace is None else namespace or client.namespace

@@ -105,7 +105,7 @@ def _wide_enough(console: Console) -> Console:
 def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
     """Print text with control characters escaped.
 
-    `write_json` and `write_yaml` escape JSON and YAML. nl: print a final newline. err: print to the
-    standard error.
+    `write_json` and `write_yaml` escape JSON and YAML. `nl` adds a final newline, and `err`
+    selects the standard error.
     """
     click.echo(printable(text, keep="\n\t"), nl=nl, err=err)

@@ -180,7 +180,10 @@ class RenamedOption(click.Option):
 
 
 def current_names(option: click.Option, *, secondary: bool = False) -> list[str]:
-    """Return the names of an option without its former names. secondary: names that turn it off."""
+    """Return the names of an option without its former names.
+
+    `secondary` selects the names that turn the option off.
+    """
     former = option.former if isinstance(option, RenamedOption) else frozenset[str]()
     return [n for n in (option.secondary_opts if secondary else option.opts) if n not in former]
 
@@ -308,7 +311,7 @@ def show_rows(
 ) -> None:
     """Print rows of a table with aligned columns. States are coloured on a terminal.
 
-    console: the console to print to, or None for the standard output.
+    `console` is the console to print to, or None for the standard output.
     """
     console = console or output()
     for line in lines_of(headings, rows):
@@ -340,7 +343,10 @@ SEED: Final = click.IntRange(min=0, max=MOST_SEED)
 
 
 class Seconds(click.ParamType[float]):
-    """A finite number of seconds of at least 0. more_than_zero: the value 0 is not accepted."""
+    """A finite number of seconds of at least 0.
+
+    `more_than_zero` excludes the value 0.
+    """
 
     name = "seconds"
 

@@ -83,7 +83,10 @@ class Source(click.ParamType[Path]):
 
 
 def check_path(text: str, remedy: str = _FOR_INPUT) -> None:
-    """Raise `BadInput` for a URL, an empty path or a NUL. remedy: advice in the error for a URL."""
+    """Raise `BadInput` for a URL, an empty path or a NUL.
+
+    `remedy` is the advice in the error for a URL.
+    """
     if _URL.match(text):
         raise BadInput(f"{text}: is a URL: {remedy}")
     if not text:

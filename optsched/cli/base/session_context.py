@@ -60,7 +60,7 @@ def keep_for_good() -> None:
 
 
 def shelf_of(folder: Path | None) -> Shelf:
-    """Return the catalogue of plugins and actions. folder: the value of `--plugins-dir`."""
+    """Return the catalogue of plugins and actions. `folder` is the value of `--plugins-dir`."""
     groups = (ENTRY_POINTS, ACTION_ENTRY_POINTS)
     plugins, actions = (
         tuple(sorted(entry_points(group=g), key=lambda e: (e.name, e.value))) for g in groups

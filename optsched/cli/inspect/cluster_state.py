@@ -102,7 +102,8 @@ def live_options(
 ) -> DecodeOptions:
     """Return options that accept the annotations that the running scheduler accepts.
 
-    names: scheduler names. lifting_classes, device_schedulers: the fields of `DecodeOptions`.
+    `names` are the scheduler names. `lifting_classes` and `device_schedulers` are the fields of
+    `DecodeOptions`.
     """
     return DecodeOptions(
         tuple(names),

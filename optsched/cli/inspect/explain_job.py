@@ -64,7 +64,8 @@ def explain_job(
 ) -> None:
     """Print why a job waits; exit with 8 if it waits and with 9 if it can never start.
 
-    lifting_classes, device_schedulers: `DecodeOptions` fields, as set for the running scheduler.
+    `lifting_classes` and `device_schedulers` are `DecodeOptions` fields, as set for the running
+    scheduler.
     """
 
     async def read_job(client: Client) -> tuple[Raw, Cluster, list[Raw]]:

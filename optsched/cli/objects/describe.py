@@ -39,7 +39,7 @@ _AS_THEY_ARE: Final = frozenset(
 
 
 def description(obj: Raw, more: Raw) -> Iterator[str]:
-    """Yield the lines of an object's description. more: extra fields after `kind`."""
+    """Yield the lines of an object's description. `more` is the extra fields after `kind`."""
     meta = obj["metadata"]
     head = {
         "name": meta["name"],
@@ -176,7 +176,7 @@ _MAKING: Final = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RESTARTING)
 async def refused_pods(client: Client, namespace: str, name: str = "") -> list[Raw]:
     """Return the events about refused pods in a namespace.
 
-    name: name of the job; empty for all jobs. namespace: empty for all namespaces.
+    `name` is the name of the job; empty for all jobs. `namespace` is empty for all namespaces.
     """
     about = {"reason": UNMADE, "involvedObject.kind": JOB.kind}
     if name:
@@ -188,7 +188,7 @@ async def refused_pods(client: Client, namespace: str, name: str = "") -> list[R
 def why_unmade(job: Job, events: Sequence[Raw]) -> str:
     """Return the API server's message about a job's missing pods; empty if no pod is missing.
 
-    events: events of any objects.
+    `events` are the events of any objects.
     """
     status = job.status
     there = (status.pending, status.running, status.succeeded, status.failed, status.unknown)

@@ -84,8 +84,8 @@ def submit(place: Place, form: str, jobs: Sequence[Raw], namespace: str = "") ->
 def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str, str]) -> None:
     """Print the jobs of a namespace, or of all namespaces for None.
 
-    which: the filters queue, scheduler, selector and labels. The columns of a plain table are those
-    of `vcctl`. The reasons for refused pods follow the table.
+    `which` contains the filters queue, scheduler, selector and labels. The columns of a plain table
+    are those of `vcctl`. The reasons for refused pods follow the table.
     """
 
     async def list_jobs(client: Client) -> tuple[list[Any], list[Any]]:
@@ -247,7 +247,7 @@ def order(place: Place, form: str, target: Target, action: str) -> None:
 
 
 def remove(place: Place, form: str, target: Target, word: str) -> None:
-    """Delete a job and print a sentence. word: the verb of the sentence."""
+    """Delete a job and print a sentence. `word` is the verb of the sentence."""
 
     async def removed(client: Client) -> Raw:
         ref = Ref(JOB, target.inside(client), target.name)

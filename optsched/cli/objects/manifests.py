@@ -97,7 +97,8 @@ COUNT: Final = click.IntRange(0, MOST_INT32)
 class JobFlags:
     """Values of the flags of a job with one task.
 
-    limits: limits by resource, or None to use the requests. command: command line in shell syntax.
+    `limits` are the limits by resource, or None to use the requests. `command` is the command line
+    in shell syntax.
     """
 
     name: str
@@ -211,7 +212,7 @@ _NO_OBJECT: Final = "is no object: it needs apiVersion, kind and metadata.name"
 def file_option(help_text: str, name: str, **options: Any) -> Callable[[Command], Command]:  # noqa: ANN401  click's
     """Add `-f` with kubectl's long form `--filename` and Volcano's long form `--file`.
 
-    name: the parameter name of the command. options: see `click.option`.
+    `name` is the parameter name of the command. For `options`, see `click.option`.
     """
     return click.option("-f", "--filename", "--file", name, help=help_text, **options)
 
@@ -303,7 +304,10 @@ def _text(path: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A document in a file, or an item of a List. prefix: path of the item in its document."""
+    """A document in a file, or an item of a List.
+
+    `prefix` is the path of the item in its document.
+    """
 
     value: Any
     file: str

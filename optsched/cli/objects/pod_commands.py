@@ -80,5 +80,5 @@ def label_of(job: str, queue: str) -> str:
 
 
 def in_queue(pods: Sequence[Raw], queue: str) -> list[Raw]:
-    """Return the pods that name a queue. queue: empty for all pods."""
+    """Return the pods that name a queue. `queue` is empty for all pods."""
     return [pod for pod in pods if queue in ("", queue_of_pod(pod))]

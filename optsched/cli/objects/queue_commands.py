@@ -207,7 +207,7 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
 
 
 def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
-    """Return why a queue cannot be opened or closed; empty if it can. queues: all queues."""
+    """Return why a queue cannot be opened or closed; empty if it can. `queues` are all queues."""
     name, parent = name_of(obj), parent_of(obj)
     if action == "close" and name == ROOT_QUEUE:
         return f"queue {name} can not be closed: every other queue is below it"
@@ -257,7 +257,7 @@ def delete_queue(place: Place, form: str, name: str) -> None:
 
 
 def why_not_deleted(obj: Raw, queues: Sequence[Raw]) -> str:
-    """Return why a queue cannot be deleted; empty if it can. queues: all queues."""
+    """Return why a queue cannot be deleted; empty if it can. `queues` are all queues."""
     name = name_of(obj)
     if name in _BUILTIN:
         return "the cluster needs it"

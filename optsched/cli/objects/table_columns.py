@@ -137,8 +137,8 @@ _BATCH: Final = "Batch"
 class Column:
     """A column of a table of objects.
 
-    cell: returns the cell for a decoded object and the current time in ms. wide: whether the
-    column is only shown with `-o wide`.
+    `cell` returns the cell for a decoded object and the current time in ms. `wide` states whether
+    the column is only shown with `-o wide`.
     """
 
     heading: str
@@ -148,7 +148,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The table of a kind. read: decodes a stored object for the cells of the table."""
+    """The table of a kind. `read` decodes a stored object for the cells of the table."""
 
     read: Callable[[Raw], Any]
     columns: tuple[Column, ...]
@@ -297,7 +297,7 @@ def _descend(
 ) -> None:
     """Append the descendants of the queue `parent` to `found`.
 
-    margins: the prefixes of the first line and of further lines of each subtree.
+    `margins` are the prefixes of the first line and of further lines of each subtree.
     """
     children = below.get(parent, ())
     for i, queue in enumerate(children):

@@ -53,9 +53,17 @@ class Target:
 def target_of(names: Sequence[str], short: str, namespace: str) -> Target:
     """Return the target that the options of a command name.
 
-    names: values of the argument and of `-N`. short: value of `-n`. namespace: value of
-    `--namespace`. Raises click.UsageError without a name, and for two different names or
-    namespaces.
+    Raises click.UsageError without a name, and for two different names or namespaces.
+
+    Parameters
+    ----------
+    names
+        Values of the argument and of `-N`.
+    short
+        Value of `-n`.
+    namespace
+        Value of `--namespace`.
+
     """
     name = single_name(names, "names")
     if name:
@@ -68,7 +76,7 @@ def target_of(names: Sequence[str], short: str, namespace: str) -> Target:
 def single_name(values: Sequence[str], what: str) -> str:
     """Return the only value, or "" without a value. Raise click.UsageError for different values.
 
-    what: a plural noun for the values, used in the error message.
+    `what` is a plural noun for the values, used in the error message.
     """
     found = list(dict.fromkeys(check_name(value) for value in values if value))
     if len(found) > 1:
@@ -100,7 +108,7 @@ class ObjectName(click.ParamType[str]):
 
 
 def namespace_option(shown: str = "the current context's") -> Callable[[Command], Command]:
-    """Add `-n` and `--namespace`. shown: the default value in the help."""
+    """Add `-n` and `--namespace`. `shown` is the default value in the help."""
     return click.option(
         "-n",
         "--namespace",
@@ -114,7 +122,8 @@ def namespace_option(shown: str = "the current context's") -> Callable[[Command]
 def target_options(kind: Kind, *, is_needed: bool = True) -> Callable[[Command], Command]:
     """Add NAME, `-N`, `-n` and `--namespace`. The command gets the values as `target`.
 
-    is_needed: whether a missing name is an error. Otherwise the name of the target may be empty.
+    `is_needed` states whether a missing name is an error. Otherwise the name of the target may be
+    empty.
     """
     short_help = "The namespace; the name, if none is given." if is_needed else "The namespace."
     named = f"Name of the {kind.singular}."

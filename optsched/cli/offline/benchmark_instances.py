@@ -116,7 +116,8 @@ def _files(commands: Iterable[click.Command], args: Sequence[str]) -> list[str]:
 def search_options(seconds: float, limit: str, out: str) -> Callable[[Command], Command]:
     """Add `--time-limit`, `--seed`, `--out` and `-o`.
 
-    seconds: the default time limit. limit, out: help texts of `--time-limit` and `--out`.
+    `seconds` is the default time limit. `limit` and `out` are the help texts of `--time-limit` and
+    `--out`.
     """
     options = (
         click.option(

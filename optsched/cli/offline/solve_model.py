@@ -50,7 +50,7 @@ class Stop:
         return self._number != 0
 
     def request(self, number: int) -> None:
-        """Request a stop. number: number of the received signal."""
+        """Request a stop. `number` is the number of the received signal."""
         self._number = number
 
     @property

@@ -350,7 +350,7 @@ def _open_executor(flags: CompareOptions, num_cells: int) -> Iterator[Place]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The replays of a comparison. unkept: errors of result files not written, by cell."""
+    """The replays of a comparison. `unkept` are the errors of result files not written, by cell."""
 
     cells: list[Cell]
     keep: ResultFolder

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Span(click.ParamType[int]):
-    """The type of a duration in milliseconds. more_than_zero: the value 0 is not accepted."""
+    """The type of a duration in milliseconds. `more_than_zero` excludes the value 0."""
 
     name = "duration"
 

@@ -295,7 +295,8 @@ def listen_options(default: str) -> Callable[[F], F]:
 def election_options(what: str, lock_name: str) -> Callable[[F], F]:
     """Add the flags of leader election, from which `election` reads.
 
-    what: help text of `--leader-elect`. lock_name: default value of `--lock-name` in the help.
+    `what` is the help text of `--leader-elect`. `lock_name` is the default value of `--lock-name`
+    in the help.
     """
     options = (
         click.option("--leader-elect/--no-leader-elect", default=True, help=what),
@@ -332,7 +333,7 @@ def _apply_options(options: tuple[Callable[[F], F], ...], command: F) -> F:
 def election(given: Mapping[str, Any], lock_name: str) -> Election | None:
     """Return the settings of leader election, or None if leader election is disabled.
 
-    lock_name: the default name of the Lease.
+    `lock_name` is the default name of the Lease.
     """
     from optsched.kube.runtime.leader_election import Election, LeaseTimes
 

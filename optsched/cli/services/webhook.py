@@ -243,7 +243,10 @@ def _listen_place(host: str, port: int) -> Address:
 
 
 def _gates(features: str) -> bool:
-    """Return whether pods get scheduling gates. features: such as `Name=true,Other=false`."""
+    """Return whether pods get scheduling gates.
+
+    `features` has the form `Name=true,Other=false`.
+    """
     pairs = (feature.partition("=") for feature in features.split(",") if feature.strip())
     values = {name.strip(): value.strip().lower() for name, _, value in pairs}
     others = sorted(values.keys() - {GATING})

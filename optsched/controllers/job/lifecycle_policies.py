@@ -51,11 +51,17 @@ _ORDINARY: Final = frozenset(
 class ObservedEvent:
     """An event that has happened to a job.
 
-    task, index: the task and pod index of the event. An event of the whole job has task None and
-    index -1. An event of a whole task has index -1.
-    since_ms: the time of the event in ms since 1970. If the time is None, it is unknown, and every
-    timeout has expired.
-    is_disruption: whether the cluster, and not a user, deleted the pod.
+    Attributes
+    ----------
+    task, index
+        The task and pod index of the event. An event of the whole job has task None and index
+        -1. An event of a whole task has index -1.
+    since_ms
+        The time of the event in ms since 1970. If the time is None, it is unknown, and every
+        timeout has expired.
+    is_disruption
+        Whether the cluster, and not a user, deleted the pod.
+
     """
 
     event: JobEvent
@@ -77,7 +83,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class PolicyDecision:
-    """The verdict of the policies. wait_ms: ms until the next policy timeout expires, or None."""
+    """The verdict of the policies.
+
+    `wait_ms` is the time until the next policy timeout expires, or None.
+    """
 
     verdict: Verdict | None = None
     wait_ms: int | None = None

@@ -108,11 +108,19 @@ class PodView:
 class ObservedJob:
     """A job with its pods and its PodGroup.
 
-    pods: the pods that the job's spec contains, by task name and index.
-    strays: pods of the job that its spec no longer contains, because the job was scaled down.
-    group: the job's PodGroup, or None if the PodGroup does not exist yet.
-    generation: the job's `metadata.generation`.
-    evicted: the UIDs by name of the pods that the scheduler evicts, from the PodGroup's annotation.
+    Attributes
+    ----------
+    pods
+        The pods that the job's spec contains, by task name and index.
+    strays
+        Pods of the job that its spec no longer contains, because the job was scaled down.
+    group
+        The job's PodGroup, or None if the PodGroup does not exist yet.
+    generation
+        The job's `metadata.generation`.
+    evicted
+        The UIDs by name of the pods that the scheduler evicts, from the PodGroup's annotation.
+
     """
 
     job: Job
@@ -195,7 +203,7 @@ def recheck_delay_ms(pod: PodView, now_ms: int) -> int | None:
 
 
 def count_pods(pods: Iterable[PodView], going: Iterable[PodView] = ()) -> Counts:
-    """Return the number of pods by state. going: pods that this decision deletes."""
+    """Return the number of pods by state. `going` are the pods that this decision deletes."""
     gone = {id(pod) for pod in going}
     found: dict[str, int] = {}
     by_task: dict[str, dict[str, int]] = {}

@@ -88,7 +88,7 @@ def extra_effects(
 ) -> Iterator[Effect]:
     """Create the missing plugin objects and claims of a job, and correct objects that differ.
 
-    new_keys: generates an SSH key pair, or None if the controllers have no access to Secrets.
+    `new_keys` generates an SSH key pair, or None if the controllers have no access to Secrets.
     """
     for plugin, flags in plugins_of(job):
         for extra in plugin.extras(job, flags):

@@ -54,7 +54,7 @@ def is_current(group: Manifest, manifest: Manifest) -> bool:
 
 
 def desired_group(job: Job, manifest: Manifest, get_class: GetClass) -> dict[str, Any]:
-    """Return the PodGroup that a job should have. manifest: the job as parsed JSON."""
+    """Return the PodGroup that a job should have. `manifest` is the job as parsed JSON."""
     meta = job.meta
     own = {key: text for key, text in meta.annotations.items() if not wellknown.is_mark(key)}
     generation = manifest["metadata"].get("generation")

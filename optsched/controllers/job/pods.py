@@ -34,7 +34,7 @@ _BUDGETS: Final = (wellknown.MIN_AVAILABLE, wellknown.MAX_UNAVAILABLE)
 class PodMaker:
     """Creates the pod manifests of one job from data that all pods of the job share.
 
-    is_forwarded: whether the job's queue extends to other clusters.
+    `is_forwarded` states whether the job's queue extends to other clusters.
     """
 
     job: Job
@@ -73,7 +73,7 @@ class PodMaker:
 
 
 def pod_maker(job: Job, manifest: Manifest, *, is_forwarded: bool = False) -> PodMaker:
-    """Return the `PodMaker` of a job. manifest: the job as parsed JSON."""
+    """Return the `PodMaker` of a job. `manifest` is the job as parsed JSON."""
     owner = owner_reference(JOB, manifest)
     return PodMaker(job, owner, plugins_of(job), pod_volumes(job), is_forwarded)
 

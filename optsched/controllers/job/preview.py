@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Expanded:
     """The PodGroup and the pods of a job.
 
-    pods: manifests of the pods that are created as soon as the gang is admitted.
-    later: names of tasks whose pods are created only after other tasks have started.
+    `pods` are the manifests of the pods that are created as soon as the gang is admitted. `later`
+    names of tasks whose pods are created only after other tasks have started.
     """
 
     group: dict[str, Any]
@@ -39,7 +39,8 @@ def expand_job(
 ) -> tuple[Expanded | None, tuple[FieldError, ...]]:
     """Return the objects of a job, or None if it could not be created, and its problems.
 
-    manifest: the job, with a name, a namespace and a UID. classes: PriorityClasses by name.
+    `manifest` is the job, with a name, a namespace and a UID. `classes` are the PriorityClasses by
+    name.
     """
     job, errors = parse_job(manifest)
     if job is None or errors:

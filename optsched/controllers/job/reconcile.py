@@ -120,9 +120,15 @@ class Cost(Enum):
 class Order:
     """An action to take on a job, and the cause of the action.
 
-    happening: the event that a policy matched, or None for a Command.
-    command: the UID of the Command; empty for a policy.
-    cost: whether a restart uses a retry of maxRetry.
+    Attributes
+    ----------
+    happening
+        The event that a policy matched, or None for a Command.
+    command
+        The UID of the Command; empty for a policy.
+    cost
+        Whether a restart uses a retry of maxRetry.
+
     """
 
     action: JobAction
@@ -137,9 +143,9 @@ class Order:
 class Options:
     """Options of the job controller.
 
-    new_keys: generates an SSH key pair for jobs with the plugin ssh, or None if the plugin is
-    disabled.
-    evictions_are_retries: whether every eviction uses a retry of maxRetry, as in Volcano.
+    `new_keys` generates an SSH key pair for jobs with the plugin ssh, or None if the plugin is
+    disabled. `evictions_are_retries` states whether every eviction uses a retry of maxRetry, as in
+    Volcano.
     """
 
     new_keys: Callable[[], KeyPair] | None

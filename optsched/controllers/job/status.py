@@ -60,7 +60,10 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of pods by state. by_task: by task, the phases of pods that are not terminating."""
+    """Numbers of pods by state.
+
+    `by_task` contains, by task, the phases of pods that are not terminating.
+    """
 
     pending: int = 0
     running: int = 0

@@ -177,7 +177,8 @@ def read_shared_gpus(
     """Return the shared GPUs and NPUs of a node.
 
     Numbered GPUs come from the node's resources. vGPUs and NPUs come from its register annotations.
-    table: the MIG geometries of GPUs and the templates of NPUs.
+
+    `table` are the MIG geometries of GPUs and the templates of NPUs.
 
     A node whose device plugin has been removed (`Deleted` in the handshake) has no vGPUs. If a node
     reports more than `MAX_CARDS` GPUs of one kind, all GPUs of this kind are ignored.

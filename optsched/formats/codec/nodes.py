@@ -45,7 +45,7 @@ def parse_node(
 ) -> tuple[Node | None, tuple[FieldError, ...]]:
     """Return a node, or None if the object has no name, and all invalid fields of the object.
 
-    table: the MIG geometries of GPUs and the templates of NPUs.
+    `table` are the MIG geometries of GPUs and the templates of NPUs.
 
     An invalid amount of a resource is read as 0, and a node with invalid taints is not ready. A
     node without a Ready condition is ready, because hand-written manifests have no conditions.

@@ -38,13 +38,13 @@ _MARKS: Final = frozenset({PROBLEM, WAITING_SINCE, wellknown.QUEUE_NAME})
 
 
 def gang_key(key: str) -> str:
-    """Return the gang key of a `scheduling.k8s.io` PodGroup. key: the key of the PodGroup."""
+    """Return the gang key of a `scheduling.k8s.io` PodGroup. `key` is the key of the PodGroup."""
     namespace, _, name = key.partition("/")
     return f"{namespace}/{PREFIX}{name}"
 
 
 def object_key(gang: str) -> str:
-    """Return the key of the PodGroup of a gang in either API. gang: the key of the gang."""
+    """Return the key of the PodGroup of a gang in either API. `gang` is the key of the gang."""
     return gang.replace(f"/{PREFIX}", "/", 1)
 
 

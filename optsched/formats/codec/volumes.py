@@ -55,7 +55,10 @@ _STORAGE: Final = "storage"
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A volume that no claim uses. uid: the UID of the claim for which the volume is reserved."""
+    """A volume that no claim uses.
+
+    `uid` is the UID of the claim for which the volume is reserved.
+    """
 
     volume: Volume
     modes: frozenset[str]

@@ -53,7 +53,7 @@ class ObjectProblem:
 
 
 class InstanceError(Exception):
-    """A file or folder contains nothing to schedule. problems: the problems of its objects."""
+    """A file or folder contains nothing to schedule. `problems` are the problems of its objects."""
 
     def __init__(self, message: str, problems: Iterable[ObjectProblem] = ()) -> None:
         self.message = message
@@ -67,7 +67,7 @@ class InstanceError(Exception):
 def diagnostics_of(
     kind: str, key: str, errors: Iterable[FieldError], where: str = ""
 ) -> tuple[ObjectProblem, ...]:
-    """Return the field errors of one object as problems. where: `file:line` of the object."""
+    """Return the field errors of one object as problems. `where` is `file:line` of the object."""
     return tuple(ObjectProblem(kind, key, e.path, e.value, e.message, where) for e in errors)
 
 

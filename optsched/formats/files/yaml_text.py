@@ -140,7 +140,7 @@ def read_json(text: str) -> Iterator[Document | TextError]:
 def line_of(text: str, document: Document, path: str) -> int:
     """Return the line number of a field in a document, or of the field's nearest existing ancestor.
 
-    path: the path of the field, such as `spec.tasks[0].name`.
+    `path` is the path of the field, such as `spec.tasks[0].name`.
     """
     nodes = _nodes(text)
     root = next((n for n in nodes if n.start_mark.line + 1 >= document.line), None)

@@ -130,8 +130,8 @@ class GangStore:
     def last_shuffle_ms(self, taken_ms: int | None) -> dict[str, int]:
         """Return when each plugin last moved pods to better nodes.
 
-        taken_ms: the current time in ms since 1970, or None. Times after `taken_ms` are ignored:
-        otherwise a wrong clock of another process would block the plugin until that time.
+        `taken_ms` is the current time in ms since 1970, or None. Times after `taken_ms` are
+        ignored: otherwise a wrong clock of another process would block the plugin until that time.
         """
         found: dict[str, int] = {}
         for times in (self._written_shuffles, self._own_shuffles):
@@ -403,7 +403,7 @@ class ClusterObjects:
         options: DecodeOptions | None = None,
         takes_node: Callable[[Mapping[str, str]], bool] = take_every_node,
     ) -> None:
-        """takes_node: returns whether a node with the given labels belongs to this scheduler."""
+        """`takes_node` returns whether a node with the given labels belongs to this scheduler."""
         options = options or DecodeOptions()
         problems: Problems = {}
         self._problems = problems
@@ -447,7 +447,7 @@ class ClusterObjects:
     def apply(self, kind: Kind, key: str, obj: Raw | None, *, is_created: bool = False) -> None:
         """Apply the state of an object, or its deletion if `obj` is None.
 
-        is_created: whether `obj` is known to be the first state of a pod.
+        `is_created` states whether `obj` is known to be the first state of a pod.
         """
         if kind != kinds.POD:
             self._apply_by_kind[kind](key, obj)

@@ -189,7 +189,7 @@ class NamespaceStore:
     def refresh(self, used: set[str]) -> bool:
         """Update `labels`; returns whether a namespace may have changed.
 
-        used: names of the namespaces in which any object exists.
+        `used` names of the namespaces in which any object exists.
         """
         names = used | self._raw.keys()
         if not self._is_stale and names == self.labels.keys():
@@ -345,7 +345,10 @@ class DeviceStore:
 
 
 def _newest(versions: Sequence[Mapping[str, V]]) -> dict[str, V]:
-    """Return the newest value of each key, sorted by key. versions: mappings, newest first."""
+    """Return the newest value of each key, sorted by key.
+
+    `versions` are the mappings, newest first.
+    """
     found: dict[str, V] = {}
     for each in reversed(versions):
         found.update(each)
@@ -367,7 +370,7 @@ class NodeStore:
         takes_node: Callable[[Mapping[str, str]], bool],
         problems: Problems,
     ) -> None:
-        """takes_node: returns whether a node with the given labels belongs to this scheduler."""
+        """`takes_node` returns whether a node with the given labels belongs to this scheduler."""
         self._builder = builder
         self._takes_node = takes_node
         self._problems = problems

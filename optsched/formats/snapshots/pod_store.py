@@ -59,7 +59,8 @@ _QUEUES: Final = (wellknown.QUEUE_NAME, wellknown.ADMITTED_QUEUE)
 class BoundDevices:
     """The devices of one pod on its node.
 
-    distrust: why the pod's annotations are ignored; empty if a scheduler may have bound the pod.
+    `distrust` says why the pod's annotations are ignored; empty if a scheduler may have bound the
+    pod.
     """
 
     uid: str
@@ -190,7 +191,10 @@ class AssumedEviction:
 
 @dataclass(frozen=True, slots=True)
 class AssumedNomination:
-    """The assumption that a pending task is nominated to a node. node: empty for no nomination."""
+    """The assumption that a pending task is nominated to a node.
+
+    `node` is empty for no nomination.
+    """
 
     node: str
 
@@ -309,7 +313,10 @@ class PodStore:
         return self._by_gang.keys()
 
     def apply_pod(self, raw: Raw, *, is_created: bool = False) -> None:
-        """Apply a state of a pod. is_created: whether it is known to be the pod's first state."""
+        """Apply a state of a pod.
+
+        `is_created` states whether it is known to be the pod's first state.
+        """
         is_over = has_left_cluster(raw)
         others = self._record_claims(raw, is_over=is_over)
         self._decode(raw, is_over=is_over, is_created=is_created)
@@ -454,7 +461,7 @@ class PodStore:
                 self.apply_pod(raw)
 
     def queue_of(self, pod: Pod, namespace: Mapping[str, str]) -> str:
-        """Return the queue that a pod names. namespace: the annotations of its namespace."""
+        """Return the queue that a pod names. `namespace` are the annotations of its namespace."""
         return self._decoder.queue(pod.outline(), namespace)
 
     def priority_of(self, pod: Pod) -> int:

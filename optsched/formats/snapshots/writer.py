@@ -114,8 +114,8 @@ def write_bundle(
 ) -> None:
     """Write objects to one file as a List. The suffix of the file name selects YAML or JSON.
 
-    opener: the argument `opener` of the function `open`. Raises ValueError for a suffix other than
-    .yaml, .yml and .json.
+    `opener` is the argument `opener` of the function `open`. Raises ValueError for a suffix other
+    than .yaml, .yml and .json.
     """
     parts = bundle_writer(path)(objects)
     with open(path, "w", encoding="utf-8", opener=opener) as file:

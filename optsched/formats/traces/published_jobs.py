@@ -61,7 +61,7 @@ class Row:
         return len(self.problems) == self._before
 
     def reject(self, column: str, message: str) -> None:
-        """Report a problem of a cell. message: the problem and the accepted values."""
+        """Report a problem of a cell. `message` is the problem and the accepted values."""
         value = self.cells.get(column)
         self.problems.append(
             TraceProblem(

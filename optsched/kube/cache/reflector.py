@@ -206,10 +206,17 @@ async def reflect(
 ) -> AsyncIterator[WatchEvent]:
     """Yield the events of a kind, forever.
 
-    source: client of the API server.
-    reflection: an initial state, or the state of an earlier call that is to be continued.
-    sleep: function that waits for a number of seconds.
-    on_failure: function called on every failure; the failed request is retried.
+    Parameters
+    ----------
+    source
+        Client of the API server.
+    reflection
+        An initial state, or the state of an earlier call that is to be continued.
+    sleep
+        Function that waits for a number of seconds.
+    on_failure
+        Function called on every failure; the failed request is retried.
+
     """
     while True:
         step = reflection.step()

@@ -48,9 +48,15 @@ SHUTDOWN_S: Final = 2.0
 class Settings:
     """Settings of a controller process.
 
-    election: the leader election, or None if this process is the only replica.
-    listen: the addresses that serve health, and metrics unless `metrics` is given.
-    metrics: the settings of metrics over TLS, or None for plain HTTP at `listen`.
+    Attributes
+    ----------
+    election
+        The leader election, or None if this process is the only replica.
+    listen
+        The addresses that serve health, and metrics unless `metrics` is given.
+    metrics
+        The settings of metrics over TLS, or None for plain HTTP at `listen`.
+
     """
 
     controllers: Sequence[Controller]

@@ -56,12 +56,21 @@ Key: TypeAlias = tuple[Ref, str, str, str]
 class Note:
     """A report about an object, to be written as an event.
 
-    about, uid: reference to the object, and UID of the object.
-    reason: one word, which `kubectl get events` shows.
-    code: distinguishes notes with the same reason; each code has its own event.
-    message: one sentence for users.
-    is_last: whether the note reports the end of the object, and is written even after its deletion.
-    at_ms: time of the occurrence in ms; 0 means the time of the call of `EventRecorder.note`.
+    Attributes
+    ----------
+    about, uid
+        Reference to the object, and UID of the object.
+    reason
+        One word, which `kubectl get events` shows.
+    code
+        Distinguishes notes with the same reason; each code has its own event.
+    message
+        One sentence for users.
+    is_last
+        Whether the note reports the end of the object, and is written even after its deletion.
+    at_ms
+        Time of the occurrence in ms; 0 means the time of the call of `EventRecorder.note`.
+
     """
 
     about: Ref

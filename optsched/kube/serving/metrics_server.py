@@ -102,9 +102,15 @@ LIMITS: Final = ConnectionLimits(connections=32)
 class SecureMetrics:
     """Settings of metrics over TLS.
 
-    place: address on which metrics are served.
-    files: the certificate and its key, reloaded when they change.
-    needs_rights: whether readers must send a token whose user may get the nonResourceURL /metrics.
+    Attributes
+    ----------
+    place
+        Address on which metrics are served.
+    files
+        The certificate and its key, reloaded when they change.
+    needs_rights
+        Whether readers must send a token whose user may get the nonResourceURL /metrics.
+
     """
 
     place: Address

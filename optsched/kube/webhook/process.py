@@ -57,15 +57,28 @@ ENDING_S: Final = 5.0
 class Settings:
     """Settings of a webhook process.
 
-    place: the address that serves reviews.
-    listen: the addresses that serve health, and metrics unless `metrics` is given.
-    metrics: the settings of metrics over TLS, or None for plain HTTP at `listen`.
-    files: credentials that another program renews, or None if the server signs its own certificate.
-    secret, names: the Secret of self-signed credentials, and their DNS names and IP addresses.
-    service_name: the Service of the webhook, which gives the webhook configurations their names.
-    url: the address of the webhook for API servers, in place of its Service.
-    config: the resource groups file, reloaded when it changes, or None without such a file.
-    grace_s: seconds to keep answering after a signal, while clients move to other replicas.
+    Attributes
+    ----------
+    place
+        The address that serves reviews.
+    listen
+        The addresses that serve health, and metrics unless `metrics` is given.
+    metrics
+        The settings of metrics over TLS, or None for plain HTTP at `listen`.
+    files
+        Credentials that another program renews, or None if the server signs its own
+        certificate.
+    secret, names
+        The Secret of self-signed credentials, and their DNS names and IP addresses.
+    service_name
+        The Service of the webhook, which gives the webhook configurations their names.
+    url
+        The address of the webhook for API servers, in place of its Service.
+    config
+        The resource groups file, reloaded when it changes, or None without such a file.
+    grace_s
+        Seconds to keep answering after a signal, while clients move to other replicas.
+
     """
 
     services: Sequence[Service]

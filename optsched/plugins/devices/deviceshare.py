@@ -280,7 +280,7 @@ class DeviceShare(Rule):
     def resident_use(self, node: Node, before: Node | None = None) -> list[Used]:
         """Return the use of devices by residents; unknown shares are allocated in Volcano's order.
 
-        before: the node before some tasks left. The shares of the remaining residents are
+        `before` is the node before some tasks left. The shares of the remaining residents are
         determined on `before`, because shares do not move when another task leaves.
         """
         known = self.holdings(before or node)

@@ -381,7 +381,7 @@ class _Ask:
 class _Impossible:
     """Explains why the pods of a minimum do not fit in an empty cluster.
 
-    asks: the requests of the minimum, in the order of its items.
+    `asks` are the requests of the minimum, in the order of its items.
     """
 
     outcome: Outcome

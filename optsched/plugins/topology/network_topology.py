@@ -65,7 +65,7 @@ _SHOWN = 3
 class EvictionDomains(NamedTuple):
     """Masks (N,) of sets of nodes; a gang must be in one of the sets.
 
-    are_all: whether `masks` contains all sets that the gang may use.
+    `are_all` states whether `masks` contains all sets that the gang may use.
     """
 
     masks: Sequence[Bool]

@@ -159,7 +159,7 @@ class Difference:
 def least_pairs(num_models: int = 1) -> int:
     """Return the fewest pairs with which the test can reject: 6 for one model, 7 for two or three.
 
-    `num_models`: number of models compared with the first.
+    `num_models` is the number of models compared with the first.
     """
     pairs = 1
     while 2.0 ** (1 - pairs) * num_models > 1 - CONFIDENCE:
@@ -172,10 +172,10 @@ def paired_differences(
 ) -> list[Difference | None]:
     """Return mean, interval and corrected p-value of each metric, or None if no pair has a value.
 
-    `differences`: one row per metric and one column per pair of replays. An entry is the value of a
-    model minus the value of the first model, or None if not measured. `num_models`: number of
-    models compared with the first; the family-wise error rate of all claims is at most 5 %. `seed`:
-    seed of random sign flips; the same seed gives the same p-values.
+    `differences` has one row per metric and one column per pair of replays. An entry is the value
+    of a model minus the value of the first model, or None if not measured. `num_models` is the
+    number of models compared with the first; the family-wise error rate of all claims is at most 5
+    %. `seed`: seed of random sign flips; the same seed gives the same p-values.
     """
     if not differences:
         return []

@@ -29,8 +29,15 @@ def wrong_with_plan(
 ) -> list[str]:
     """Return a message for each rule that a plan violates; empty if the plan is feasible.
 
-    `workload`: the nodes, and the requests of the pod classes. `classes`: (T,) class of each pod.
-    `plan`: the placed pods; all other pods are unplaced.
+    Parameters
+    ----------
+    workload
+        The nodes, and the requests of the pod classes.
+    classes
+        (T,) class of each pod.
+    plan
+        The placed pods; all other pods are unplaced.
+
     """
     unknown = [*_check_duplicates(classes, plan), *_nowhere(workload, plan)]
     return unknown or [

@@ -67,7 +67,7 @@ def pool_of(workload: Workload, classes: I64) -> Pool:
 def layout_of(pool: Pool, classes: I64, nodes: I64, devices: I64) -> Layout:
     """Return the layout of pods of classes (T,) on nodes (T,); -1 for a pod without a node.
 
-    `devices`: (T,) the GPU of each pod that requests a GPU share; -1 for other pods.
+    `devices` (T,) is the GPU of each pod that requests a GPU share; -1 for other pods.
     """
     layout = empty_layout(pool)
     placed = nodes >= 0

@@ -133,9 +133,9 @@ def with_moves(
 ) -> tuple[float, int]:
     """Return the checked percentage of GPUs allocated when few pods move, and how many moved.
 
-    `here`: the placement by FGD. `percent`: percentage of the placed pods that may change their
-    node or GPUs, or be unplaced. `clock`, `seconds`, `seed`: as for `offline`. Raises WrongPlan:
-    more than `percent` of the pods move, or see `Scene.checked`.
+    `here` is the placement by FGD. `percent` is the percentage of the placed pods that may change
+    their node or GPUs, or be unplaced. `clock`, `seconds`, `seed`: as for `offline`. Raises
+    WrongPlan: more than `percent` of the pods move, or see `Scene.checked`.
     """
     most = int(len(here.placed) * percent / 100)
     pods = [(at.node, int(here.classes[at.pod]), at.devices) for at in here.placed]

@@ -73,8 +73,17 @@ class History:
 def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> History:
     """Return the history of runs that place each arriving pod on the node with the highest score.
 
-    A pod that fits no node is not retried. `workload`: nodes and classes. `policy`: one of
-    `POLICIES`, built for this workload. `runs`: orders of arrival, replayed in parallel.
+    A pod that fits no node is not retried.
+
+    Parameters
+    ----------
+    workload
+        Nodes and classes.
+    policy
+        One of `POLICIES`, built for this workload.
+    runs
+        Orders of arrival, replayed in parallel.
+
     """
     classes, rank = stacked(runs)
     cluster = _Cluster(workload, policy, rank)

@@ -48,7 +48,8 @@ def repack_moving(
     """Return the layout of the highest worth minus the price of moves, and how many pods stay.
 
     `pool`, `start`, `worth`, `effort`, `seed`: as for `repack`, but devices are distinguished.
-    `moves`: the running pods. The second result is the number of staying pods per `Present`.
+
+    `moves` are the running pods. The second result is the number of staying pods per `Present`.
     """
     present = moves.present
     refill = Refill(pool, ordered=False)
@@ -102,9 +103,19 @@ class _Stay:
 def repack(pool: Pool, start: Layout, worth: I64, effort: float, seed: int) -> Layout:
     """Return the best layout found for a small pool, whose worth is at least that of `start`.
 
-    `pool`: the nodes, and the pods that may be placed on these nodes. `start`: a layout, which is
-    returned if the solver finds no better layout. `worth`: (K,) value of one pod of each class.
-    `effort`: deterministic seconds of CP-SAT with one worker. `seed`: random seed of CP-SAT.
+    Parameters
+    ----------
+    pool
+        The nodes, and the pods that may be placed on these nodes.
+    start
+        A layout, which is returned if the solver finds no better layout.
+    worth
+        (K,) value of one pod of each class.
+    effort
+        Deterministic seconds of CP-SAT with one worker.
+    seed
+        Random seed of CP-SAT.
+
     """
     refill = Refill(pool, ordered=True)
     refill.maximize(worth)

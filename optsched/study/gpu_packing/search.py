@@ -63,9 +63,16 @@ def improved(
 ) -> tuple[Layout, Counter[At]]:
     """Return a layout that allocates more GPUs by moving few pods and starting waiting pods.
 
-    `pool`: pods and nodes. `start`: the layout of the running pods. `running`: the running pods one
-    by one, and how many pods may move. `clock`, `seconds`, `seed`: as for `allocate`. The second
-    result is the number of staying pods by placement.
+    Parameters
+    ----------
+    pool
+        Pods and nodes.
+    start
+        The layout of the running pods.
+    running
+        The running pods one by one, and how many pods may move. `clock`, `seconds`, `seed`: as
+        for `allocate`. The second result is the number of staying pods by placement.
+
     """
     end = clock() + seconds
     search = _MoveSearch(pool, start, running, np.random.default_rng(seed))
@@ -156,11 +163,23 @@ def allocate(
 
     A pod that must be placed is worth more than all other pods together.
 
-    `pool`: pods and nodes. `clock`: seconds, such as `time.monotonic`, or `time.process_time` on a
-    shared machine. `seconds`: time limit; the current step may exceed it. `seed`: seed of the
-    neighbourhoods. `start`: a layout to begin with, if `start` is better than the layout of the
-    integer program. `effort`: settings of the search. Raises TooManyPatterns: see
-    `optsched.study.gpu_packing.program.share_patterns`.
+    Raises TooManyPatterns: see `optsched.study.gpu_packing.program.share_patterns`.
+
+    Parameters
+    ----------
+    pool
+        Pods and nodes.
+    clock
+        Seconds, such as `time.monotonic`, or `time.process_time` on a shared machine.
+    seconds
+        Time limit; the current step may exceed it.
+    seed
+        Seed of the neighbourhoods.
+    start
+        A layout to begin with, if `start` is better than the layout of the integer program.
+    effort
+        Settings of the search.
+
     """
     end = clock() + seconds
     bound = allocation_bound(pool)

@@ -36,9 +36,17 @@ _FEW_AGAIN: Final = 150
 class Columns:
     """The linear program of an instance, to which pricing adds bins as columns.
 
-    `items`: the items to pack. `pool`: every possible bin, or None if there are too many bins.
-    `random`: random generator of the greedy scores. `seconds`: function that returns the remaining
-    seconds.
+    Attributes
+    ----------
+    items
+        The items to pack.
+    pool
+        Every possible bin, or None if there are too many bins.
+    random
+        Random generator of the greedy scores.
+    seconds
+        Function that returns the remaining seconds.
+
     """
 
     def __init__(
@@ -125,8 +133,17 @@ class Columns:
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
         """Return the most used columns, those with a use of 1 or more first, cut to the demand.
 
-        `uses`: use of each column. `left`: (K,) remaining items. `noise`: weight of random noise, 0
-        to 1. `part`: fraction of all uses up to which columns with a fractional use are returned.
+        Parameters
+        ----------
+        uses
+            Use of each column.
+        left
+            (K,) remaining items.
+        noise
+            Weight of random noise, 0 to 1.
+        part
+            Fraction of all uses up to which columns with a fractional use are returned.
+
         """
         at = np.flatnonzero(uses > CLEAR)
         table = np.minimum(np.array([self.master.columns[c] for c in at]), left)

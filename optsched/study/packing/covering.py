@@ -73,10 +73,22 @@ def fewest_columns(
 ) -> list[I64] | None:
     """Return the fewest columns that cover the demand, or None if no such columns are found.
 
-    A column is repeated as often as it is used. `columns`: bins (K,) to choose from. `need`: the
-    demand. `between`: minimum and maximum number of columns, where the minimum is a proved lower
-    bound. `work`: limit of CP-SAT's deterministic time, which is about seconds of a core and
-    independent of the machine's load. `seconds`: limit of wall-clock time with two workers.
+    A column is repeated as often as it is used.
+
+    Parameters
+    ----------
+    columns
+        Bins (K,) to choose from.
+    need
+        The demand.
+    between
+        Minimum and maximum number of columns, where the minimum is a proved lower bound.
+    work
+        Limit of CP-SAT's deterministic time, which is about seconds of a core and independent
+        of the machine's load.
+    seconds
+        Limit of wall-clock time with two workers.
+
     """
     table, number = np.array(columns, np.int64), need.number
     model = cp_model.CpModel()

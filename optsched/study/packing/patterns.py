@@ -51,9 +51,19 @@ def best_bins(
 ) -> Priced:
     """Return bins worth more than `above`, and a bound on the worth of every bin.
 
-    `items`: the available items. `prices`: (K,) non-negative integers. `above`: threshold on the
-    worth of returned bins. `most_bins`: maximum number of bins returned. `is_late`: polled during
-    the search, which ends without a proof if `is_late` returns True.
+    Parameters
+    ----------
+    items
+        The available items.
+    prices
+        (K,) non-negative integers.
+    above
+        Threshold on the worth of returned bins.
+    most_bins
+        Maximum number of bins returned.
+    is_late
+        Polled during the search, which ends without a proof if `is_late` returns True.
+
     """
     is_useful = (prices > 0) | (items.sizes < 0).any(axis=1)
     kind = np.repeat(np.arange(len(prices)), np.where(is_useful, items.most_in_a_bin, 0))

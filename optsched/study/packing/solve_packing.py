@@ -68,10 +68,21 @@ def solve_packing(
 ) -> PackingResult:
     """Return the packing with the fewest bins that is found within `seconds`.
 
-    `problem`: the items; every item fits into a bin. `clock`: seconds, such as `time.monotonic`.
-    `seconds`: time limit; the current step may exceed it. `seed`: seed of the perturbed scores.
-    `report`: called with each better packing or bound. Raises ValueError: an item does not fit into
-    an empty bin.
+    Raises ValueError: an item does not fit into an empty bin.
+
+    Parameters
+    ----------
+    problem
+        The items; every item fits into a bin.
+    clock
+        Seconds, such as `time.monotonic`.
+    seconds
+        Time limit; the current step may exceed it.
+    seed
+        Seed of the perturbed scores.
+    report
+        Called with each better packing or bound.
+
     """
     for kind in problem.kinds:
         if any(s > c for s, c in zip(kind.sizes, problem.capacity, strict=True)):

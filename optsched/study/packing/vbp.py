@@ -36,9 +36,17 @@ def packing_document(
 ) -> dict[str, Any]:
     """Return the JSON document of one packing.
 
-    `instance`: the packed instance. `bins`: the bins of the packing, as pairs of item type and
-    number. `result`: the number of bins, its bound and its source. `made`: the data to reproduce
-    the packing.
+    Parameters
+    ----------
+    instance
+        The packed instance.
+    bins
+        The bins of the packing, as pairs of item type and number.
+    result
+        The number of bins, its bound and its source.
+    made
+        The data to reproduce the packing.
+
     """
     problem = instance.problem
     return {
@@ -97,8 +105,17 @@ def read_vbp(file: Path) -> VectorPacking:
 def parse_vbp(text: str, name: str, where: str = "") -> VectorPacking:
     """Return the packing instance in a text, where items with the same sizes are one item type.
 
-    `text`: content of a `.vbp` file. `name`: name of the instance. `where`: file name for error
-    messages, by default `name`. Raises InstanceError: see `read_vbp`.
+    Raises InstanceError: see `read_vbp`.
+
+    Parameters
+    ----------
+    text
+        Content of a `.vbp` file.
+    name
+        Name of the instance.
+    where
+        File name for error messages, by default `name`.
+
     """
     return parse_instance(text, name, where).problem
 

@@ -103,9 +103,17 @@ class Clash(Exception):
 def predict(objects: Sequence[Manifest], added: Added, means: Means) -> Answers:
     """Return predictions for a cluster to which objects are added, or whose objects are replaced.
 
-    `objects`: the objects of the cluster, from `kube.capture` or a file. `added`: the objects to
-    add. `means`: the policy, and the dependencies of a session. Raises Clash: an added pod or
-    PodGroup already exists in the cluster.
+    Raises Clash: an added pod or PodGroup already exists in the cluster.
+
+    Parameters
+    ----------
+    objects
+        The objects of the cluster, from `kube.capture` or a file.
+    added
+        The objects to add.
+    means
+        The policy, and the dependencies of a session.
+
     """
     before = assemble(objects, means.options).snapshot
     return _Study(objects, added, means, before.taken_ms).answers(before)

@@ -83,9 +83,17 @@ def waiting(
 ) -> Waiting | None:
     """Return the queue position and expected start of a gang, or None if the gang does not exist.
 
-    `objects`: the objects of the cluster. `key`: key of the gang. `pods`: pods that a controller
-    creates once the gang is enqueued, which define its demand. `means`: the policy and the decode
-    options.
+    Parameters
+    ----------
+    objects
+        The objects of the cluster.
+    key
+        Key of the gang.
+    pods
+        Pods that a controller creates once the gang is enqueued, which define its demand.
+    means
+        The policy and the decode options.
+
     """
     snapshot = assemble(objects, means.options).snapshot
     gang = next((gang for gang in snapshot.gangs if gang.key == key), None)

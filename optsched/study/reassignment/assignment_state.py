@@ -192,8 +192,9 @@ class _MovedProcesses:
 class AssignmentState:
     """A feasible assignment of an instance, its cost, and the cost of each move.
 
-    `machine_of`: (P,) machine of each process. `cost`: total cost. `excess`: (C, M) demand minus
-    spare amount. `slack`: (R, M) idle amounts. `term_cost`: (M,) cost of the terms on each machine.
+    `machine_of` is the (P,) machine of each process. `cost` is the total cost. `excess` is the (C,
+    M) demand minus spare amount. `slack`: (R, M) idle amounts. `term_cost`: (M,) cost of the terms
+    on each machine.
     """
 
     def __init__(self, instance: Instance, machine_of: I64) -> None:

@@ -39,7 +39,7 @@ def reassigned(
 ) -> Reassigned | None:
     """Return the best assignment in which the processes `free` move among `machines`.
 
-    `machine_of`: (P,) a feasible assignment, in which all processes of `free` are on `machines`.
+    `machine_of` (P,) is a feasible assignment, in which all processes of `free` are on `machines`.
     Returns None if the solver finds no solution within the limits.
     """
     model = _Model(instance, machine_of, free, machines)

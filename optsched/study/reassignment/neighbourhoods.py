@@ -71,7 +71,7 @@ class Neighbourhoods:
     home: with transient resources, large processes cannot move
        while small processes occupy the little idle capacity of other machines.
 
-    `machine_of`: (P,) the best assignment, initially a feasible assignment. `is_best`: whether a
+    `machine_of` is the best assignment (P,), initially a feasible one. `is_best` states whether a
     neighbourhood of all processes proved the assignment optimal.
     """
 
@@ -90,7 +90,7 @@ class Neighbourhoods:
     def step(self, seconds: float | None) -> bool:
         """Solve a neighbourhood; return whether the solve found a better assignment.
 
-        `seconds`: wall-clock limit, or None for a result that does not depend on a clock.
+        `seconds` is the wall-clock limit, or None for a result that does not depend on a clock.
         """
         # Probabilities are the minimum plus an amount proportional to savings per time.
         worth = np.array([kind.saved / kind.effort for kind in self._kinds])

@@ -41,8 +41,17 @@ def reassignment_document(
 ) -> dict[str, Any]:
     """Return the JSON document of one assignment.
 
-    `model`: file of the instance. `machine_of`: machine of each process. `result`: the costs, their
-    bound and their source. `made`: the data to reproduce the assignment.
+    Parameters
+    ----------
+    model
+        File of the instance.
+    machine_of
+        Machine of each process.
+    result
+        The costs, their bound and their source.
+    made
+        The data to reproduce the assignment.
+
     """
     return {
         "apiVersion": API_VERSION,
@@ -66,7 +75,7 @@ def write_assignment(machine_of: Sequence[int]) -> str:
 def read_reassignment(model: Path, assignment: Path | None = None) -> Reassignment:
     """Return the instance in a model file, with its initial assignment.
 
-    `model`: a file `model_*.txt`. `assignment`: file of the initial assignment, or None for
+    `model` is a file `model_*.txt`. `assignment` is the file of the initial assignment, or None for
     `assignment_*.txt` in the folder of the model. Raises InstanceError: the assignment is
     infeasible, or a file cannot be read. The error message names the file, and for invalid text the
     line, the text and the accepted values.

@@ -120,8 +120,8 @@ def solve_reassignment(
 ) -> ReassignmentResult:
     """Return the cheapest feasible assignment found, never worse than the initial assignment.
 
-    `problem`: an instance whose initial assignment is feasible. `report`: called with each better
-    assignment or bound. Raises ValueError: see `quick_reassignment`.
+    `problem` is an instance whose initial assignment is feasible. `report` is called with each
+    better assignment or bound. Raises ValueError: see `quick_reassignment`.
     """
     search = _Search(problem, effort, report, problem.initial)
     until = 0.0

@@ -102,7 +102,7 @@ def quantile_chart(
 ) -> Chart:
     """Return a chart of the quantiles of times in milliseconds, one row per name, longest first.
 
-    `is_counted`: whether each time belongs to one gang, so that the number of gangs is shown.
+    `is_counted` states whether each time belongs to one gang, so that the number of gangs is shown.
     """
     ordered = {row: sorted(waits) for row, waits in times.items()}
     order = sorted(ordered, key=lambda n: (-nearest_rank(ordered[n], 95), -ordered[n][-1], n))

@@ -44,9 +44,16 @@ MOST_GAPS: Final = 240
 def simulation_page(result: Mapping[str, Any], timeline: Timeline, base: Mapping[str, Any]) -> Page:
     """Return the report page of a replay.
 
-    `result`: result of `optsched.study.simulation.replay_trace.as_result`, with the definition of
-    the model. `timeline`: timeline of the replay. `base`: definition of the model with which the
-    model of the replay is compared.
+    Parameters
+    ----------
+    result
+        Result of `optsched.study.simulation.replay_trace.as_result`, with the definition of the
+        model.
+    timeline
+        Timeline of the replay.
+    base
+        Definition of the model with which the model of the replay is compared.
+
     """
     view = View.from_timeline(timeline)
     model = result["model"]

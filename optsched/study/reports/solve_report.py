@@ -47,8 +47,15 @@ class Answer:
 def solve_page(snapshot: Snapshot, answers: Sequence[Answer], base: Mapping[str, Any]) -> Page:
     """Return the report page with the plans of models for a cluster, and their certificates.
 
-    `snapshot`: the snapshot that was solved. `answers`: results of one or more models, in order.
-    `base`: definition of the model with which a single model is compared.
+    Parameters
+    ----------
+    snapshot
+        The snapshot that was solved.
+    answers
+        Results of one or more models, in order.
+    base
+        Definition of the model with which a single model is compared.
+
     """
     plans = {a.name: a.result.plan for a in answers if a.result.plan is not None}
     data = PlansData(snapshot, plans)

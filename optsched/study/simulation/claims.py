@@ -28,9 +28,16 @@ No Kubernetes object name contains this character.
 class ClaimBook:
     """The claims of a cluster and their users.
 
-    `devices`: initial state of the devices. `standing`: tasks that initially have a node. Claims
-    that no task of `standing` uses are deallocated, unless a claim is reserved for a pod outside
-    `known`. `known`: UIDs of the simulated pods.
+    Attributes
+    ----------
+    devices
+        Initial state of the devices.
+    standing
+        Tasks that initially have a node. Claims that no task of `standing` uses are
+        deallocated, unless a claim is reserved for a pod outside `known`.
+    known
+        UIDs of the simulated pods.
+
     """
 
     def __init__(self, devices: Devices, standing: Iterable[Task], known: set[str]) -> None:

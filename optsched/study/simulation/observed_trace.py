@@ -24,7 +24,7 @@ def trace_of(snapshot: Snapshot, name: str, duration_ms: int | None = None) -> T
 
     Running tasks continue on their nodes. Tasks that have ended or are terminating are omitted.
 
-    `duration_ms`: run time of each gang from the snapshot on, or None for a run without end.
+    `duration_ms` is the run time of each gang from the snapshot on, or None for a run without end.
     """
     gangs = [
         replace(gang, tasks=tuple(t for t in gang.tasks if t.status in _KEPT))

@@ -64,10 +64,18 @@ def read_given(
 ) -> LoadedTrace:
     """Return the trace that a user has named.
 
-    `source`: a file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic
-    trace. `trace_format`: one of `TRACE_FORMATS` for a published trace. `nodes`: a trace or
-    manifests with the nodes on which a published trace is replayed. Raises InstanceError,
-    SyntheticError: the trace does not exist, or none of its jobs can be replayed.
+    Raises InstanceError, SyntheticError: the trace does not exist, or none of its jobs can be
+    replayed.
+
+    Parameters
+    ----------
+    source
+        A file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic trace.
+    trace_format
+        One of `TRACE_FORMATS` for a published trace.
+    nodes
+        A trace or manifests with the nodes on which a published trace is replayed.
+
     """
     given = _read_given(source, trace_format, nodes)
     if not given.trace.arrivals:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Placement:
     """A node for a task, and the devices that a session allocated to the task on the node.
 
-    `devices`: granted devices for the unallocated claims of the task.
+    `devices` are the granted devices for the unallocated claims of the task.
     """
 
     node: str
@@ -46,8 +46,15 @@ class Placement:
 class Held:
     """A placed task: its placement, its start, its GPUs, and when its work was last saved.
 
-    `gpus`: GPU indices, or None if GPUs are not allocated yet. `since_ms`: start in time of the
-    trace. `saved_ms`: time of the last save in epoch milliseconds.
+    Attributes
+    ----------
+    gpus
+        GPU indices, or None if GPUs are not allocated yet.
+    since_ms
+        Start in time of the trace.
+    saved_ms
+        Time of the last save in epoch milliseconds.
+
     """
 
     task: str
@@ -61,9 +68,17 @@ class Held:
 class TerminatingPod:
     """An evicted pod, which holds its resources until its grace period ends.
 
-    `number`: index of the arrival in the trace. `place`: task, node and GPUs. `resident`: the
-    releasing task without a gang that represents the pod in snapshots. `devices`: devices of the
-    claims of the pod.
+    Attributes
+    ----------
+    number
+        Index of the arrival in the trace.
+    place
+        Task, node and GPUs.
+    resident
+        The releasing task without a gang that represents the pod in snapshots.
+    devices
+        Devices of the claims of the pod.
+
     """
 
     leaves_ms: int
@@ -243,8 +258,8 @@ class SimulatedCluster:
     def vacate(self, job: Job, keys: Sequence[str], leaves_ms: int | None = None) -> None:
         """Remove tasks from their nodes, so that the tasks are pending again.
 
-        `leaves_ms`: until when the terminating pods hold their resources, or None to release the
-        resources immediately.
+        `leaves_ms` are the times until which terminating pods hold their resources, or None to
+        release the resources immediately.
         """
         tasks = {t.key: t for t in job.gang.tasks}
         ghosts = []

@@ -131,8 +131,9 @@ def measure(
 ) -> Metrics:
     """Return the metrics of a replay.
 
-    `trace`, `events`: the trace, and the record of its replay. `warm_up_ms`: instant of the trace
-    before which events are not measured. `session_seconds`: wall time of the sessions, if measured.
+    `events` is the record of the replay of `trace`. `warm_up_ms` is the instant of the
+    trace before which events are not measured. `session_seconds` is the wall time of the sessions,
+    if measured.
     """
     sweep = Measuring(trace, warm_up_ms)
     for event in events:

@@ -110,7 +110,7 @@ def bin_means(
     """Return the mean amount (num_rows, bins) that the intervals of each row hold in each time bin.
 
     Each interval of `spans` (begins, ends) holds its amount all the time. The amount is added to
-    the row of the interval. `edges`: ascending edges of the bins.
+    the row of the interval. `edges` are the ascending edges of the bins.
     """
     begins, ends = spans
     widths = np.diff(edges)

@@ -61,8 +61,8 @@ steps = st.lists(
 class Cut(Play):
     """A play whose controller is stopped again and again.
 
-    cuts: which effects of an answer are carried out, each time, as bits; effects of one answer are
-    under way at once, so that any of them may be lost. Without cuts it works to the end.
+    `cuts` states which effects of an answer are carried out, each time, as bits; effects of one
+    answer are under way at once, so that any of them may be lost. Without cuts it works to the end.
     """
 
     def __init__(self, manifest: dict[str, Any], cuts: list[int]) -> None:

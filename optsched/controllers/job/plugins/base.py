@@ -26,7 +26,10 @@ _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Values of a plugin's flags. problems: invalid arguments, each with the accepted values."""
+    """Values of a plugin's flags.
+
+    `problems` are the invalid arguments, each with the accepted values.
+    """
 
     values: Mapping[str, Value]
     problems: tuple[str, ...] = ()
@@ -48,8 +51,8 @@ class Flags:
 def read_flags(arguments: tuple[str, ...], defaults: Defaults) -> Flags:
     """Parse arguments such as `--port=22` or `-port 22`.
 
-    defaults: every flag with its default value, which determines the type of the flag. As in Go,
-    parsing ends at the first invalid argument.
+    `defaults` contains every flag with its default value, which determines the type of the flag. As
+    in Go, parsing ends at the first invalid argument.
     """
     values = dict(defaults)
     left = list(arguments)
@@ -169,7 +172,10 @@ def _closed(container: Container) -> Container:
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """An SSH key pair. private: in PEM format. public: a line of an authorized_keys file."""
+    """An SSH key pair.
+
+    `private` is in PEM format. `public` is a line of an authorized_keys file.
+    """
 
     private: str
     public: str
@@ -179,9 +185,16 @@ class KeyPair:
 class Extra:
     """An object that a plugin creates in addition to the pods.
 
-    manifest: the object to create, without owner and namespace.
-    kept: the fields that are corrected when they differ. All other fields belong to other writers.
-    with_keys: returns the manifest with SSH keys, which are generated on creation. None: no keys.
+    Attributes
+    ----------
+    manifest
+        The object to create, without owner and namespace.
+    kept
+        The fields that are corrected when they differ. All other fields belong to other
+        writers.
+    with_keys
+        Returns the manifest with SSH keys, which are generated on creation. None: no keys.
+
     """
 
     kind: Kind
@@ -199,10 +212,17 @@ def _no_extras(job: Job, flags: Flags) -> tuple[Extra, ...]:
 class Plugin:
     """A plugin of jobs.
 
-    flags: the plugin's flags with their default values.
-    dress: changes the draft of a pod.
-    extras: returns the objects that the plugin creates in addition to the pods.
-    needs: names of the plugins that this plugin requires.
+    Attributes
+    ----------
+    flags
+        The plugin's flags with their default values.
+    dress
+        Changes the draft of a pod.
+    extras
+        Returns the objects that the plugin creates in addition to the pods.
+    needs
+        Names of the plugins that this plugin requires.
+
     """
 
     name: str

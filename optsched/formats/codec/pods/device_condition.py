@@ -36,7 +36,7 @@ def device_message(node: str, gpus: Sequence[GpuShare], numa: Sequence[NumaPart]
 
 
 def device_condition(message: str, now_ms: int) -> dict[str, str]:
-    """Return the device condition of a pod. message: the result of `device_message`."""
+    """Return the device condition of a pod. `message` is the result of `device_message`."""
     return {
         "type": BOUND_DEVICES,
         "status": "True",

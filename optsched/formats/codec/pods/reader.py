@@ -202,8 +202,8 @@ class PodDecoder:
     def queue(self, pod: Mapping[str, Any], namespace: Mapping[str, str]) -> str:
         """Return the queue of a pod without a PodGroup.
 
-        namespace: the annotations of the pod's namespace. The queue of a bound pod is the queue
-        that admitted the pod, as the binder has recorded.
+        `namespace` are the annotations of the pod's namespace. The queue of a bound pod is the
+        queue that admitted the pod, as the binder has recorded.
         """
         own = _meta(pod, []).annotations
         if _mapping(pod, "spec").get("nodeName") and (

@@ -28,8 +28,8 @@ _INFEASIBLE: Final = "Infeasible"
 def pod_request(spec: Fields, status: Fields) -> _Amounts:
     """Return the request of a pod by resource in base units, without zeros.
 
-    status: status of the pod. For a running pod, the amounts that the kubelet has allocated apply
-    if they exceed the amounts in the spec (in-place resize, KEP-1287).
+    `status` is the status of the pod. For a running pod, the amounts that the kubelet has allocated
+    apply if they exceed the amounts in the spec (in-place resize, KEP-1287).
     """
     held = _container_resources(status)
     asked = _resized if held and not _is_infeasible(status) else _actual

@@ -57,7 +57,10 @@ _PHASE_OF: Final = {
 
 
 def pod_manifest(task: Task, gang: Gang | None) -> dict[str, Any]:
-    """Return the pod of a task. gang: the task's gang, or None for a pod of another scheduler."""
+    """Return the pod of a task.
+
+    `gang` is the task's gang, or None for a pod of another scheduler.
+    """
     priority = gang.priority if gang is not None and gang.is_implicit else task.priority
     gate = _gate(task)
     gates = {"schedulingGates": [{"name": gate}]} if gate else {}
