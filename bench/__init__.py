@@ -1,1 +1,1 @@
-"""Benchmarks; each checks the results that it measures, and reports ratios within one run."""
+"""Benchmarks that check the results they measure and report ratios within one run."""

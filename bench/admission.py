@@ -1,9 +1,10 @@
-"""Latency of admission reviews at 200 jobs per second, relative to a webhook that does nothing.
+"""Measure the latency of admission reviews at 200 jobs per second, relative to an idle webhook.
 
-`make bench-admission`. A client sends reviews as an API server does, over TLS on persistent
-connections: 200 jobs per second, each to /jobs/mutate for defaults and then to /jobs/validate. The
-other webhook is a process with the same HTTP server that admits everything without parsing it. Both
-run the whole time and are called alternately, five seconds each. The responses are checked.
+Run `make bench-admission`. A client sends reviews like an API server, over TLS on persistent
+connections. It sends 200 jobs per second, each to /jobs/mutate for defaults and then to
+/jobs/validate. The idle webhook is a process with the same HTTP server that admits everything
+without parsing it. Both webhooks run the whole time, and the client calls them alternately for five
+seconds each. The client checks every response.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ PATHS = ("/jobs/mutate", "/jobs/validate")
 
 
 def job(number: int) -> dict[str, Any]:
-    """Return a job as users write it, with many fields left to defaults."""
+    """Return a job manifest that leaves many fields to their defaults."""
     limits = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
     container = {"name": "main", "image": "train", "resources": {"limits": limits}}
     template = {"spec": {"restartPolicy": "OnFailure", "containers": [container]}}
@@ -146,7 +147,10 @@ def processes(plane: ControlPlane, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 class Asker:
-    """A client of one webhook that acts like an API server; `seconds`: latency of each review."""
+    """A client of one webhook that acts like an API server.
+
+    `seconds` is the list of the latencies of its reviews.
+    """
 
     def __init__(self, http: aiohttp.ClientSession, server: str) -> None:
         self._http, self._server = http, server
@@ -174,7 +178,7 @@ class Asker:
         return response
 
     async def submit(self, number: int) -> None:
-        """Send one job to both paths; apply the patch of the first review before the second."""
+        """Send one job to both paths, and apply the patch of the first review before the second."""
         obj = job(number)
         filled = await self.ask(PATHS[0], json.dumps(review(number, obj)))
         if "patch" in filled:
@@ -210,7 +214,7 @@ def patched(obj: dict[str, Any], steps: list[dict[str, Any]]) -> None:
 
 
 def percentile(seconds: list[float], share: float) -> float:
-    """Return a percentile in milliseconds."""
+    """Return the percentile `share` of the latencies, in milliseconds."""
     return 1000 * sorted(seconds)[int(len(seconds) * share)]
 
 

@@ -1,13 +1,13 @@
-"""Cost of a backlog in a replay: the same stream of jobs with 1 000 waiting gangs, and with none.
+"""Measure the cost of a backlog: one stream of jobs with 1 000 waiting gangs, and with none.
 
-`python -m bench.backlog [--backlog 1000] [--jobs 300] [--period 360]` replays gangs with Gavel's
-sizes and durations on 50 nodes of 8 GPUs with a greedy model. The cluster is full when the stream
-begins. The stream's load equals the capacity of the cluster, so the length of the backlog stays
-about constant. Only the stream is measured, in CPU seconds of this process, which are comparable on
-a loaded machine too.
+Run `python -m bench.backlog [--backlog 1000] [--jobs 300] [--period 360]`. It replays gangs with
+Gavel's sizes and durations on 50 nodes of 8 GPUs with a greedy model. The cluster is full when the
+stream begins. The stream's load equals the capacity of the cluster, so the length of the backlog
+stays about constant. Only the stream is measured. The unit is the CPU second of this process,
+because other load on the machine does not change it.
 
-Target: 200 jobs per CPU second with a backlog of 1 000 gangs. Session times with and without
-backlog are compared within one run; `bench.simulate` explains the yardstick.
+The target is 200 jobs per CPU second with a backlog of 1 000 gangs. Session times with and without
+a backlog are compared within one run. `bench.simulate` explains the yardstick.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 TARGET_JOBS_A_CPU_SECOND = 200
 GPUS_OF_A_NODE = 8
 GPUS_OF_A_GANG = 1.9
-"""Mean GPUs of a gang with the sizes of Gavel's generator."""
+"""The mean number of GPUs of a gang with the sizes of Gavel's generator."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The cost of the stream of a replay."""
+    """The cost of the stream of jobs in one replay."""
 
     num_finished: int
     num_sessions: int
@@ -44,12 +44,12 @@ class Replay:
 
     @property
     def jobs_a_second(self) -> float:
-        """Finished gangs per CPU second."""
+        """The number of finished gangs per CPU second."""
         return self.num_finished / self.cpu_s
 
     @property
     def units_a_session(self) -> float:
-        """CPU time of a session, as a multiple of the yardstick."""
+        """The CPU time of a session, as a multiple of the yardstick."""
         return self.cpu_s / self.num_sessions / self.unit_s
 
 
@@ -66,7 +66,7 @@ def backlogged(num_jobs: int, num_nodes: int, backlog: int) -> Trace:
 
 
 def measure(trace: Trace, model: str, period_ms: int) -> Replay:
-    """Replay a trace until its last arrival; the first session is not measured."""
+    """Replay a trace until its last arrival, and measure every session except the first."""
     policy = load_policy(model, lambda path: path.read_text())
     options = Options(period_ms=period_ms, until_ms=trace.arrivals[-1].at_ms)
     simulation = Simulation(trace, policy, options)
@@ -88,7 +88,7 @@ def measure(trace: Trace, model: str, period_ms: int) -> Replay:
 
 
 def main() -> None:
-    """Replay both traces and print the results."""
+    """Replay the stream with and without a backlog, and print the results."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--backlog", type=int, default=1_000)
     options.add_argument("--jobs", type=int, default=300)

@@ -1,9 +1,10 @@
-"""Throughput of the scheduler on a real API server, relative to a client that binds pods itself.
+"""Measure the throughput of the scheduler on a real API server, relative to a raw client.
 
-`make bench-cluster`. 1 000 KWOK nodes; (a) 50 gangs × 100 pods, (b) 500 gangs × 8 pods of one GPU.
-An independent client creates PodGroups and pods with 64 concurrent requests, and polls the API
-server until the last pod is bound. In the raw run, the same client creates the same objects and
-binds the pods itself. Results are ratios of the two rates within one run.
+Run `make bench-cluster`. The cluster has 1 000 KWOK nodes. Workload (a) is 50 gangs × 100 pods, and
+workload (b) is 500 gangs × 8 pods of one GPU. An independent client creates PodGroups and pods with
+64 concurrent requests, and polls the API server until the last pod is bound. In the raw run, the
+same client creates the same objects and binds the pods itself. Results are ratios of the two rates
+within one run.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ SCHEDULER = "optsched"
 
 @dataclass(frozen=True)
 class Workload:
-    """Gangs of equal pods."""
+    """A number of gangs of equal pods."""
 
     name: str
     num_gangs: int
@@ -231,7 +232,7 @@ async def check(client: Client, work: Workload) -> None:
 
 
 async def latency(client: Client, num_gangs: int, size: int, per_second: float) -> list[float]:
-    """Return the sorted seconds from creation of a gang's last pod until the gang is bound.
+    """Return the sorted seconds from the creation of a gang's last pod until the gang is bound.
 
     Pods arrive at the fixed rate `per_second`.
     """
@@ -274,7 +275,7 @@ async def latency(client: Client, num_gangs: int, size: int, per_second: float) 
 
 
 class Scheduler:
-    """`optsched scheduler` as a process."""
+    """A process that runs `optsched scheduler`."""
 
     def __init__(self, kubeconfig: Path, log: Path) -> None:
         self._port = next(_PORTS)
@@ -298,9 +299,9 @@ class Scheduler:
         raise AssertionError("no session within 60 s")
 
     def memory_mib(self) -> dict[str, float]:
-        """Return the peak resident size of the scheduler and of its solver process."""
+        """Return the peak resident sizes of the scheduler and of its solver process, in MiB."""
         pid = self._process.pid
-        # A child is listed by the thread that started it.
+        # Linux lists a child process under the thread that started it.
         lists = Path(f"/proc/{pid}/task").glob("*/children")
         children = [int(child) for listed in lists for child in listed.read_text().split()]
         return {"scheduler": peak_mib(pid), "solver": sum(map(peak_mib, children))}
@@ -319,7 +320,7 @@ def _counter(text: str, name: str) -> float:
 
 
 async def fill(client: Client, nodes: Sequence[str], num_pods: int) -> None:
-    """Create running pods, which are bound at creation."""
+    """Create running pods by naming their nodes at creation."""
 
     async def make(i: int) -> None:
         manifest = pod("old", i, {"cpu": "100m"})
@@ -381,11 +382,11 @@ async def run(plane: ControlPlane, folder: Path, say: Callable[[str], None], rep
 
 
 Bench = Callable[[ControlPlane, Path, Callable[[str], None], int], Coroutine[Any, Any, bool]]
-"""A benchmark: called with control plane, log folder, print function and number of repeats."""
+"""A benchmark, called with a control plane, a log folder, a print function and the repeats."""
 
 
 def main(bench: Bench, about: str | None) -> None:
-    """Measure on a new control plane with 1 000 nodes of 32 CPUs and 8 GPUs."""
+    """Run a benchmark on a new control plane with 1 000 nodes of 32 CPUs and 8 GPUs."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--repeats", type=int, default=3)
     repeats = parser.parse_args().repeats

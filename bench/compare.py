@@ -1,11 +1,11 @@
-"""Speed-up of a grid of replays from one worker to two, relative to a loop that only counts.
+"""Measure the speed-up of a grid of replays from one worker to two, relative to a counting loop.
 
-`python -m bench.compare [--jobs 120] [--seeds 4] [--rounds 3]` replays two models with some seeds
-on local Dask clusters of one and of two workers. A Python loop runs as often in one process and in
-two. The four measurements alternate and medians are compared, so a busy machine slows all of them.
-The records of both clusters must be equal, byte by byte.
+Run `python -m bench.compare [--jobs 120] [--seeds 4] [--rounds 3]`. It replays two models with
+several seeds on local Dask clusters of one and of two workers. A Python loop runs the same number
+of times in one process and in two. The four measurements alternate and medians are compared, so a
+busy machine slows all of them. The records of both clusters must be equal, byte by byte.
 
-Target: the speed-up of the grid is at least 0.85 of that of the loop.
+The target: the speed-up of the grid is at least 0.85 of the speed-up of the loop.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
     with ExitStack() as stack:
         places = [stack.enter_context(local_cluster(n, SystemClock())) for n in (1, 2)]
         pools = [stack.enter_context(pool(n)) for n in (1, 2)]
-        records = [played(place, cells)[0] for place in places]  # also loads modules in the workers
+        records = [played(place, cells)[0] for place in places]  # loads worker modules too
         steps = steps_for(pools[0], timed(places[0], cells) / len(cells))
         for _ in range(asked.rounds):
             for number, place in enumerate(places, 1):
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def grid(num_jobs: int, num_seeds: int) -> list[Cell]:
-    """Return the cells of a grid: models × seeds of a synthetic trace."""
+    """Return the cells of a grid of models × seeds on a synthetic trace."""
     source, seeds = f"gavel:jobs={num_jobs},nodes=40,load=0.9,estimated=1", range(num_seeds)
     policies = {
         name: without_solver(load_policy(name, lambda path: path.read_text())) for name in MODELS
@@ -70,7 +70,7 @@ def grid(num_jobs: int, num_seeds: int) -> list[Cell]:
 
 
 def played(place: OnDask, cells: Sequence[Cell]) -> tuple[dict[str, str], float]:
-    """Return the record digests of all cells by key, and the seconds spent."""
+    """Return the record digests of all cells by key, and the elapsed seconds."""
     began = time.perf_counter()
     done = list(place.play(cells))
     seconds = time.perf_counter() - began
@@ -80,7 +80,7 @@ def played(place: OnDask, cells: Sequence[Cell]) -> tuple[dict[str, str], float]
 
 
 def timed(place: OnDask, cells: Sequence[Cell]) -> float:
-    """Return the seconds that all cells take."""
+    """Return the seconds that the replay of all cells takes."""
     return played(place, cells)[1]
 
 
@@ -88,12 +88,12 @@ def timed(place: OnDask, cells: Sequence[Cell]) -> float:
 
 
 def pool(workers: int) -> ProcessPoolExecutor:
-    """Return a pool of spawned processes, which start like those of Dask."""
+    """Return a pool of spawned processes, because Dask spawns its workers too."""
     return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
 def count(steps: int) -> int:
-    """Return a sum over `steps` steps: CPU work without memory access."""
+    """Return a sum over `steps` steps, which costs CPU time without memory access."""
     total = 0
     for i in range(steps):
         total += i & 7
@@ -101,14 +101,14 @@ def count(steps: int) -> int:
 
 
 def steps_for(one: ProcessPoolExecutor, seconds: float) -> int:
-    """Return the steps of a loop that takes about `seconds`."""
+    """Return the number of steps of a loop that takes about `seconds` seconds."""
     probe = 1_000_000
     counted(one, 1, probe)
     return max(int(probe * seconds / counted(one, 1, probe)), probe)
 
 
 def counted(workers: ProcessPoolExecutor, times: int, steps: int) -> float:
-    """Return the seconds that `times` loops take."""
+    """Return the seconds that `times` loops of `steps` steps take."""
     began = time.perf_counter()
     found = set(workers.map(count, [steps] * times))
     assert len(found) == 1
@@ -119,7 +119,7 @@ def counted(workers: ProcessPoolExecutor, times: int, steps: int) -> float:
 
 
 def show(times: dict[str, list[float]], num_cells: int) -> None:
-    """Print the medians and the speed-ups."""
+    """Print the medians and the speed-ups of the grid and of the loop."""
     middle = {name: statistics.median(each) for name, each in times.items()}
     for name, each in times.items():
         told = ", ".join(f"{seconds:.2f}" for seconds in each)

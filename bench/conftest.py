@@ -1,4 +1,4 @@
-"""The yardstick with which every benchmark is compared, and the table of results."""
+"""The yardstick of all benchmarks, and the table of their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def yardstick() -> float:
-    """Return the seconds of a fixed piece of work in Python and NumPy, the median of five runs."""
+    """Return the median seconds of five runs of a fixed task in Python and NumPy."""
     rng = np.random.default_rng(0)
     values = rng.integers(0, 1000, 200_000)
     times = []
@@ -37,7 +37,7 @@ def yardstick() -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """One result: its name, seconds with their target, and peak memory."""
+    """One result with its name, its seconds, its target and its peak memory."""
 
     name: str
     seconds: float
@@ -47,7 +47,7 @@ class Row:
 
 
 class Table:
-    """The results of a run."""
+    """The results of all benchmarks of a run."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -73,7 +73,7 @@ def table() -> Table:
 
 @pytest.fixture(scope="session")
 def solver() -> Iterator[WorkerProcess]:
-    """One solver process for all benchmarks, started before anything is timed."""
+    """One solver process for all benchmarks, started before any timing."""
     worker = WorkerProcess()
     assert worker.wait_until_ready()
     yield worker

@@ -1,8 +1,8 @@
-"""Time of Crater's five kinds of jobs from `kubectl apply` until all their pods run.
+"""Measure the time of Crater's five job types from `kubectl apply` until all their pods run.
 
-`make bench-crater`. Four KWOK nodes with GPUs and ten without, Crater's configuration; scheduler,
-controllers and webhook run together. Queues and jobs are applied by one command, so the time
-includes that of kubectl. The manifests are Crater's own, unmodified.
+Run `make bench-crater`. The cluster has four KWOK nodes with GPUs, ten without, and Crater's
+configuration. Scheduler, controllers and webhook run together. One command applies queues and jobs,
+so the time includes that of kubectl. The manifests are Crater's own, unmodified.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def scheduler_flags(folder: Path) -> tuple[str, ...]:
 
 
 def once(together: Together) -> float:
-    """Run one round and delete its objects; return the seconds until all pods run."""
+    """Run one round, delete its objects, and return the seconds until all pods ran."""
     paths = [manifest(name) for name in SHAPES]
     begun = time.monotonic()
     together.apply(manifest("queues"), *paths)

@@ -1,10 +1,10 @@
-"""Growth of session time with task classes, queues, resources, priorities and preemptors.
+"""Measure the growth of session time with task classes, queues, resources and priorities.
 
-`make bench-growth`. Each scenario runs at half its size and at its full size with the default
+Run `make bench-growth`. Each scenario runs at half its size and at its full size with the default
 model and the limits of a live scheduler: two workers, 400 ms. Every plan must pass the verifier.
-The result is the wall time from the snapshot to the verified plan; reasons and bounds come after
-it. CPU seconds of this process are comparable on a loaded machine too. Growth is the ratio of the
-CPU seconds of both sizes, which is 2 for linear time.
+The result is the wall time from the snapshot to the verified plan, without the time for waiting
+reasons and bounds. Growth is the ratio of the CPU seconds of both sizes, which is 2 for linear
+time. CPU seconds of this process do not depend on other load of the machine.
 
 Results of two idle cores, November 2026:
 
@@ -64,14 +64,14 @@ MIB, GIB = 2**20, 2**30
 
 
 class MonotonicClock:
-    """The clock of the machine, as a live scheduler uses it."""
+    """The clock of the machine, which a live scheduler uses too."""
 
     def now_ms(self) -> int:
         """Return the milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Return monotonic seconds."""
+        """Return the seconds of a monotonic clock."""
         return time.monotonic()
 
 
@@ -92,7 +92,7 @@ def different_shapes(num_gangs: int) -> Snapshot:
 
 
 def deep_queues(num_queues: int) -> Snapshot:
-    """Return a queue tree of depth five with 4.6 pods per queue in its leaves, a third running."""
+    """Return a queue tree of depth five with 4.6 pods per leaf queue, of which a third run."""
     rng = np.random.default_rng(2)
     names = [f"q{q:05d}" for q in range(num_queues)]
     widths = np.cumsum([1, 2, 4, 8])  # sizes of the first four depths, in 31sts
@@ -125,7 +125,7 @@ def deep_queues(num_queues: int) -> Snapshot:
 
 
 def many_resources(num_resources: int) -> Snapshot:
-    """Return as many nodes as resource names, and 8 pods per name, each with one extra resource."""
+    """Return as many nodes as resource names, and 8 pods per name with that extra resource."""
     rng = np.random.default_rng(3)
     names = [f"vendor.example/device-{r:04d}" for r in range(num_resources)]
     nodes = []
@@ -142,7 +142,7 @@ def many_resources(num_resources: int) -> Snapshot:
 
 
 def many_priorities(num_priorities: int) -> Snapshot:
-    """Return a gang of each priority, ten gangs per node; about half of them fit."""
+    """Return one gang per priority, and a node per ten gangs. About half of the gangs fit."""
     rng = np.random.default_rng(4)
     kinds = [_shape({CPU: 1000 * c, MEMORY: 4 * c * GIB}) for c in (2, 4, 8, 16)]
     gangs = []
@@ -163,7 +163,7 @@ def one_gang(num_pods: int) -> Snapshot:
 
 
 def anti_affinity(num_nodes: int) -> Snapshot:
-    """Return services of 1 to 60 pods, 1.34 pods per node; pods of a service repel each other."""
+    """Return services of 1 to 60 pods with anti-affinity between their pods, 1.34 pods per node."""
     rng = np.random.default_rng(6)
     gangs: list[Gang] = []
     left = int(1.3435 * num_nodes)
@@ -278,11 +278,11 @@ class Scenario:
     name
         The quantity that grows.
     snapshot
-        Function that returns the cluster of a size, always the same for the same size.
+        The function that returns the cluster of a size, always the same for the same size.
     size
         The full size.
     target_s
-        Target of the wall seconds at full size on an idle machine.
+        The target of the wall seconds at full size on an idle machine.
 
     """
 
@@ -312,7 +312,7 @@ SCENARIOS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """The time of one session, and its report."""
+    """The wall time, CPU time and report of one session."""
 
     wall_s: float
     cpu_s: float
@@ -320,7 +320,9 @@ class Measured:
 
     @property
     def verified_s(self) -> float:
-        """Wall seconds from the snapshot to the verified plan, without reasons and bounds."""
+        """The wall seconds from the snapshot to the verified plan, without waiting reasons and
+        bounds.
+        """
         seconds = self.report.trace.seconds
         return self.wall_s - seconds.get("explain", 0.0) - seconds.get("bound", 0.0)
 
@@ -346,7 +348,7 @@ def digest(plan: Plan) -> str:
 
 
 def describe(measured: Measured) -> str:
-    """Return a text with binds, actions, the outcome of the solver, and seconds by phase."""
+    """Return the number of binds and actions, the solver's outcome, and the seconds by phase."""
     plan = measured.report.plan
     phases = " ".join(f"{k} {v:.2f}" for k, v in measured.report.trace.seconds.items())
     stopped = f"{plan.certificate.engine}: {plan.certificate.stopped}"
@@ -354,7 +356,7 @@ def describe(measured: Measured) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print a table of the named scenarios, or of all scenarios."""
+    """Print a table of the named scenarios, or of all scenarios if no name is given."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SCENARIOS))
     parser.add_argument("--profile", action="store_true", help="print a profile")

@@ -1,10 +1,11 @@
 """Generate, verify and solve the instances of the folder `instances/`.
 
-`python -m bench.instances make` writes the catalogue and the files of all stored instances, with
-`--all` also of those that are generated when needed. `verify` generates the files again and
-verifies the best known plans. `solve` solves the instances on two cores within `--seconds` 60;
-`--update` keeps better plans and bounds. `table` writes the table of the page. `--only TEXT` limits
-`verify` and `solve` to instances whose title contains the text.
+Run `python -m bench.instances COMMAND`. `make` writes the catalogue and the files of all stored
+instances. With `--all`, it also writes the instances that are generated only when they are needed.
+`verify` generates the files again and verifies the best known plans. `solve` solves the instances
+on two cores within `--seconds` 60, and `--update` keeps better plans and bounds. `table` writes the
+table of the page. `--only TEXT` limits `verify` and `solve` to instances whose title contains the
+text.
 """
 
 from __future__ import annotations

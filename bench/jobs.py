@@ -1,11 +1,11 @@
-"""Throughput from jobs to bound pods, relative to a client that creates all objects itself.
+"""Measure the throughput from jobs to bound pods, relative to a client that creates all objects.
 
-`make bench-jobs`. 1 000 KWOK nodes; (a) 1 000 jobs × 10 pods together, (b) 10 jobs × 100 pods. A
-client creates the jobs with 64 concurrent requests, and polls the API server until the last pod is
-bound. `optsched controllers` and `optsched scheduler` do the rest. In the raw run of (a), the same
-client creates jobs, PodGroups and pods and binds the pods without these processes. In the raw run
-of (b), as in `bench.cluster`, it creates PodGroups, pods and binds. Results are ratios of the two
-rates within one run.
+Run `make bench-jobs`. The cluster has 1 000 KWOK nodes. Workload (a) is 1 000 jobs × 10 pods, and
+workload (b) is 10 jobs × 100 pods. A client creates the jobs with 64 concurrent requests, and polls
+the API server until the last pod is bound. `optsched controllers` and `optsched scheduler` do the
+rest. In the raw run of (a), the same client creates jobs, PodGroups and pods and binds the pods
+without these processes. In the raw run of (b), as in `bench.cluster`, it creates PodGroups and pods
+and binds the pods. Results are ratios of the two rates within one run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REQUEST = {"cpu": "1", "memory": "1Gi"}
 
 @dataclass(frozen=True)
 class Workload:
-    """Equal jobs of one task."""
+    """A number of equal jobs of one task."""
 
     name: str
     num_jobs: int
@@ -122,7 +122,7 @@ WORKLOADS = (
 
 
 class Controllers:
-    """`optsched controllers` as a process."""
+    """A process that runs `optsched controllers`."""
 
     def __init__(self, kubeconfig: Path, log: Path) -> None:
         options = ["--kubeconfig", str(kubeconfig), "--scheduler-name", SCHEDULER]
@@ -166,13 +166,13 @@ async def submitted(client: Client, work: Workload) -> float:
 
 
 async def num_pods(client: Client) -> int:
-    """Return the number of pods without reading them."""
+    """Return the number of pods without a download of all pods."""
     found = await client.get(PODS, limit="1")
     return len(found["items"]) + found["metadata"].get("remainingItemCount", 0)
 
 
 async def check(client: Client, work: Workload) -> None:
-    """Check that every pod of every job exists and is bound, and no node is overcommitted."""
+    """Check that every pod of every job exists and is bound, and that no node is overcommitted."""
     found = (await client.get(PODS))["items"]
     owners: dict[str, int] = {}
     on_node: dict[str, int] = {}

@@ -1,11 +1,12 @@
-"""Memory of scheduler and controllers over many pod lifecycles, on an API server in memory.
+"""Measure the memory of scheduler and controllers over many pod lifecycles, without HTTP.
 
-`make bench-lifecycles`. All parts of both processes except HTTP run in this process: lists and
-watches, caches, sessions, binds, evictions, statuses, events, metrics. Jobs arrive in rounds: their
-pods are created, bound, run and succeed; one pod is evicted for an urgent job; some jobs never fit;
-then all objects are deleted. Resident memory after the first tenth and at the end must not differ
-by more than 10 %. The benchmark lists containers that have grown, and with `--trace` the lines that
-allocate.
+Run `make bench-lifecycles`. An API server in memory replaces HTTP. All other parts of both
+processes run in this process: lists and watches, caches, sessions, binds, evictions, statuses,
+events, metrics. Jobs arrive in rounds. Their pods are created, bound, run and succeed. In each
+round, one pod is evicted for an urgent job, and some jobs never fit. At the end of a round, all
+objects are deleted. Resident memory after the first tenth and at the end must not differ by more
+than 10 %. The benchmark lists containers that have grown. With `--trace`, it also lists the lines
+that allocate memory.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ tiers:
 solver: none
 """
 SIZE: Final = 4
-"""Pods per job."""
+"""The number of pods per job."""
 
 ROUND: Final = 50
-"""Jobs per round that succeed."""
+"""The number of jobs per round that succeed."""
 
 NUM_STUCK: Final = 3
-"""Jobs per round that request more than any node offers."""
+"""The number of jobs per round that request more than any node offers."""
 
 MOST_GROWTH: Final = 0.10
 LOOK_S: Final = 0.01
@@ -75,7 +76,7 @@ EVENTS: Final = 1_000
 
 
 class Cluster:
-    """Objects with their watches, and emulated kubelets whose pods start and succeed quickly."""
+    """A store of objects with watches and emulated kubelets, whose pods run for a short time."""
 
     def __init__(self) -> None:
         self.objects: defaultdict[Kind, dict[tuple[str, str], Raw]] = defaultdict(dict)
@@ -121,9 +122,9 @@ class Cluster:
         return found
 
     def live(self) -> None:
-        """Start bound pods, and end started pods except those that run forever.
+        """Start bound pods, and complete started pods except pods that run forever.
 
-        Pods and PodGroups of deleted jobs are deleted too.
+        Delete the pods and PodGroups of deleted jobs too.
         """
         self._collect_garbage()
         ending, self._ending = self._ending, []
@@ -137,7 +138,7 @@ class Cluster:
                 self._ending.append(ref)
 
     def _collect_garbage(self) -> None:
-        """Delete pods and PodGroups of deleted jobs, as kube-controller-manager does.
+        """Delete the pods and PodGroups of deleted jobs, like kube-controller-manager.
 
         A controller that has not seen the deletion of a job yet may create its PodGroup again.
         """
@@ -275,7 +276,7 @@ def _line(version: int, before: Raw | None, after: Raw | None, selection: Select
 
 
 def job(name: str, replicas: int, cpus: str, **more: Any) -> Raw:
-    """Return an admitted job; with `is_spread`, its pods prefer different nodes."""
+    """Return an admitted job, whose pods prefer different nodes with `is_spread`."""
     requests = {"cpu": cpus, "memory": "64Mi"}
     pod: Raw = {
         "restartPolicy": "Never",
@@ -316,7 +317,7 @@ def job(name: str, replicas: int, cpus: str, **more: Any) -> Raw:
 
 
 class Drive:
-    """Runs rounds of jobs on a cluster."""
+    """A driver that runs rounds of jobs on a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -338,7 +339,7 @@ class Drive:
         put(PRIORITY_CLASS, {**head, "metadata": {"name": "urgent"}, "value": 1000})
 
     async def play(self) -> None:
-        """Run one round of jobs, and delete them."""
+        """Run one round of jobs, and delete the jobs."""
         cluster, first = self._cluster, self._number
         self._number += ROUND
         here = {"nodeSelector": {"size": "small"}}
@@ -364,7 +365,7 @@ class Drive:
         )
 
     def _summary(self) -> str:
-        """Return a text with the jobs that are not completed, and their pods."""
+        """Return a text with the incomplete jobs and their pods."""
         objects = self._cluster.objects
         lines = []
         for (_, name), found in objects[JOB].items():
@@ -411,7 +412,7 @@ def _ready(node: Raw) -> Raw:
 
 
 def resident_mib() -> float:
-    """Return the resident memory of this process."""
+    """Return the resident memory of this process in MiB."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -425,10 +426,13 @@ def growth(before: Mapping[str, int], after: Mapping[str, int]) -> list[tuple[st
 
 
 class Processes:
-    """All parts of a scheduler and of controllers except HTTP."""
+    """All parts of a scheduler and of the controllers except HTTP."""
 
     def __init__(self, cluster: Cluster, folder: Path, model: str) -> None:
-        """Build both; `model`: a built-in model, or empty for a policy without a solver."""
+        """Build both processes.
+
+        `model` is a built-in model, or empty for a policy without a solver.
+        """
         policy = folder / "policy.conf"
         policy.write_text(POLICY)
         watch = PolicyWatch(model or str(policy), Path.read_text, Shelf(folder, lambda _: ()))
@@ -442,7 +446,7 @@ class Processes:
         )
 
     async def run(self) -> None:
-        """Run until `stop`."""
+        """Run scheduler and controllers until `stop`."""
         await asyncio.gather(self._scheduler.run(), self._controllers.run())
 
     def stop(self) -> None:
@@ -451,12 +455,12 @@ class Processes:
         self._controllers.manager.stop()
 
     def scrape(self) -> None:
-        """Read metrics, as Prometheus does."""
+        """Read the metrics of both processes, like Prometheus."""
         self._scheduler.metrics.exposition()
         self._controllers.metrics.exposition()
 
     def sizes(self) -> dict[str, int]:
-        """Return the number of entries of all containers."""
+        """Return the number of entries of each container of both processes."""
         return container_sizes(self._scheduler) | container_sizes(self._controllers)
 
 
@@ -471,14 +475,14 @@ class Mark:
 
 
 async def _play(count: int, folder: Path, model: str, *, is_traced: bool) -> bool:
-    """Run `count` pod lifecycles; return whether memory stays flat."""
+    """Run `count` pod lifecycles, and return whether memory stays flat."""
     cluster = Cluster()
     drive, processes = Drive(cluster), Processes(cluster, folder, model)
     drive.prepare()
     running = asyncio.create_task(processes.run())
     if is_traced:
         tracemalloc.start(1)
-    # A traced run is short, so buffers of fixed size are full only after half of it.
+    # A traced run is short, so buffers of fixed size are full only after half of the run.
     begins = 5 if is_traced else 1
 
     marks: list[Mark] = []
@@ -501,7 +505,7 @@ async def _play(count: int, folder: Path, model: str, *, is_traced: bool) -> boo
 
 
 def _compare(first: Mark, last: Mark) -> bool:
-    """Print the growth between two marks; return whether resident memory stays flat."""
+    """Print the growth between two marks, and return whether resident memory stays flat."""
     for path, old, new in growth(first.sizes, last.sizes)[:20]:
         print(f"  {path}: {old} -> {new} entries")
     if first.trace is not None and last.trace is not None:
@@ -514,7 +518,7 @@ def _compare(first: Mark, last: Mark) -> bool:
 
 
 def main() -> int:
-    """Run the benchmark; return 1 if memory has grown."""
+    """Run the benchmark, and return 1 if memory has grown."""
     parser = argparse.ArgumentParser(prog="python -m bench.lifecycles", description=__doc__)
     parser.add_argument("--count", type=int, default=50_000, help="number of pods")
     parser.add_argument("--model", default="", help="such as volcano-default; default: no solver")

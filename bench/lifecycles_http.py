@@ -1,8 +1,8 @@
-"""Memory of scheduler and controllers over many pod lifecycles, each in its own process.
+"""Measure the memory of scheduler and controllers over many pod lifecycles, each in a process.
 
-`make bench-lifecycles-http`. The cluster of `bench.lifecycles` is served over HTTP. Resident memory
-is therefore that of the real processes, with their connections and logs. The memory of a process
-after the first tenth and at the end must not differ by more than 10 %.
+Run `make bench-lifecycles-http`. The cluster of `bench.lifecycles` is served over HTTP. The
+resident memory is therefore that of the real processes, with their connections and logs. The memory
+of a process after the first tenth and at the end must not differ by more than 10 %.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _KINDS: Final = {(kind.api_version, kind.plural): kind for kind in KINDS}
 
 
 def parse(path: str) -> tuple[Kind, Ref, str]:
-    """Return the kind, the object and the subresource of a path; KeyError for other paths."""
+    """Return the kind, the object and the subresource of a path.
+
+    Raise KeyError for a path of another kind.
+    """
     words = path.strip("/").split("/")
     version, words = ("v1", words[2:]) if words[0] == "api" else ("/".join(words[1:3]), words[3:])
     namespace = ""
@@ -125,7 +128,7 @@ def _write_kubeconfig(path: Path, port: int) -> None:
 
 @asynccontextmanager
 async def serving(cluster: Cluster, kubeconfig: Path) -> AsyncIterator[None]:
-    """Serve the cluster while the context is open; write a kubeconfig with the address."""
+    """Serve the cluster while the context is open, and write a kubeconfig with its address."""
     application = web.Application(client_max_size=2**26)
     application.router.add_route("*", "/{path:.*}", Door(cluster).handle)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
@@ -139,7 +142,7 @@ async def serving(cluster: Cluster, kubeconfig: Path) -> AsyncIterator[None]:
 
 
 async def _play(count: int, folder: Path) -> bool:
-    """Run `count` pod lifecycles; return whether the memory of both processes stays flat."""
+    """Run `count` pod lifecycles, and return whether the memory of both processes stays flat."""
     cluster = Cluster()
     drive = Drive(cluster)
     drive.prepare()
@@ -175,7 +178,7 @@ async def _play(count: int, folder: Path) -> bool:
 
 
 def main() -> int:
-    """Run the benchmark; return 1 if memory has grown."""
+    """Run the benchmark, and return 1 if memory has grown."""
     parser = argparse.ArgumentParser(prog="python -m bench.lifecycles_http", description=__doc__)
     parser.add_argument("--count", type=int, default=50_000, help="number of pods")
     count = parser.parse_args().count

@@ -1,4 +1,4 @@
-"""The peak resident memory of a process, as Linux counts it."""
+"""The peak resident memory of a process, as reported by Linux."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def peak_mib(pid: int) -> float:
-    """Return the peak resident size since the start of a process, or since `forget_peak`."""
+    """Return the peak resident MiB of a process since its start, or since `forget_peak`."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024

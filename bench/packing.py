@@ -1,10 +1,10 @@
-"""Vector bin packing: how many optima of Vectorpack's instances are found and proved, by class.
+"""Count the optima of Vectorpack's vector bin packing instances that optsched finds and proves.
 
-`python -m bench.packing [--every 10] [--seconds 120] [--out packing.csv]` packs the instances with
-a known optimum sequentially. Each has 120 s of CPU time, that is 60 s on two cores. An existing
-file is resumed. `--data FOLDER --family New --class class2` packs one class of another set, from a
-checkout of Vectorpack/experiments_vector_paper. Targets: 80 % found and 65 % proved of Panigrahy's
-instances, 80 % found of the triplets of up to 120 items.
+Run `python -m bench.packing [--every 10] [--seconds 120] [--out packing.csv]`. It packs the
+instances with a known optimum sequentially. Each instance has 120 s of CPU time, which is 60 s on
+two cores. An existing file is resumed. `--data FOLDER --family New --class class2` packs one class
+of another set, from a checkout of Vectorpack/experiments_vector_paper. The targets for Panigrahy's
+instances are 80 % found and 65 % proved. The target for triplets of up to 120 items is 80 % found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.shared import shared
 
 
 class Recorded(NamedTuple):
-    """How many instances of some classes were packed to their optimum, or bounded by it."""
+    """The number of instances of some classes with an optimal packing or an optimal bound."""
 
     classes: str
     instances: int
@@ -31,13 +31,16 @@ class Recorded(NamedTuple):
 
 
 RECORDED_OF_NEW: Final = Recorded("2 and 6", 7, 0, 6)
-"""Results on Vectorpack's set New, which is not part of the test data."""
+"""The results on Vectorpack's set New, which is not part of the test data."""
 
 FIELDS = ("family", "instance", "optimum", "bins", "bound", "seconds", "found_by", "bound_by")
 
 
 def known(family: str, folder: Path, of_class: str = "") -> list[Case]:
-    """Return the instances with a known optimum, smaller ones first, of one class or of all."""
+    """Return the instances with a known optimum, smaller instances first.
+
+    An `of_class` limits the result to instances of one class.
+    """
     found = [
         case
         for case in published(folder, family)
@@ -47,7 +50,7 @@ def known(family: str, folder: Path, of_class: str = "") -> list[Case]:
 
 
 def class_of(instance: str) -> str:
-    """Return the class with which the name of an instance begins."""
+    """Return the class of an instance, which is the first part of its name."""
     return instance.partition("_")[0]
 
 

@@ -1,14 +1,14 @@
-"""Quality of plans within the live budget, compared with the pipeline and with 20 times the budget.
+"""Compare plans within the live budget with the pipeline and with 20 times the budget.
 
-`make bench-quality`, or `python -m bench.quality [--clusters 100] [--model volcano-default]`. The
-clusters are `MixedCluster`s of 40 to 400 nodes, drawn from a seed. Each is solved by the pipeline
-alone, within the live budget (400 ms, two workers), and within 20 times the budget. Plans are
-compared lexicographically on the levels of the model above the node scores.
+Run `make bench-quality`, or `python -m bench.quality [--clusters 100] [--model volcano-default]`.
+The clusters are `MixedCluster`s of 40 to 400 nodes, drawn from a seed. Each cluster is solved by
+the pipeline alone, within the live budget (400 ms, two workers), and within 20 times the budget.
+Plans are compared lexicographically on the levels of the model above the node scores.
 
-The goals: plans are better than the pipeline on half of the clusters where the long solve is. They
-reach 80 % of the gain of the long solve. They are never worse than the pipeline, and the verifier
-rejects none. Admission is proved, or within 2 % of its bound, on 60 % of the clusters of up to 100
-nodes.
+The goals: live plans are better than the pipeline on half of the clusters where the long solve is
+better. They reach 80 % of the gain of the long solve. They are never worse than the pipeline, and
+the verifier rejects none. On 60 % of the clusters of up to 100 nodes, admission is proved optimal,
+or within 2 % of its bound.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ GOALS = {"better": 0.5, "gain": 0.8, "near on the first level": 0.6, "near on al
 
 @dataclass(frozen=True)
 class Outcome:
-    """The levels of one plan, its times, and how many plans the verifier rejected."""
+    """The levels of one plan, its times, and the number of plans that the verifier rejected."""
 
     levels: tuple[LevelResult, ...]
     seconds: float
@@ -84,7 +84,10 @@ def clusters(number: int, seed: int, most_nodes: int) -> Iterator[MixedCluster]:
 def decide(
     snapshot: Snapshot, policy: Policy, worker: WorkerProcess | None, limits: Limits | None
 ) -> Outcome:
-    """Run one session; without a worker, it returns the incumbent from which the solver starts."""
+    """Run one session and return its outcome.
+
+    Without a worker, the plan is the incumbent from which the solver starts.
+    """
     period_ms = period_for(PERIOD_S, limits) if limits is not None else None
     around = SessionContext(SystemClock(), worker, limits=limits, period_ms=period_ms)
     report = run_session(snapshot, policy, around)
@@ -102,8 +105,8 @@ def decide(
 def pipeline(snapshot: Snapshot, policy: Policy) -> tuple[LevelResult, ...] | None:
     """Return the levels of the plan of `solver: none`, evaluated by the policy with a solver.
 
-    Returns None if the plan violates that policy: with evictions, the pipeline breaks gangs as
-    Volcano does, and reclaims capacity to which queues are entitled.
+    Returns None if the plan violates that policy. With evictions, the pipeline breaks gangs, like
+    Volcano, and reclaims capacity to which queues are entitled.
     """
     plan = run_session(snapshot, without_solver(policy), SessionContext()).plan
     judged = judge_actions(snapshot, policy, plan.actions)
@@ -119,7 +122,7 @@ def compared(one: Sequence[LevelResult], other: Sequence[LevelResult]) -> int:
 
 
 def above_nodes(levels: Sequence[LevelResult]) -> list[LevelResult]:
-    """Return the levels that every plan has, without those of node scores, evictions and loans."""
+    """Return the levels that every plan has, without node scores, evictions and loans."""
     others = ("node score", "victims", "gangs that leave whole", "lent")
     return [r for r in levels if not r.name.startswith(others)]
 
@@ -139,7 +142,7 @@ def gained(
 
 @dataclass(frozen=True)
 class Run:
-    """The results of one cluster; `long` is None if the long solve was not requested."""
+    """The results of one cluster, where `long` is None if the long solve was not requested."""
 
     cluster: MixedCluster
     none: tuple[LevelResult, ...] | None
@@ -149,29 +152,33 @@ class Run:
 
     @property
     def base(self) -> tuple[LevelResult, ...]:
-        """Levels of the pipeline's better plan: Volcano's order of gangs, or priority first."""
+        """The levels of the better of the pipeline's plans in Volcano's gang order and in priority
+        order.
+        """
         start, none = self.start.levels, self.none
         return start if none is None or compared(start, none) >= 0 else none
 
     @property
     def sign(self) -> int:
-        """Comparison of the live plan with the pipeline's plan: 1 better, -1 worse, 0 equal."""
+        """The comparison of the live plan with the pipeline's plan: 1 better, -1 worse, 0 equal."""
         return compared(self.live.levels, self.base)
 
     @property
     def gain(self) -> float | None:
-        """Fraction of the long solve's gain; None if the long solve does not gain."""
+        """The live plan's fraction of the long solve's gain, or None if the long solve does not
+        gain.
+        """
         if self.long is None or compared(self.long.levels, self.base) <= 0:
             return None
         return gained(self.base, self.live.levels, self.long.levels)
 
     @property
     def refused(self) -> int:
-        """Number of plans that the verifier rejected."""
+        """The number of plans that the verifier rejected."""
         return self.live.refused + (self.long.refused if self.long else 0)
 
     def lines(self, *, verbose: bool) -> Iterator[str]:
-        """Yield the lines to print."""
+        """Yield the lines to print for this cluster."""
         given, live = self.cluster, self.live
         yield (
             f"{given.num_nodes:3} nodes {given.num_pods:4} pods fill {given.fill:.2f} "
@@ -198,7 +205,7 @@ def _told(outcome: Outcome) -> str:
 
 
 def runs(given: argparse.Namespace) -> Iterator[Run]:
-    """Yield the results of all clusters."""
+    """Yield the results of each cluster."""
     policy = load_policy(given.model, lambda path: path.read_text())
     if not given.evictions:
         actions = tuple(a for a in policy.actions if a not in ("preempt", "reclaim"))
@@ -225,7 +232,7 @@ def runs(given: argparse.Namespace) -> Iterator[Run]:
 
 
 def main() -> int:
-    """Solve, compare and print; return 1 if a goal is missed."""
+    """Solve, compare and print, and return 1 if a goal is missed."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--clusters", type=int, default=100)
     options.add_argument("--first", type=int, default=0)

@@ -1,9 +1,9 @@
-"""Time until gangs are bound again after a fault: kills, restarts, silent watches.
+"""Measure the time until gangs are bound again after kills, restarts and silent watches.
 
-`make bench-recovery`. Real API server, KWOK nodes, `optsched scheduler` with its default settings:
-leases of 15 s, sessions of 1 s. Each try causes a fault, then creates a new gang, and ends when all
-pods of the gang are bound, each once and within the capacity of its node. Times are wall time; the
-load of the machine is printed too.
+Run `make bench-recovery`. A real API server with KWOK nodes runs `optsched scheduler` with its
+default settings: leases of 15 s, sessions of 1 s. Each try causes a fault and then creates a new
+gang. The try ends when all pods of the gang are bound, each once and within the capacity of its
+node. Times are wall time, and the load of the machine is printed too.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 SIZE: Final = 4
-"""Pods per gang."""
+"""The number of pods per gang."""
 
 CPUS, NUM_NODES = 32, 4
 MOST_S: Final = 120.0
 AWAY_S: Final = 5.0
-"""How long the API server is down, in addition to its start time."""
+"""The time for which the API server is down, in addition to its start time."""
 
 LEASE: Final = "recovery"
 WATCHED: Final = ("pods", "podgroups")
@@ -47,11 +47,11 @@ WATCHED: Final = ("pods", "podgroups")
 
 @dataclass(slots=True)
 class Recovery:
-    """A fault: its description, the target for the median time to bind, and the measured times.
+    """A fault with its description, the target of the median time to bind, and the measured times.
 
-    `warnings`: by try, warnings and errors in the log of the process that survives the fault.
-    `cpu_s`: by try, CPU seconds of a new process until the gang is bound, which an idle machine
-    spends too.
+    `warnings` are the numbers of warnings and errors in the log of the surviving process, by try.
+    `cpu_s` are the CPU seconds of a new process until the gang is bound, by try. An idle machine
+    spends these CPU seconds too.
     """
 
     what: str
@@ -62,11 +62,11 @@ class Recovery:
 
     @property
     def p50_s(self) -> float:
-        """Median of the tries."""
+        """The median seconds of the tries."""
         return statistics.median(self.seconds)
 
     def row(self) -> str:
-        """Return a row of the table."""
+        """Return the row of this fault in the table."""
         shown = ", ".join(f"{each:.1f}" for each in sorted(self.seconds))
         warnings = str(max(self.warnings)) if self.warnings else ""
         cpu = f"{statistics.median(self.cpu_s):.1f} s" if self.cpu_s else ""
@@ -78,14 +78,14 @@ class Recovery:
 
 
 class Deaf(Proxy):
-    """A proxy that can make open watches silent: it neither sends data nor closes them."""
+    """A proxy that can silence open watches, so that it neither sends data nor closes them."""
 
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
         super().__init__(kubeconfig, folder)
         self._deaf: set[int] = set()
 
     def silence(self) -> None:
-        """Make all watches silent that are open at this time."""
+        """Silence all watches that are open now."""
         self._do(self._silence())
 
     async def _silence(self) -> None:
@@ -100,13 +100,13 @@ class Deaf(Proxy):
             *lines, rest = (rest + chunk).split(b"\n")
             if lines and id(out) not in self._deaf:
                 await out.write(b"\n".join(lines) + b"\n")
-        # The server has ended the watch, but a dead connection would not transmit that either.
+        # The server has ended the watch, but a dead connection would not transmit its end either.
         while id(out) in self._deaf:
             await asyncio.sleep(1.0)
 
 
 class Stage:
-    """A control plane with a site, on which numbered gangs are created."""
+    """A control plane with a site for numbered gangs."""
 
     def __init__(self, plane: ControlPlane, site: Site) -> None:
         self.plane = plane
@@ -114,7 +114,9 @@ class Stage:
         self._number = 0
 
     def bind(self, began_s: float) -> float:
-        """Create a gang, wait until it is bound, and end it; return the seconds from `began_s`."""
+        """Create a gang, wait until it is bound, complete it, and return the seconds since
+        `began_s`.
+        """
         self._number += 1
         name = f"gang-{self._number}"
         self.site.gang(name, SIZE)
@@ -126,7 +128,7 @@ class Stage:
         return seconds
 
     def candidate(self, **more: Path) -> Scheduler:
-        """Start a scheduler that takes part in leader election, with other settings at default."""
+        """Start a scheduler with leader election, and with other settings at their default."""
         election = ("--leader-elect", "--lock-namespace", self.site.name, "--lock-name", LEASE)
         return self.site.scheduler("--schedule-period", "1s", *election, **more).begun()
 
@@ -141,7 +143,7 @@ def leader_of(schedulers: list[Scheduler]) -> Scheduler:
 
 
 def cpu_seconds(scheduler: Scheduler) -> float:
-    """Return the CPU time of the process so far, without that of its solver."""
+    """Return the CPU seconds of the process so far, without those of its solver."""
     fields = Path(f"/proc/{scheduler.process.pid}/stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
@@ -194,7 +196,7 @@ def restart_container(stage: Stage, tries: int) -> Recovery:
 
 
 def restart_server(stage: Stage, tries: int) -> Recovery:
-    """Kill the API server and restart it; time counts from its readiness."""
+    """Kill the API server and restart it, and measure from its readiness."""
     found = Recovery("restart of the API server, from when it is ready", 10)
     scheduler = stage.candidate()
     stage.bind(time.monotonic())
@@ -237,7 +239,7 @@ FAULTS: Final[dict[str, Callable[[Stage, int], Recovery]]] = {
 
 
 def measure(plane: ControlPlane, names: list[str], tries: int) -> Iterator[Recovery]:
-    """Cause the named faults sequentially; yield the recovery of each."""
+    """Cause the named faults sequentially, and yield the recovery from each."""
     for name in names:
         api = Api(plane.kubeconfig)
         with (
@@ -250,7 +252,7 @@ def measure(plane: ControlPlane, names: list[str], tries: int) -> Iterator[Recov
 
 
 def main() -> int:
-    """Measure on a new control plane; return 1 if a median misses its target."""
+    """Measure on a new control plane, and return 1 if a median misses its target."""
     parser = argparse.ArgumentParser(prog="python -m bench.recovery", description=__doc__)
     parser.add_argument("--tries", type=int, default=5, help="tries per kind of fault")
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS), help="kinds")

@@ -1,11 +1,11 @@
-"""API requests of scheduler and controllers per bound pod, and the delay of events.
+"""Measure the API requests of scheduler and controllers per bound pod, and the delay of events.
 
-`make bench-requests`. Jobs arrive at a steady rate on a real API server with KWOK nodes; each pod
-runs for a few seconds and succeeds. The API server's audit log attributes requests to processes.
-Every request counts (binds, pods, statuses, events, leases); lists and watches are shown
-separately. The delay of an event is the time from the bind, or from the timestamp of the event,
-until the API server has stored the event. Event timestamps have whole seconds, so events that are
-not timed from the bind seem up to a second later.
+Run `make bench-requests`. Jobs arrive at a steady rate on a real API server with KWOK nodes. Each
+pod runs for a few seconds and succeeds. The API server's audit log attributes requests to
+processes. Every request counts: binds, pods, statuses, events, leases. Lists and watches are shown
+separately. The delay of an event is the time until the API server has stored the event, from the
+bind or from the timestamp of the event. Event timestamps have whole seconds, so events that are not
+timed from the bind seem up to a second later.
 
 `--show` prints the bodies of patches and events, most frequent first, as fields without values.
 """
@@ -36,7 +36,7 @@ Raw = dict[str, Any]
 PROCESSES: Final = ("scheduler", "controllers")
 RULES: Final = (*({"level": "Request", "users": [name]} for name in PROCESSES), {"level": "None"})
 QUIET_S: Final = 6.0
-"""Quiet time before counting ends; statuses and events are sent within 5 s."""
+"""The quiet time before counting ends, because statuses and events are sent within 5 s."""
 
 END_S: Final = 300.0
 CPUS, NUM_NODES = 32, 4
@@ -44,16 +44,16 @@ CPUS, NUM_NODES = 32, 4
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Jobs of equal pods that arrive at a steady rate; a job needs all its pods.
+    """Jobs of equal pods that arrive at a steady rate, where a job needs all its pods.
 
     Attributes
     ----------
     size
-        Pods per job.
+        The number of pods per job.
     pods_per_s, seconds
-        Arrival rate of pods, and for how long pods arrive.
+        The arrival rate of pods, and the duration of the arrivals.
     run_s
-        How long each pod runs.
+        The duration of each pod.
 
     """
 
@@ -64,11 +64,11 @@ class Workload:
 
     @property
     def num_jobs(self) -> int:
-        """Number of jobs."""
+        """The number of jobs."""
         return max(1, round(self.pods_per_s * self.seconds / self.size))
 
     def job(self, number: int) -> Raw:
-        """Return one of the jobs."""
+        """Return the job manifest with a number."""
         requests = {"cpu": "1", "memory": "64Mi"}
         pod = {
             "metadata": {"annotations": {"optsched.io/run-seconds": str(self.run_s)}},
@@ -89,7 +89,7 @@ class Workload:
 
 
 def play(site: Site, work: Workload, audit: Audit) -> Measured:
-    """Submit the jobs, wait until all have ended and requests cease; return the counts."""
+    """Submit the jobs, wait until all have ended and requests cease, and return the counts."""
     path = f"/apis/{BATCH}/namespaces/{site.name}/jobs"
     audit.read()
     begun_s = time.monotonic()
@@ -140,7 +140,7 @@ def _parsed() -> argparse.Namespace:
 
 
 def clear(site: Site) -> None:
-    """Delete jobs and pods one by one, because deleting them in one request would time out."""
+    """Delete jobs and pods one by one, because one request for all would time out."""
     paths = (f"/apis/{BATCH}/namespaces/{site.name}/jobs", f"/api/v1/namespaces/{site.name}/pods")
     for path in paths:
         for item in site.api.items(path):
@@ -157,7 +157,7 @@ def measure(
         api = Api(plane.kubeconfig)
         with (
             tempfile.TemporaryDirectory() as folder,
-            # A site prints the logs of its processes, which are redirected to a file.
+            # A site prints the logs of its processes, so standard output is redirected to a file.
             (Path(folder) / "logs").open("w") as logs,
             redirect_stdout(logs),
             Site(f"requests-{number}", api, plane.kubeconfig, Path(folder)) as site,
@@ -172,7 +172,7 @@ def measure(
 
 
 def report(work: Workload, measured: Measured, options: argparse.Namespace) -> None:
-    """Print the counts of a workload."""
+    """Print the request counts of a workload."""
     lines = [
         f"{work.num_jobs} jobs of {work.size} pods, {work.pods_per_s:g} pods/s, each runs "
         f"{work.run_s:g} s, {options.nodes} nodes of {CPUS} CPUs: {measured.num_pods} binds"
@@ -186,7 +186,7 @@ def report(work: Workload, measured: Measured, options: argparse.Namespace) -> N
 
 
 def main() -> None:
-    """Measure on a new control plane."""
+    """Measure all workloads on a new control plane."""
     options = _parsed()
     works = [Workload(size, options.rate, options.seconds, options.run) for size in options.sizes]
     with tempfile.TemporaryDirectory(prefix="optsched-") as directory:

@@ -1,13 +1,13 @@
-"""Time and memory of the replay of a long trace.
+"""Measure the time and memory of the replay of a long trace.
 
-`python -m bench.simulate [--jobs 100000] [--period 360]` replays gangs with Gavel's sizes and
-durations on 1 000 nodes of 8 GPUs at a load of 0.9. The greedy model decides, in one process. The
-record is checked: every gang finishes after its duration, and no GPU is allocated twice.
+Run `python -m bench.simulate [--jobs 100000] [--period 360]`. It replays gangs with Gavel's sizes
+and durations on 1 000 nodes of 8 GPUs at a load of 0.9. The greedy model decides, in one process.
+The record is checked: every gang finishes after its duration, and no GPU is allocated twice.
 
-Targets: 170 jobs per second; 100 000 jobs in 10 minutes and 2 GB. The seed is 0. A session runs
-every 6 minutes, as the rounds of Gavel's own simulations; `--period 60` runs one every minute. The
-yardstick of all benchmarks is measured repeatedly during the replay, because jobs per yardstick
-time are more comparable between machines than jobs per second.
+The targets are 170 jobs per second, and 100 000 jobs in 10 minutes and 2 GB. The seed is 0. A
+session runs every 6 minutes, like the rounds of Gavel's simulations. With `--period 60`, a session
+runs every minute. The yardstick of all benchmarks is measured repeatedly during the replay. Jobs
+per yardstick time are more comparable between machines than jobs per second.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TARGET_MIB = 2000
 
 
 class Checker:
-    """Checks a record with its own accounting of GPUs and durations."""
+    """A checker of records with independent accounting of GPUs and durations."""
 
     def __init__(self, durations: dict[str, int]) -> None:
         self._left = durations
@@ -128,7 +128,7 @@ def main() -> None:
 
 
 def yardstick_cpu() -> float:
-    """Return the yardstick in CPU seconds, which other load on the machine does not lengthen."""
+    """Return the yardstick in CPU seconds, which other load on the machine does not change."""
     began = time.process_time()
     yardstick()
     return (time.process_time() - began) / 5

@@ -1,8 +1,9 @@
-"""Memory of scheduler and controllers over pod lifecycles on a real API server.
+"""Measure the memory of scheduler and controllers over pod lifecycles on a real API server.
 
-`make soak COUNT=5000`. Jobs arrive in waves; each pod is created, bound, runs and succeeds, then
-its job is deleted. Resident memory of each process after the first tenth and at the end must not
-differ by more than 10 %. `make bench-lifecycles` measures the same over 50 000 pods without HTTP.
+Run `make soak COUNT=5000`. Jobs arrive in waves. Each pod is created, bound, runs and succeeds.
+Then its job is deleted. The resident memory of each process after the first tenth and at the end
+must not differ by more than 10 %. `make bench-lifecycles` measures the same over 50 000 pods
+without HTTP.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ if TYPE_CHECKING:
     from tests.support.live import Process
 
 SIZE: Final = 8
-"""Pods per job."""
+"""The number of pods per job."""
 
 WAVE: Final = 25
-"""Jobs per wave."""
+"""The number of jobs per wave."""
 
 MOST_GROWTH: Final = 0.10
 END_S: Final = 300.0
 
 
 def resident_mib(process: Process) -> float:
-    """Return the resident memory of a process."""
+    """Return the resident memory of a process in MiB."""
     pages = int(Path(f"/proc/{process.process.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def job(name: str) -> dict[str, Any]:
-    """Return a job whose pods end as soon as they run."""
+    """Return a job whose pods succeed 0.1 s after their start."""
     container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "100m"}}}
     pod = {
         "metadata": {"annotations": {"optsched.io/run-seconds": "0.1"}},
@@ -79,7 +80,7 @@ def play(site: Site, names: list[str]) -> None:
 
 
 def measure(site: Site, count: int) -> bool:
-    """Run `count` lifecycles and print memory each tenth; return whether memory stays flat."""
+    """Run `count` lifecycles, print memory each tenth, and return whether memory stays flat."""
     processes = {"scheduler": site.scheduler(), "controllers": site.controllers()}
     begun_s, number = time.monotonic(), 0
     first: dict[str, float] = {}
@@ -98,7 +99,7 @@ def measure(site: Site, count: int) -> bool:
 
 
 def main() -> int:
-    """Run on a new control plane; return 1 if memory has grown."""
+    """Run on a new control plane, and return 1 if memory has grown."""
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--count", type=int, default=50_000, help="number of pods")
     count = parser.parse_args().count

@@ -1,9 +1,10 @@
-"""Consolidation: running pods are moved for gangs on a fragmented cluster, by the fewest moves.
+"""Measure consolidation: the fewest moves of running pods for gangs on a fragmented cluster.
 
-`make bench-session`. KAI-Scheduler's scale test "Consolidation to run multiple distributed jobs"
-(test/e2e/scale/kwok_test_functions.go): 500 nodes of 8 GPUs, on each of which 5 GPUs have become
-idle, and 41 gangs of 10 pods that request 6 GPUs each. Published: 456 s until all pods are placed,
-with evictions and binds on a cluster of fake nodes. Here: a session from snapshot to verified plan.
+Run `make bench-session`. The case is KAI-Scheduler's scale test "Consolidation to run multiple
+distributed jobs" (test/e2e/scale/kwok_test_functions.go). It has 500 nodes of 8 GPUs with 5 idle
+GPUs each, and 41 gangs of 10 pods that request 6 GPUs each. The published time is 456 s until all
+pods are placed, with evictions and binds on a cluster of fake nodes. This benchmark measures a
+session from snapshot to verified plan.
 """
 
 from __future__ import annotations
@@ -85,7 +86,10 @@ def fragmented() -> Snapshot:
 
 
 def fewest_moves() -> int:
-    """Return the minimum number of moves: a node that takes a 6-GPU pod must move 1 of 3 jobs."""
+    """Return the minimum number of moves.
+
+    A node that takes a 6-GPU pod must move 1 of its 3 jobs.
+    """
     return NUM_GANGS * PODS_EACH * (IN_USE - (GPUS - ASKED))
 
 
@@ -113,7 +117,7 @@ def test_consolidation(benchmark: BenchmarkFixture, table: Table, solver: Worker
 
 
 def peak_mib(session: Callable[[], Report]) -> float:
-    """Return the peak memory of Python and NumPy in a session, without that of the snapshot."""
+    """Return the peak MiB of Python and NumPy in a session, without the snapshot."""
     tracemalloc.start()
     session()
     peak = tracemalloc.get_traced_memory()[1]

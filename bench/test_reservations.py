@@ -1,8 +1,8 @@
-"""Cost of reservations for gangs that have waited too long, with short jobs that backfill.
+"""Measure the cost of reservations for gangs that have waited too long, with backfilled jobs.
 
-`make bench-session`. Every node has a job that ends at a known instant, and one idle GPU. Four
-gangs of pods that request whole nodes wait; together they need all nodes. The same session without
-reservations is timed in the same run, and both plans are checked.
+Run `make bench-session`. Every node has a job that ends at a known instant, and one idle GPU. Four
+gangs wait whose pods request whole nodes. Together, these gangs need all nodes. The same session
+without reservations is timed in the same run, and both plans are checked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NOW_MS = 1_000_000_000
 FIRST_END_MS = 300_000
 ROUNDS = 3
 TARGET_RATIO = 2.5
-"""Maximum ratio of the session time with reservations to that without."""
+"""The maximum ratio of the session time with reservations to the time without."""
 
 
 def job(name: str, number: int, gpus: int, estimate_s: int | None, waited_s: int = 1) -> Gang:

@@ -1,7 +1,7 @@
-"""Time from problem to decisions: the greedy pipeline and both encodings, on synthetic clusters.
+"""Measure the time from problem to decisions for the greedy pipeline and both encodings.
 
-`make bench-session`. Every solution is verified against every rule. Where the optimum is expected,
-the certificate must prove it.
+Run `make bench-session`. The clusters are synthetic. Every solution is verified against every rule.
+Where the optimum is expected, the certificate must prove it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def problem_of(cluster: GpuCluster | EqualGangs) -> Problem:
 
 
 def check(problem: Problem, decisions: Decisions, name: str) -> int:
-    """Verify decisions; return how many tasks they place."""
+    """Verify decisions, and return the number of tasks that they place."""
     rules = policy(name).rules
     actions = actions_of(problem, decisions, find_tiers(problem, policy(name)))
     assert not verify_actions(problem.snapshot, actions, rules)
@@ -59,7 +59,7 @@ def check(problem: Problem, decisions: Decisions, name: str) -> int:
 
 
 def optimise(problem: Problem, worker: WorkerProcess) -> portfolio.Answer:
-    """Return the optimised decisions of a problem, with no task placed in the incumbent."""
+    """Return the optimised decisions of a problem, from an incumbent without placements."""
     chosen = policy("max-throughput")
     tiers = find_tiers(problem, chosen)
     levels = build_levels(problem, chosen.rules, tiers, chosen.levels)
@@ -80,7 +80,7 @@ def test_configurations(
     size: tuple[int, int],
     num_ratios: int,
 ) -> None:
-    """Solve one level, priority times dominant resource, to proved optimality by configurations."""
+    """Configurations prove the optimum of one level, priority times dominant resource."""
     nodes, gangs = size
     monkeypatch.setattr(portfolio, "BEST_DIRECT", 0)
     problem = problem_of(GpuCluster(nodes, gangs, num_ratios))
@@ -102,7 +102,10 @@ def test_direct_beside_configurations(
     monkeypatch: pytest.MonkeyPatch,
     num_ratios: int,
 ) -> None:
-    """Solve the same level by node, where this is feasible; a proved value must be the same."""
+    """The direct encoding solves the same level by node, where this is feasible.
+
+    A proved value must equal that of the configurations.
+    """
     problem = problem_of(GpuCluster(200, 200, num_ratios))
     by_class = optimise(problem, solver)
     monkeypatch.setattr(portfolio, "BEST_DIRECT", 10**9)
@@ -121,7 +124,7 @@ def test_direct_beside_configurations(
 
 @pytest.mark.parametrize("num_classes", [20, 100])
 def test_greedy(benchmark: BenchmarkFixture, table: Table, num_classes: int) -> None:
-    """Run the pipeline with Volcano's default plugins on 10 000 nodes × 10 000 gangs × 10 pods."""
+    """The pipeline runs Volcano's default plugins on 10 000 nodes × 10 000 gangs × 10 pods."""
     problem = problem_of(EqualGangs(num_classes=num_classes))
     chosen = policy("volcano-default")
     tiers = find_tiers(problem, chosen)
@@ -137,7 +140,7 @@ def test_greedy(benchmark: BenchmarkFixture, table: Table, num_classes: int) -> 
 
 
 def test_compile(benchmark: BenchmarkFixture, table: Table) -> None:
-    """Compile a problem from a snapshot from scratch."""
+    """A problem is compiled from a snapshot without an earlier problem."""
     snapshot = EqualGangs(num_classes=100).snapshot()
     problem = benchmark.pedantic(lambda: compile_problem(snapshot), rounds=ROUNDS, warmup_rounds=1)
     assert len(problem.tasks) == 100_000
@@ -147,7 +150,7 @@ def test_compile(benchmark: BenchmarkFixture, table: Table) -> None:
 
 
 def test_compile_changes(benchmark: BenchmarkFixture, table: Table) -> None:
-    """Compile a problem incrementally after one gang and one node have changed."""
+    """A problem is compiled incrementally after one gang and one node have changed."""
     before = compile_problem(EqualGangs(num_classes=100).snapshot())
     snapshot = before.snapshot
     nodes = (replace(snapshot.nodes[0], unschedulable=True), *snapshot.nodes[1:])

@@ -1,8 +1,8 @@
-"""Gangs of several task classes that fill their nodes, so that greedy placement can fail.
+"""Measure gangs of several task classes that fill their nodes, where greedy placement can fail.
 
-`make bench-session`. Pods of 1, 1, 2 and 4 CPUs on two nodes of 4 CPUs: a scheduler that spreads
-the small pods over both nodes first never places the large pod. Pods come in every order of names,
-with one or many gangs.
+Run `make bench-session`. Each gang has pods of 1, 1, 2 and 4 CPUs for two nodes of 4 CPUs. A
+scheduler that spreads the small pods over both nodes first never places the large pod. Pods come in
+every order of names, with one or many gangs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROUNDS = 3
 
 
 def filled(num_gangs: int) -> Snapshot:
-    """Return two nodes of 4 CPUs per gang; gangs have their pod sizes in different name orders."""
+    """Return two nodes of 4 CPUs per gang, where gangs order their pod sizes differently."""
     shapes = {cpus: TaskShape((("cpu", 1000 * cpus),)) for cpus in (1, 2, 4)}
     gangs = []
     for g in range(num_gangs):

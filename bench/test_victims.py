@@ -1,8 +1,8 @@
-"""Victims of reclaim: proved to be as few as possible, or proved to be useless.
+"""Measure reclaim whose victims are proved minimal or proved useless.
 
-`make bench-session`. A session from snapshot to plan, with a check of its certificate. Figures of
-another scheduler for the same cases, on its in-memory benchmark: 121 s to find that the gang of 80
-GPUs does not fit on 200 nodes, 102 s to reclaim for 250 × 8 GPUs on 500 nodes.
+Run `make bench-session`. A session runs from snapshot to plan, with a check of its certificate. The
+in-memory benchmark of another scheduler has the same cases. There, 121 s pass until the gang of 80
+GPUs is found not to fit on 200 nodes. Reclaim for 250 × 8 GPUs on 500 nodes takes 102 s there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def shape(gpus: int) -> TaskShape:
 def full_cluster(num_nodes: int, deserved: tuple[int, int], size: int) -> Snapshot:
     """Return nodes of 8 GPUs full of queue a's one-GPU jobs, and one waiting gang of queue b.
 
-    `deserved`: deserved GPUs of a and b. `size`: pods of the gang, with 8 GPUs each.
+    `deserved` are the deserved GPUs of queues a and b. `size` is the number of pods of the gang,
+    which have 8 GPUs each.
     """
     one, eight = shape(1), shape(8)
     gangs, nodes = [], []
@@ -95,7 +96,7 @@ def test_one_gpu_short(
     solver: WorkerProcess,
     case: tuple[int, int, float],
 ) -> None:
-    """Queue a can return only 79 of the 80 GPUs: no pod is evicted, and the reason says why."""
+    """Queue a can return only 79 of the 80 GPUs, so no pod is evicted."""
     nodes, due, target = case
     plan = decided(benchmark, full_cluster(nodes, (due, 80), 10), solver)
     reason = plan.pending["wants/gang"]

@@ -1,1 +1,1 @@
-"""What it takes to run optsched: kinds, manifests and the local control plane, shipped as data."""
+"""The data that ships with optsched: CRDs, manifests and the local control plane."""

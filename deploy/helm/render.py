@@ -1,7 +1,7 @@
 """Write ../volcano-development.yaml from the chart: run `python deploy/helm/render.py`.
 
-It is what `kubectl apply --server-side -f` needs to install everything. tests/e2e/test_chart.py
-fails where the file and the chart disagree.
+`kubectl apply --server-side -f` installs everything from this file. tests/e2e/test_chart.py fails
+where the file and the chart disagree.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ metadata:
 
 
 def render(helm: Path) -> str:
-    """The release `volcano` in `volcano-system`, with the custom resources."""
+    """Return the manifests of the release `volcano` in `volcano-system`, with the CRDs."""
     release: list[str | Path] = [
         "template",
         "volcano",

@@ -21,7 +21,7 @@ HEAD = """\
 
 
 def service() -> dict[str, object]:
-    """What stands in front of the replicas."""
+    """Return the Service in front of the webhook's replicas."""
     port = {"name": "https", "port": PORT, "targetPort": "https"}
     return {
         "apiVersion": "v1",
@@ -32,7 +32,7 @@ def service() -> dict[str, object]:
 
 
 def render() -> str:
-    """The manifest as YAML."""
+    """Return the manifest as YAML."""
     objects = [service(), *(configuration(SERVICE_OF[path]) for path in DEFAULT_PATHS)]
     return HEAD + yaml.safe_dump_all(objects, sort_keys=False, width=110)
 
