@@ -1,8 +1,8 @@
-"""Draws of hypothesis are fixed and long tests left out, unless a run asks for others.
+"""Fix hypothesis examples and deselect long tests by default.
 
 `pytest` alone draws the same examples each time. `--hypothesis-seed=N`, `--hypothesis-profile` and
 more effort (`make nightly`) draw others. Tests marked `nightly` run with `OPTSCHED_EFFORT` of 1 or
-more, and where a marker expression asks for them.
+more, and with a marker expression.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the profile before tests are collected: their settings build on it."""
+    """Choose the profile before collection, because the settings of tests derive from it."""
     if config.getoption("--hypothesis-profile") is not None:
         return
     is_fixed = EFFORT <= 1 and config.getoption("--hypothesis-seed") is None
-    # A machine under load is slow: that is no finding.
+    # A slow machine under load is not a finding.
     settings.register_profile(
         "ours",
         derandomize=is_fixed,
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave long twins of quick tests out, unless effort or a marker expression asks for them."""
+    """Deselect long variants of quick tests, unless effort or a marker expression selects them."""
     if IS_THOROUGH or config.option.markexpr:
         return
     long = [item for item in items if item.get_closest_marker("nightly")]

@@ -1,4 +1,4 @@
-"""Cases in which the optimising session was worse than the pipeline, or wrong about its plan."""
+"""Shared cases in which the optimising session was once worse than the pipeline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from optsched.session.session import Report
 
 WORK = 0.2
-"""What a session may spend on each level, in CP-SAT's deterministic seconds."""
+"""The budget of a session per level, in CP-SAT's deterministic seconds."""
 
 
 def snapshot_of(name: str) -> Snapshot:
@@ -61,7 +61,7 @@ def values(levels: tuple[LevelResult, ...], prefix: str) -> list[int]:
     ],
 )
 def test_the_plan_is_not_worse_than_the_pipelines(name: str, model: str):
-    """The pipeline counts as long as it evicts no pod that this policy protects."""
+    """A pipeline plan that violates the policy by an eviction is not compared."""
     report = decide(name, model)
     assert report.trace.violations == ()
     mine = values(report.plan.certificate.levels, "admission")

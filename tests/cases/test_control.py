@@ -1,4 +1,4 @@
-"""Shared cases about what controllers and admission make of objects."""
+"""Shared cases for controllers and admission webhooks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def test_a_hierarchy_has_a_weight_for_each_part_of_its_path(weights: str, is_all
 
 
 def test_a_job_asks_its_quotas_for_all_that_they_count() -> None:
-    """Pods, requests and limits: with less, half a gang was made and waited for the rest."""
+    """Minimum resources count pods, requests and limits.
+
+    With less, half of a gang was created and waited for the other half.
+    """
     jobs = [o for o in objects("quota.yaml") if o["kind"] == "Job"]
     quotas = [o["spec"]["hard"] for o in objects("quota.yaml") if o["kind"] == "ResourceQuota"]
     for manifest, hard in zip(jobs, quotas, strict=True):

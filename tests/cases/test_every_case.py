@@ -1,6 +1,7 @@
-"""How each shared case about decisions ends: evictions, pods that get a node, proof and reasons.
+"""The expected evictions, placements, proofs and reasons of each shared case about decisions.
 
-The other modules of this package say why. This one sees to it that no case is left out.
+The other modules of this package explain these results. This module checks that no case is left
+out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ DEFAULT = "volcano-default"
 
 
 class End(NamedTuple):
-    """The end of a case; None where it depends on how far the search comes."""
+    """The expected result of a case, with None where a field depends on the
+    progress of the search.
+    """
 
     case: str
     model: str
@@ -77,7 +80,7 @@ BY_THE_PIPELINE = (
     End("gang_destroyed.json", "gang_destroyed.conf", 2, 2),
     End("gpu.yaml", "gpu.conf.yaml", 0, 0),
 )
-"""With `--solver none`; victims of the pipeline are never proved to be the fewest."""
+"""The expected results with `--solver none`, where victims are never proved minimal."""
 
 
 def test_no_case_is_left_out():
@@ -86,7 +89,7 @@ def test_no_case_is_left_out():
         for path in found("cases/decisions/*")
         if path.suffix != ".conf" and not path.name.endswith(".conf.yaml")
     }
-    # `test_candidates` compares this one with the pipeline; it takes long.
+    # `test_candidates` compares this case with the pipeline, because a full solve takes long.
     compared = "random100_capacity_worse_than_greedy.json"
     assert cases <= {compared, *(end.case for end in WITH_SOLVER)}
 

@@ -1,4 +1,4 @@
-"""Cases in which a plan that evicts is better: no bound may say that there is none."""
+"""Shared cases in which a plan with evictions is better, so that bounds must allow for it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,11 @@ def test_one_victim_lets_the_gangs_of_the_case_start(case: str, model: str, numb
 
 
 def test_a_gang_with_idle_room_has_no_pod_evicted_for_others_of_the_case() -> None:
-    """Queue a could reclaim a node and leave its idle room to gangs of the queue that lends it."""
+    """No pod is evicted for a gang that fits idle capacity.
+
+    Queue a could reclaim a node and leave its idle capacity to gangs of the queue that lends the
+    node.
+    """
     case = shared("cases", "decisions", "min_FALSEPROOF_norej_crater.yaml")
     around = SessionContext(solver=InProcess(), limits=Limits(None, num_workers=1))
     report = run_session(

@@ -1,4 +1,4 @@
-"""Shared cases about idle GPUs next to jobs that wait for what their queue deserves."""
+"""Shared cases about idle GPUs next to jobs that wait for the deserved share of their queue."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def test_a_short_job_waits_hours_only_where_nothing_is_lent(model: str, started_
     events = Simulation(given.trace, load_policy(model, _text), Options()).run()
     starts = times(events, Start)
     assert starts["dev/exp"] == [pytest.approx(started_s, abs=2)]
-    # The loan costs the others nothing: the big job waits for the one that runs.
+    # The loan delays no other job, because the big job waits for the running job anyway.
     assert starts["train/big"] == [pytest.approx(36_000, abs=2)]
     assert not [event for event in events if isinstance(event, Stop)]

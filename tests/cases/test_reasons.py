@@ -1,4 +1,4 @@
-"""Shared cases about reasons, with small clusters of the same classes built here."""
+"""Shared cases about waiting reasons, and small clusters of the same types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLICY = without_solver(load_policy("volcano-default", lambda _: ""))
 
 
 def reason(snapshot: Snapshot, key: str) -> Reason:
-    """Why a gang waits under the default model."""
+    """Return the reason for which a gang waits under the default model."""
     return run_session(snapshot, POLICY, SessionContext()).plan.pending[key]
 
 

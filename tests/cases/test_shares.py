@@ -1,4 +1,4 @@
-"""Shares of queues that were filled in two ways, or of what is not there."""
+"""Shared cases about queue shares that two parts of the code computed differently."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT = load_policy("volcano-default", Path.read_text)
 
 
 def solved(snapshot: Snapshot, policy: Policy = DEFAULT) -> Report:
-    """What `optsched solve` decides; no answer is refused for a share."""
+    """Return the report of `optsched solve`, and check that no plan violated a share."""
     limits = limits_of(policy, None, deterministic=True, seed=0, gap=None)
     report = run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=limits))
     assert not [v for v in report.trace.violations if v.rule == "proportion"]
@@ -40,12 +40,12 @@ def case(name: str) -> Snapshot:
 
 
 def seated(plan: Plan) -> Counter[str]:
-    """Tasks by gang that are bound, or for which room is made."""
+    """Return the number of bound or nominated tasks by gang."""
     return Counter(a.gang for a in plan.actions if isinstance(a, Allocate | Nominate))
 
 
 def victims(snapshot: Snapshot, plan: Plan) -> Counter[str]:
-    """Evicted tasks by queue."""
+    """Return the number of evicted tasks by queue."""
     queue_of = {t.key: g.queue for g in snapshot.gangs for t in g.tasks}
     return Counter(queue_of[a.task] for a in plan.actions if isinstance(a, Evict))
 
@@ -63,13 +63,15 @@ def held(made: Gang, where: str) -> Gang:
 def test_a_cluster_does_not_stand_still_for_the_last_unit_of_a_share(name: str) -> None:
     snapshot = case(name)
     plan = solved(snapshot).plan
-    # A capability keeps this one out; everything else fits.
+    # A capability keeps ml/g35 waiting. Every other gang fits.
     asked = {g.key: len(g.tasks) for g in snapshot.gangs if g.key != "ml/g35"}
     assert seated(plan) == asked
 
 
 def test_nor_does_a_department_that_gets_all_that_it_requests() -> None:
-    """Rounds that came close to this memory, in floating point and in integers, parted there."""
+    """Floating-point and integer rounds once computed different shares near
+    this amount of memory.
+    """
     queues = [Queue("d", weight=3)]
     queues += [Queue(f"t{i}", weight=w, parent="d") for i, w in enumerate((3, 3, 2))]
     asked = [(3, 1000, 36, 0), (1, 12_000, 8, 4), (1, 1000, 8, 4)]
@@ -143,7 +145,7 @@ def test_so_it_does_under_the_default_policy() -> None:
 
 
 def test_victims_of_the_session_still_request() -> None:
-    """No queue holds more than its share by weight of what is there before the evictions."""
+    """Queue q2 holds at most its share by weight, computed before the evictions."""
     snapshot = case("tree-small-0.yaml")
     plan = solved(snapshot).plan
     queue_of = {g.key: g.queue for g in snapshot.gangs}
@@ -156,7 +158,7 @@ def test_victims_of_the_session_still_request() -> None:
 
 
 def test_what_a_preemptor_evicts_gives_its_neighbours_no_larger_share() -> None:
-    """Of 8 CPUs two queues deserve 4 each, also while one of them evicts its own gang."""
+    """Of 8 CPUs, two queues deserve 4 each, also while one of them evicts its own gang."""
     queues = [Queue("a"), Queue("b")]
     old = held(gang("old", ("w", 4, shape(1)), queue="a"), "n")
     new = gang("new", ("w", 2, shape(1)), queue="a", priority=5)

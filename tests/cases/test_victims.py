@@ -1,4 +1,4 @@
-"""Shared cases about victims: who is evicted for whom, and that no plan is refused."""
+"""Shared cases about victims, preemptors and rejected plans."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def decide(name: str, model: str = "volcano-default", solver: str = "cpsat") -> Plan:
-    """The plan for a case; no answer on the way to it was refused."""
+    """Return the plan for a case, and check that the verifier rejected no plan."""
     chosen = str(shared("cases", "decisions", model)) if "." in model else model
     policy = load_policy(chosen, _text)
     if solver == "none":
@@ -44,7 +44,7 @@ def evicted(plan: Plan) -> list[str]:
 
 
 def placed(plan: Plan) -> dict[str, str]:
-    """Node by pod that is bound or has room kept for it."""
+    """Return the node by pod of the bound and the nominated pods."""
     coming = (a for a in plan.actions if not isinstance(a, Evict))
     return {a.task.partition("/")[2]: a.node for a in coming if hasattr(a, "node")}
 
@@ -70,7 +70,7 @@ def test_a_job_that_waits_for_its_queue_stops_no_other_queue():
     plan = decide("one_bad_bid_stops_all.yaml", "capacity-hierarchical")
     assert evicted(plan) == ["sweep-0", "train-0"]
     assert placed(plan) == {"hotfix-0": "gpu-2", "job1-0": "gpu-1"}
-    # The second job of the queue changes nothing for the others.
+    # The second job of the queue does not change the plan of the other jobs.
     alone = decide("one_bad_bid_without_job2.yaml", "capacity-hierarchical")
     assert (evicted(alone), placed(alone)) == (evicted(plan), placed(plan))
 
@@ -87,7 +87,7 @@ def test_urgent_gangs_are_admitted_at_least_as_the_pipeline_admits_them():
 
 
 def test_a_gang_that_loses_pods_has_none_evicted_for_itself():
-    """The broken gang either leaves for the urgent one or starts next to it, never both."""
+    """The broken gang either leaves for the urgent gang or starts next to it, never both."""
     plan = decide("crash-hand.yaml")
     assert placed(plan)["hi-0"] == "n0"
     victims = {task.rpartition("-")[0] for task in evicted(plan)}

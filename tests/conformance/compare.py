@@ -1,4 +1,4 @@
-"""Says in which points an outcome is not what is expected."""
+"""Compare the outcome of a scenario with the expected outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 def differences(
     expect: Mapping[str, Any], played: Played, snapshot: Snapshot, scenario: Scenario
 ) -> list[str]:
-    """Every expectation that is not met; where chance decided, each outcome seen is good."""
+    """Return the expectations that an outcome does not meet.
+
+    Where Volcano's outcome is random, each observed outcome is accepted.
+    """
     return [
         *(f"broken: {b}" for b in played.broken),
         *_binds(expect, played, scenario),
@@ -41,7 +44,7 @@ def _binds(expect: Mapping[str, Any], played: Played, scenario: Scenario) -> Ite
 
 
 def leaf_of(scenario: Scenario) -> dict[str, str]:
-    """The HyperNode that lists a node by name."""
+    """Return the leaf HyperNode by node name."""
     leaf = {}
     for hypernode in scenario.data["objects"].get("hyperNodes", []):
         for member in hypernode["spec"].get("members", []):
@@ -51,7 +54,10 @@ def leaf_of(scenario: Scenario) -> dict[str, str]:
 
 
 def _by_leaf(binds: Mapping[str, str], leaf: Mapping[str, str]) -> Counter[str]:
-    """Binds by leaf: which of its nodes, and which of alike pods, is left to chance."""
+    """Return the number of binds by leaf HyperNode.
+
+    The choice among the leaf's nodes and among equal pods is random.
+    """
     return Counter(leaf.get(node, "") for node in binds.values())
 
 
@@ -81,7 +87,7 @@ def _statuses(expect: Mapping[str, Any], played: Played) -> Iterator[str]:
 
 
 def _custom(custom: Mapping[str, Any], played: Played, snapshot: Snapshot) -> Iterator[str]:
-    """What gangs hold in the end; the only further question to actions so far."""
+    """Yield the gangs whose allocation differs from the custom expectation `jobAllocated`."""
     assert custom.keys() <= {"jobAllocated"}, sorted(custom)
     for name, wanted in custom.get("jobAllocated", {}).items():
         held = _held(name, played, snapshot)
@@ -101,7 +107,7 @@ def _held(name: str, played: Played, snapshot: Snapshot) -> Counter[str]:
 
 
 def worse(expect: Mapping[str, Any], played: Played) -> list[str]:
-    """Why an outcome is worse than expected: a rule broken, fewer binds, more evictions."""
+    """Return the violations, the missing binds and the excess evictions of an outcome."""
     found = [f"broken: {b}" for b in played.broken]
     if len(played.binds) < expect.get("bindsNum", 0):
         found.append(f"{len(played.binds)} binds, expected {expect['bindsNum']}")

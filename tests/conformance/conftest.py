@@ -1,4 +1,4 @@
-"""A table at the end of the run: what is met, what is excepted, and why."""
+"""Print a table of passed and excepted scenarios at the end of the run, with the reasons."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
 
 
 def _seen(reporter: TerminalReporter) -> Iterator[tuple[dict[str, str], str]]:
-    """What each test was about, and how it ended."""
+    """Yield the scenario and the outcome of each test."""
     for key, outcome in _OUTCOMES.items():
         for report in reporter.stats.get(key, []):
             for name, note in getattr(report, "user_properties", ()):

@@ -1,4 +1,4 @@
-"""Scenarios that are not met, by mode, each with its reason."""
+"""The scenarios that optsched does not meet, by mode, each with its reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ BY_DESIGN = "by design: "
 
 
 def read_exceptions() -> Mapping[str, Mapping[str, str]]:
-    """Reason by mode, by the scenario's id; a key that comes twice is an error."""
+    """Return the reason by mode, by scenario id.
+
+    A duplicate key is an error.
+    """
     findings = Findings()
     root = read_tree(FILE.read_text("utf-8"), FILE.name, findings)
     findings.settle()

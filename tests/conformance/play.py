@@ -1,4 +1,4 @@
-"""Plays scenarios through the session that the product runs."""
+"""Run scenarios through the session of the product."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ GONE = "1970-01-01T00:00:00Z"
 
 @dataclass(frozen=True)
 class Played:
-    """What a session made of a scenario, by names.
+    """The outcome of a session for a scenario, by names.
 
-    `broken` contains every rule that the plan, or one that was thrown away for it, breaks.
-    `statuses` are the tasks by gang and status, with Volcano's names.
+    `broken` contains every rule violation of the plan and of its rejected predecessors. `statuses`
+    contains the number of tasks by gang and status, with Volcano's names.
     """
 
     binds: Mapping[str, str]
@@ -40,17 +40,17 @@ class Played:
 
 
 def alone() -> SessionContext:
-    """The pipeline by itself."""
+    """Return the context of a session without a solver."""
     return SessionContext()
 
 
 def solving() -> SessionContext:
-    """With a solver that reads no clock."""
+    """Return the context of a session whose solver reads no clock."""
     return SessionContext(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
 
 
 def play(snapshot: Snapshot, policy: Policy, context: SessionContext) -> Played:
-    """One session."""
+    """Run one session and return its outcome."""
     report = run_session(snapshot, policy, context)
     plan = report.plan
     again = verify_actions(report.problem.snapshot, plan.actions, policy.rules)
@@ -80,7 +80,7 @@ def _statuses(snapshot: Snapshot, plan: Plan) -> dict[str, Counter[str]]:
 
 
 def carried_out(objects: list[dict[str, Any]], played: Played) -> list[dict[str, Any]]:
-    """The objects once a session's outcome has been carried out, for the session that follows."""
+    """Return the objects after a session's actions, as input of the next session."""
     return [_after(obj, played) for obj in objects]
 
 

@@ -1,4 +1,4 @@
-"""Asks a face of our rules what Volcano was asked, and compares the answers."""
+"""Call the extension points of rules with Volcano's recorded arguments, and compare the results."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-6
 TOP_HYPERNODE = "<cluster-top-hypernode>"
 TWIN = "probed"
-"""Namespace of the gang that holds a copy of the task that is asked about."""
+"""The namespace of the gang with a copy of the probed task."""
 
 
 class NoFaceError(AssertionError):
-    """A question that none of our rules is asked."""
+    """An error for a probe of an extension point that no rule has."""
 
 
 class Desk:
-    """Answers questions about one scenario."""
+    """A runner of the probes of one scenario."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -58,7 +58,7 @@ class Desk:
         self._twins: dict[str, Asked] = {}
 
     def wrong(self, probe: Mapping[str, Any]) -> Iterator[str]:
-        """How our answer to a probe differs; nothing where it does not."""
+        """Yield the difference of the result of a probe from Volcano's result, if any."""
         ask = _QUESTIONS.get(probe["fn"])
         if ask is None:
             raise NoFaceError(f"nobody is asked {probe['fn']}")
@@ -71,63 +71,72 @@ class Desk:
     # --- questions -------------------------------------------------------------------------------
 
     def score(self, probe: Mapping[str, Any]) -> float:
-        """The sum of the scores of one node for one task."""
+        """Return the sum of the scores of one node for one task."""
         return self._twin(probe["task"]).score(probe["node"])
 
     def node_scores(self, probe: Mapping[str, Any]) -> dict[str, float]:
-        """What the network says about nodes for one task, where its gang is already or nowhere."""
+        """Return the topology scores of nodes for one task.
+
+        The scores depend on the HyperNode that already contains the task's gang, if any.
+        """
         asked = self._twin(probe["task"])
         gang = next(g for g in self._snapshot.gangs if probe["task"] in {t.key for t in g.tasks})
         near = asked.nearness(probe.get("taskJobAllocatedHyperNode", ""), gang)
         return {n: asked.score(n) if near is None else near[n] for n in probe["nodes"]}
 
     def hypernode_scores(self, probe: Mapping[str, Any]) -> dict[str, float]:
-        """The scores of HyperNodes for a smaller group of a gang."""
+        """Return the scores of HyperNodes for a subgroup of a gang."""
         namespace, gang, group = probe["subJob"].split("/")
         scores = self._plain.domain_scores(f"{namespace}/{gang}", group)
         return {name: scores[name] for name in probe["hyperNodes"]}
 
     def fits(self, probe: Mapping[str, Any]) -> bool:
-        """Whether the predicates let a task come to a node."""
+        """Return whether the predicates allow a task on a node."""
         return self._twin(probe["task"]).allows(probe["node"])
 
     def may_enqueue(self, probe: Mapping[str, Any]) -> bool:
-        """Whether the votes let a gang in."""
+        """Return whether the votes of the rules let a gang be enqueued."""
         asked, key = self._about(probe["job"])
         return asked.faces.may_enqueue(asked.gang(key))
 
     def enqueued(self, probe: Mapping[str, Any]) -> None:
-        """Tells the rules that a gang has been let in; there is no answer."""
+        """Record in the rules that a gang is enqueued, without a result."""
         self._plain.faces.record_enqueued(self._plain.gang(probe["job"]))
 
     def comes_first(self, probe: Mapping[str, Any]) -> bool:
-        """Whether one gang comes before another, before age and names decide."""
+        """Return whether one gang precedes another, before age and names break ties."""
         gangs = [_described(probe[side], side) for side in ("left", "right")]
         asked = Asked(_with_gangs(self._snapshot, *gangs), self._policy)
         left, right = (asked.faces.gang_key(asked.gang(g.key)) for g in gangs)
         return left < right
 
     def preemptable(self, probe: Mapping[str, Any]) -> list[int]:
-        """Which candidates may go for a gang of their queue, by their place."""
+        """Return the positions of the candidates that a gang of their queue may evict."""
         return self._victims(probe, GreedyPlugins.preemptable)
 
     def reclaimable(self, probe: Mapping[str, Any]) -> list[int]:
-        """Which candidates may go for a gang of another queue."""
+        """Return the positions of the candidates that a gang of another queue may evict."""
         return self._victims(probe, GreedyPlugins.reclaimable)
 
     def evictable(self, probe: Mapping[str, Any]) -> list[int]:
-        """The same for actions on whole gangs: kind 1 preempts, kind 2 reclaims."""
+        """Return the positions of the candidates that an action on whole gangs may evict.
+
+        Kind 1 preempts, and kind 2 reclaims.
+        """
         faces = {"1": GreedyPlugins.gang_preemptable, "2": GreedyPlugins.gang_reclaimable}
         return self._victims(probe, faces[probe["kind"]])
 
     def moved(self, probe: Mapping[str, Any]) -> list[int] | int:
-        """Which candidates may be moved; without candidates, how many pods are told to leave."""
+        """Return the positions of the candidates that may be moved.
+
+        Without candidates, return the number of pods that the action shuffle evicts.
+        """
         if probe["candidates"]:
             return self._victims(probe, lambda faces, _gang, _class, tasks: faces.movable(tasks))
         return len(self._plain.moved())
 
     def victim_order(self, probe: Mapping[str, Any]) -> list[str]:
-        """Candidates, those that go first first."""
+        """Return the candidates in eviction order."""
         return self._plain.victims_in_order(probe["candidates"])
 
     def _victims(self, probe: Mapping[str, Any], face: Face) -> list[int]:
@@ -149,7 +158,9 @@ class Desk:
     # --- who is asked about ----------------------------------------------------------------------
 
     def _twin(self, task: str) -> Asked:
-        """The scenario with a pending copy of a task, which may be on a node already."""
+        """Return the scenario with a pending copy of a task, which may have a
+        node in the original.
+        """
         if task not in self._twins:
             gang, found = next(
                 (g, t) for g in self._snapshot.gangs for t in g.tasks if t.key == task
@@ -165,7 +176,7 @@ class Desk:
 
 
 class Asked:
-    """A snapshot, compiled, with the rules' faces opened."""
+    """A compiled snapshot with the opened extension points of the rules."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
         self._problem = compile_problem(snapshot)
@@ -179,7 +190,7 @@ class Asked:
         return [n.name for n in self._problem.snapshot.nodes].index(name)
 
     def _class(self) -> int:
-        """The class of the copied task."""
+        """Return the class of the copied task."""
         (task,) = (i for i, t in enumerate(self._problem.tasks) if t.gang.startswith(f"{TWIN}/"))
         return int(self._problem.task_class[task])
 
@@ -192,7 +203,9 @@ class Asked:
         return live + sum(float(b[n]) for b in bases)
 
     def nearness(self, hypernode: str, gang: Gang) -> dict[str, float] | None:
-        """The scores of nodes for a task of a gang that lies in a HyperNode; None for in none."""
+        """Return the scores of nodes for a task of a gang in a HyperNode, or None without a
+        HyperNode.
+        """
         if not hypernode:
             return None
         names = [n.name for n in self._problem.snapshot.nodes]
@@ -203,7 +216,7 @@ class Asked:
         return dict(zip(names, scores.tolist(), strict=True))
 
     def domain_scores(self, key: str, group: str) -> dict[str, float]:
-        """The scores of HyperNodes for a smaller group of a gang."""
+        """Return the scores of HyperNodes for a subgroup of a gang."""
         problem = self._problem
         gang = problem.snapshot.gang_by_key[key]
         mine = [t for t in gang.tasks if _group(gang, t) == group]
@@ -214,7 +227,7 @@ class Asked:
         return dict(zip((TOP_HYPERNODE, *forest.names[1:]), scores.tolist(), strict=True))
 
     def named(self, face: Face, keys: Iterable[str]) -> set[str]:
-        """Of some running tasks those that may go for the copied task."""
+        """Return the given running tasks that may be evicted for the copied task."""
         running = [task.key for task in running_tasks(self._problem).tasks]
         masks = (rule.spares(self._problem) for rule in self._rules.guarding)
         spared = np.any([mask for mask in masks if mask is not None], axis=0)
@@ -224,11 +237,11 @@ class Asked:
         return {running[v] for v in face(self.faces, gang, self._class(), free).tolist()}
 
     def moved(self) -> list[str]:
-        """The pods that the action shuffle tells to leave."""
+        """Return the pods that the action shuffle evicts."""
         return [eviction.task for eviction in shuffle(self._problem, self._rules)]
 
     def victims_in_order(self, keys: Iterable[str]) -> list[str]:
-        """Some running tasks in the order in which they would go for a gang of their queue."""
+        """Return the given running tasks in the order of eviction for a gang of their queue."""
         placing = PlacementState(self._problem, self._rules)
         gang_classes = GangClasses(placing, self._rules)
         order = GangOrder(self._problem, placing.faces, gang_classes)
@@ -291,7 +304,7 @@ def _measured(probe: Mapping[str, Any]) -> float | bool | dict[str, float] | Non
 
 
 def _same(ours: object, theirs: object) -> bool:
-    """Equality, for numbers but for how they are rounded."""
+    """Return whether two results are equal, except for rounding of numbers."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return all(_same(ours.get(k, 0.0), theirs.get(k, 0)) for k in ours | theirs)
     if isinstance(ours, float) and isinstance(theirs, int | float):
@@ -300,7 +313,7 @@ def _same(ours: object, theirs: object) -> bool:
 
 
 def _group(gang: Gang, task: Task) -> str:
-    """The name that Volcano gives the smaller group of a task."""
+    """Return the name that Volcano gives to the subgroup of a task."""
     group = sub_group_of(gang.sub_groups, task.labels)
     return "" if group is None else "-".join((gang.sub_groups[group[0]].name, *group[1]))
 
@@ -316,7 +329,7 @@ def _is_twin(gang: Gang) -> bool:
 
 
 def _asking(priority: int) -> Gang:
-    """A gang with one task that asks for victims."""
+    """Return a gang with one task that requests victims."""
     key = f"{TWIN}/asks"
     task = Task(f"{key}-0", TaskShape(()), TaskStatus.PENDING, gang=key, priority=priority)
     return Gang(key, min_member=1, priority=priority, tasks=(task,))
@@ -328,11 +341,11 @@ _MACHINE: dict[str, Any] = {
     "metadata": {"name": "machine"},
     "status": {"allocatable": {"cpu": "64", "memory": "64Gi", "pods": "64"}},
 }
-"""Where candidates run that stand in no list of objects."""
+"""The node of candidates that are not among the scenario's objects."""
 
 
 def _running(candidate: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
-    """Manifests of a candidate that stands in no list of objects: its PodGroup and its pod."""
+    """Return the PodGroup and the pod of a candidate that is not among the scenario's objects."""
     pod = candidate["pod"]
     name = f"{candidate['name']}-{number}"
     notes = {**pod["metadata"].get("annotations", {}), GROUP: name}
@@ -349,7 +362,7 @@ def _running(candidate: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
 
 
 def _described(job: Mapping[str, Any], name: str) -> Gang:
-    """A gang of a job that stands in no list of objects."""
+    """Return the gang of a job that is not among the scenario's objects."""
     notes = {}
     if "waitingTime" in job:
         parse_duration_ms(job["waitingTime"])

@@ -1,9 +1,9 @@
-"""Scenarios with what Volcano did, as snapshots and policies of ours.
+"""Read scenarios recorded from Volcano as snapshots and policies of optsched.
 
-Objects are taken as they stand: what is absent is not filled in as an API server would. Four
-things only are added, which the scenarios leave to the programs that recorded them: pods of a
-PodGroup are ours, without a time everything is equally old, and measured load stands where
-snapshots have it. Shards are set where a scenario says so.
+Objects keep their recorded fields, without the defaults of an API server. Three things are added
+that the recording programs imply. Pods of a PodGroup get the scheduler name `volcano`. Objects
+without a creation time get the same time. Measured load is set on the nodes of the snapshot. Shards
+are set where a scenario has them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EPOCH = "1970-01-01T00:00:00Z"
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """One file. `kind` is actions, cycles or probe."""
+    """One scenario file, where `kind` is actions, cycles or probe."""
 
     id: str
     kind: str
@@ -49,7 +49,7 @@ class Scenario:
 
     @property
     def package(self) -> str:
-        """Where Volcano keeps it, as the actions and plugins are named: actions/preempt."""
+        """The Volcano package of the scenario without `pkg/scheduler/`, such as actions/preempt."""
         return self.data["source"]["package"].removeprefix("pkg/scheduler/")
 
     @property
@@ -58,7 +58,7 @@ class Scenario:
 
     @property
     def variants(self) -> list[Mapping[str, Any]]:
-        """The outcomes seen, where chance decided; none where it did not."""
+        """The observed outcomes of a scenario with a random outcome, or an empty list."""
         return self.data["actual"].get("variants", [])
 
     @property
@@ -79,7 +79,7 @@ class Scenario:
         return [name.strip() for name in self.data["schedulerConf"]["actions"].split(",")]
 
     def snapshot(self, objects: Iterable[dict[str, Any]] | None = None) -> Snapshot:
-        """The cluster of the scenario, or of other objects at the same time."""
+        """Return the snapshot of the scenario, or of other objects at the same time."""
         chosen = self.objects if objects is None else objects
         found = assemble(map(completed, chosen), taken_ms=self.taken_ms).snapshot
         found = replace(found, sharding=self._sharding())
@@ -88,7 +88,7 @@ class Scenario:
         return replace(found, nodes=tuple(nodes)) if measured else found
 
     def _sharding(self) -> Sharding:
-        """The only shard that there is, ours."""
+        """Return the scenario's shard as the only shard, or no sharding."""
         told = self.preconditions.get("sharding")
         if told is None:
             return NO_SHARDING
@@ -96,7 +96,7 @@ class Scenario:
         return Sharding(ShardMode(told["mode"]), own.name, (own,))
 
     def _load(self, measured: Mapping[str, Any] | None) -> Load | None:
-        """Measured load; without an age nothing was ever measured."""
+        """Return the measured load of a node, or None if it was never measured."""
         if measured is None or measured["metricsAgeSeconds"] is None:
             return None
         percents = (measured[f"{what}UsageAvg"]["10m"] for what in ("cpu", "mem"))
@@ -104,13 +104,13 @@ class Scenario:
         return Load(*(round(p * 10_000) for p in percents), self.taken_ms - age_ms)
 
     def policy(self, **more: object) -> Policy:
-        """The policy of its configuration; more: fields to set besides.
+        """Return the policy of the scenario's configuration, with the fields `more` set.
 
-        Each plugin is read by itself: what a loader says about plugins that are named together
-        was not asked when Volcano was recorded.
+        Each plugin is parsed separately, because Volcano ran the scenario without checks of plugin
+        combinations.
         """
         conf = self.data["schedulerConf"]
-        # A probe runs nothing, but a configuration without actions is none.
+        # A probe runs no action, but the parser requires at least one.
         common = {**conf, "actions": conf["actions"] or "allocate", **more}
         tests = self.data.get("testOnlyPlugins", {})
         tiers = tuple(
@@ -130,7 +130,7 @@ class Scenario:
 
 
 def completed(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """The object with what the recording program took for granted."""
+    """Return the object with the fields that the recording program implied."""
     meta = obj["metadata"]
     meta = {**meta, "creationTimestamp": meta.get("creationTimestamp") or EPOCH}
     result = {**obj, "metadata": meta}
@@ -140,5 +140,5 @@ def completed(obj: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scenarios() -> Iterator[Scenario]:
-    """All that there are, in order of their names; none where the material is missing."""
+    """Return all scenarios in order of their names, or none if the material is missing."""
     return map(Scenario.read, found("conformance/*/*.json"))

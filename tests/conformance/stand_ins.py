@@ -1,4 +1,4 @@
-"""What plugins do that exist in Volcano's tests only, as rules."""
+"""Rules that replace plugins which exist only in Volcano's tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Rejecter(Rule):
-    """Votes against letting in the PodGroup pgA, and for all others."""
+    """A rule that votes against the PodGroup pgA at enqueue, and for all others."""
 
     name = "test-rejecter"
 
@@ -38,7 +38,7 @@ class _Against(Greedy):
 
 
 class DeviceFit(Rule):
-    """Tasks that run hold a device of their node for which nobody asks; all who come need it."""
+    """A rule by which every running task holds a device that every new task needs."""
 
     name = "device-fit-after-eviction"
     hard_face = Face.PREDICATE
@@ -81,7 +81,7 @@ _KNOWN: dict[str, type[Rule]] = {rule.name: rule for rule in (Rejecter, DeviceFi
 
 
 def stand_ins(names: Iterable[str]) -> Iterator[ActiveRule]:
-    """The rules that stand for some of those plugins, in the first tier."""
+    """Yield the rules that replace the named test plugins, in the first tier."""
     for name in names:
         assert name in _KNOWN, f"the plugin {name} exists in Volcano's tests only"
         yield ActiveRule(_KNOWN[name](), name, 1)

@@ -11,7 +11,7 @@ from tests.support.shared import shared
 
 ANTI_AFFINITY = "predicates.TestPodAntiAffinity.00.pod-anti-affinity"
 ELSEWHERE = {ANTI_AFFINITY}
-"""Scenarios of Volcano that are not among the shared ones; a test below plays each."""
+"""Volcano scenarios that are not among the shared ones, each run by a test below."""
 
 
 def test_every_exception_is_about_a_scenario_and_says_why() -> None:
@@ -30,12 +30,12 @@ def test_exceptions_stand_in_order_so_that_one_is_found() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_gang_is_not_pipelined_because_no_plugin_votes_on_it(mode: str) -> None:
-    """Volcano's predicates_test.go, TestPodAntiAffinity: it expects no eviction."""
+    """Volcano's TestPodAntiAffinity in predicates_test.go expects no eviction."""
     scenario = Scenario(ANTI_AFFINITY, "actions", _anti_affinity())
     is_pipeline = mode == "pipeline"
     policy = scenario.policy(**({"solver": "none"} if is_pipeline else {}))
     played = play(scenario.snapshot(), policy, alone() if is_pipeline else solving())
-    # A pod that its anti-affinity does not meet stays.
+    # A pod that does not match the anti-affinity stays.
     assert (played.evicted, played.pipelined) == ({"ns1/worker-1"}, {"ns1/worker-3": "n1"})
     assert mode in read_exceptions()[ANTI_AFFINITY]
 

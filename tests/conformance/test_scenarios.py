@@ -1,4 +1,4 @@
-"""Each scenario is met, or is an exception that says why and fails."""
+"""Each scenario passes, or is a listed exception that fails for a stated reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EXCEPTIONS = read_exceptions()
 def _cases(mode: str) -> Iterator[ParameterSet]:
     for scenario in scenarios():
         if mode == "optimising" and scenario.kind == "probe":
-            continue  # no session runs
+            continue  # A probe runs no session.
         reason = EXCEPTIONS.get(scenario.id, {}).get(mode)
         marks = [pytest.mark.xfail(reason=reason, raises=AssertionError)] if reason else []
         yield pytest.param(scenario, id=scenario.id, marks=marks)
@@ -41,7 +41,7 @@ def _cases(mode: str) -> Iterator[ParameterSet]:
 
 @pytest.fixture(autouse=True)
 def _tell(request: pytest.FixtureRequest) -> None:
-    """Leave a note for the table at the end of the run."""
+    """Record the scenario and the mode for the table at the end of the run."""
     params = getattr(request.node, "callspec", None)
     if params is not None and "scenario" in params.params:
         scenario = params.params["scenario"]
@@ -87,7 +87,7 @@ def _pipelined(scenario: Scenario) -> list[str]:
 def _played(
     scenario: Scenario, context: SessionContext, more: Mapping[str, Any], verdict: Verdict
 ) -> list[str]:
-    """What is wrong with one session, or with several on one cluster."""
+    """Return the differences of one session, or of several sessions on one cluster."""
     unmet = _unmet(scenario.preconditions)
     assert not unmet, f"preconditions {unmet}"
     objects = scenario.objects
@@ -112,10 +112,10 @@ _WHOLE_CLUSTER = "<cluster-top-hypernode>"
 
 
 def _unmet(preconditions: Mapping[str, Any]) -> dict[str, Any]:
-    """Preconditions that would have to be set up and are not.
+    """Return the preconditions that no test sets up.
 
-    Volumes are limited by their nodes alone, whoever provisions them; measured load and shards are
-    in the snapshot; to be nominated to the whole cluster is to be nominated to nothing.
+    Volumes are limited by their nodes only, with any provisioner. Measured load and shards are in
+    the snapshot. A nomination to the whole cluster has no effect.
     """
     met = ("ignoredCSIProvisioners", "nodeUsage", "sharding")
     unmet = {k: v for k, v in preconditions.items() if k not in met}

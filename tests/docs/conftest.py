@@ -1,4 +1,4 @@
-"""Fixtures of the tests of documentation."""
+"""Fixtures of the documentation tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/commands.md is what the code says, and the help of commands says the same codes."""
+"""docs/commands.md is generated from the code, and the help of commands has the same exit codes."""
 
 from __future__ import annotations
 

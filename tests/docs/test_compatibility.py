@@ -1,4 +1,4 @@
-"""docs/compatibility.md has a row for every promise, and names tests that exist."""
+"""docs/compatibility.md has a row for every promise, and names existing tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROMISED = {
 
 @cache
 def functions_of(path: str) -> frozenset[str]:
-    """The functions that a file has at its top."""
+    """Return the names of the top-level functions of a file."""
     tree = ast.parse((ROOT / path).read_text("utf-8"))
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     return frozenset(node.name for node in tree.body if isinstance(node, kinds))

@@ -1,4 +1,4 @@
-"""docs/crds.md is written by the code, from the definitions that are applied."""
+"""docs/crds.md is generated from the CRDs in deploy/crds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each sample has its page and each page its samples, which the reader is led to."""
+"""Each sample has its page, each page has its samples, and the index links to all pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLES = sorted((ROOT / "deploy" / "samples").glob("*"))
 PAGES = sorted((ROOT / "docs" / "frameworks").glob("*.md"))
 INDEX = ROOT / "docs" / "frameworks.md"
 TEMPLATES = {"spark-podgroup.yaml"}
-"""Samples that a framework fills in, so that no command of ours applies them."""
+"""Samples that a framework completes, so that no command of the pages applies them."""
 
 
 def linked(page: Path) -> set[Path]:
@@ -25,7 +25,7 @@ def linked(page: Path) -> set[Path]:
 
 
 def page_of(sample: Path) -> Path:
-    """The page of a sample, whose name begins with that of the page."""
+    """Return the page of a sample, whose name begins with that of the page."""
     [page] = [p for p in PAGES if sample.stem == p.stem or sample.stem.startswith(f"{p.stem}-")]
     return page
 
@@ -53,14 +53,14 @@ def test_the_index_names_all_samples() -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.stem)
 def test_samples_ask_for_what_they_take(sample: Path) -> None:
-    """Containers of samples say how much they need: a gang without requests is placed anywhere."""
+    """Every container of a sample has requests, because a gang without requests fits any node."""
     containers = [c for body in documents(sample) for c in containers_of(body)]
     assert [c["name"] for c in containers if "requests" not in c.get("resources", {})] == []
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.stem)
 def test_scripts_of_samples_can_be_read(sample: Path) -> None:
-    """Nobody runs most of them here: what a shell or Python would stumble over is found so."""
+    """A syntax check finds errors in scripts that no test runs."""
     containers = [c for body in documents(sample) for c in containers_of(body)]
     for each in containers:
         words = [*each.get("command", ()), *each.get("args", ())]
@@ -75,7 +75,7 @@ def test_scripts_of_samples_can_be_read(sample: Path) -> None:
 
 
 def containers_of(obj: object) -> list[dict[str, Any]]:
-    """All containers below an object, init containers aside."""
+    """Return all containers of an object except init containers."""
     if isinstance(obj, list):
         return [found for each in obj for found in containers_of(each)]
     if not isinstance(obj, dict):

@@ -1,4 +1,4 @@
-"""The guides name what the code has, in sentences of at most 25 words."""
+"""The guides agree with the code, in sentences of at most 25 words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_PROSE = re.compile(r"^```.*?^```$|^#.*?$", re.M | re.S)
 
 
 def cells(page: Path) -> list[list[str]]:
-    """The cells of all rows of tables on a page."""
+    """Return the cells of all table rows on a page."""
     lines = [line for line in page.read_text("utf-8").splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
@@ -33,7 +33,7 @@ def names(cell: str) -> list[str]:
 
 
 def sentences(page: Path) -> list[str]:
-    """The sentences of the paragraphs, lists and cells of a page."""
+    """Return the sentences of the paragraphs, lists and cells of a page."""
     text = re.sub(r"\]\([^)]*\)", "]", _NOT_PROSE.sub("", page.read_text("utf-8")))
     text = re.sub(r" *\| *|\n(?=[-|\n]|\d\. )", "\n\n", text)
     return [s for part in re.split(r"\n\n+", text) for s in re.split(r"[.:?!](?:\s+|$)", part)]

@@ -1,4 +1,4 @@
-"""What the documentation shows is what happens; pages that need a cluster are in tests/e2e."""
+"""Documentation pages show real output, and tests/e2e covers the pages that need a cluster."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_index_lists_every_page() -> None:
 
 @pytest.mark.parametrize("builder", ["dummy", pytest.param("html", marks=pytest.mark.nightly)])
 def test_the_site_builds_without_warnings(tmp_path: Path, builder: str) -> None:
-    """References are resolved by either builder; writing HTML takes twice as long as all else."""
+    """Either builder resolves references, but HTML takes twice as long as all other pages."""
     command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", "-b", builder]
     built = subprocess.run(
         [*command, "-c", str(ROOT / ".ci" / "site"), str(ROOT), str(tmp_path)],
@@ -77,12 +77,14 @@ SHELL = re.compile("[|<>;&$`*\n]")
 
 
 def is_own(command: str) -> bool:
-    """Whether a command is one of ours without anything for a shell to do."""
+    """Return whether a command runs optsched without shell syntax."""
     return command.startswith("optsched ") and not SHELL.search(command)
 
 
 def run_own(commands: Iterable[str]) -> list[str]:
-    """What our commands print, run in this process: starting each takes longer than most take."""
+    """Return the output of optsched commands in this process, because starting
+    processes is slow.
+    """
     environment = {"TERM": "dumb"}
     words = [shlex.split(command)[1:] for command in commands]
     return [CliRunner().invoke(main, each, env=environment).output for each in words]

@@ -1,4 +1,4 @@
-"""docs/pending.md lists every reason there is, in the order in which they are looked for."""
+"""docs/pending.md lists every waiting reason, in the order of the checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin of docs/plugins.md is the file that the page names, and so are its tests."""
+"""docs/plugins.md shows the plugin and the tests of the files that it names."""
 
 from __future__ import annotations
 

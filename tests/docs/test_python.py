@@ -1,4 +1,4 @@
-"""The page on Python: what it shows is what its code prints."""
+"""docs/python.md shows the real output of its code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of docs/research.md are those of the instances, of the tests and of recorded runs."""
+"""Figures of docs/research.md agree with the instances, the tests and the recorded runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def number_of(cell: str) -> int:
 
 
 def reassignments() -> dict[str, tuple[int, int, int, str]]:
-    """The cost, the bound, the reference and the last cell of each instance, by name."""
+    """Return the cost, the bound, the reference and the last cell of each instance, by name."""
     rows = [row for row in cells(PAGE) if row[0] in REFERENCES and len(row) == 6]
     return {row[0]: (*map(number_of, row[2:5]), row[5]) for row in rows}  # type: ignore[misc]
 
@@ -35,7 +35,7 @@ ROWS: Final = reassignments()
 
 
 def first_cost(name: str) -> int:
-    """The cost before anything is moved, from the instance alone."""
+    """Return the cost of an instance before any process is moved."""
     problem = read_reassignment(shared("traces", "roadef2012", f"model_{name}.txt"))
     return cost_of(problem, problem.initial).total
 
@@ -56,7 +56,7 @@ def test_costs_above_references_are_parts_of_the_first_cost(name: str) -> None:
 
 
 def test_the_best_entry_of_the_challenge_is_compared_with_honestly() -> None:
-    """Where a published cost is lower, the page says so, and by how much."""
+    """Where a published cost is lower, the page states the difference."""
     (name, best), (cost, *_) = *BEST_PUBLISHED.items(), ROWS["a2_2"]
     assert name == "a2_2"
     assert best < cost

@@ -1,4 +1,4 @@
-"""docs/scheduler.md names every flag and every metric, and docs/snapshot.md every option."""
+"""docs/scheduler.md names every flag and metric, and docs/snapshot.md names every option."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES = re.compile(r"`([^`]+)`")
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
-    """The cells of the first table under a heading."""
+    """Return the cells of the first table under a heading."""
     section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
@@ -80,7 +80,7 @@ def test_every_option_of_snapshot_has_a_row() -> None:
 
 @pytest.fixture(scope="module")
 def metrics() -> Metrics:
-    """Metrics in which everything has happened once."""
+    """The metrics of a process after one event of each type."""
     found = Metrics()
     report = decide(HALF, LARGE)
     trace = replace(report.trace, num_cut_searches={"search": 1})
@@ -97,7 +97,7 @@ def metrics() -> Metrics:
 
 
 def families(metrics: Metrics) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Name, type and labels of everything that is put out."""
+    """Yield the name, the type and the labels of every exposed metric."""
     for family in text_string_to_metric_families(metrics.exposition().decode()):
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         name = f"{family.name}_total" if family.type == "counter" else family.name

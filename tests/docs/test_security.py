@@ -1,4 +1,4 @@
-"""docs/security.md names tests that exist."""
+"""docs/security.md names existing tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/solve.md names every option, every ending and every field of a result."""
+"""docs/solve.md names every option, every exit status and every field of a result."""
 
 from __future__ import annotations
 

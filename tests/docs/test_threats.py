@@ -1,4 +1,4 @@
-"""docs/threats.md names every right that components have, and tests that exist."""
+"""docs/threats.md names every right of the components, and existing tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READING = {"get", "list", "watch"}
 
 
 def roles(component: str) -> list[dict[str, Any]]:
-    """All roles of a component, those of features too."""
+    """Return all roles of a component, including those of features."""
     files = sorted((ROOT / "deploy" / "manifests").glob(f"{component}-*rbac.yaml"))
     texts = [file.read_text("utf-8") for file in files]
     parts = [part.value for text in texts for part in read_yaml(text) if isinstance(part, Document)]

@@ -1,4 +1,4 @@
-"""`python -m tests.faults --seed N --count M`: play schedules of faults and check what held."""
+"""Run schedules of faults and check invariants: `python -m tests.faults --seed N --count M`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _parsed() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run; 1 where something did not hold."""
+    """Run all seeds, and return 1 if an invariant is violated."""
     options = _parsed()
     kinds = () if options.calm else tuple(FaultKind)
     rate = 0.0 if options.calm else options.rate
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _played(schedule: Schedule, folder: Path, rate: float) -> bool:
-    """Play one seed on a plane of its own; whether something did not hold."""
+    """Run one seed on a new control plane, and return whether an invariant is violated."""
     begun = time.monotonic()
     options = Options(definitions=shipped("crds"))
     with ControlPlane.start(folder / "plane", require(print), options) as plane:

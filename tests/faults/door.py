@@ -1,4 +1,4 @@
-"""A door to the API server that treats some requests badly, drawn from a seed."""
+"""A proxy of the API server that disturbs some requests, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -36,35 +36,39 @@ _REASONS: Final = {
 _NAMES: Final = re.compile(r"/(namespaces|pods|podgroups|queues|jobs|events|nodes|leases)/[^/]+")
 NODES: Final = "/api/v1/nodes"
 MOST_S: Final = 2.0
-"""How long a stop waits for answers to the writes before it."""
+"""The longest time that a stop waits for the responses to earlier writes."""
 
 TREATMENTS: Final = ("delay", "delay", "delay", "cut", "lose", *_REASONS)
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """Where a process is stopped, and how: called from the thread of the door."""
+    """The writes at which a process is stopped, and the function that stops it.
+
+    The thread of the proxy calls the function.
+    """
 
     points: StopPoints
     strike: Callable[[Stop], None]
 
 
 class Door(Proxy):
-    """Delays, cuts, loses answers, answers with errors, keeps watches silent, stops processes.
+    """A proxy that delays, cuts and fails requests, loses responses, silences watches and stops
+    processes.
 
     Attributes
     ----------
     counts
-        Requests by method and resource, as they came.
+        The number of requests by method and resource, in order of arrival.
     late_binds
-        Sentences about binds to nodes that the process knew as closed when it sent them.
+        Sentences about binds to nodes that the process already knew as closed.
 
     """
 
     def __init__(
         self, kubeconfig: Path, folder: Path, seed: str, rate: float, stopping: Stopping
     ) -> None:
-        """`rate` is the part of requests that are treated badly; watches aside."""
+        """`rate` is the fraction of disturbed requests, except watches."""
         folder.mkdir(parents=True, exist_ok=True)
         super().__init__(kubeconfig, folder)
         self.counts: Counter[str] = Counter()
@@ -79,32 +83,32 @@ class Door(Proxy):
         self._lock = threading.Lock()
 
     def heal(self) -> None:
-        """Treat all requests well from now on."""
+        """Disturb no further request."""
         self._rate = 0.0
         with self._lock:
             self._silent.clear()
 
     def silence(self, plural: str) -> None:
-        """Have watches of a kind say nothing, those that begin later too."""
+        """Silence all current and future watches of a kind."""
         with self._lock:
             self._silent[plural] = self._silent.get(plural, 0) + 1
 
     def sound(self, plural: str) -> None:
-        """Have them speak again; what was said meanwhile is lost."""
+        """Let new watches of a kind send events again, without the events of the silent time."""
         with self._lock:
             self._silent.pop(plural, None)
 
     def revive(self) -> None:
-        """Let requests through again: the killed process behind the door is replaced."""
+        """Let requests through again after the killed process has been replaced."""
         self._is_shut = False
         self._loop.call_soon_threadsafe(self._knowledge.forget)
 
     def resume(self) -> None:
-        """Have the process behind the door continue that was stopped."""
+        """Record that the stopped process behind the proxy continues."""
         self._loop.call_soon_threadsafe(self._knowledge.resume, time.monotonic())
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request; nothing that a process has sent comes through once it is stopped."""
+        """Answer a request, and drop all requests of a stopped process."""
         if self._is_shut:
             return cut(request)
         if not is_write(request.method, request.path_qs):
@@ -127,7 +131,7 @@ class Door(Proxy):
             self.late_binds.append(sentence)
 
     async def _stop(self, request: web.Request, stop: Stop) -> web.StreamResponse:
-        """Stop the process once its earlier writes are answered; later ones are lost."""
+        """Stop the process after the responses to its earlier writes, and drop its later writes."""
         self._is_shut = True
         body = await request.read()
         with suppress(TimeoutError):
@@ -135,7 +139,7 @@ class Door(Proxy):
                 while self._num_writing:
                     await asyncio.sleep(0.005)
         self._stopping.strike(stop)
-        # Whatever becomes of the connection of a killed process, the write happens once.
+        # The write happens once, even if the killed process has lost its connection.
         if stop.is_sent:
             await asyncio.shield(self._send(request, body))
         if stop.is_frozen:
@@ -177,19 +181,19 @@ class Door(Proxy):
         return web.json_response({**status, "reason": reason, "message": "injected"}, status=code)
 
     def _treatment(self, key: str) -> str | int | None:
-        """What is done to the n-th request of a kind: the same for the same seed."""
+        """Return the disturbance of the n-th request of a type, which depends on the seed only."""
         chance = Random(f"{self._seed} {key} {self.counts[key]}")
         if chance.random() >= self._rate:
             return None
         found = chance.choice(TREATMENTS)
-        # A list may expire, and only a list; a write that conflicts is a read that was old.
+        # Only a list can expire with 410. A write with a conflict follows from an old read.
         is_list = key.startswith("GET ")
         return "delay" if (found == 410) is not is_list and found in (409, 410) else found
 
     async def _copy(
         self, path: str, answer: aiohttp.ClientResponse, out: web.StreamResponse
     ) -> None:
-        """Line by line; nothing of a watch that has been silent once comes through any more."""
+        """Copy a watch line by line, and drop all lines after its first silent time."""
         plural = path.partition("?")[0].rpartition("/")[2]
         rest, is_dead = b"", False
         async for chunk in answer.content.iter_any():
@@ -204,5 +208,5 @@ class Door(Proxy):
 
 
 def resource_of(path: str) -> str:
-    """The resource of a request without names."""
+    """Return the resource of a request path, without object names."""
     return _NAMES.sub(r"/\1", path.partition("?")[0]).rstrip("/")

@@ -1,4 +1,4 @@
-"""What must hold whatever goes wrong, checked on what watches have told; no I/O."""
+"""Check invariants on recorded watch events, without I/O."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from tests.support.story import Moment
 
 COMPLETE_S: Final = 60.0
-"""A gang that was begun is complete after so long; several faults may have followed each other."""
+"""The longest time from the first to the last bind of a gang, which several faults may delay."""
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def find_violations(moments: Sequence[Moment], cpus: Mapping[str, int]) -> list[str]:
-    """Sentences about what never may have been: empty if all is well."""
+    """Return sentences about violations, or an empty list if no invariant is violated."""
     return [
         *_bound_twice(moments),
         *_overfull(moments, cpus),
@@ -62,10 +62,11 @@ def _evicted_after_end(moments: Sequence[Moment]) -> Iterator[str]:
 def find_losses(
     moments: Sequence[Moment], sizes: Mapping[str, int], lost: Collection[str] = ()
 ) -> list[str]:
-    """Sentences about gangs that are neither done nor evicted nor lost with their node.
+    """Return sentences about gangs that are neither completed, nor evicted, nor lost with their
+    node.
 
-    `sizes` are the pods of each gang. `lost` contains the names of pods that were deleted with
-    their node.
+    `sizes` is the number of pods of each gang. `lost` contains the names of pods that were deleted
+    with their node.
     """
     now = {moment.name: moment for moment in moments}
     taken = {moment.name for moment in moments if moment.is_evicted}.union(lost)
@@ -77,7 +78,7 @@ def find_losses(
     for gang, size in sizes.items():
         states = gangs[gang]
         is_over = states["Succeeded"] == size
-        # What is left of a gang of which pods were taken waits for those; nothing of it runs.
+        # The rest of a gang that lost pods waits for them, so none of its pods runs.
         is_torn = states["taken"] > 0 and states["Running"] == 0 and states["gone"] == 0
         if not (is_over or is_torn):
             found.append(f"gang {gang} of {size}: {dict(states) or 'nothing was seen of it'}")
@@ -87,7 +88,7 @@ def find_losses(
 def find_halves(
     moments: Sequence[Moment], sizes: Mapping[str, int], lost: Collection[str] = ()
 ) -> list[str]:
-    """Sentences about gangs whose last pod was bound long after the first, or never."""
+    """Return sentences about gangs whose last pod was bound long after the first pod, or never."""
     taken = {moment.name for moment in moments if moment.is_evicted}.union(lost)
     torn = {moment.gang for moment in moments if moment.name in taken}
     bound_s: defaultdict[str, dict[str, float]] = defaultdict(dict)
@@ -105,7 +106,7 @@ def find_halves(
 
 
 def find_shared_devices(claims: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Sentences about devices that two claims have at one time."""
+    """Return sentences about devices that are allocated to two claims together."""
     holder: dict[tuple[str, str, str], str] = {}
     found = []
     for claim in claims:
@@ -121,9 +122,9 @@ def find_shared_devices(claims: Sequence[Mapping[str, Any]]) -> list[str]:
 def find_false_statuses(
     groups: Sequence[Mapping[str, Any]], moments: Sequence[Moment]
 ) -> list[str]:
-    """Sentences about PodGroups that say other than their pods; after a time of quiet.
+    """Return sentences about PodGroups whose status differs from their pods after a quiet time.
 
-    Evicted pods do not count, there or not: a scheduler counts no pod that is about to leave.
+    Evicted pods do not count even if they exist, because a scheduler ignores terminating pods.
     """
     there = _staying_pods(moments)
     found = []
@@ -139,7 +140,10 @@ def find_false_statuses(
 
 
 def find_false_allocation(queue: Mapping[str, Any], moments: Sequence[Moment]) -> list[str]:
-    """Sentences about a queue that says nothing, or other than the pods, which are all in it."""
+    """Return sentences about a queue whose status is empty or differs from its pods.
+
+    All pods belong to this queue.
+    """
     text = queue.get("status", {}).get("allocated", {}).get("cpu")
     said = None if text is None else parse_quantity(text).milli()
     held = sum(1000 * pod.cpus for pod in _staying_pods(moments) if pod.takes_room)
@@ -150,6 +154,6 @@ def find_false_allocation(queue: Mapping[str, Any], moments: Sequence[Moment]) -
 
 
 def _staying_pods(moments: Sequence[Moment]) -> list[Moment]:
-    """The pods that are there at the end and were not evicted."""
+    """Return the pods that exist at the end and were not evicted."""
     now = {moment.name: moment for moment in moments}
     return [pod for pod in now.values() if pod.is_there and not pod.is_evicted]

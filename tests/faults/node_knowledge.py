@@ -1,4 +1,4 @@
-"""What a process knows of closed nodes, by the events that it has received; no I/O."""
+"""Track the closed nodes that a process knows from its received events, without I/O."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 LAG_S: Final = 1.0
-"""A process on a busy machine may take so long from an event in its socket to a request."""
+"""The longest time from an event in the socket of a busy process to its next request."""
 
 
 class NodeKnowledge:
-    """Which nodes a process knows as closed, and since when; one thread at a time."""
+    """The nodes that a process knows as closed, with the times of the events.
+
+    Only one thread may use this object.
+    """
 
     def __init__(self) -> None:
         self._nodes: set[str] = set()
         self._closed_s: dict[str, float] = {}
 
     def forget(self) -> None:
-        """Begin anew: another process receives the events from now on."""
+        """Clear all nodes, because another process receives the events from now on."""
         self._nodes.clear()
         self._closed_s.clear()
 
     def resume(self, at_s: float) -> None:
-        """Have the process continue: it has read nothing while it was stopped."""
+        """Restart all times, because the process has read no event while it was stopped."""
         self._closed_s = dict.fromkeys(self._closed_s, at_s)
 
     def receive_list(self, nodes: Iterable[Mapping[str, Any]], at_s: float) -> None:
-        """Receive all nodes that there are."""
+        """Record a complete list of the nodes."""
         listed = {node["metadata"]["name"]: node for node in nodes}
         for name in self._nodes - listed.keys():
             self._closed_s.setdefault(name, at_s)
@@ -36,7 +39,7 @@ class NodeKnowledge:
             self._receive(node, at_s)
 
     def receive_event(self, event: Mapping[str, Any], at_s: float) -> None:
-        """Receive an event of a watch."""
+        """Record an event of a watch."""
         if event["type"] == "DELETED":
             self._closed_s.setdefault(event["object"]["metadata"]["name"], at_s)
         elif event["type"] in ("ADDED", "MODIFIED"):
@@ -51,7 +54,8 @@ class NodeKnowledge:
             self._closed_s.pop(name, None)
 
     def find_late_bind(self, pod: str, node: str, at_s: float) -> str:
-        """A sentence about a bind to a node that the process knew as closed; empty if it is well.
+        """Return a sentence about a bind to a node that the process knew as closed, or an empty
+        text.
 
         `at_s` is the time at which the request was sent.
         """

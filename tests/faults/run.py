@@ -1,4 +1,4 @@
-"""One run: processes behind doors, gangs that come, faults as scheduled, and what must hold."""
+"""Run processes behind fault proxies, create gangs, cause scheduled faults and check invariants."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ TIMES: Final = (
     *("--leader-elect-retry-period", "300ms"),
 )
 QUIET_S: Final = 30.0
-"""After so long without news statuses have to say what is so."""
+"""The longest time after the last event until statuses must be correct."""
 
 END_S: Final = 180.0
 LOOK_S: Final = 0.1
-"""How often is looked for processes that a door has stopped."""
+"""The period of the check for processes that a proxy has stopped."""
 
 CLAIMS_EVERY_S: Final = 1.0
 DEVICES: Final = "/apis/resource.k8s.io/v1"
@@ -65,18 +65,18 @@ solver: none
 
 @dataclass(slots=True)
 class Result:
-    """What came of a run.
+    """The result of a run.
 
     Attributes
     ----------
     problems
-        Sentences about what should not have been.
+        Sentences about violated invariants.
     counts
-        Requests by process, method and resource.
+        The number of requests by process, method and resource.
     missed
-        Stops whose write never came.
+        Stops at a write that never occurred.
     status_s
-        How long statuses took to match the cluster once all was done.
+        The seconds until statuses matched the cluster, from the end of the last gang.
 
     """
 
@@ -89,7 +89,7 @@ class Result:
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def per_bind(self, process: str) -> float:
-        """Requests of a process for each bound pod; reads and leases aside."""
+        """Return the number of requests of a process per bound pod, without reads and leases."""
         found = self.counts.get(process, {})
         number = sum(
             n
@@ -100,7 +100,7 @@ class Result:
 
 
 class Run:
-    """A run on a site; the processes of each kind share a lease."""
+    """A run on a site, where the processes of each type share a lease."""
 
     def __init__(
         self, plane: ControlPlane, site: Site, schedule: Schedule, folder: Path, rate: float
@@ -111,19 +111,19 @@ class Run:
         self._processes: dict[str, list[Process]] = {"scheduler": [], "controllers": []}
         self._ends: list[tuple[float, Callable[[], None]]] = []
         self._down: dict[str, float] = {}
-        """Components of the plane that are killed, and when they are started again."""
+        """Killed components of the control plane, with their restart times."""
         self._stops = StopPoints(schedule.stops)
         self._struck: queue.SimpleQueue[tuple[Process, Door, Stop]] = queue.SimpleQueue()
         self._frozen: list[tuple[float, Process, Door]] = []
-        """Processes that were stopped at a write, and when they continue."""
+        """Processes that were stopped at a write, with the times at which they continue."""
         self._lost: set[str] = set()
-        """Pods that were deleted with their node."""
+        """The names of the pods that were deleted with their node."""
         self._shared: dict[str, None] = {}
         self._looks_at_claims_s = 0.0
         self._policy = site.file("faults.conf", POLICY)
 
     def play(self) -> Result:
-        """Play the schedule, heal everything, wait for quiet and check."""
+        """Run the schedule, end all faults, wait for quiet and check the invariants."""
         self._begin()
         begun = time.monotonic()
         coming = [*self._schedule.faults, *self._schedule.arrivals]
@@ -171,13 +171,13 @@ class Run:
         return self._site.spawn_controllers(*election, kubeconfig=door.kubeconfig)
 
     def _stop(self, kind: str, number: int, stop: Stop) -> None:
-        """Stop a process at once; what follows from it comes with `_tend`."""
+        """Stop a process immediately, and queue the stop for `_tend`."""
         process = self._processes[kind][number]
         process.process.send_signal(signal.SIGSTOP if stop.is_frozen else signal.SIGKILL)
         self._struck.put((process, self._doors[kind][number], stop))
 
     def _tend(self) -> None:
-        """Replace processes that were killed at a write, and continue those that were stopped."""
+        """Replace the processes that were killed at a write, and continue the stopped processes."""
         while not self._struck.empty():
             process, door, stop = self._struck.get()
             if stop.is_frozen:
@@ -197,7 +197,7 @@ class Run:
     # --- what happens ----------------------------------------------------------------------------
 
     def _pass(self, until_s: float) -> None:
-        """Wait, and end faults whose time has come."""
+        """Wait until a time, and end each fault at its end time."""
         while (now := time.monotonic()) < until_s or self._is_due(until_s):
             ends = (*(at_s for at_s, _ in self._ends), *self._down.values())
             due = min(ends, default=until_s)
@@ -248,7 +248,9 @@ class Run:
             )
 
     def _claim(self, name: str) -> dict[str, Any]:
-        """A claim for a device; what its pod says of it."""
+        """Create a claim for a device, and return the fields with which a pod
+        refers to the claim.
+        """
         exactly = {"deviceClassName": self._driver, "count": 1}
         body = {
             "apiVersion": "resource.k8s.io/v1",
@@ -262,11 +264,11 @@ class Run:
         return {"resourceClaims": [{"name": "gpu", "resourceClaimName": name}]}
 
     def _insist(self, action: Callable[[], object]) -> None:
-        """Do something as the administrator, also while the API server is away."""
+        """Repeat an action of the administrator until the API server accepts it."""
 
         def is_done() -> bool:
             if self._down:
-                return False  # requests would hang for longer than the fault is to last
+                return False  # a request would hang for longer than the fault
             try:
                 action()
             except Refused as e:
@@ -278,7 +280,7 @@ class Run:
         self._until(is_done, "the API server takes it")
 
     def _until(self, probe: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
-        """Wait for something; processes and components that are due are started meanwhile."""
+        """Wait for a condition, and meanwhile restart the processes and components that are due."""
 
         def is_so() -> bool:
             self._tend()
@@ -352,14 +354,16 @@ class Run:
             self._ends.append((ends_s, partial(self._insist, partial(api.patch, where, opened))))
 
     def _delete_node(self, fault: Fault, ends_s: float) -> None:
-        """Delete a node object; at the end it is made again, with its pods or without them."""
+        """Delete a node object, and create it again at the end of the fault, with or without its
+        pods.
+        """
         name, api = self._node(fault), self._site.api
         self._insist(partial(api.delete, f"/api/v1/nodes/{name}"))
         is_lost = fault.kind is FaultKind.LOSE_NODE
         self._ends.append((ends_s, partial(self._register, name, is_lost=is_lost)))
 
     def _register(self, name: str, *, is_lost: bool) -> None:
-        """Have a deleted node come again; the pods of one that was lost are collected before."""
+        """Create a deleted node again, and first delete the pods of a lost node."""
         site = self._site
         pods = f"/api/v1/namespaces/{site.name}/pods"
         if is_lost:
@@ -414,7 +418,7 @@ class Run:
         return result
 
     def _statuses(self) -> list[str]:
-        """What PodGroups and queues say once all has been quiet for a while."""
+        """Return the wrong statuses of PodGroups and queues after a quiet time."""
         deadline = time.monotonic() + QUIET_S
 
         def found() -> list[str]:
@@ -436,6 +440,6 @@ def _resume(process: Process, door: Door) -> None:
 
 
 def _readiness(status: str) -> dict[str, Any]:
-    """The part of a node that says whether it is ready."""
+    """Return the part of a node with its Ready condition."""
     ready = [{"type": "Ready", "status": status, "reason": "Injected"}]
     return {"status": {"conditions": ready}}

@@ -1,4 +1,4 @@
-"""What happens when in a run, drawn from a seed: the same seed gives the same schedule."""
+"""Draw the faults and arrivals of a run from a seed, always the same for the same seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 
 class FaultKind(StrEnum):
-    """Something that goes wrong for a while."""
+    """A type of temporary fault."""
 
     KILL_SCHEDULER = "kill-scheduler"
     KILL_CONTROLLERS = "kill-controllers"
@@ -21,9 +21,11 @@ class FaultKind(StrEnum):
     TAINT = "taint"
     NOT_READY = "not-ready"
     REPLACE_NODE = "replace-node"
-    """The node object is deleted and made again; its pods run on, as the kubelet does."""
+    """The node object is deleted and created again, and its pods keep running
+    like under a kubelet.
+    """
     LOSE_NODE = "lose-node"
-    """The node object is deleted for a while, and its pods with it."""
+    """The node object and its pods are deleted, and the node object is created again later."""
     POLICY = "policy"
     API_SERVER = "api-server"
     ETCD = "etcd"
@@ -37,18 +39,24 @@ SHORT: Final = (
     FaultKind.REPLACE_NODE,
     FaultKind.POLICY,
 )
-"""Faults that are over within seconds."""
+"""Faults that end within seconds."""
 
 WATCHED: Final = ("pods", "podgroups", "queues")
-"""Kinds whose watches are silenced; what a scheduler can not know of nodes is no fault of it."""
+"""Kinds whose watches are silenced.
+
+Nodes are not silenced, because a scheduler without node events may bind to closed nodes.
+"""
 
 STOP_EVERY_S: Final = 5.0
-"""Of a run, for each stop at a write."""
+"""The average time between stops at a write, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault from `at_s` on for `seconds`; target: a number that chooses among what there is."""
+    """A fault that begins at `at_s` and lasts `seconds`.
+
+    `target` is a number that selects one of the existing processes or nodes.
+    """
 
     at_s: float
     kind: FaultKind
@@ -60,7 +68,7 @@ class Fault:
 
 
 class WriteKind(StrEnum):
-    """A write of a scheduler at which its process can be stopped."""
+    """A type of write of a scheduler, at which its process can be stopped."""
 
     BIND = "bind"
     NEXT_BIND = "bind-after-another-of-its-gang"
@@ -76,14 +84,14 @@ class WriteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The process that sends a certain write is killed or stopped at this write.
+    """A kill or a stop of the process that sends a certain write, at this write.
 
     Attributes
     ----------
     number
-        Which write of its kind, from 1 on, over all schedulers.
+        The number of the write among writes of its type by all schedulers, from 1.
     is_sent
-        Whether the server receives the write; its answer is lost in any case.
+        Whether the server receives the write. Its response is always lost.
     is_frozen
         Whether the process is stopped (SIGSTOP) for `seconds` rather than killed.
 
@@ -103,16 +111,16 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A gang that comes: all of its pods are needed, each runs for so long on so many CPUs.
+    """An arriving gang that needs all its pods, each with the same CPUs and the same duration.
 
     Attributes
     ----------
     is_gated
-        Whether its pods have the gate that a scheduler opens.
+        Whether its pods have a scheduling gate that the scheduler removes.
     has_claims
         Whether each of its pods claims a device.
     is_late
-        Whether it comes only once all that came before is bound.
+        Whether the gang arrives only after all earlier pods are bound.
 
     """
 
@@ -129,7 +137,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A run: faults and arrivals in the order of time, and stops at writes."""
+    """The faults and arrivals of a run in order of time, and the stops at writes."""
 
     seed: int
     seconds: float
@@ -141,9 +149,10 @@ class Schedule:
 def draw_schedule(
     seed: int, seconds: float, every_s: float = 3.0, kinds: tuple[FaultKind, ...] = tuple(FaultKind)
 ) -> Schedule:
-    """The schedule of a seed; a fault begins every few seconds, and a gang twice a second.
+    """Return the schedule of a seed.
 
-    No faults of any kind means no stops either.
+    A fault begins every `every_s` seconds on average, and a gang arrives twice per second. Without
+    fault types, there are no stops either.
     """
     chance, paths = Random(f"schedule {seed}"), Random(f"paths {seed}")
     faults = [
@@ -174,7 +183,7 @@ def draw_schedule(
 
 
 def draw_stops(seed: int, number: int) -> tuple[Stop, ...]:
-    """So many stops of a seed: at writes of kinds in turn, each at one of the first few."""
+    """Return `number` stops of a seed, at the first few writes of each type in rotation."""
     chance = Random(f"stops {seed}")
     kinds = [*WriteKind]
     chance.shuffle(kinds)
@@ -192,10 +201,10 @@ def draw_stops(seed: int, number: int) -> tuple[Stop, ...]:
 
 
 def draw_waves(seed: int) -> Schedule:
-    """Gangs that fill the nodes, then an urgent one in their place; stops between their writes.
+    """Return gangs that fill the nodes, an urgent gang that evicts them, and stops between writes.
 
-    A scheduler is stopped between two binds of a gang and between two evictions of a plan; the seed
-    chooses which, and how.
+    A scheduler is stopped between two binds of a gang and between two evictions of a plan. The seed
+    selects the two writes, and whether the server receives them.
     """
     chance = Random(f"waves {seed}")
     fill = [Arrival(0.0, f"fill{i}", 1, 1, 10.0, is_urgent=False) for i in range(8)]

@@ -1,4 +1,4 @@
-"""Finds the write at which a process is to be stopped: the n-th of its kind."""
+"""Find the write at which a process is stopped, which is the n-th write of its type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.faults.schedule import Stop
 
 PLAN_S: Final = 0.5
-"""Evictions that come within such a time of each other, through one door, are of one plan."""
+"""The longest time between two evictions of one plan through one proxy."""
 
 _WRITES: Final = (
     ("POST", re.compile(r"/pods/(?P<pod>[^/?]+)/binding"), WriteKind.BIND),
@@ -31,7 +31,7 @@ _WRITES: Final = (
 
 
 class StopPoints:
-    """Counts writes over all doors; threads may share it."""
+    """A counter of writes over all proxies, which threads may share."""
 
     def __init__(self, stops: Sequence[Stop]) -> None:
         self._left = list(stops)
@@ -41,7 +41,10 @@ class StopPoints:
         self._lock = threading.Lock()
 
     def meet(self, door: str, method: str, path: str) -> Stop | None:
-        """Count a request of a door; the stop that it calls for, each at most once."""
+        """Count a request of a proxy, and return the stop at this request, if any.
+
+        Each stop is returned at most once.
+        """
         with self._lock:
             for kind in self._kinds(door, method, path):
                 self._counts[kind] += 1
@@ -52,7 +55,7 @@ class StopPoints:
         return None
 
     def end(self) -> tuple[Stop, ...]:
-        """Stop nothing more; the stops whose write never came."""
+        """Remove the remaining stops, and return them."""
         with self._lock:
             left = tuple(self._left)
             self._left.clear()

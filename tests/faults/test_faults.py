@@ -1,4 +1,4 @@
-"""The harness itself: schedules replay, and the checker finds violations that are planted."""
+"""Tests of the harness: seeds repeat their schedule, and planted violations are found."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def moment(
 
 
 def history() -> list[Moment]:
-    """Two gangs: one runs to its end, a pod of the other is evicted while it runs."""
+    """Return the events of two gangs: one succeeds, and a running pod of the other is evicted."""
     return [
         moment("a-0", 0.0),
         moment("b-0", 0.1),
@@ -93,7 +93,7 @@ def test_a_planted_violation_is_found(
 
 @pytest.mark.parametrize("drawn", range(20))
 def test_a_violation_is_found_wherever_it_stands(drawn: int) -> None:
-    """Among the moments of other gangs, which change nothing about it."""
+    """Events of other gangs do not hide a violation."""
     chance = Random(drawn)
     planted = evicted_late(history())
     for number in range(30):
@@ -172,7 +172,7 @@ def test_pods_that_went_with_their_node_are_not_lost() -> None:
     ],
 )
 def test_a_gang_that_was_begun_and_left_is_found(last: Moment, sentence: str) -> None:
-    """Whether it was completed late or never; where a pod was taken it can not be completed."""
+    """A gang that is completed late or never is found, but not a gang with a lost pod."""
     begun = [*history(), moment("c-0", 5.0, "n1"), moment("c-1", 5.0)]
     sizes = {"a": 1, "b": 1, "c": 2, "d": 1}
     assert find_halves([*begun, moment("c-1", 4.0 + COMPLETE_S, "n2")], sizes) == []
@@ -250,7 +250,7 @@ def evict(pod: str) -> tuple[str, str]:
 
 
 def meets(kind: WriteKind, number: int, requests: list[tuple[str, str]]) -> list[int]:
-    """Which of some requests of one process, from 0 on, meet a stop."""
+    """Return the indices of the requests of one process that meet a stop."""
     points = StopPoints([Stop(kind, number, is_sent=False, is_frozen=False, seconds=0.0)])
     return [i for i, request in enumerate(requests) if points.meet("door", *request)]
 

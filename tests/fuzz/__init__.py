@@ -1,1 +1,1 @@
-"""Every reader of texts and objects that come from outside, fed with mutated real ones."""
+"""Fuzz every parser of external texts and objects with mutated real inputs."""

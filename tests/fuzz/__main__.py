@@ -1,4 +1,6 @@
-"""`make fuzz`: many mutated inputs for every reader, and how to see a finding again."""
+"""Fuzz every parser with many mutated inputs, and print how to reproduce each
+finding: `make fuzz`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ def _findings(name: str, seed: int, numbers: range) -> list[str]:
 
 
 def main() -> int:
-    """Print findings; 1 where there are any."""
+    """Print the findings, and return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=20_000, help="inputs in all")

@@ -1,4 +1,4 @@
-"""Texts and objects that are nearly right; the same seed gives the same ones."""
+"""Mutate texts and objects, always in the same way for the same seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from random import Random
 
 MOST = 20_000
-"""Characters of an input."""
+"""The maximum number of characters of an input."""
 
 _PIECES = (
     *("", " ", "\n", "\t", "\r\n", "\0", "\x1b[31m", "\u202e", "é", "𝟘", "\ud7ff", "\ufeff"),
@@ -28,7 +28,7 @@ _VALUES: tuple[Any, ...] = (
 
 
 def mutate_text(text: str, random: Random, others: Sequence[str]) -> str:
-    """A text with some of its parts changed, left out, repeated or taken from another text."""
+    """Return a text with some parts changed, omitted, repeated or copied from another text."""
     for _ in range(random.choice((1, 1, 2, 4, 8))):
         at, end = sorted(random.randint(0, len(text)) for _ in "ab")
         end = min(end, at + random.choice((1, 3, 20, 500)))
@@ -57,7 +57,7 @@ def mutate_text(text: str, random: Random, others: Sequence[str]) -> str:
 
 
 def mutate_object(obj: Any, random: Random, others: Sequence[Any]) -> Any:
-    """An object with some of its values, or whole parts, replaced, left out or repeated."""
+    """Return an object with some values or subtrees replaced, omitted or repeated."""
     whole = [deepcopy(obj)]
     for _ in range(random.choice((1, 1, 2, 4, 8))):
         places = list(_places(whole))
@@ -91,6 +91,6 @@ def _places(root: Any) -> Any:
 
 
 def shown(value: object) -> str:
-    """An input as a report quotes it."""
+    """Return an input in the quoted form of a report."""
     text = value if isinstance(value, str) else json.dumps(value, default=repr)
     return repr(text if len(text) <= 2000 else f"{text[:2000]}…")

@@ -1,4 +1,4 @@
-"""What is fuzzed: each reader with real inputs and with the errors that it documents."""
+"""The fuzzed parsers, with real inputs and their documented errors."""
 
 from __future__ import annotations
 
@@ -79,23 +79,23 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[2]
 MOST_SEED: Final = 12_000
-"""Characters of an input that is begun with."""
+"""The maximum number of characters of an input before mutations."""
 
 
 @dataclass(frozen=True)
 class Parser:
-    """A reader.
+    """A parser with its inputs and limits.
 
     Attributes
     ----------
     read
-        What is called with a text or an object of JSON; a folder that it may write to comes second.
+        The function to call with a text or JSON object, and with a folder for its files.
     errors
-        What it may raise; anything else is a finding.
+        The documented errors. Every other error is a finding.
     seeds
-        Inputs that it reads.
+        A function that returns valid inputs.
     steps
-        Lines of Python that it may run, for each character of the input, and to begin with.
+        The maximum number of executed Python lines: per character of the input, and in addition.
 
     """
 
@@ -115,14 +115,14 @@ def files(*patterns: str) -> Callable[[], Sequence[str]]:
     def read() -> Sequence[str]:
         found = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
         whole = [path.read_text("utf-8") for path in found]
-        # The start of a text in YAML is a text in YAML, that of one in JSON is not.
+        # A prefix of a YAML text is valid YAML, but a prefix of a JSON text is not valid JSON.
         return [t for t in whole if len(t) <= MOST_SEED] or [t[:MOST_SEED] for t in whole]
 
     return read
 
 
 def parts_of(*patterns: str) -> Callable[[], Sequence[Any]]:
-    """The objects in some files of YAML or JSON."""
+    """Return a function that reads the objects in YAML and JSON files."""
 
     @cache
     def read() -> Sequence[Any]:
@@ -136,13 +136,15 @@ def parts_of(*patterns: str) -> Callable[[], Sequence[Any]]:
 def as_json(
     read: Callable[[Any, Path], object],
 ) -> Callable[[Any, Path], object]:
-    """Read the text of an object; JSON is YAML, too."""
+    """Return a function that parses the JSON text of an object, because JSON is valid YAML."""
     return lambda obj, folder: read(json.dumps(obj), folder)
 
 
 @cache
 def manifests() -> Sequence[Any]:
-    """Objects of examples and samples, and some with everything that is read of annotations."""
+    """Return the objects of examples and samples, and objects with every
+    annotation that is read.
+    """
     found: list[Any] = []
     for pattern in ("instances/examples/*.yaml", "deploy/samples/*.yaml"):
         for path in sorted(ROOT.glob(pattern)):
@@ -302,7 +304,7 @@ def extender(text: str) -> object:
 
 
 def catalogue() -> Sequence[Any]:
-    """The first entries of ours."""
+    """Return the first two entries of the catalogue of instances."""
     whole = parts_of("instances/catalogue.yaml")()[0]
     return [{**whole, "instances": whole["instances"][:2]}]
 

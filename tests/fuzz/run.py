@@ -1,4 +1,4 @@
-"""Feeds readers with mutated inputs; a finding says how to see it again."""
+"""Feed parsers with mutated inputs, and report findings with a command that reproduces them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from tests.fuzz.parsers import Parser
 
 COUNTED: Final = 20
-"""One input of so many has its steps counted, which makes it ten times as slow."""
+"""The interval of inputs with counted steps, because counting makes an input ten times slower."""
 HANGS_S: Final = 60
-"""CPU seconds after which an input whose steps are not counted counts as one that hangs."""
+"""The CPU seconds after which an input without counted steps is a hang."""
 
 
 class StepsError(Exception):
-    """A reader that runs more lines than its input allows."""
+    """An error of a parser that executes more lines than its input allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A reader that raised what it does not document, or took too many steps."""
+    """An undocumented error or an excess of steps of a parser."""
 
     parser: str
     seed: int
@@ -46,7 +46,7 @@ class Finding:
 
 
 def input_of(parser: Parser, seed: int, index: int) -> Any:
-    """The input of that number."""
+    """Return the input with a seed and an index."""
     random = Random(f"{seed}/{parser.name}/{index}")
     seeds = parser.seeds()
     begun = random.choice(seeds)
@@ -58,7 +58,7 @@ def input_of(parser: Parser, seed: int, index: int) -> Any:
 
 
 def check(parser: Parser, seed: int, index: int, folder: Path) -> Finding | None:
-    """What goes wrong with one input."""
+    """Return the finding for one input, if any."""
     value = input_of(parser, seed, index)
     size = len(value) if isinstance(value, str) else len(repr(value))
     most = parser.steps[1] + parser.steps[0] * size if index % COUNTED == 0 else 0
@@ -73,7 +73,10 @@ def check(parser: Parser, seed: int, index: int, folder: Path) -> Finding | None
 
 
 def check_many(parser: Parser, seed: int, numbers: range) -> Iterator[Finding]:
-    """What goes wrong with some inputs; an input that hangs ends the process."""
+    """Yield the findings for a range of inputs.
+
+    An input that hangs ends the process.
+    """
     with tempfile.TemporaryDirectory() as name:
         for index in numbers:
             signal.setitimer(signal.ITIMER_PROF, HANGS_S)
@@ -87,7 +90,7 @@ def check_many(parser: Parser, seed: int, numbers: range) -> Iterator[Finding]:
 
 @contextmanager
 def _steps(most: int) -> Iterator[None]:
-    """Raise StepsError once more than some lines of Python have run; 0 for no limit."""
+    """Raise StepsError after more than `most` Python lines, or never if `most` is 0."""
     left = most
 
     def count(*_: object) -> Any:

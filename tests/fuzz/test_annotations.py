@@ -1,4 +1,4 @@
-"""Annotations that no writer of ours has written: no object stops the reader or the session."""
+"""Malformed annotations of any object stop neither the decoder nor the session."""
 
 from __future__ import annotations
 

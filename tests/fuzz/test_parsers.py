@@ -1,4 +1,4 @@
-"""Every reader raises only what it documents, within steps in proportion to its input."""
+"""Every parser raises only documented errors, with steps proportional to its input."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def test_only_documented_errors_come_out(parser: Parser) -> None:
 
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
 def test_inputs_begin_with_what_is_read(parser: Parser, tmp_path: Path) -> None:
-    """Fuzzing what no reader takes finds little: a seed is read without an error."""
+    """Each parser accepts some of its seeds, because mutations of invalid
+    inputs find few mistakes.
+    """
     seeds = parser.seeds()
     assert seeds
     read = 0
@@ -71,7 +73,7 @@ def slow(text: str) -> int:
 
 
 def test_what_is_not_documented_is_found(tmp_path: Path) -> None:
-    """Planted mistakes: an error of another type, and quadratic work."""
+    """A planted error of another type and planted quadratic work are found."""
     strange = Parser("strange", of_text(broken), (ValueError,), texts("1"))
     (finding,) = check_many(strange, SEED, range(1))
     assert str(finding).splitlines() == [
@@ -91,7 +93,7 @@ def test_objects_become_texts(tmp_path: Path) -> None:
 
 
 def test_numbers_of_thousands_of_digits_are_refused() -> None:
-    """Python raises a ValueError of its own for them."""
+    """Python itself raises ValueError for integers of this length."""
     for text in (f"{'9' * 5000} * * * *", f"*/{'9' * 5000} * * * *", f"1-{'9' * 5000} * * * *"):
         with pytest.raises(CronError, match="names no minute"):
             parse_timetable(text)

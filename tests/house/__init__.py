@@ -1,1 +1,1 @@
-"""What keeps the source readable: words, names and their numbers."""
+"""Checks of the words and names in the source."""

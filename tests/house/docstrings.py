@@ -1,4 +1,4 @@
-"""Sections of docstrings, and what their names stand for in the code."""
+"""Compare the sections of docstrings with the names and types in the code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def list_entries(docstring: str, section: str) -> list[str]:
-    """The entries of a section in numpydoc's form, without their explanations."""
+    """Return the entries of a numpydoc section, without their explanations."""
     if section not in docstring:
         return []
     lines = docstring.splitlines()
@@ -29,13 +29,13 @@ def list_entries(docstring: str, section: str) -> list[str]:
 
 
 def list_names(docstring: str, section: str) -> list[str]:
-    """The names that a section explains: several may share an explanation."""
+    """Return the names that a section explains, including names that share an explanation."""
     entries = (entry.partition(" : ")[0] for entry in list_entries(docstring, section))
     return [name for entry in entries for name in re.split(r"[,\s]+", entry) if name]
 
 
 def find_unknown_names(trees: Mapping[str, ast.Module]) -> Iterator[str]:
-    """Parameters and attributes that docstrings explain and the code does not have."""
+    """Yield the parameters and attributes in docstrings that do not exist in the code."""
     found = {path: list(_definitions(tree.body)) for path, tree in trees.items()}
     classes = {n.name: n for nodes in found.values() for n in nodes if isinstance(n, ast.ClassDef)}
     for path, nodes in found.items():
@@ -52,20 +52,20 @@ def find_unknown_names(trees: Mapping[str, ast.Module]) -> Iterator[str]:
 
 
 def find_wrong_returns(trees: Mapping[str, ast.Module]) -> Iterator[str]:
-    """Types of results in docstrings that are not those of the signature."""
+    """Yield the return types in docstrings that differ from the signature."""
     for path, tree in trees.items():
         for node in _definitions(tree.body):
             if not isinstance(node, Function) or node.returns is None:
                 continue
             entries = list_entries(ast.get_docstring(node) or "", "Returns")
             returned = _plain(ast.unparse(node.returns))
-            # Of a long type, its beginning is enough.
+            # A docstring may show only the beginning of a long type.
             if entries and not _is_beginning(_plain(entries[0]), returned):
                 yield f"{path}:{node.lineno}: {node.name} returns {returned}, not {entries[0]}"
 
 
 def _definitions(body: Sequence[ast.stmt]) -> Iterator[ast.ClassDef | Function]:
-    """Classes and functions, those inside others too."""
+    """Yield classes and functions, including nested definitions."""
     for node in body:
         if isinstance(node, ast.ClassDef | Function):
             yield node
@@ -88,7 +88,7 @@ def _parameters(function: Function) -> set[str]:
 
 
 def _members(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> set[str]:
-    """Fields, attributes, methods and the parameters of the constructor, inherited ones too."""
+    """Return fields, attributes, methods and constructor parameters, including inherited names."""
     found: set[str] = set()
     for each in ast.walk(node):
         if isinstance(each, ast.AnnAssign | ast.Assign):

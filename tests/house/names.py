@@ -1,6 +1,6 @@
-"""Names that say nothing: functions made of vague words alone, and modules that share a name.
+"""Find functions whose names contain only vague words, and modules that share a name.
 
-`python -m tests.house.words` writes the numbers of today with those of replaced words.
+`python -m tests.house.words` writes the current numbers to words.csv.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VAGUE = frozenset(Path(__file__).with_name("vague.txt").read_text("utf-8").split())
-"""Words that mean something only beside a noun or a verb of the field."""
+"""Words that are vague without a noun or verb of the field."""
 
 
 @cache
 def parse_module(path: Path) -> ast.Module:
-    """Return the syntax tree of a file, read once."""
+    """Return the cached syntax tree of a file."""
     return ast.parse(path.read_text("utf-8"))
 
 
 def find_vague_functions(root: Path) -> Iterator[str]:
-    """Yield `path:line: name` of each function whose name consists of vague words alone."""
+    """Yield `path:line: name` of each function whose name contains only vague words."""
     for path in sorted((root / "optsched").rglob("*.py")):
         for node in ast.walk(parse_module(path)):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -37,7 +37,7 @@ def find_vague_functions(root: Path) -> Iterator[str]:
 
 
 def find_shared_module_names(root: Path) -> list[str]:
-    """Return the names that several modules of the package have, once for each further module."""
+    """Return the module names that occur twice or more, once for each further module."""
     names = Counter(
         path.stem for path in (root / "optsched").rglob("*.py") if not path.stem.startswith("__")
     )

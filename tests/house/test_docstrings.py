@@ -1,4 +1,4 @@
-"""Docstrings explain what there is: names and types follow the code when it is renamed."""
+"""The sections of docstrings agree with the names and types in the code."""
 
 from __future__ import annotations
 

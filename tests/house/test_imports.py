@@ -1,4 +1,4 @@
-"""No modules import each other in a circle, not even for types alone."""
+"""No modules import each other in a cycle, not even for type annotations."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def name_module(path: str) -> str:
 
 
 def find_imports() -> dict[str, set[str]]:
-    """The modules that each module imports, under `TYPE_CHECKING` and in functions as well.
+    """Return the imported modules by module, including imports for types and inside functions.
 
-    The root package is left out: it loads names of `optsched.library` when they are used, and
+    The root package is omitted, because it loads names of `optsched.library` lazily, and because
     modules import its version.
     """
     trees = {

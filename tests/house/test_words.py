@@ -1,4 +1,4 @@
-"""No word comes back that the project has replaced by a term of the field."""
+"""Words and vague names that the project replaces never become more frequent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.house.words import ROOT, TERMS, count_words, find_words, read_table
 
 
 def test_words_that_terms_replace_only_become_fewer() -> None:
-    """Where numbers fall, `python -m tests.house.words` writes them down."""
+    """After a decrease, `python -m tests.house.words` writes the new numbers."""
     places = list(find_words(ROOT))
     found, most = count_words(places), read_table()
     grown = {key for key, number in found.items() if number > most[key]}

@@ -1,4 +1,4 @@
-"""`make e2e` shares a control plane among the tests of a group, so groups have to be formed."""
+"""pytest-xdist must form groups, because `make e2e` shares a control plane within a group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_number(number, worker_id, tmp_path_factory):
 
 
 def test_the_tests_of_a_group_run_in_one_worker(tmp_path: Path) -> None:
-    """pytest-xdist 3.8 forms no groups with pytest 9.2, and says nothing."""
+    """pytest-xdist 3.8 silently forms no groups with pytest 9.2."""
     (tmp_path / "test_grouped.py").write_text(MODULE)
     workers = tmp_path / "workers"
     options = ["--numprocesses=2", "--dist=loadgroup", "-p", "no:cacheprovider", "-c", "/dev/null"]

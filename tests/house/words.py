@@ -1,6 +1,6 @@
-"""Words that the project replaces by terms of the field, and where they stand in the source.
+"""Count the words that the project replaces by terms of the field.
 
-`python -m tests.house.words` writes the numbers of today; they may only fall.
+`python -m tests.house.words` writes the current numbers to words.csv. The numbers may only fall.
 """
 
 from __future__ import annotations
@@ -99,12 +99,15 @@ def find_words(root: Path) -> Iterator[Place]:
 
 
 def count_words(places: Iterable[Place]) -> Counter[tuple[str, str]]:
-    """Return how often each word stands in names and in prose."""
+    """Return the number of occurrences of each word in names and in prose."""
     return Counter((place.word, place.kind) for place in places)
 
 
 def count_all(root: Path) -> Counter[tuple[str, str]]:
-    """Return the numbers of words, and of names that say nothing, by (word, kind)."""
+    """Return the numbers of replaced words, of vague functions and of shared module names.
+
+    The keys are pairs of word and kind.
+    """
     found = count_words(find_words(root))
     found["(functions)", "vague"] = len(list(find_vague_functions(root)))
     found["(modules)", "shared"] = len(find_shared_module_names(root))
@@ -112,7 +115,7 @@ def count_all(root: Path) -> Counter[tuple[str, str]]:
 
 
 def read_table() -> Counter[tuple[str, str]]:
-    """Return the numbers that may not grow."""
+    """Return the maximum numbers of words.csv."""
     with TABLE.open(encoding="utf-8", newline="") as file:
         return Counter(
             {(row["word"], row["kind"]): int(row["most"]) for row in csv.DictReader(file)}
@@ -120,7 +123,7 @@ def read_table() -> Counter[tuple[str, str]]:
 
 
 def write_table() -> None:
-    """Write the numbers of today."""
+    """Write the current numbers to words.csv."""
     with TABLE.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(("word", "kind", "most"))
@@ -152,12 +155,12 @@ def _in_prose(text: str, path: Path, first_line: int) -> Iterator[Place]:
 
 
 def _without_code(text: str) -> str:
-    """Blank fenced blocks, so that line numbers stay."""
+    """Replace fenced blocks by empty lines, so that line numbers do not change."""
     return re.sub(r"```.*?```", lambda m: "\n" * m.group().count("\n"), text, flags=re.DOTALL)
 
 
 def _without_quotes(text: str) -> str:
-    """Leave out names in backticks and targets of links."""
+    """Remove names in backticks and targets of links."""
     return re.sub(r"`[^`\n]*`|\]\([^)\n]*\)", "", text)
 
 
