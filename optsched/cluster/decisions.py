@@ -243,7 +243,7 @@ class Progress:
         is known.
     turn
         Number of the solve in the session, from 1. A session that evicts pods for a gang solves
-        again.
+        again. 0 for a shorter search, whose progress is shown and not recorded.
 
     """
 

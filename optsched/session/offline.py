@@ -188,6 +188,10 @@ class Recorder:
         self.means.show(later)
         self._offer_incumbent()
 
+    def previewed(self, progress: Progress) -> None:
+        """See `Watch`. The result does not contain the progress."""
+        self.means.show(progress)
+
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
         """See `Watch`."""
         self._found[turn] = incumbent

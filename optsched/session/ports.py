@@ -35,6 +35,12 @@ class Watch(Protocol):
     def progressed(self, progress: Progress) -> None:
         """Receive a better value or a better bound of a level."""
 
+    def previewed(self, progress: Progress) -> None:
+        """Receive progress of a shorter search, which precedes the search that is recorded.
+
+        The turn of the progress is 0.
+        """
+
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
         """Receive a better solution of the search with the number `turn`.
 

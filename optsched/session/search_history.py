@@ -113,6 +113,10 @@ class Listener:
         """See `Watch`."""
         self._hear(progress)
 
+    def previewed(self, progress: Progress) -> None:
+        """See `Watch`."""
+        self._hear(progress)
+
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
         """See `Watch`. The solution is ignored."""
 

@@ -8,7 +8,7 @@ of these shorter searches also become candidates.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from optsched.cluster.decisions import LevelStatus
 from optsched.cluster.snapshot import GangPhase
@@ -28,11 +28,13 @@ from optsched.solver.preemption.sequential.stage import EvictionPlan
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from optsched.cluster.decisions import Progress
     from optsched.problem.problem import Problem
     from optsched.session.attempt import Attempt
     from optsched.session.candidates import Round
     from optsched.session.evicting_pipeline import EvictingPipeline
     from optsched.session.eviction_rounds import Rounds
+    from optsched.session.ports import Watch
     from optsched.session.warm_start import WarmStart
     from optsched.solver.cpsat.level_model import LevelModel, Limits
     from optsched.solver.cpsat.process import OnStep, Solved, Solver
@@ -73,12 +75,33 @@ def _shorten(attempt: Attempt, limits: Limits) -> Attempt:
     """Return the attempt with other limits and a history that is recorded but not reported."""
     session = attempt.session
     clock = session.clock.begin_shorter(limits)
-    watch = None if session.context.watch is None else Listener(lambda _: None)
-    history = History(watch, session.clock.elapsed_s)
     context = session.context
+    watch = None if context.watch is None else Listener(_Preview(context.watch).hear)
+    history = History(watch, session.clock.elapsed_s)
     if limits.budget_ms is None and context.solver is not None:
         context = replace(context, solver=_ProofRecorder(context.solver))
     return replace(attempt, session=replace(session, clock=clock, history=history, context=context))
+
+
+_QUIET_S: Final = 2.0
+"""A shorter search that ends within these seconds is reported when it ends, and not before."""
+
+
+class _Preview:
+    """Reports the progress of a shorter search that takes longer than `_QUIET_S`."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._early: list[Progress] = []
+
+    def hear(self, progress: Progress) -> None:
+        """Report progress as a preview; early progress follows with the first later one."""
+        self._early.append(replace(progress, turn=0))
+        if progress.at_s < _QUIET_S:
+            return
+        for each in self._early:
+            self._watch.previewed(each)
+        self._early.clear()
 
 
 class _ProofRecorder:

@@ -49,6 +49,7 @@ class Solving(InProcess):
 
     most_ms: int
     proves: bool = True
+    late_s: float = 0.0
     budgets_ms: list[int] = field(default_factory=list)
     work_s: list[float] = field(default_factory=list)
 
@@ -60,7 +61,8 @@ class Solving(InProcess):
             self.budgets_ms.append(limits.budget_ms)
             if limits.budget_ms > self.most_ms:
                 return Solved((), "out of luck")
-        solved = super().solve(model, replace(limits, budget_ms=None), on_step)
+        late = on_step and (lambda step: on_step(replace(step, at_s=step.at_s + self.late_s)))
+        solved = super().solve(model, replace(limits, budget_ms=None), late)
         if self.proves:
             return solved
         first = replace(solved.updates[0], bound=None, status=LevelStatus.FEASIBLE)
@@ -72,11 +74,16 @@ class Listening:
     """Keeps what a session tells."""
 
     told: list[Progress] = field(default_factory=list)
+    previews: list[Progress] = field(default_factory=list)
     incumbents: list[Incumbent] = field(default_factory=list)
 
     def progressed(self, progress: Progress) -> None:
         """See `Watch`."""
         self.told.append(progress)
+
+    def previewed(self, progress: Progress) -> None:
+        """See `Watch`."""
+        self.previews.append(progress)
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
         """See `Watch`."""
@@ -100,6 +107,24 @@ def test_what_a_shorter_search_finds_competes() -> None:
     solver = Solving(most_ms=400, proves=False)
     assert admission(decide(solver, 4000)) == BEST
     assert solver.budgets_ms == [360, 3550]
+
+
+def test_a_shorter_search_is_previewed_and_not_recorded() -> None:
+    watch = Listening()
+    decide(Solving(most_ms=400, proves=False, late_s=3.0), 4000, watch)
+    values = [p.incumbent for p in watch.previews if p.level.startswith("admission")]
+    assert values[0] == GREEDY
+    assert values[-1] == BEST
+    assert {p.turn for p in watch.previews} == {0}
+    assert {p.turn for p in watch.told} == {1}
+    assert BEST not in [p.incumbent for p in watch.told if p.level.startswith("admission")]
+
+
+def test_a_shorter_search_that_ends_soon_is_not_previewed() -> None:
+    watch = Listening()
+    decide(Solving(most_ms=400, proves=False), 4000, watch)
+    assert watch.told
+    assert not watch.previews
 
 
 def test_a_longer_search_follows_where_the_shorter_one_proves_nothing() -> None:

@@ -172,24 +172,19 @@ def showing(
         progress.
     in_lines
         Whether to print a line for each progress. Otherwise a terminal shows a status line, and
-        other outputs show no progress.
+        other outputs get a line per minute.
 
     """
     if in_lines:
         yield lambda progress: print_text(console, f"{model}: {progress_text(progress)}", "dim")
         return
+    if not console.is_terminal:
+        status = console.status(f"deciding with {model}")
+        yield lambda progress: status.update(f"{model}: {progress_text(progress)}")
+        return
     line = _Line(model, elapsed)
-    with (
-        Live(console=console, get_renderable=line.text, transient=True, refresh_per_second=4)
-        if console.is_terminal
-        else _nothing()
-    ):
+    with Live(console=console, get_renderable=line.text, transient=True, refresh_per_second=4):
         yield line.update
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 class _Line:
@@ -220,7 +215,8 @@ def _format_gap(gap: float) -> str:
 def progress_text(progress: Progress, at_s: float | None = None) -> str:
     """Return level, incumbent, bound, gap and elapsed seconds of a progress as text."""
     value, bound = progress.incumbent, progress.bound
-    parts = [progress.level if progress.turn == 1 else f"{progress.level} ({progress.turn})"]
+    solve = {0: " (first search)", 1: ""}.get(progress.turn, f" ({progress.turn})")
+    parts = [f"{progress.level}{solve}"]
     parts.append("no plan yet" if value is None else f"incumbent {value:,}")
     parts.append("no bound yet" if bound is None else f"bound {bound:,}")
     if value is not None and bound is not None:

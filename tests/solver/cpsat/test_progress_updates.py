@@ -138,6 +138,9 @@ class Watcher:
     def progressed(self, progress: object) -> None:
         self.progress.append((progress.level, progress.incumbent, progress.bound))  # type: ignore[attr-defined]
 
+    def previewed(self, progress: object) -> None:
+        raise AssertionError(f"no shorter search: {progress}")
+
     def improved(self, turn: int, incumbent: object) -> None:
         assert turn == 1
         assert incumbent().binds.keys() <= {t.key for g in MIXED.gangs for t in g.tasks}  # type: ignore[operator]

@@ -1,0 +1,42 @@
+"""The progress of a solve on outputs that are no terminals."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from optsched.cli.base import console as console_module
+from optsched.cli.base.console import PlainConsole
+from optsched.cli.offline.solve_display import progress_text, showing
+from optsched.cluster.decisions import Progress
+
+if TYPE_CHECKING:
+    import pytest
+
+PROGRESS = Progress("admission", 2.5, 10, 20)
+
+
+def shown(progress: list[Progress], *, in_lines: bool = False) -> str:
+    """Return what a console prints of some progress."""
+    file = io.StringIO()
+    with showing(PlainConsole(file=file), "crater", None, in_lines=in_lines) as show:
+        for each in progress:
+            show(each)
+    return file.getvalue()
+
+
+def test_a_file_gets_a_line_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not shown([PROGRESS, PROGRESS])
+    monkeypatch.setattr(console_module, "PROGRESS_EVERY_S", 0.0)
+    assert shown([PROGRESS]) == "crater: admission, incumbent 10, bound 20, gap 100.00 %, 2.50 s\n"
+
+
+def test_with_progress_a_file_gets_every_line() -> None:
+    assert len(shown([PROGRESS, PROGRESS], in_lines=True).splitlines()) == 2
+
+
+def test_a_progress_names_its_search() -> None:
+    names = [
+        progress_text(Progress("admission", 0, 1, 1, turn)).partition(",")[0] for turn in (0, 1, 2)
+    ]
+    assert names == ["admission (first search)", "admission", "admission (2)"]
