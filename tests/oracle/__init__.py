@@ -1,4 +1,4 @@
-"""Random clusters, checked against properties that every plan must have.
+"""Check random clusters against properties that every plan must have.
 
-`python -m tests.oracle --seed N` draws clusters; see `runner.py` for the checks.
+`python -m tests.oracle --seed N` draws clusters. `runner.py` selects the checks.
 """

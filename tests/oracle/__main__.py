@@ -1,4 +1,4 @@
-"""`python -m tests.oracle --seed N`: draw clusters, check them, and write what is found."""
+"""Draw clusters, check them, and write the findings: `python -m tests.oracle --seed N`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _parsed() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run; 1 where something was found."""
+    """Run the checks, and return 1 if there are findings."""
     options = _parsed()
     if options.only is not None:
         return _one(Case(options.seed, options.only, options.family == MIXED), options)
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _left(options: argparse.Namespace, begun: float) -> float | None:
-    """When to stop, on the clock that all processes share."""
+    """Return the time at which all processes stop, on their common clock."""
     return None if options.seconds is None else begun + options.seconds
 
 

@@ -1,4 +1,4 @@
-"""Plans carried out on manifests, session after session, as a cluster would."""
+"""Apply plans to manifests over several sessions, like a cluster."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 SESSIONS = 10
 _BY_DESERVED = ("capacity-hierarchical", "crater")
-"""The models in which queues hold what they hold above `deserved` until others reclaim it."""
+"""The models in which a queue keeps capacity above `deserved` until another queue reclaims it."""
 _PERIOD_S = 1.0
 
 
 def carry_out(cluster: Cluster, plan: Plan) -> Cluster:
-    """The cluster a second later: victims wait again, what was bound runs, nominations are kept.
+    """Return the cluster one second after a plan.
 
-    So do pods that were terminating.
+    Victims and terminating pods wait again, bound pods run, and nominations are kept.
     """
     after = cluster.copy()
     after.now_s += _PERIOD_S
@@ -63,7 +63,7 @@ def _bind(pod: Manifest, node: str, now_s: float) -> None:
 
 
 def _settle(cluster: Cluster) -> None:
-    """Bring the phases of PodGroups up to date."""
+    """Update the phases of the PodGroups."""
     running = Counter(gang_of(p) for p in cluster.of_kind("Pod") if "nodeName" in p["spec"])
     for gang in cluster.of_kind("PodGroup"):
         if running[gang["metadata"]["name"]] >= gang["spec"]["minMember"]:
@@ -73,7 +73,7 @@ def _settle(cluster: Cluster) -> None:
 
 
 def finish(cluster: Cluster, rng: Random) -> Cluster:
-    """The cluster without some gangs that have run to their end."""
+    """Return the cluster without some completed gangs."""
     names = Counter(gang_of(p) for p in cluster.of_kind("Pod") if "nodeName" in p["spec"])
     waiting = {gang_of(p) for p in cluster.of_kind("Pod") if "nodeName" not in p["spec"]}
     ended = {n for n in sorted(names) if n and n not in waiting and rng.random() < 0.25}
@@ -88,12 +88,12 @@ def finish(cluster: Cluster, rng: Random) -> Cluster:
 
 
 def check_calm(decided: Decided) -> Iterator[Finding]:
-    """Ten sessions in a row, with nothing else going on, come to rest.
+    """Ten sessions without other changes come to rest.
 
-    No pod is evicted twice, what had room nominated gets it, and the last sessions do nothing. No
-    gang waits then that could start. A pod that started while its queue borrowed may be preempted
-    in that queue, and one that started above what its queue deserves may be reclaimed again; these
-    are counted as open.
+    No pod is evicted twice, each nominated pod is bound, and the last sessions have no actions. At
+    the end, no gang waits that could start. A pod that started while its queue borrowed may be
+    preempted in that queue. A pod that started above its queue's `deserved` may be reclaimed again.
+    Both cases are counted as open.
     """
     model = decided.model
     evicted: Counter[str] = Counter()
@@ -129,7 +129,7 @@ def check_calm(decided: Decided) -> Iterator[Finding]:
 
 
 def _find_borrowers(cluster: Cluster) -> set[str]:
-    """Return the running pods of queues that hold more than they deserve of what the pod uses.
+    """Return the running pods of queues above their `deserved` in a resource that the pod uses.
 
     A queue without `deserved` deserves nothing.
     """
@@ -154,7 +154,10 @@ def _find_borrowers(cluster: Cluster) -> set[str]:
 
 
 def _requests(pod: Manifest) -> dict[str, int]:
-    """CPUs and devices that a pod requests; memory is no share of any drawn queue."""
+    """Return the CPUs and devices that a pod requests.
+
+    Memory is omitted, because no drawn queue has a share of memory.
+    """
     requested = pod["spec"]["containers"][0]["resources"]["requests"]
     return {r: int(amount) for r, amount in requested.items() if r != "memory"}
 
@@ -166,7 +169,7 @@ def _exceeds(held: Counter[str], deserved: Manifest, used: dict[str, int]) -> bo
 
 
 def check_history(decided: Decided, seed: str = "0") -> Iterator[Finding]:
-    """Sessions between which gangs end: each keeps every rule, and nothing that fits waits on."""
+    """Sessions between gang completions keep every rule, and no gang waits that fits."""
     model, rng = decided.model, Random(seed)
     for turn in range(SESSIONS):
         for finding in refused(decided.report, model):

@@ -1,4 +1,4 @@
-"""What must hold of every session: no exception, no refused plan, no plan worse than another."""
+"""Check every session for exceptions, rejected plans, and plans worse than another plan."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 MORE_WORK, SCORES = 10, "node score"
 OPEN = "open"
-"""Kinds that begin so say that a search missed what its certificate leaves open."""
+"""The prefix of findings where the certificate does not exclude a better plan."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A property that a session does not have.
+    """A property that a session violates.
 
     Attributes
     ----------
     kind
-        Its class: the check and what it looked at, `dominance admission`.
+        The check and its subject, such as `dominance admission`.
     model
-        Of the session.
+        The model of the session.
     text
-        What was seen and what was expected.
+        The observed and the expected result.
 
     """
 
@@ -51,12 +51,12 @@ class Finding:
 
     @property
     def is_open(self) -> bool:
-        """Whether the session does not claim what it lacks: counted, and no defect."""
+        """Whether the certificate leaves the better plan open, so that the finding is no defect."""
         return self.kind.startswith(OPEN)
 
 
 def guarded(model: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """The findings of a check; an exception is one."""
+    """Return the findings of a check, including an exception."""
     found: list[Finding] = []
     try:
         found.extend(check())
@@ -68,7 +68,7 @@ def guarded(model: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]
 
 
 def check_session(decided: Decided) -> Iterator[Finding]:
-    """Check one session on a cluster against itself, the pipeline and a longer search."""
+    """Check one session against its certificate, the pipeline and a longer search."""
     snapshot, policy, model = decided.snapshot, decided.policy, decided.model
     yield from refused(decided.report, model)
     if decided.plan.certificate.engine == NOTHING:
@@ -83,7 +83,7 @@ def check_session(decided: Decided) -> Iterator[Finding]:
 
 
 def refused(report: Report, model: str) -> Iterator[Finding]:
-    """What the verifier refused on the way to the plan, one finding a rule and kind of object."""
+    """Yield the violations of rejected plans, one finding per rule and object type."""
     kinds = {f"{v.rule} {v.where.partition(' ')[0]}": [] for v in report.trace.violations}
     for violation in report.trace.violations:
         kinds[f"{violation.rule} {violation.where.partition(' ')[0]}"].append(str(violation))
@@ -92,7 +92,7 @@ def refused(report: Report, model: str) -> Iterator[Finding]:
 
 
 def _dominated(snapshot: Snapshot, policy: Policy, worth: Worth, text: str) -> Iterator[Finding]:
-    """The pipeline's plan, where the optimising session would accept it, is no better."""
+    """The pipeline's plan is not better, unless the optimising session would reject that plan."""
     greedy = decide(snapshot, without_solver(policy)).plan
     other = Worth.of(snapshot, policy, greedy.actions)
     if other.violations:
@@ -101,7 +101,7 @@ def _dominated(snapshot: Snapshot, policy: Policy, worth: Worth, text: str) -> I
     if loss is not None:
         level = loss.level.partition(",")[0]
         told = f"the pipeline's plan is better: {loss}\n{text}\npipeline\n{described(greedy)}"
-        # Where every level over gangs is at its ideal, no second plan is made for scores of nodes.
+        # If every gang level has its ideal value, the session makes no second plan for node scores.
         kind = f"{OPEN}, dominance" if level == SCORES else "dominance"
         yield Finding(f"{kind} {level}", policy.name, told)
 
@@ -109,7 +109,7 @@ def _dominated(snapshot: Snapshot, policy: Policy, worth: Worth, text: str) -> I
 def _worse_with_time(
     snapshot: Snapshot, policy: Policy, worth: Worth, text: str
 ) -> Iterator[Finding]:
-    """A plan of ten times the work is not worse."""
+    """A plan with ten times the work is not worse."""
     longer = decide(snapshot, policy, WORK * MORE_WORK).plan
     loss = first_loss(Worth.of(snapshot, policy, longer.actions), worth)
     if loss is not None:

@@ -1,4 +1,4 @@
-"""Random clusters by family, number and seed; the same three give the same cluster everywhere."""
+"""Draw random clusters, always the same for the same family, number and seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG_AGO_S, LATELY_S = 0, 570
 
 @dataclass(frozen=True)
 class Size:
-    """How large clusters are: ranges of numbers, both ends included."""
+    """The size of clusters, as inclusive ranges of numbers."""
 
     nodes: tuple[int, int]
     pending: tuple[int, int]
@@ -38,7 +38,7 @@ Request = dict[str, int | str]
 
 
 class _Draw:
-    """One cluster in the making."""
+    """A generator of one cluster."""
 
     def __init__(self, rng: Random, size: Size) -> None:
         self.rng, self.size = rng, size
@@ -52,13 +52,13 @@ class _Draw:
         self.count = 0
 
     def between(self, ends: tuple[int, int]) -> int:
-        """A number in a range."""
+        """Return a random number in an inclusive range."""
         return self.rng.randint(*ends)
 
     # --- parts -----------------------------------------------------------------------------------
 
     def nodes(self, kinds: list[Request], labels: Callable[[int], dict[str, str]] = lambda _: {}):
-        """Draw nodes of these kinds."""
+        """Draw nodes of the given types."""
         for i in range(self.between(self.size.nodes)):
             offer = self.rng.choice(kinds)
             name = f"n{i}"
@@ -66,13 +66,13 @@ class _Draw:
             self.idle[name] = {r: int(str(a).removesuffix("Gi")) for r, a in offer.items()}
 
     def use_priorities(self, most: int) -> None:
-        """Let gangs have one of the first priorities."""
+        """Let gangs use the first `most` priorities."""
         self.priorities = PRIORITIES[:most]
         for name, value in self.priorities[1:]:
             self.cluster.priority_class(name, value)
 
     def kinds(self) -> list[Request]:
-        """Kinds of nodes: CPU and memory, with GPUs or without."""
+        """Return random node types with CPU and memory, some with GPUs."""
         rng = self.rng
         made: list[Request] = []
         for _ in range(rng.randint(1, 3)):
@@ -86,7 +86,7 @@ class _Draw:
         return made
 
     def draw_shapes(self, *, gpus: bool = True) -> None:
-        """Draw what pods may request."""
+        """Draw the requests that pods may have."""
         rng = self.rng
         self.shapes = []
         for _ in range(rng.randint(1, 5)):
@@ -104,7 +104,7 @@ class _Draw:
         return f"{prefix}{self.count}"
 
     def pending(self, **spec: Any) -> Manifest:
-        """Add a gang that waits."""
+        """Add a waiting gang."""
         rng = self.rng
         size = rng.choice([1, 1, 1, 2, 2, 3, 4])
         minimum = size if rng.random() < 0.6 else rng.randint(1, size)
@@ -126,7 +126,7 @@ class _Draw:
         )
 
     def running(self, **spec: Any) -> int:
-        """Add a gang that runs, broken at times; returns how many of its pods run."""
+        """Add a running gang, sometimes below its minimum, and return the number of its pods."""
         rng = self.rng
         size = rng.choice([1, 1, 2, 2, 3, 4])
         shape = rng.choice(self.shapes)
@@ -143,7 +143,8 @@ class _Draw:
         gang = self._gang("r", minimum, **spec)
         gang["status"]["phase"] = "Running"
         name = gang["metadata"]["name"]
-        # Against claims within a guarantee it does not hold, of which the oracle knows nothing.
+        # The annotation does not protect pods from claims within a guarantee, which the oracle
+        # ignores.
         if rng.random() < 0.05 and not self.has_guarantees:
             given = {**given, "notes": {"volcano.sh/preemptable": "false"}}
         for i, node in enumerate(where):
@@ -154,7 +155,10 @@ class _Draw:
         return len(where)
 
     def place(self, shape: Request) -> str:
-        """A random node with room for a pod, which then is taken; empty where there is none."""
+        """Reserve capacity for a pod on a random node, and return the node.
+
+        Return an empty text if the pod fits no node.
+        """
         asked = {r: int(str(a).removesuffix("Gi")) for r, a in shape.items()}
         open_to = [
             n for n, idle in self.idle.items() if all(idle.get(r, 0) >= a for r, a in asked.items())
@@ -167,7 +171,7 @@ class _Draw:
         return chosen
 
     def fill(self, most: int) -> None:
-        """Add running gangs until about so many pods run."""
+        """Add running gangs until about `most` pods run."""
         have, tries = 0, 0
         while have < most and tries < 2 * most:
             have += self.running()
@@ -182,12 +186,15 @@ class _Draw:
                 self.cluster.pod(None, f"foreign-{i}", shape, node)
 
     def wait(self, spec: Callable[[], dict[str, Any]] = dict) -> None:
-        """Add the gangs that wait."""
+        """Add the waiting gangs."""
         for _ in range(self.between(self.size.pending)):
             self.pending(**spec())
 
     def draw_queues(self, *, deep: bool) -> None:
-        """Draw queues, below each other where that is asked for; gangs are in leaves."""
+        """Draw queues with gangs in leaf queues only.
+
+        With `deep`, some queues have child queues.
+        """
         rng = self.rng
         kind = rng.choice(["weights", "deserved", "both", "guarantees"])
         self.has_guarantees = kind == "guarantees"
@@ -235,7 +242,7 @@ class _Draw:
         self.cluster.queue(name, **spec)
 
     def offered(self) -> dict[str, int]:
-        """What all nodes offer of a resource."""
+        """Return the total allocatable CPUs and GPUs of all nodes, by resource."""
         total: dict[str, int] = {}
         for node in self.cluster.of_kind("Node"):
             for resource, amount in node["status"]["allocatable"].items():
@@ -248,7 +255,7 @@ class _Draw:
 
 
 def _packing(draw: _Draw) -> None:
-    """Nodes and gangs in one queue; nothing runs."""
+    """Draw nodes and waiting gangs in one queue."""
     draw.use_priorities(draw.rng.choice([1, 1, 3]))
     draw.nodes(draw.kinds())
     draw.draw_shapes()
@@ -256,7 +263,10 @@ def _packing(draw: _Draw) -> None:
 
 
 def _queues(draw: _Draw) -> None:
-    """Queues with weights, parts and floors, flat or in a tree; some of them hold something."""
+    """Draw queues with weights, deserved amounts and guarantees, with or without a tree.
+
+    Some queues have running gangs.
+    """
     rng = draw.rng
     draw.use_priorities(rng.choice([1, 2]))
     draw.nodes(draw.kinds())
@@ -269,7 +279,7 @@ def _queues(draw: _Draw) -> None:
 
 
 def _running(draw: _Draw) -> None:
-    """Full nodes with several priorities, broken gangs, and pods that may not be evicted."""
+    """Draw full nodes with several priorities, broken gangs and protected pods."""
     rng = draw.rng
     draw.use_priorities(rng.choice([2, 3, 4]))
     draw.nodes(draw.kinds())
@@ -281,7 +291,7 @@ def _running(draw: _Draw) -> None:
 
 
 def _relations(draw: _Draw) -> None:
-    """Node affinity, taints, anti-affinity between pods and host ports."""
+    """Draw node affinity, taints, anti-affinity between pods and host ports."""
     rng = draw.rng
     draw.use_priorities(rng.choice([1, 3]))
     draw.nodes(draw.kinds(), lambda i: {"zone": f"z{i % 3}"})
@@ -295,7 +305,7 @@ def _relations(draw: _Draw) -> None:
 
 
 def _related(rng: Random) -> dict[str, Any]:
-    """Parts of a pod that tie it to nodes or keep it off other pods."""
+    """Return the constraints of a pod on nodes, other pods and host ports."""
     app = rng.choice(["a", "b", "c"])
     given: dict[str, Any] = {"labels": {"app": app}}
     draw = rng.random()
@@ -317,7 +327,7 @@ def _related(rng: Random) -> dict[str, Any]:
 
 
 def _topology(draw: _Draw) -> None:
-    """Racks and spines; gangs that have to stay within one, or would like to."""
+    """Draw racks and spines, and gangs with a hard or soft network topology."""
     rng = draw.rng
     draw.use_priorities(rng.choice([1, 2, 3]))
     draw.nodes(draw.kinds())
@@ -352,7 +362,7 @@ def _hyper_node(cluster: Cluster, name: str, tier: int, kind: str, members: list
 
 
 def _shared(draw: _Draw) -> None:
-    """GPUs that pods share by memory and cores."""
+    """Draw GPUs that pods share by memory and cores."""
     rng = draw.rng
     draw.use_priorities(rng.choice([1, 2, 3]))
     for i in range(draw.between(draw.size.nodes)):
@@ -381,10 +391,10 @@ def _shared(draw: _Draw) -> None:
 
 
 def _mixed(draw: _Draw) -> None:
-    """Parts of all families together, and what none of them has.
+    """Draw parts of all families together, and features that no other family has.
 
-    Disruption budgets, pods that terminate or have a node nominated, minimums by task, gangs that
-    are not let in yet, nodes that take no pods, spread constraints, and closed queues.
+    These features are disruption budgets, terminating and nominated pods, minimums by task, gangs
+    that are not enqueued, closed nodes, spread constraints and closed queues.
     """
     rng = draw.rng
     draw.use_priorities(rng.choice([1, 2, 3, 4]))
@@ -429,7 +439,7 @@ def _mixed(draw: _Draw) -> None:
 
 
 def _spread(rng: Random) -> dict[str, Any]:
-    """Labels of a pod, and at times a spread constraint over zones or nodes."""
+    """Return labels of a pod, sometimes with a spread constraint over zones or nodes."""
     app = rng.choice(["a", "b", "c"])
     given: dict[str, Any] = {"labels": {"app": app}}
     if rng.random() < 0.3:
@@ -444,7 +454,9 @@ def _spread(rng: Random) -> dict[str, Any]:
 
 
 def _unsettle(draw: _Draw) -> None:
-    """Let pods terminate, hold nominations and budgets, and gangs wait to be let in."""
+    """Make some pods terminating, nominated or protected by a budget, and some
+    gangs not enqueued.
+    """
     rng, cluster = draw.rng, draw.cluster
     nodes = [n["metadata"]["name"] for n in cluster.of_kind("Node")]
     for pod in cluster.of_kind("Pod"):
@@ -475,7 +487,7 @@ def _unsettle(draw: _Draw) -> None:
 
 
 MIXED = "mixed"
-"""The family that is drawn by itself: numbers of clusters of the others stay as they are."""
+"""The family that is drawn separately, so that the clusters of other families do not change."""
 
 FAMILIES: dict[str, Callable[[_Draw], None]] = {
     "packing": _packing,
@@ -488,7 +500,7 @@ FAMILIES: dict[str, Callable[[_Draw], None]] = {
 
 
 def draw_cluster(family: str, seed: int, number: int, size: Size = SMALL) -> Cluster:
-    """Draw the cluster of a family with a number under a seed."""
+    """Return the cluster of a family with a number under a seed."""
     draw = _Draw(Random(f"{seed}/{family}/{number}"), size)
     draw.cluster.queue("default")
     (_mixed if family == MIXED else FAMILIES[family])(draw)

@@ -1,17 +1,18 @@
-"""An independent joint model: which gangs start, on which nodes, and which pods are evicted.
+"""Solve an independent joint model of gang starts, placements and evictions.
 
-It is written from the documentation (docs/certificate.md, preemption.md, queues.md and
-models/formulation) and imports nothing of optsched: manifests and a model file in, a plan out.
-It runs in a process of its own, one request a line:
+The model follows the documentation (docs/certificate.md, preemption.md, queues.md and
+models/formulation). It imports nothing of optsched. Its input is manifests and a model file, and
+its output is a plan. It runs in a separate process and reads one request per line:
 
     {"document": List, "policy": a model file, parsed, "barred": [[task, …], …], "evict": true}
 
-With "started": [gang, …] and "evicted": [task, …] it says what these gangs are worth together, and
-what no plan beats.
+With "started": [gang, …] and "evicted": [task, …], the reply is the total value of these gangs, and
+an upper bound on the value of every plan.
 
-Its plans are proposals. The verifier of the project decides whether one counts, so that a row that
-is too loose here costs a try, and one that is too tight hides a better plan, but neither makes a
-finding by itself. Shares are computed with floating point for the same reason.
+Its plans are proposals, and the project's verifier decides whether a proposal counts. Therefore a
+constraint that is too loose here costs a try, and a constraint that is too tight hides a better
+plan. Neither makes a finding by itself. For the same reason, shares are computed with floating
+point.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class _Pod:
 
     @property
     def apart(self) -> list[tuple[str, str]]:
-        """(label of nodes, app) that it does not want near."""
+        """The pairs of topology key and app of the pod's anti-affinity."""
         terms = (
             self.spec.get("affinity", {})
             .get("podAntiAffinity", {})
@@ -87,7 +88,7 @@ class _Pod:
 
     @property
     def kind(self) -> str:
-        """What makes pods of a gang alike."""
+        """A key that is equal for pods of a gang in one task class."""
         parts = ("nodeSelector", "affinity", "tolerations")
         told = {part: self.spec.get(part) for part in parts}
         return json.dumps([self.request, told, self.ports, dict(self.labels)], sort_keys=True)
@@ -112,7 +113,7 @@ class _Gang:
 
 @dataclass
 class _Entry:
-    """Alike pods of a gang that wait."""
+    """A set of equal waiting pods of a gang."""
 
     gang: _Gang
     pods: list[_Pod]
@@ -123,12 +124,12 @@ class _Entry:
 
 
 def _is_ready(node: Mapping[str, Any]) -> bool:
-    """Whether the kubelet of a node answers; other nodes offer nothing to any queue."""
+    """Return whether a node is Ready, because other nodes offer no capacity to any queue."""
     return any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"]["conditions"])
 
 
 class Instance:
-    """What a model sees of a cluster."""
+    """The parts of a cluster that the model uses."""
 
     def __init__(self, items: Sequence[Mapping[str, Any]]) -> None:
         by_kind: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
@@ -175,7 +176,7 @@ class Instance:
         return "" if parent == "root" else parent
 
     def line(self, queue: str) -> list[str]:
-        """The queue and its ancestors, nearest first."""
+        """Return the queue and its ancestors, nearest first."""
         found = []
         while queue:
             found.append(queue)
@@ -183,7 +184,7 @@ class Instance:
         return found
 
     def below(self, queue: str) -> list[str]:
-        """The queue and its descendants."""
+        """Return the queue and its descendants."""
         return [q for q in self.queues if queue in self.line(q)]
 
     def apart(self, queue: str, other: str) -> list[str]:
@@ -194,12 +195,12 @@ class Instance:
         return _amounts(given.get("resource") if name == "guarantee" else given)
 
     def held(self, queue: str) -> Amounts:
-        """What running pods of the queue itself hold."""
+        """Return the requests of the queue's running pods, without child queues."""
         pods = [p for g in self.gangs.values() if g.queue == queue for p in g.running]
         return _summed(p.request for p in pods)
 
     def asked(self, queue: str) -> Amounts:
-        """The same and what its pods that wait request."""
+        """Return the requests of the queue's running and waiting pods."""
         gangs = [g for g in self.gangs.values() if g.queue == queue]
         return _summed(p.request for g in gangs for p in (*g.running, *g.waiting))
 
@@ -233,7 +234,7 @@ def _entries(gang: _Gang) -> list[_Entry]:
 
 
 def _domains(made: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, set[str]]]:
-    """Tier and nodes by HyperNode."""
+    """Return the tier and the nodes by HyperNode."""
     by_name = {m["metadata"]["name"]: m["spec"] for m in made}
 
     def nodes(name: str) -> set[str]:
@@ -245,7 +246,7 @@ def _domains(made: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, set[str]
 
 
 def _cards(node: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """(sharers, memory) of each GPU of a node that can be shared."""
+    """Return the number of sharers and the memory of each sharable GPU of a node."""
     register = node["metadata"].get("annotations", {}).get("volcano.sh/node-vgpu-register", "")
     parts = [c.split(",") for c in register.split(":") if c]
     return [(int(p[1]), int(p[2])) for p in parts]
@@ -262,7 +263,7 @@ def _summed(parts: Iterable[Mapping[str, int]]) -> Amounts:
 
 
 def _proportion_shares(inst: Instance) -> dict[str, dict[str, float]]:
-    """What queues deserve by weight, level by level of the tree (proportion.md)."""
+    """Return the share of each queue by weight, level by level of the tree (proportion.md)."""
     found: dict[str, dict[str, float]] = {}
 
     def total_of(queue: str, what: str) -> Amounts:
@@ -339,7 +340,7 @@ def _most(
 
 
 def _capacity_parts(inst: Instance) -> dict[str, dict[str, float]]:
-    """What queues deserve by `deserved` (capacity.md)."""
+    """Return the share of each queue by `deserved` (capacity.md)."""
     found = {}
     for q in inst.queues:
         deserved, most, least = (inst.field(q, n) for n in ("deserved", "capability", "guarantee"))
@@ -354,10 +355,10 @@ def _capacity_parts(inst: Instance) -> dict[str, dict[str, float]]:
 
 
 class Joint:
-    """The joint problem of one session; with less in it where it is `relaxed`.
+    """The joint problem of one session, with fewer constraints if `relaxed`.
 
-    Relaxed, any pod that may be evicted at all may leave for nothing, and only gangs and the room
-    of nodes are left: no plan of any policy starts more.
+    The relaxed problem has only gangs and the capacity of nodes, and every evictable pod may be
+    evicted without cost. No plan of any policy starts more gangs.
     """
 
     def __init__(
@@ -482,7 +483,7 @@ class Joint:
                 model.add(coming >= max(g.need, 1) * self.y[g.name])
 
     def most_started(self, seconds: float = 0.5) -> int:
-        """A bound of what gangs that start are worth together."""
+        """Return an upper bound on the total value of started gangs."""
         total = sum(weight * self.y[name] for name, weight in self.worth().items())
         if isinstance(total, int):
             return total
@@ -523,7 +524,7 @@ class Joint:
             surplus = max(len(g.running) - g.minimum, 0)
             model.add(leaving <= surplus + (len(g.running) - surplus) * whole)
             model.add(leaving >= len(g.running) * whole)
-            if mine:  # one that loses tasks gets none in the same session
+            if mine:  # a gang that loses tasks gets none in one session
                 for pod in g.running:
                     if not pod.is_spared:
                         model.add(self.gone[pod.key] + self.y[g.name] <= 1)
@@ -577,7 +578,7 @@ class Joint:
         return [*running, *((None, p) for p in self.inst.foreign)]
 
     def _apart(self, key: str, nodes: Sequence[str]) -> None:
-        """Anti-affinity within one domain."""
+        """Add the anti-affinity constraints within one domain."""
         inst, model = self.inst, self.model
         here: dict[int, cp_model.IntVar] = {}
         count = {i: sum(self.u[i, n] for n in nodes) for i in range(len(inst.entries))}
@@ -682,7 +683,7 @@ class Joint:
         self._guarantees()
 
     def _quotas(self) -> None:
-        """A queue takes no more than its share by weight."""
+        """Add the constraints that limit each queue to its share by weight."""
         if self.sharing != "proportion":
             return
         for (q, share), r in product(self.due.items(), self.resources):
@@ -722,7 +723,10 @@ class Joint:
             model.add(total <= pool).only_enforce_if(gains)
 
     def _entitlements(self) -> None:
-        """Reclaim: the claiming side ends within its due, the lender was above its own."""
+        """Add the reclaim constraints.
+
+        The claiming queue ends within its share, and the lending queue was above its share.
+        """
         inst, model = self.inst, self.model
         pairs: dict[tuple[str, str], list[tuple[_Pod, cp_model.IntVar]]] = defaultdict(list)
         for victim, pod in inst.victims:
@@ -741,7 +745,7 @@ class Joint:
             self._lend(lender, gang.queue, asked, on, (ways, kept))
 
     def _is_guaranteed(self, gang: _Gang, lender: str, pod: _Pod) -> bool:
-        """Whether a gang may take a pod past what is due to the lender (victims.md)."""
+        """Return whether a gang may evict a pod from a lender below its share (victims.md)."""
         inst = self.inst
         common = set.intersection(*(set(p.request) for p in gang.waiting))
         number = max(gang.need, 1)
@@ -803,7 +807,10 @@ class Joint:
             model.add_bool_or([*choices, ~any_bound])
 
     def _uses(self) -> None:
-        """Pods are evicted for a gang only where it comes, and no more than it takes there."""
+        """Add the constraints that a gang evicts pods only for its tasks on the victims' node.
+
+        A gang evicts no more pods than these tasks need.
+        """
         inst, model = self.inst, self.model
         by_place: dict[tuple[str, str], list[tuple[_Gang, _Pod, cp_model.IntVar]]]
         by_place = defaultdict(list)
@@ -833,7 +840,11 @@ class Joint:
     # --- levels ----------------------------------------------------------------------------------
 
     def levels(self) -> list[tuple[str, bool, Any]]:
-        """(name, whether more is better, expression) in the order of the policy."""
+        """Return the name, the direction and the expression of each level, in the order of the
+        policy.
+
+        The direction is whether a larger value is better.
+        """
         found: list[tuple[str, bool, Any]] = []
         for name in self.policy["levels"]:
             if name == "guarantee" and self.sharing:
@@ -860,10 +871,10 @@ class Joint:
         return -of_queue, -priority, standing
 
     def _weights(self) -> list[int]:
-        """What one task of each entry counts (admission.md)."""
+        """Return the weight of one task of each entry (admission.md)."""
         total = self.inst.total
         shares = [
-            # What no node offers is more than all there is.
+            # A request that no node offers counts as more than the whole capacity.
             {r: Fraction(a, total[r]) if total.get(r) else Fraction(2) for r, a in asked if a}
             for asked in (
                 [(r, a) for r, a in e.one.request.items() if r != "pods"] for e in self.inst.entries
@@ -878,7 +889,7 @@ class Joint:
         return [max(round(share * BILLION), 1) for share in largest]
 
     def worth(self) -> dict[str, int]:
-        """What each gang that does not run counts once it starts (admission.md)."""
+        """Return the value of starting each gang that does not run yet (admission.md)."""
         weights = self._weights()
         by_weight = self.policy.get("admission", {}).get("by") == "weight"
         found = {}
@@ -907,7 +918,7 @@ class Joint:
         return sorted(tiers.items())
 
     def _missing(self, what: str, grid: int) -> Any:
-        """Steps that queues miss of what they are guaranteed or deserve (shortfall.md)."""
+        """Return the missing steps of queues up to their guarantee or share (shortfall.md)."""
         inst, model = self.inst, self.model
         total: Any = 0
         for q in inst.queues:
@@ -935,7 +946,7 @@ class Joint:
     # --- solving ---------------------------------------------------------------------------------
 
     def bar(self, tasks: Sequence[str]) -> None:
-        """Forbid a plan that the verifier refused: just those victims together, or these gangs."""
+        """Forbid a plan that the verifier rejected: its victims together, or its gangs together."""
         chosen = set(tasks)
         kept = [v for k, v in self.gone.items() if k in chosen and not isinstance(v, int)]
         starts = [self.y[k] for k in chosen if k in self.y]
@@ -943,7 +954,7 @@ class Joint:
             self.model.add(sum([*kept, *starts]) <= len(kept) + len(starts) - 1)
 
     def solve(self, seconds: float = 1.0) -> dict[str, Any] | None:
-        """The best plan level by level; None where none was found in time."""
+        """Return the best plan level by level, or None without a solution within the limit."""
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.max_deterministic_time = seconds
@@ -1009,13 +1020,13 @@ class Joint:
         return {"bind": bind, "nominate": nominate, "evict": evicted}
 
     def _is_tied(self, coming: Sequence[tuple[_Pod, str]], left: set[str]) -> bool:
-        """Whether pods that leave may be in the way by more than resources."""
+        """Return whether terminating pods may block a pod by constraints other than resources."""
         related = any(p.apart or p.ports or p.labels for p, _ in coming)
         return related and bool(left)
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The plan for one request."""
+    """Return the plan for one request."""
     joint = Joint(
         Instance(request["document"]["items"]),
         request["policy"],
@@ -1027,7 +1038,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def appraise(request: Mapping[str, Any]) -> dict[str, int]:
-    """What gangs that start are worth together, and what no plan beats."""
+    """Return the total value of the started gangs, and an upper bound for every plan."""
     inst = Instance(request["document"]["items"])
     joint = Joint(inst, request["policy"], evict=True, relaxed=True)
     started = set(request["started"])

@@ -1,11 +1,11 @@
-"""Live sessions with evictions on mixed clusters: `python -m tests.oracle.live --seed N`.
+"""Check live sessions with evictions on mixed clusters: `python -m tests.oracle.live --seed N`.
 
-Clusters of up to 200 nodes with queues of two levels, as a live scheduler decides them: with a
-clock, two workers and a budget of 100 or 400 ms. Each is decided again with ten times the budget
-and by the pipeline. The verifier refuses nothing on the way, no plan of the pipeline that keeps
-every rule is better, and no plan is beyond a bound of another. Plans depend on time, so that a
-finding may need several runs to come again. A plan that ten times the budget makes worse is
-counted, not a finding.
+The clusters have up to 200 nodes and two levels of queues. A session has the settings of a live
+scheduler: a clock, two workers and a budget of 100 or 400 ms. The pipeline and a session with ten
+times the budget decide each cluster too. The verifier rejects no plan. No plan of the pipeline that
+keeps every rule is better, and no plan exceeds a bound of another plan. Plans depend on time, so
+several runs may be needed to reproduce a finding. A plan that becomes worse with ten times the
+budget is counted, but is not a finding.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OPEN = "open, more time is worse"
 
 
 def draw_mixed(seed: int, number: int) -> tuple[MixedCluster, int]:
-    """A cluster by seed and number, and the budget of its sessions in milliseconds."""
+    """Return a cluster by seed and number, and the budget of its sessions in milliseconds."""
     rng = np.random.default_rng((seed, number))
     num_nodes = round(6 * (200 / 6) ** rng.random())
     cluster = MixedCluster(
@@ -61,7 +61,7 @@ def draw_mixed(seed: int, number: int) -> tuple[MixedCluster, int]:
 def check_live(
     snapshot: Snapshot, policy: Policy, solver: Solver, budget_ms: int
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with live sessions on a snapshot: (kind, what was seen)."""
+    """Yield the kind and the description of each finding in live sessions on a snapshot."""
     reports = {
         name: _decide_live(snapshot, policy, solver, factor * budget_ms)
         for name, factor in (("live", 1), ("long", MORE_TIME))
@@ -99,7 +99,10 @@ def _decide_live(snapshot: Snapshot, policy: Policy, solver: Solver, budget_ms: 
 
 
 def beyond_bound(certificate: Certificate, mine: Worth, other: Worth) -> str:
-    """How a plan that is better on its first different level passes the bound; empty if not."""
+    """Return the difference by which a better plan exceeds the bound of its first better level.
+
+    Return an empty text if the plan stays within the bound.
+    """
     found = first_loss(mine, other)
     if found is None or found.level == SCORES:
         return ""
@@ -113,7 +116,7 @@ def beyond_bound(certificate: Certificate, mine: Worth, other: Worth) -> str:
 
 
 def main() -> int:
-    """Run; 1 where something was found."""
+    """Run the checks, and return 1 if there are findings."""
     parser = argparse.ArgumentParser(prog="python -m tests.oracle.live", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100, help="how many clusters")

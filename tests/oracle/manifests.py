@@ -1,4 +1,4 @@
-"""Kubernetes manifests of small clusters, as plain dicts: what `optsched solve` reads."""
+"""Build Kubernetes manifests of small clusters as plain dicts, which `optsched solve` reads."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ EPOCH = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
 
 def timestamp(seconds: float) -> str:
-    """An RFC 3339 time, so many seconds after the epoch of all clusters."""
+    """Return the RFC 3339 time that is `seconds` after the epoch of all clusters."""
     return (EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass
 class Cluster:
-    """The objects of a cluster, in the order in which they were made.
+    """The objects of a cluster, in order of creation.
 
     Attributes
     ----------
     now_s
-        When the snapshot is taken, in seconds after the epoch.
+        The time of the snapshot, in seconds after the epoch.
 
     """
 
@@ -38,15 +38,15 @@ class Cluster:
     now_s: float = 600.0
 
     def of_kind(self, kind: str) -> list[Manifest]:
-        """All objects of a kind."""
+        """Return all objects of a kind."""
         return [o for o in self.objects if o["kind"] == kind]
 
     def copy(self) -> Cluster:
-        """A deep copy."""
+        """Return a deep copy."""
         return Cluster(deepcopy(self.objects), self.now_s)
 
     def document(self) -> Manifest:
-        """One List with everything."""
+        """Return one List with a Snapshot and all objects."""
         return {"apiVersion": "v1", "kind": "List", "items": [self._clock(), *self.objects]}
 
     def _clock(self) -> Manifest:
@@ -64,7 +64,7 @@ class Cluster:
     # --- making ----------------------------------------------------------------------------------
 
     def add(self, api: str, kind: str, name: str, **parts: Any) -> Manifest:
-        """Add an object; `metadata` among the parts is merged."""
+        """Add an object, and merge `metadata` from the parts."""
         metadata = {"name": name, "creationTimestamp": timestamp(0), **parts.pop("metadata", {})}
         made = {"apiVersion": api, "kind": kind, "metadata": metadata, **parts}
         self.objects.append(made)
@@ -95,7 +95,7 @@ class Cluster:
     def gang(
         self, name: str, queue: str, minimum: int, priority: tuple[str, int], **spec: Any
     ) -> Manifest:
-        """Add a PodGroup in phase Inqueue; its pods follow by `pod`."""
+        """Add a PodGroup in phase Inqueue, without pods."""
         created = spec.pop("created", 0)
         given: Manifest = {"minMember": minimum, "queue": queue, **spec}
         if priority[0]:
@@ -117,7 +117,10 @@ class Cluster:
         node: str = "",
         **given: Any,
     ) -> Manifest:
-        """Add a pod of a gang, or of another scheduler without one; it runs if a node is given."""
+        """Add a pod of a gang, or of another scheduler if `gang` is None.
+
+        The pod runs if `node` is given.
+        """
         metadata: Manifest = {"namespace": NAMESPACE, "annotations": dict(given.pop("notes", {}))}
         metadata["labels"] = dict(given.pop("labels", {}))
         metadata["creationTimestamp"] = timestamp(given.pop("created", 0))
@@ -143,10 +146,10 @@ class Cluster:
 
 
 def key_of(made: Manifest) -> str:
-    """`namespace/name`, as plans name tasks and gangs."""
+    """Return `namespace/name`, the form of task and gang names in plans."""
     return f"{made['metadata'].get('namespace', 'default')}/{made['metadata']['name']}"
 
 
 def gang_of(pod: Manifest) -> str:
-    """The name of the pod's PodGroup; empty without one."""
+    """Return the name of the pod's PodGroup, or an empty text without a PodGroup."""
     return pod["metadata"].get("annotations", {}).get("scheduling.k8s.io/group-name", "")

@@ -1,4 +1,4 @@
-"""Changes of a cluster after which the answer is known to be the same, or no worse."""
+"""Change a cluster in ways that keep its best plan the same, or make it no worse."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 _HALF = "other-half"
 _OVER_NODES = ("node score", "fragmentation", "network topology", "victims")
-"""Levels that may well be worse where there is more room: more tasks come, to other nodes."""
+"""Levels that additional capacity may worsen, because more tasks start on other nodes."""
 
 
 def permuted(cluster: Cluster, seed: str) -> Cluster:
-    """The same objects in another order."""
+    """Return the same objects in another order."""
     after = cluster.copy()
     Random(seed).shuffle(after.objects)
     return after
 
 
 def doubled(cluster: Cluster) -> Cluster:
-    """All amounts of CPU and memory twice as large."""
+    """Return the cluster with twice the CPU and memory amounts."""
     after = cluster.copy()
     for made in after.objects:
         _double(made)
@@ -55,7 +55,7 @@ def _double(value: Any) -> None:
 
 
 def renamed(cluster: Cluster) -> Cluster:
-    """Every PodGroup and pod with a longer name; their order by name stays."""
+    """Return the cluster with a prefix on every PodGroup and pod name, in the same order."""
     after = cluster.copy()
     for made in after.objects:
         if made["kind"] in ("PodGroup", "Pod"):
@@ -68,7 +68,7 @@ def renamed(cluster: Cluster) -> Cluster:
 
 
 def roomier(cluster: Cluster) -> Cluster:
-    """One more node, as large as the largest of each resource together, that only gangs see."""
+    """Return the cluster with a copy of the node with the most CPUs."""
     after = cluster.copy()
     model = max(
         after.of_kind("Node"), key=lambda n: int(n["status"]["allocatable"].get("cpu", "0"))
@@ -79,9 +79,10 @@ def roomier(cluster: Cluster) -> Cluster:
 
 
 def split(cluster: Cluster, rng: Random) -> Cluster | None:
-    """An open leaf queue as two equal ones, each with half of everything; None without one.
+    """Split an open leaf queue into two equal queues with half of its amounts.
 
-    Weights of all others are doubled. Every second of its gangs that wait is in the new queue.
+    Weights of all other queues are doubled. Every second waiting gang of the queue moves to the new
+    queue. Return None without an open leaf queue.
     """
     after = cluster.copy()
     specs = {q["metadata"]["name"]: q["spec"] for q in after.of_kind("Queue")}
@@ -118,7 +119,7 @@ def split(cluster: Cluster, rng: Random) -> Cluster | None:
 
 
 def check_split(decided: Decided, seed: str = "0") -> Iterator[Finding]:
-    """No bound of a queue excludes what two queues of half of everything reach together."""
+    """No bound excludes a plan that two half queues reach together."""
     halves = split(decided.cluster, Random(seed))
     if halves is None:
         return
@@ -134,7 +135,7 @@ def check_split(decided: Decided, seed: str = "0") -> Iterator[Finding]:
 
 
 def check_metamorphic(decided: Decided, seed: str = "0") -> Iterator[Finding]:
-    """Order, names and units change no value of a proved level."""
+    """Changes of order, names and units keep the values of proved levels."""
     policy, plan, cluster = decided.policy, decided.plan, decided.cluster
     weights = _weights(cluster)
     for name, change in {
@@ -147,20 +148,20 @@ def check_metamorphic(decided: Decided, seed: str = "0") -> Iterator[Finding]:
 
 
 def _weights(cluster: Cluster) -> list[int]:
-    """How often each gang counts on a level that is weighted by priority."""
+    """Return the weight of each gang on a level that is weighted by priority."""
     values = {each["metadata"]["name"]: each["value"] for each in cluster.of_kind("PriorityClass")}
     gangs = cluster.of_kind("PodGroup")
     return [max(values.get(g["spec"].get("priorityClassName", ""), 1), 1) for g in gangs]
 
 
 def _same(name: str, model: str, plan: Plan, other: Plan, weights: list[int]) -> Iterator[Finding]:
-    """Of two plans for the same problem none is better where both are proved."""
+    """Two proved plans of equivalent problems have equal values."""
     theirs = {r.name: r for r in other.certificate.levels}
     for mine in plan.certificate.levels:
         found = theirs.get(mine.name)
         if found is None or not (mine.status == "OPTIMAL" == found.status):
             return
-        # In half the unit each of the gangs that count may be rounded down by one less.
+        # Rounding in half the unit may cost each counted gang one unit.
         slack = sum(weights) if "weighted" in mine.name else len(weights)
         is_double = name == "units" and 0 <= found.value - 2 * mine.value < slack
         if found.value != mine.value and not is_double:
@@ -174,10 +175,11 @@ def _changed(name: str, level: str, model: str, plan: Plan, other: Plan) -> Find
 
 
 def check_roomier(decided: Decided) -> Iterator[Finding]:
-    """With one more node no level over gangs is worse, as far as the plan still is a plan.
+    """With one more node, no gang level is worse, if the plan is still valid.
 
-    A search that ends before it has proved a level may end at a worse value on a larger cluster, so
-    that only a plan which the certificate excludes is a finding; others are counted as open.
+    A search that ends before a proof may find a worse value on a larger cluster. Therefore a worse
+    plan is a finding only if the certificate excludes the better plan. Other cases are counted as
+    open.
     """
     policy, before = decided.policy, decided.plan
     larger = snapshot_of(roomier(decided.cluster))

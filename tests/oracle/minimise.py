@@ -1,4 +1,4 @@
-"""A smaller cluster on which a check still finds the same."""
+"""Reduce a cluster while a check still reports the same finding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def minimised(cluster: Cluster, still: Callable[[Cluster], bool]) -> Cluster:
-    """Leave out gangs, pods, nodes, queues and fields for as long as `still` holds."""
+    """Remove gangs, pods, nodes, queues and fields as long as `still` is true."""
     best, again = cluster, True
     while again:
         again, at = False, 0

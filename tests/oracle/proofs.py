@@ -1,4 +1,4 @@
-"""Certificates against the independent joint model: no accepted plan may be beyond a bound."""
+"""Check certificates against the independent joint model, whose plans must not exceed a bound."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Worker:
         )
 
     def ask(self, request: Mapping[str, Any]) -> Any:
-        """Its plan for a request; None where it has none."""
+        """Return the joint model's plan for a request, or None without a plan."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -63,7 +63,7 @@ class Worker:
         return reply["plan"]
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -73,7 +73,7 @@ class Worker:
 
 @cache
 def worker() -> Worker:
-    """The one of this process, ended with it."""
+    """Return the joint model process of this process, and end both together."""
     started = Worker()
     atexit.register(started.close)
     return started
@@ -81,7 +81,7 @@ def worker() -> Worker:
 
 @cache
 def model_of(model: str) -> Any:
-    """The file of a model, as it stands."""
+    """Return the parsed file of a model."""
     if is_shipped(model):
         text = files("optsched.models").joinpath(f"{model}.yaml").read_text("utf-8")
     else:
@@ -90,7 +90,7 @@ def model_of(model: str) -> Any:
 
 
 def check_proof(decided: Decided) -> Iterator[Finding]:
-    """The joint model has no plan that the verifier accepts and that is beyond a bound."""
+    """No plan of the joint model that the verifier accepts exceeds a bound."""
     snapshot, policy, model = decided.snapshot, decided.policy, decided.model
     plan, mine = decided.plan, decided.worth
     request = {"document": decided.cluster.document(), "policy": model_of(model), "barred": []}
@@ -123,7 +123,7 @@ def check_proof(decided: Decided) -> Iterator[Finding]:
 
 
 def check_value(decided: Decided) -> Iterator[Finding]:
-    """What gangs are said to add by starting is what they do add, and is possible at all."""
+    """The certificate's admission value is correct, and within the upper bound."""
     snapshot, policy, model = decided.snapshot, decided.policy, decided.model
     if "admission" not in policy.levels:
         return
@@ -133,7 +133,7 @@ def check_value(decided: Decided) -> Iterator[Finding]:
     told = worker().ask({**request, "started": sorted(started)})
     judged = Worth.with_loans(snapshot, policy, plan.actions).levels
     value = sum(v for name, _, v in judged if name.startswith(ADMISSION))
-    # What is lent is a level of its own there.
+    # The certificate counts loans on a separate level.
     claimed = sum(r.value for r in plan.certificate.levels if r.name.startswith(ADMISSION))
     if value != told["value"] or claimed > min(value, told["most"]):
         numbers = f"{claimed} claimed, {value} judged, {told['value']} by the joint model"
@@ -142,16 +142,17 @@ def check_value(decided: Decided) -> Iterator[Finding]:
 
 
 def _closed_gangs(decided: Decided) -> list[list[str]]:
-    """Gangs that sessions leave alone, of closed queues: the joint model knows no such queue."""
+    """Return the gangs of closed queues, because the joint model does not know closed queues."""
     known = {task.gang for task in decided.report.problem.tasks}
     return [[g.key.partition("/")[2]] for g in decided.snapshot.gangs if g.key not in known]
 
 
 def check_starvation(decided: Decided) -> Iterator[Finding]:
-    """No gang could start without evictions where a session does nothing.
+    """If a session has no actions, no gang could start without evictions.
 
-    Gangs that run may wait for more: a level may prefer them compact. The pipeline seats one pod
-    after another, so that other seats may be open to its gangs: what it misses is counted as open.
+    Running gangs may wait for more pods, because a level may prefer compact gangs. The pipeline
+    places one pod after another, so it may miss placements. Its missed placements are counted as
+    open.
     """
     cluster, snapshot, model = decided.cluster, decided.snapshot, decided.model
     running = Counter(gang_of(p) for p in cluster.of_kind("Pod") if "nodeName" in p["spec"])
@@ -181,13 +182,13 @@ def check_starvation(decided: Decided) -> Iterator[Finding]:
 
 
 def _parts(found: Mapping[str, Any]) -> list[str]:
-    """Victims and gangs of a plan that is not to come again."""
+    """Return the victims and gangs of a plan, to forbid this plan."""
     gangs = {g.partition("/")[2] for _, _, g in (*found["bind"], *found["nominate"])}
     return [*(task for task, _, _ in found["evict"]), *sorted(gangs)]
 
 
 def actions_of(snapshot: Snapshot, found: Mapping[str, Any]) -> list[Action]:
-    """The plan of the joint model as actions."""
+    """Return the plan of the joint model as actions."""
     node_of = {t.key: t.node for g in snapshot.gangs for t in g.tasks}
     return [
         *(Evict(task, node_of[task], action, gang) for task, gang, action in found["evict"]),
@@ -201,7 +202,10 @@ def _bound(certificate: Certificate, level: str) -> int | None:
 
 
 def false_claim(certificate: Certificate, loss: Difference) -> str:
-    """What the certificate says that is not so; empty where it leaves a better plan open."""
+    """Return the false statement of the certificate, or an empty text.
+
+    The text is empty if the certificate leaves a better plan open.
+    """
     level, better = loss.level, loss.better
     result = next((r for r in certificate.levels if r.name == level), None)
     if result is None:

@@ -1,4 +1,4 @@
-"""Draws clusters by number and runs checks on them; what it finds can be replayed from a file."""
+"""Draw clusters by number, check them, and store findings that can be replayed from a file."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ MODELS = (
 GREEDY = "volcano-compatible"
 _OWN = {"topology": "topology-first", "shared": "gpus-shared"}
 _EVERY = 25
-"""Of so many clusters of a family one is of medium size."""
+"""The interval of medium clusters among the clusters of a family."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A cluster by number: its family, its size and the models that decide it."""
+    """A cluster by number, with its family, its size and its models."""
 
     seed: int
     number: int
@@ -47,17 +47,17 @@ class Case:
 
     @property
     def family(self) -> str:
-        """Families take turns, unless one cluster has parts of all."""
+        """The family of the cluster, in rotation unless the cluster is mixed."""
         return MIXED if self.is_mixed else list(FAMILIES)[self.number % len(FAMILIES)]
 
     @property
     def is_small(self) -> bool:
-        """Whether exact checks are in reach."""
+        """Whether the cluster is small enough for exact checks."""
         return self.number // len(FAMILIES) % _EVERY != _EVERY - 1
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Two of the models in turn, and that of the family."""
+        """Two of the models in rotation, or one of them and the model of the family."""
         turn = self.number // len(FAMILIES)
         if self.family == "shared":
             return (_OWN["shared"],)
@@ -67,20 +67,20 @@ class Case:
 
     @property
     def command(self) -> str:
-        """What replays the case."""
+        """The command that replays the case."""
         family = f" FAMILY={MIXED}" if self.is_mixed else ""
         return f"make oracle SEED={self.seed} ONLY={self.number}{family}"
 
     def draw(self) -> Cluster:
-        """The cluster."""
+        """Return the cluster of the case."""
         return draw_cluster(self.family, self.seed, self.number, SMALL if self.is_small else MEDIUM)
 
 
 @dataclass
 class Tally:
-    """How many clusters were decided under which model, what was found, and what stayed open.
+    """The number of decided clusters by model, the findings, and the open cases.
 
-    `cpu_s` is the processor time of both processes.
+    `cpu_s` is the CPU time of both processes.
     """
 
     clusters: int = 0
@@ -91,24 +91,24 @@ class Tally:
 
     @property
     def by_kind(self) -> Counter[str]:
-        """Findings by class."""
+        """The number of findings by kind."""
         return Counter(finding.kind for _, finding in self.found)
 
 
 def run_case(
     case: Case, models: tuple[str, ...] | None = None
 ) -> Iterator[tuple[str, list[Finding]]]:
-    """The findings of a case by model: all cases are decided, and some of them checked further.
+    """Yield the findings of a case by model.
 
-    One in two is compared with the joint model, and one in two with changed clusters and with
-    itself over time.
+    A session decides every case. Half of the cases are compared with the joint model. The other
+    half is compared with changed clusters, or over several sessions.
     """
     cluster = case.draw()
     turn = case.number // len(FAMILIES)
     for model in models or case.models:
         checks = [check_session]
         if case.is_small and model != GREEDY and turn % 2 == 0:
-            # Pods that terminate run in the joint model, so that it values broken gangs otherwise.
+            # Terminating pods run in the joint model, so its values of broken gangs differ.
             checks += [check_proof] if case.is_mixed else [check_proof, check_value]
         if case.is_small and turn % 4 == 1:
             checks += [check_metamorphic, check_roomier, check_split]
@@ -119,7 +119,7 @@ def run_case(
 
 
 def run_cases(seed: int, numbers: range, *, is_mixed: bool = False) -> Tally:
-    """Run all cases of some numbers."""
+    """Run all cases with the given numbers."""
     tally = Tally()
     begun_s = time.process_time() + worker().cpu_s
     for number in numbers:
@@ -134,7 +134,7 @@ def run_cases(seed: int, numbers: range, *, is_mixed: bool = False) -> Tally:
 
 
 def keep_finding(folder: Path, case: Case, finding: Finding) -> Path:
-    """Write the instance of a finding, and beside it what is wrong and how to see it again."""
+    """Write the instance of a finding, and a text with the finding and its commands."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{case.seed}-{case.number}-{finding.model}-{finding.kind.replace(' ', '-')}"
     path = folder / f"{name}.json"

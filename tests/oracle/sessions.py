@@ -1,4 +1,4 @@
-"""Sessions on clusters of the oracle: without a clock, so that every plan can be had again."""
+"""Run sessions on clusters of the oracle without a clock, so that every plan is reproducible."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 MODELS = Path(__file__).parent / "models"
 _MOST_SETS = 500
-"""Of more sets of gangs that might be loans, the judge of the sessions alone chooses."""
+"""The number of sets of borrowing gangs above which the judge of the sessions chooses alone."""
 WORK = 0.4
-"""What a session may spend on each level, in CP-SAT's deterministic seconds."""
+"""The budget of a session per level, in CP-SAT's deterministic seconds."""
 
 
 @cache
 def policy_of(model: str) -> Policy:
-    """A shipped model, or one of the oracle's own."""
+    """Return the policy of a built-in model, or of a model of the oracle."""
     name = model if is_shipped(model) else str(MODELS / f"{model}.yaml")
     return load_policy(name, lambda path: path.read_text(encoding="utf-8"))
 
 
 def snapshot_of(cluster: Cluster) -> Snapshot:
-    """What a session sees of a cluster; every manifest must be readable."""
+    """Return the snapshot of a cluster, and check that every manifest is readable."""
     document = cluster.document()
     assembled = assemble(document["items"])
     assert not assembled.problems, assembled.problems
@@ -60,52 +60,53 @@ def decide(snapshot: Snapshot, policy: Policy, work: float = WORK) -> Report:
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """A cluster and what a session decides on it; checks share it and change nothing."""
+    """A cluster and the decisions of a session, which checks share and do not change."""
 
     cluster: Cluster
     model: str
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """What the session sees."""
+        """The snapshot of the cluster."""
         return snapshot_of(self.cluster)
 
     @cached_property
     def policy(self) -> Policy:
-        """What decides."""
+        """The policy of the model."""
         return policy_of(self.model)
 
     @cached_property
     def report(self) -> Report:
-        """What comes of it."""
+        """The report of the session."""
         return decide(self.snapshot, self.policy)
 
     @property
     def plan(self) -> Plan:
-        """The plan alone."""
+        """The plan of the session."""
         return self.report.plan
 
     @cached_property
     def worth(self) -> Worth:
-        """What the plan is worth."""
+        """The values and violations of the plan."""
         return Worth.of(self.snapshot, self.policy, self.plan.actions)
 
 
 def without_solver(policy: Policy) -> Policy:
-    """The same policy decided by the greedy pipeline."""
+    """Return the same policy with the greedy pipeline instead of a solver."""
     return replace(policy, solver=SolverKind.NONE)
 
 
 @dataclass(frozen=True)
 class Worth:
-    """What a plan is worth on the levels of a policy, whichever engine found it.
+    """The values of a plan on the levels of a policy, independent of the engine.
 
     Attributes
     ----------
     levels
-        (name, whether more is better, value) in order of importance.
+        The name, the direction and the value of each level in order of importance. The direction is
+        whether a larger value is better.
     violations
-        Rules that it breaks.
+        The violated rules.
 
     """
 
@@ -114,10 +115,10 @@ class Worth:
 
     @classmethod
     def of(cls, snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Worth:
-        """Judge actions without the gangs that can only start on loans.
+        """Judge actions without the gangs that can start only with loans.
 
-        Sessions count loans on a level of their own. Of all smallest sets of gangs without which
-        every queue keeps to its share, the one that leaves the best plan is left out, unless the
+        Sessions count loans on a separate level. Consider all smallest sets of gangs without which
+        every queue keeps to its share. The set that leaves the best plan is removed, unless the
         judge of the sessions finds a better choice.
         """
         worth = cls.with_loans(snapshot, policy, actions)
@@ -141,20 +142,20 @@ class Worth:
         return worth
 
     def without_loans(self) -> Worth:
-        """The same without the levels of loans."""
+        """Return the same values without the levels of loans."""
         kept = tuple(each for each in self.levels if not each[0].startswith(LENT))
         return replace(self, levels=kept)
 
     @classmethod
     def with_loans(cls, snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Worth:
-        """Judge actions; gangs that borrow count like all others."""
+        """Judge actions and count borrowing gangs like all others."""
         violations = tuple(str(v) for v in judge_actions(snapshot, policy, actions).violations)
         firm = replace(policy, rules=without_lending(policy.rules))
         return cls(_values(judge_actions(snapshot, firm, actions)), violations)
 
     @classmethod
     def as_judged(cls, snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Worth:
-        """Judge actions as users do, who let the session tell loans from the rest."""
+        """Judge actions like a user, with the session's own choice of loans."""
         judged = judge_actions(snapshot, policy, actions)
         return cls(_values(judged), tuple(str(v) for v in judged.violations))
 
@@ -189,7 +190,7 @@ class Difference:
 
 
 def first_loss(plan: Worth, other: Worth) -> Difference | None:
-    """Where `other` is better than `plan`; None if it is nowhere, or worse on a level above."""
+    """Return the first difference if `other` is better there, or None otherwise."""
     for name, is_max, mine, theirs in _paired(plan, other):
         if mine == theirs:
             continue
@@ -200,9 +201,10 @@ def first_loss(plan: Worth, other: Worth) -> Difference | None:
 
 
 def _paired(plan: Worth, other: Worth) -> Iterator[tuple[str, bool, int, int]]:
-    """Levels of both in one order; a level that only one has counts 0 for the other.
+    """Yield the levels of both plans in one order, where a missing level counts 0.
 
-    A plan without victims has no such level; what is due to nobody has none either.
+    A plan without victims has no victims level. A plan without missing shares has no level for
+    them.
     """
     mine = {name: value for name, _, value in plan.levels}
     theirs = {name: value for name, _, value in other.levels}
@@ -219,7 +221,7 @@ def _paired(plan: Worth, other: Worth) -> Iterator[tuple[str, bool, int, int]]:
 
 
 def described(plan: Plan) -> str:
-    """A plan and its certificate in a few lines."""
+    """Return a plan and its certificate as a few lines of text."""
     certificate = plan.certificate
     lines = [f"  {action}" for action in plan.actions]
     lines += [f"  {r.name}: {r.value}, bound {r.bound}, {r.status}" for r in certificate.levels]

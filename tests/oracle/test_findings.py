@@ -1,4 +1,4 @@
-"""Small clusters on which sessions once were wrong, one a class of findings."""
+"""Small clusters on which sessions once were wrong, one for each class of findings."""
 
 from __future__ import annotations
 
@@ -164,13 +164,16 @@ def test_pods_do_not_leave_for_a_ceiling_that_the_policy_does_not_have():
 
 
 def test_no_plan_is_worse_than_that_of_a_pipeline_that_keeps_gangs_off_reserved_room():
-    """With a reservation the pipeline alone evicted for the gang that it is for, and for others."""
+    """The pipeline once evicted pods for a gang with a reservation and for other gangs together."""
     cluster = Case(5001, 110).draw()
     assert list(check_session(Decided(cluster, "volcano-default"))) == []
 
 
 def test_plans_with_different_victims_are_compared_in_one_unit():
-    """A gang that is evicted took its class along, and bytes were compared with milli-CPU."""
+    """Plan values use one unit, even after an eviction removes a task class.
+
+    Without the class, memory in bytes was once compared with milli-CPUs.
+    """
     cluster = Cluster()
     cluster.queue("q0", deserved={"cpu": "1"})
     cluster.queue("q1", deserved={"cpu": "4"})
@@ -208,13 +211,19 @@ def test_a_gang_that_leaves_and_starts_again_adds_nothing_to_admission():
 
 
 def test_what_borrows_is_no_better_plan():
-    """The plan of a longer search was compared with its loans, that of the session without."""
+    """Both plans are compared without loans.
+
+    The plan of a longer search was once compared with loans, and the session's plan without.
+    """
     assert list(check_proof(Decided(Case(7001, 865).draw(), "volcano-default"))) == []
 
 
 @pytest.mark.parametrize("model", ["volcano-default", "drf-lexicographic"])
 def test_a_victim_that_serves_the_next_gang_is_evicted_for_that_one(model: str):
-    """No gang was named for it that takes its node, and the whole plan was refused."""
+    """Every victim has a preemptor on its node.
+
+    A victim without a preemptor once made the verifier reject the whole plan.
+    """
     cluster = Case(7002, 614).draw()
     assert list(check_session(Decided(cluster, model))) == []
     plan = decide(snapshot_of(cluster), policy_of(model)).plan
@@ -224,11 +233,11 @@ def test_a_victim_that_serves_the_next_gang_is_evicted_for_that_one(model: str):
 @pytest.mark.parametrize(
     ("number", "model"),
     [
-        # The refused plan was repaired to one that was worse than the pipeline's. What a gang
-        # preempts in its own queue was needed for its claim on another.
+        # The repair of a rejected plan was worse than the pipeline's plan. A gang's preemption in
+        # one queue was needed for its claim on another queue.
         (835, "capacity-hierarchical"),
-        # Gangs placed without evictions lost their nodes in the round with evictions, and gangs
-        # for which pods left passed them in a FIFO queue.
+        # Gangs without evictions lost their nodes in the round with evictions. In a FIFO queue,
+        # gangs with evictions passed them.
         (338, "max-throughput"),
     ],
 )
@@ -237,12 +246,20 @@ def test_evictions_for_some_gangs_refuse_no_others(number: int, model: str):
 
 
 def test_victims_of_less_important_gangs_may_help_a_preemptor():
-    """Its own fewest victims were a bound, though another gang could reclaim with fewer in all."""
+    """The minimum of victims allows for victims of other gangs.
+
+    A preemptor's own minimum was once the bound, although another gang could reclaim with fewer
+    victims in total.
+    """
     assert list(check_proof(Decided(Case(8104, 998).draw(), "min-fragmentation"))) == []
 
 
 def test_what_leaves_a_queue_counts_for_the_claims_of_its_other_gangs():
-    """A gang needed no node of its victims: an earlier gang's claim held their queue to its due."""
+    """Victims count as released capacity for all gangs of the claiming queue.
+
+    An earlier gang's claim once limited their queue to its share, so a gang had no node of its
+    victims.
+    """
     cluster = MixedCluster(num_nodes=20, num_pods=80, num_shapes=20, fill=0.84, seed=4)
     report = decide(cluster.snapshot(), policy_of("volcano-default"))
     assert report.trace.violations == ()
@@ -250,7 +267,7 @@ def test_what_leaves_a_queue_counts_for_the_claims_of_its_other_gangs():
 
 
 def test_lenders_return_what_they_hold_for_certain():
-    """A lender was above its due only with gangs that were placed otherwise afterwards."""
+    """A lender is above its share without gangs that may still be moved to other nodes."""
     cluster = MixedCluster(22, 72, 20, 4, 2, fill=0.908084694727612, seed=7000088)
     report = decide(cluster.snapshot(), policy_of("capacity-hierarchical"))
     assert report.trace.violations == ()
@@ -258,7 +275,7 @@ def test_lenders_return_what_they_hold_for_certain():
 
 
 def test_a_claim_binds_only_for_lenders_outside_its_queue():
-    """What a department is due counts against other departments, not between its teams."""
+    """The share of a department limits other departments, but not its teams."""
     cluster = Cluster()
     cluster.priority_class("high", 10)
     due = {"d0": 5, "d0-0": 5, "d0-1": 1, "d1": 1, "d1-0": 1}
@@ -278,14 +295,14 @@ def test_a_claim_binds_only_for_lenders_outside_its_queue():
     wants = cluster.gang("wants", "d0-0", 1, ("high", 10))
     cluster.pod(wants, "wants-0", {"cpu": 1, GPU: 2})
     assert list(check_session(Decided(cluster, "capacity-hierarchical"))) == []
-    # Without a solver gangs have pods evicted one after the other, and never jointly.
+    # Without a solver, gangs evict pods sequentially, and never jointly.
     report = run_session(snapshot_of(cluster), policy_of("capacity-hierarchical"), SessionContext())
     victims = {a.task for a in report.plan.actions if isinstance(a, Evict)}
     assert victims == {"ml/team-00", "ml/team-01"}
 
 
 def test_victims_that_nobody_needs_any_more_stay():
-    """Victims for a quota; a gang that the quota had counted was then not placed."""
+    """A victim stays if the gang that the quota counted is not placed."""
     cluster = Case(8108, 369).draw()
     assert list(check_session(Decided(cluster, "min-fragmentation"))) == []
     plan = decide(snapshot_of(cluster), policy_of("min-fragmentation")).plan
@@ -293,14 +310,14 @@ def test_victims_that_nobody_needs_any_more_stay():
 
 
 def test_shares_of_gpus_do_not_move_when_a_pod_leaves():
-    """The GPUs of pods without an annotation were guessed again without the victims."""
+    """GPU assignments of pods without an annotation do not change without the victims."""
     cluster = Case(8108, 1847).draw()
     assert list(check_history(Decided(cluster, "gpus-shared"))) == []
 
 
 @pytest.mark.parametrize("number", [85, 464])
 def test_a_queue_with_loans_may_gain_no_gang(number: int):
-    """The judge of plans with loans ended with an error where a queue gained nothing."""
+    """The judge of plans with loans once failed on a queue that gained no gang."""
     assert list(check_session(Decided(Case(8106, number).draw(), "volcano-default"))) == []
 
 
@@ -308,7 +325,7 @@ def test_a_queue_with_loans_may_gain_no_gang(number: int):
 def test_victims_of_all_gangs_together_serve_gangs_that_use_their_capacity(
     number: int, level: int, value: int
 ):
-    """Where one victim served no entitled gang on its node, all the others were given up."""
+    """A victim that serves no entitled gang on its node does not discard the other victims."""
     cluster = Case(8200, number).draw()
     assert list(check_session(Decided(cluster, "volcano-default"))) == []
     plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
@@ -316,7 +333,7 @@ def test_victims_of_all_gangs_together_serve_gangs_that_use_their_capacity(
 
 
 def test_victims_that_leave_for_the_share_of_their_queue_alone_do_not_end_the_search():
-    """Where some victims had no preemptor on their node, all the others were given up."""
+    """A victim without a preemptor on its node does not discard the other victims."""
     snapshot = draw_mixed(25, 2)[0].snapshot()
     context = SessionContext(None, InProcess(), limits=Limits(None, 2.0, num_workers=1))
     report = run_session(snapshot, policy_of("volcano-default"), context)
@@ -327,53 +344,62 @@ def test_victims_that_leave_for_the_share_of_their_queue_alone_do_not_end_the_se
 
 
 def test_gangs_that_use_the_room_of_reclaimed_victims_are_named_as_their_preemptors():
-    """Each was found for the due of one gang's queue, and other gangs took its place."""
+    """Each victim names the gang on its node.
+
+    The victims were once selected for the share of one gang's queue, and other gangs used their
+    nodes.
+    """
     snapshot = snapshot_of(Case(8117, 1945).draw())
     assert decide(snapshot, policy_of("min-fragmentation")).trace.violations == ()
 
 
 def test_a_search_begins_with_no_loans():
-    """Where a search began beyond the share of a queue, the loans counted as admitted."""
+    """A search that began beyond the share of a queue once counted loans as admitted."""
     assert list(check_roomier(Decided(Case(8118, 1976).draw(), "volcano-default"))) == []
 
 
 def test_a_gang_for_which_pods_left_passes_nobody_in_a_fifo_queue():
-    """Its seat was kept while the gang before it lost its own to other gangs."""
+    """A nomination once stayed while an earlier gang lost its nominations to other gangs."""
     assert list(check_session(Decided(Case(8121, 1292).draw(), "crater"))) == []
 
 
 def test_a_needless_victim_leaves_with_its_gang():
-    """Its preemptor needed it no more, and it stayed alone when its gang left for another one."""
+    """A victim without a preemptor once stayed alone after the eviction of its gang."""
     assert list(check_session(Decided(Case(8121, 1982).draw(), "drf-lexicographic"))) == []
 
 
 def test_pods_on_nodes_that_are_not_ready_leave_no_gang_broken():
-    """They are no victims, so that a gang which lost all others had left as a whole."""
+    """Pods on nodes that are not Ready are no victims, so their gang is not evicted as a whole."""
     decided = Decided(Case(9302, 30, is_mixed=True).draw(), "min-fragmentation")
     assert list(check_session(decided)) == []
 
 
 def test_a_gang_leaves_whole_only_for_those_that_it_has_to_leave_for():
-    """It left for a pod of the first, a third took its other nodes, and had to leave again."""
+    """A gang once was evicted for one pod, lost its other nodes to a third gang, and was evicted
+    again.
+    """
     decided = Decided(Case(9302, 189, is_mixed=True).draw(), "max-throughput")
     assert list(check_calm(decided)) == []
 
 
 def test_nominated_pods_count_for_the_spread_of_pods_that_are_nominated_after_them():
-    """Each was nominated within its constraint, and once all had come one domain had too many."""
+    """Two nominations once kept a spread constraint separately, but violated it together."""
     assert (
         list(check_session(Decided(Case(9501, 464, is_mixed=True).draw(), "volcano-default"))) == []
     )
 
 
 def test_a_gang_that_starts_for_the_capacity_of_needless_victims_makes_no_plan_refused():
-    """Their queue used less without them; with them a more important gang had used up its share."""
+    """A gang does not use capacity that a more important gang of its queue is entitled to.
+
+    The more important gang once used the queue's share only with the needless victims.
+    """
     cluster = Case(9703, 338, is_mixed=True).draw()
     assert list(check_session(Decided(cluster, "volcano-default"))) == []
 
 
 @pytest.mark.nightly
 def test_ten_times_the_work_begins_with_the_searches_of_less():
-    """Searches that took longer chose other victims, and the plan was worse."""
+    """Longer searches once chose other victims, and the plan was worse."""
     decided = Decided(Case(9801, 595).draw(), "drf-lexicographic")
     assert list(check_session(decided)) == []

@@ -1,4 +1,4 @@
-"""A small part of the oracle with fixed draws; `make oracle SEED=N` draws others."""
+"""A small part of the oracle with fixed draws, where `make oracle SEED=N` draws others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_nothing_is_found_where_parts_of_all_families_meet():
 
 
 def test_live_sessions_are_checked():
-    """Nothing is found on a small cluster, and a bound that is too tight is."""
+    """A small cluster has no finding, and a bound that is too tight is found."""
     snapshot, policy = MixedCluster(8, 24, 8, 2, 1, seed=3).snapshot(), policy_of("crater")
     assert [
         kind for kind, _ in check_live(snapshot, policy, InProcess(), 100) if kind != OPEN
@@ -64,7 +64,7 @@ def test_live_sessions_are_checked():
 
 @pytest.mark.parametrize("number", [74, 81, 111, 125])
 def test_a_plan_with_loans_is_worth_what_its_certificate_says(number: int):
-    """Loans are no admission, and of the gangs of a queue the right ones borrow."""
+    """Loans do not count as admission, and the correct gangs of a queue borrow."""
     snapshot, policy = snapshot_of(draw_cluster("queues", 78, number)), policy_of("volcano-default")
     plan = decide(snapshot, policy).plan
     told = [(level.name, level.value) for level in plan.certificate.levels]
@@ -76,7 +76,7 @@ def test_a_plan_with_loans_is_worth_what_its_certificate_says(number: int):
 
 
 class TestTheJointModel:
-    """It finds better plans where a certificate claims too much."""
+    """The joint model finds better plans where a certificate claims too much."""
 
     def test_two_gangs_that_one_victim_would_serve(self):
         cluster = Cluster()

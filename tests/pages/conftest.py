@@ -1,4 +1,4 @@
-"""One browser for all tests that look at pages, and the pages."""
+"""One browser for all page tests, and the pages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave these tests out unless a marker expression asks for them."""
+    """Deselect these tests without a marker expression."""
     if config.option.markexpr:
         return
     slow = [item for item in items if item.get_closest_marker("pages")]
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Chromium; without it these tests fail where they must run and skip elsewhere."""
+    """Chromium, without which these tests fail in CI and skip elsewhere."""
     found = programs()
     if found is None:
         if os.environ.get("CI"):
@@ -55,19 +55,19 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pages are written."""
+    """The folder of the written pages."""
     return tmp_path_factory.mktemp("pages")
 
 
 @pytest.fixture(scope="session")
 def timeline() -> Timeline:
-    """The story of the replay that `replay` shows."""
+    """The timeline of the replay on the page `replay`."""
     return failures()[1]
 
 
 @pytest.fixture(scope="session")
 def replay(folder: Path) -> Path:
-    """A small replay: every gang and every GPU can be told apart."""
+    """A small replay, where every gang and every GPU has its own mark."""
     result, timeline = failures()
     write_page(simulation_page(result, timeline, base()), folder / "replay.html")
     return folder / "replay.html"
@@ -75,7 +75,7 @@ def replay(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def crowd(folder: Path) -> Path:
-    """A large one: nodes, gangs and queues are put together."""
+    """A large replay, where nodes, gangs and queues are grouped."""
     result, _ = failures()
     write_page(simulation_page(result, large(3000, 200), base()), folder / "crowd.html")
     return folder / "crowd.html"
@@ -83,7 +83,7 @@ def crowd(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def trap(folder: Path) -> Path:
-    """One whose names are markup and scripts."""
+    """A replay whose names are markup and scripts."""
     write_page(simulation_page(*harmful(), base()), folder / "trap.html")
     return folder / "trap.html"
 
@@ -106,7 +106,7 @@ def plans(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def shared(folder: Path) -> Path:
-    """A plan for a cluster whose GPUs are shared."""
+    """A plan for a cluster with shared GPUs."""
     path = ROOT / "instances" / "gpus-shared"
     found = solved(str(path / "small.yaml"), str(path / "model.yaml"))
     write_page(solve_page(*found, base()), folder / "shared.html")

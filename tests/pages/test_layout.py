@@ -1,4 +1,4 @@
-"""What holds for the drawings of every report, as a browser measures them."""
+"""Properties of the charts of every report, measured by a browser."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_long_names_can_be_told_apart(browser: Browser, names: Path) -> None:
         for e in browser.all("#by-queue .heading")
         if LONG in (e.get_attribute("textContent") or "")
     ]
-    assert queue == LONG * 2  # its title and its words
+    assert queue == LONG * 2  # the title and the words of the queue
 
 
 # --- axes ----------------------------------------------------------------------------------------

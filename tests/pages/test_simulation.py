@@ -1,4 +1,4 @@
-"""The report of a replay, as a browser shows it."""
+"""The report of a replay, rendered by a browser."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ return [e instanceof SVGElement ? style.fill : style.color, getComputedStyle(b).
 
 
 def contrast(one: str, other: str) -> float:
-    """Of two colours, as WCAG 2.2 has it (1.4.3)."""
+    """Return the contrast of two colours by WCAG 2.2 (1.4.3)."""
     high, low = sorted((luminance(one), luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 

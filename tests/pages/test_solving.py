@@ -1,4 +1,4 @@
-"""The report of a solve, as a browser shows it."""
+"""The report of a solve, rendered by a browser."""
 
 from __future__ import annotations
 
