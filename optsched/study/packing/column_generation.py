@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
     from optsched.problem.arrays import F64, I64
     from optsched.study.packing.covering import CoverMaster
+    from optsched.study.packing.greedy_filling import Copies
     from optsched.study.packing.patterns import Pool
 
 CLEAR: Final = 1e-6
 _UNIT: Final = 1 << 30
 """The price of one bin, in integer price units."""
+
+_MOST_PRICED: Final = 100_000
+"""Bins are priced by a search over single items: with more items the time limit would not hold."""
 
 _WAYS: Final = 64
 _FEW: Final = 40
@@ -67,6 +71,7 @@ class Columns:
 
     def bounds(self) -> Iterator[int]:
         """Generate columns until the bound cannot improve; yield every bound found."""
+        can_price = self._pool is not None or self._items.most_in_a_bin.sum() <= _MOST_PRICED
         while self._seconds() > 0:
             solved = self.master.solve(self._seconds())
             if solved is None:
@@ -74,6 +79,8 @@ class Columns:
             prices = solved[1]
             if self._pool is None and self._add_greedy(self._items, prices):
                 continue
+            if not can_price:
+                return
             drawn = prices
             if self._pool is not None and self._value:
                 drawn = np.asarray(_DRAWN * self._prices + (1 - _DRAWN) * prices)
@@ -92,7 +99,8 @@ class Columns:
             found = self._pool.best_bins(whole, _UNIT, _MANY)
         else:
             found = best_bins(self._items, whole, _UNIT, _FEW, lambda: self._seconds() <= 0)
-        total = int(whole @ self._items.number)
+        # Python's integers do not overflow, whatever the number of items.
+        total = sum(p * n for p, n in zip(whole.tolist(), self._items.number.tolist(), strict=True))
         if total / found.most > self._value:
             self._prices, self._value = whole / found.most, total / found.most
         return sum([self.master.add(counts) for counts in found.bins]), -(-total // found.most)
@@ -129,6 +137,29 @@ class Columns:
             if not added:
                 break
         return uses, prices, float(prices @ left)
+
+    def round_down_uses(self, uses: F64, left: I64) -> list[Copies]:
+        """Return the columns with their uses rounded down, cut to the demand.
+
+        At a vertex of the linear program at most K columns are used, so about K bins remain.
+
+        Parameters
+        ----------
+        uses
+            Use of each column.
+        left
+            The remaining items (K,).
+
+        """
+        chosen: list[Copies] = []
+        for c in np.flatnonzero(uses >= 1).tolist():
+            counts = np.minimum(self.master.columns[c], left)
+            some = counts > 0
+            if some.any() and self._items.fit(counts[None, :])[0]:
+                number = min(int(uses[c]), int((left[some] // counts[some]).min()))
+                chosen.append((counts, number))
+                left = left - number * counts
+        return chosen
 
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
         """Return the most used columns, those with a use of 1 or more first, cut to the demand.

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from optsched.problem.arrays import F64, I64, Bool
+    from optsched.study.packing.greedy_filling import Copies
+
+_LARGEST = 1 << 62
+"""A number of items that no packing reaches, within the integers of CP-SAT."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -70,10 +74,10 @@ class CoverMaster:
 
 def fewest_columns(
     columns: Sequence[I64], need: Need, between: tuple[int, int], work: float, seconds: float
-) -> list[I64] | None:
+) -> list[Copies] | None:
     """Return the fewest columns that cover the demand, or None if no such columns are found.
 
-    A column is repeated as often as it is used.
+    Each column is returned with the number of its uses.
 
     Parameters
     ----------
@@ -94,7 +98,7 @@ def fewest_columns(
     model = cp_model.CpModel()
     largest = int(number.max(initial=1))
     uses = [model.new_int_var(0, largest, "") for _ in columns]
-    most = np.where(need.exactly, number, largest * len(columns) * largest)
+    most = np.where(need.exactly, number, min(largest * len(columns) * largest, _LARGEST))
     for k in np.flatnonzero(number).tolist():
         inside = np.flatnonzero(table[:, k]).tolist()
         covered = cp_model.LinearExpr.weighted_sum(
@@ -112,4 +116,4 @@ def fewest_columns(
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
     chosen = [(column, solver.value(use)) for column, use in zip(columns, uses, strict=True)]
-    return [column for column, times in chosen for _ in range(times)]
+    return [(column, times) for column, times in chosen if times]

@@ -38,7 +38,8 @@ def usual_scores(items: Items, number: int, random: np.random.Generator) -> Scor
     """Return `number` scores: the published scores first, then randomly perturbed scores."""
     part = items.total / np.maximum(items.capacity, 1) / max(int(items.number.sum()), 1)
     weights = np.stack([np.ones_like(part), part, part**2, np.exp(part)])
-    weights /= weights.sum(axis=1, keepdims=True)
+    sums = weights.sum(axis=1, keepdims=True)
+    weights /= np.where(sums == 0, 1, sums)
     weight = np.tile(np.repeat(weights, 2, axis=0), (-(-number // 8), 1))[:number]
     weight = weight * random.uniform(0.5, 1.5, weight.shape)
     weight[:8] = np.repeat(weights, 2, axis=0)[: len(weight[:8])]

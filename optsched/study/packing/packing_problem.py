@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeAlias
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Self, TypeAlias, overload
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     from optsched.problem.arrays import F64, I64, Bool
 
@@ -73,6 +75,39 @@ Bin: TypeAlias = "tuple[tuple[int, int], ...]"
 
 
 @dataclass(frozen=True, slots=True)
+class RepeatedBins(Sequence[Bin]):
+    """The bins of a packing in order, stored as copies, so that millions of bins stay small.
+
+    Two packings are equal if their copies are equal.
+    """
+
+    copies: tuple[tuple[Bin, int], ...]  # Each bin, with the number of times that it follows.
+
+    def __len__(self) -> int:
+        """Return the number of bins."""
+        return sum(number for _, number in self.copies)
+
+    def __iter__(self) -> Iterator[Bin]:
+        """Yield each bin as often as it is used."""
+        return chain.from_iterable(repeat(inside, number) for inside, number in self.copies)
+
+    @overload
+    def __getitem__(self, index: int) -> Bin: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Bin, ...]: ...
+    def __getitem__(self, index: int | slice) -> Bin | tuple[Bin, ...]:
+        """Return one bin, or the bins of a slice."""
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        left = index + len(self) if index < 0 else index
+        for inside, number in self.copies:
+            if 0 <= left < number:
+                return inside
+            left -= number
+        raise IndexError(index)
+
+
+@dataclass(frozen=True, slots=True)
 class ItemKind:
     """A type of equal items: their size in each dimension, and their number.
 
@@ -108,7 +143,11 @@ def wrong_with_bins(problem: VectorPacking, bins: Sequence[Bin]) -> list[str]:
     """Return a message for each violation that makes `bins` no packing of an instance."""
     wrong: list[str] = []
     packed: Counter[int] = Counter()
-    for inside, copies in Counter(bins).items():
+    each = bins.copies if isinstance(bins, RepeatedBins) else ((inside, 1) for inside in bins)
+    number_of: Counter[Bin] = Counter()
+    for inside, copies in each:
+        number_of[inside] += copies
+    for inside, copies in number_of.items():
         strange = [k for k, n in inside if not 0 <= k < len(problem.kinds) or n < 1]
         if strange:
             b = bins.index(inside)

@@ -205,6 +205,8 @@ class Pool:
 
 def every_bin(items: Items, is_late: Callable[[], bool]) -> Pool | None:
     """Return all non-empty bins, or None if there are too many bins or `is_late` returns True."""
+    if items.most_in_a_bin.sum() > _MOST_KINDS:
+        return None
     return _Growth(items, is_late, None).grow(len(items.capacity) + int(items.number.sum()))
 
 
@@ -215,6 +217,8 @@ def full_bins(
 
     Returns None if there is no such bin, if there are too many bins, or if `is_late` returns True.
     """
+    if items.most_in_a_bin.sum() > _MOST_KINDS:
+        return None
     return _Growth(items, is_late, waste).grow(most_items)
 
 
@@ -241,8 +245,6 @@ class _Growth:
 
         The method also returns None if there are too many bins, or if `is_late` returns True.
         """
-        if len(self._kind) > _MOST_KINDS:
-            return None
         last, room = np.full(1, -1), self._capacity[None, :]
         inside = np.zeros((1, 0), np.int16)
         levels: list[Kinds] = []

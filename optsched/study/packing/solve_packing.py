@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from optsched.study.packing.column_generation import CLEAR, Columns
 from optsched.study.packing.greedy_filling import packings, usual_scores
-from optsched.study.packing.packing_problem import Items, as_bin, volume_bound, wrong_with_bins
+from optsched.study.packing.packing_problem import (
+    Items,
+    RepeatedBins,
+    as_bin,
+    volume_bound,
+    wrong_with_bins,
+)
 from optsched.study.packing.patterns import every_bin, full_bins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from optsched.problem.arrays import F64, I64
     from optsched.study.packing.greedy_filling import Copies
@@ -34,6 +39,7 @@ _WAYS: Final = 32
 _NOISE: Final = 0.3
 _PART: Final = 0.04
 _FEW_BINS: Final = 12
+_MANY_BINS: Final = 10_000
 _FINISH: Final = 4.0
 _DIVES: Final = 6
 _SHARE: Final = 0.15
@@ -46,7 +52,7 @@ _NEXT_TO_NOTHING: Final = 0.02
 class PackingResult:
     """A packing, a lower bound, and the steps that found the packing and the bound."""
 
-    bins: tuple[Bin, ...]  # Checked by `wrong_with_bins`.
+    bins: Sequence[Bin]  # Checked by `wrong_with_bins`.
     bound: int  # Proved lower bound on the number of bins.
     stopped: str  # Why the search ended; empty while the search runs.
     # `found_by`, `bound_by`: the step that found the bins, and the step that proved the bound.
@@ -120,7 +126,7 @@ class _Search:
 
     def result(self, stopped: str) -> PackingResult:
         """Return the best packing so far, after an independent check."""
-        bins = tuple(chain.from_iterable(repeat(as_bin(c), n) for c, n in self.best))
+        bins = RepeatedBins(tuple((as_bin(counts), copies) for counts, copies in self.best))
         wrong = wrong_with_bins(self._problem, bins)
         if wrong:
             raise AssertionError(f"{self._problem.name}: {wrong[0]}")
@@ -142,7 +148,7 @@ class _Search:
     @property
     def _num_best(self) -> int:
         """Number of bins of the best packing."""
-        return sum(copies for _, copies in self.best)
+        return _count_bins(self.best)
 
     def _is_late(self) -> bool:
         return self._clock() >= self._end
@@ -163,7 +169,7 @@ class _Search:
                 left -= number * kept
                 trimmed.append((kept, number))
                 missing -= number
-        is_better = not self.best or sum(n for _, n in trimmed) < self._num_best
+        is_better = not self.best or _count_bins(trimmed) < self._num_best
         if (
             is_better
             and not left.any()
@@ -188,7 +194,7 @@ class _Search:
         most = self._remaining_s / 2
         found = fewest_columns(pool.all_counts(), need, (self.bound, self.bound), most, most)
         if found is not None:
-            self._offer(((counts, 1) for counts in found), FULL_BINS)
+            self._offer(found, FULL_BINS)
 
     # --- columns ---------------------------------------------------------------------------------
 
@@ -220,12 +226,15 @@ class _Search:
             work = self._remaining_s * _SHARE
             self._choose(self._items.number, [], columns.prices, columns.value, work)
 
-    def _choose(self, left: I64, fixed: list[I64], prices: F64, value: float, work: float) -> None:
+    def _choose(
+        self, left: I64, fixed: list[Copies], prices: F64, value: float, work: float
+    ) -> None:
         """Cover the remaining items by the fewest bins, in addition to the fixed bins."""
         from optsched.study.packing.covering import Need, fewest_columns
 
-        most = self._num_best - 1 - len(fixed)
-        least = max(int(np.ceil(value - CLEAR)), self.bound - len(fixed))
+        num_fixed = _count_bins(fixed)
+        most = self._num_best - 1 - num_fixed
+        least = max(int(np.ceil(value - CLEAR)), self.bound - num_fixed)
         need = Need(left, self._items.is_rigid)
         for target in sorted({least, most}):
             columns = self._columns.promising(left, prices, target - value, _MOST_COLUMNS)
@@ -233,28 +242,37 @@ class _Search:
                 return
             found = fewest_columns(columns, need, (least, target), work, self._remaining_s)
             if found is not None:
-                self._offer(((counts, 1) for counts in (*fixed, *found)), CP_SAT)
+                self._offer([*fixed, *found], CP_SAT)
                 return
 
     def _dive(self, noise: float) -> None:
         """Fix the most used columns and solve for the other items, until all items are packed."""
         left = self._items.number.copy()
-        fixed: list[I64] = []
+        fixed: list[Copies] = []
         while left.any() and not self._is_late():
             solved = self._columns.solved_for(left)
             if solved is None:
                 break
             uses, prices, value = solved
-            if len(fixed) + np.ceil(value - CLEAR) >= self._num_best:
+            if _count_bins(fixed) + np.ceil(value - CLEAR) >= self._num_best:
                 break
             if value <= _FEW_BINS and fixed:
                 self._choose(left, fixed, prices, value, _FINISH)
                 break
-            chosen = self._columns.most_used_columns(uses, left, noise, _PART)
+            chosen = self._columns.round_down_uses(uses, left) if value > _MANY_BINS else []
+            if not chosen:
+                each = self._columns.most_used_columns(uses, left, noise, _PART)
+                chosen = [(counts, 1) for counts in each]
             if not chosen:
                 break
             fixed += chosen
-            left = left - np.sum(chosen, axis=0)
+            for counts, copies in chosen:
+                left = left - copies * counts
         if not left.any():
-            self._offer(((counts, 1) for counts in fixed), DIVE)
+            self._offer(fixed, DIVE)
         self._columns.master.set_demand(self._items.number)
+
+
+def _count_bins(bins: Iterable[Copies]) -> int:
+    """Return the number of bins of a packing."""
+    return sum(copies for _, copies in bins)

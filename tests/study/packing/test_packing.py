@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from functools import cache
 from itertools import pairwise, product
@@ -13,6 +14,7 @@ from optsched.study.packing.greedy_filling import packings, usual_scores
 from optsched.study.packing.packing_problem import (
     ItemKind,
     Items,
+    RepeatedBins,
     VectorPacking,
     as_bin,
     wrong_with_bins,
@@ -146,6 +148,55 @@ def test_five_million_items_of_a_kind_are_packed_by_copies(
     result = quick_packing(problem)
     assert len(result.bins) == bins
     assert wrong_with_bins(problem, result.bins) == []
+
+
+EIGHT = (
+    (7, 21, 37),
+    (30, 55, 58),
+    (35, 27, 42),
+    (37, 13, 23),
+    (53, 11, 44),
+    (39, 50, 56),
+    (14, 24, 11),
+    (9, 59, 48),
+)
+
+
+def test_five_million_items_of_each_kind_are_packed_within_the_time_limit() -> None:
+    """The greedy packings are not optimal, so columns are generated and used millions of times."""
+    kinds = tuple(ItemKind(sizes, 5_000_000) for sizes in EIGHT)
+    problem = VectorPacking("many", (100, 100, 100), kinds)
+    assert not quick_packing(problem).is_proved
+    began = time.process_time()
+    result = solve_packing(problem, time.process_time, 4)
+    assert time.process_time() - began < 5
+    assert result.is_proved
+    assert wrong_with_bins(problem, result.bins) == []
+    assert len(pickle.dumps(result)) < 10_000
+
+
+def test_more_items_than_fit_into_memory_are_packed() -> None:
+    kinds = (ItemKind((31, 5), 10**12), ItemKind((7, 42), 10**12 - 1), ItemKind((20, -3), 10**11))
+    problem = VectorPacking("most", (100, 100), kinds)
+    result = solve_packing(problem, time.process_time, 0.5)
+    assert wrong_with_bins(problem, result.bins) == []
+    assert result.bound <= len(result.bins)
+
+
+@pytest.mark.filterwarnings("error")
+def test_items_of_no_size_fill_one_bin() -> None:
+    assert len(quick_packing(VectorPacking("x", (8, 8), (ItemKind((0, 0), 9),))).bins) == 1
+
+
+def test_copies_are_a_sequence_of_bins() -> None:
+    one, other = ((0, 2),), ((0, 1), (1, 1))
+    bins, each = RepeatedBins(((one, 2), (other, 1))), (one, one, other)
+    assert (len(bins), tuple(bins), bins[-1], bins[1:]) == (3, each, other, each[1:])
+    assert [bins[i] for i in range(3)] == list(each)
+    assert bins.index(other) == 2
+    for outside in (3, -4):
+        with pytest.raises(IndexError):
+            bins[outside]
 
 
 def test_copies_are_the_bins_that_single_steps_would_fill() -> None:
