@@ -1,6 +1,7 @@
-"""Plain HTTP to an API server, to make objects and to watch what becomes of them.
+"""Send plain HTTP requests to an API server, and watch its objects.
 
-It shares nothing with the client of the scheduler, so that it sees what is there.
+This module shares no code with the client of the scheduler, so it observes the server
+independently.
 """
 
 from __future__ import annotations
@@ -25,18 +26,20 @@ T = TypeVar("T")
 Raw = dict[str, Any]
 
 PATIENCE_S = 120.0
-"""How long is waited for what should happen within moments."""
+"""The default limit in seconds for conditions that should hold within moments."""
 
 POLL_S = 0.05
 REQUEST_S = 60.0
 IDLE_S = 30.0
-"""After so long a connection is made again: servers close those that nobody uses after 90 s."""
+"""The idle time after which a connection is reopened, because servers close
+idle ones after 90 s.
+"""
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 
 
 class Refused(Exception):
-    """The API server said no."""
+    """A request that the API server refused."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(code, reason, message)
@@ -45,9 +48,9 @@ class Refused(Exception):
 
 
 def until(probe: Callable[[], T], what: str, seconds: float = PATIENCE_S) -> T:
-    """What the probe gives, as soon as that is true; AssertionError if it never is.
+    """Return the first true result of the probe, or raise AssertionError after `seconds`.
 
-    A field or an item that the probe reads may be missing at first.
+    A LookupError of the probe counts as false, because a field or an item may be missing at first.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -63,9 +66,9 @@ def until(probe: Callable[[], T], what: str, seconds: float = PATIENCE_S) -> T:
 
 
 def is_current(listed: Raw, known: Mapping[str, tuple[int, bool]]) -> bool:
-    """Whether a watch has told of everything up to a list of its collection.
+    """Return whether a watch has delivered every change up to a list of its collection.
 
-    `known` has for each UID the last version and whether the object was still there.
+    `known` maps each UID to its last version, and to whether the object still existed.
     """
     at = int(listed["metadata"]["resourceVersion"])
     metas = [item["metadata"] for item in listed["items"]]
@@ -80,7 +83,7 @@ def is_current(listed: Raw, known: Mapping[str, tuple[int, bool]]) -> bool:
 
 
 def tls(kubeconfig: Path) -> ssl.SSLContext:
-    """How a user of a kubeconfig shows who he is."""
+    """Return the TLS context with the client certificate of a kubeconfig."""
     config = json.loads(kubeconfig.read_text())
     authority = b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"])
     user = config["users"][0]["user"]
@@ -94,12 +97,12 @@ def tls(kubeconfig: Path) -> ssl.SSLContext:
 
 
 def server_of(kubeconfig: Path) -> str:
-    """The address in a kubeconfig."""
+    """Return the server address of a kubeconfig."""
     return str(json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"])
 
 
 class Api:
-    """One user's requests; every thread has a connection of its own."""
+    """A client of one user, with one connection per thread."""
 
     def __init__(self, kubeconfig: Path, user: str = "", groups: Iterable[str] = ()) -> None:
         self._place = urlsplit(server_of(kubeconfig)).netloc
@@ -109,20 +112,20 @@ class Api:
         self._user, self._groups = user, tuple(groups)
 
     def as_user(self, user: str, *groups: str) -> Api:
-        """The requests of another user, whom the administrator impersonates."""
+        """Return a client for another user, whom the administrator impersonates."""
         return Api(self._kubeconfig, user, groups)
 
     def get(self, path: str, **query: str) -> Raw:
-        """An object, or a list."""
+        """Return an object or a list."""
         return self._call("GET", f"{path}?{urlencode(query)}" if query else path)
 
     def items(self, path: str, **query: str) -> list[Raw]:
-        """The objects of a list."""
+        """Return the objects of a list."""
         found: list[Raw] = self.get(path, **query)["items"]
         return found
 
     def find(self, path: str) -> Raw | None:
-        """An object; None where there is none."""
+        """Return an object, or None if it does not exist."""
         try:
             return self.get(path)
         except Refused as e:
@@ -139,18 +142,21 @@ class Api:
         return self._call("PATCH", path, body, MERGE)
 
     def apply(self, path: str, body: Raw, manager: str, *, force: bool = False) -> Raw:
-        """Create or change an object by server-side apply; force: also fields of other managers."""
+        """Create or change an object by server-side apply.
+
+        With `force`, change fields of other managers too.
+        """
         query = urlencode({"fieldManager": manager, "force": str(force).lower()})
         return self._call("PATCH", f"{path}?{query}", body, APPLY)
 
     def delete(self, path: str, **query: str) -> None:
-        """Delete an object or a collection, at once; gone already is fine."""
+        """Delete an object or a collection immediately, and ignore a refusal."""
         asked = urlencode({"gracePeriodSeconds": "0", **query})
         with suppress(Refused):
             self._call("DELETE", f"{path}?{asked}")
 
     def bind(self, namespace: str, pod: str, node: str, **query: str) -> None:
-        """Bind a pod, as any scheduler does."""
+        """Bind a pod to a node, like a scheduler."""
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -167,12 +173,12 @@ class Api:
             connection.close()
 
     def connect(self, seconds: float | None) -> http.client.HTTPSConnection:
-        """A connection of one's own, silent for so many seconds at most."""
+        """Return a new connection with a timeout of `seconds`."""
         host, _, port = self._place.partition(":")
         return http.client.HTTPSConnection(host, int(port), timeout=seconds, context=self._tls)
 
     def _connection(self) -> http.client.HTTPSConnection:
-        """The connection of this thread."""
+        """Return the connection of this thread, and reopen it after idle time."""
         now = time.monotonic()
         if not hasattr(self._local, "connection"):
             self._local.connection = self.connect(REQUEST_S)
@@ -212,7 +218,7 @@ def _send(
     path: str,
     what: tuple[bytes | None, list[tuple[str, str]]],
 ) -> None:
-    """Ask; again where the server has closed a connection that nobody used for a while."""
+    """Send a request, and repeat it if the server has closed an idle connection."""
     try:
         _put(connection, method, path, *what)
     except (ConnectionError, ssl.SSLEOFError):
@@ -227,7 +233,7 @@ def _put(
     body: bytes | None,
     headers: list[tuple[str, str]],
 ) -> None:
-    """One request; a header may come several times."""
+    """Send one request, whose headers may repeat a name."""
     connection.putrequest(method, path)
     for name, value in headers:
         connection.putheader(name, value)
@@ -237,7 +243,7 @@ def _put(
 
 
 class Watch:
-    """One watch of a collection: iterates over events until the server or `close` ends it."""
+    """One watch of a collection, which yields events until the server or `close` ends it."""
 
     def __init__(self, api: Api, path: str, version: str) -> None:
         self._connection = api.connect(None)
@@ -254,7 +260,7 @@ class Watch:
             self._connection.close()
 
     def close(self) -> None:
-        """End it, from another thread."""
+        """End the watch from another thread."""
         if self._connection.sock is not None:
             with suppress(OSError):
                 socket.socket.shutdown(self._connection.sock, socket.SHUT_RDWR)

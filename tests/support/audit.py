@@ -1,4 +1,4 @@
-"""The API server's audit log: who sent which requests, and how late events were written."""
+"""Read the API server's audit log, for requests by user and delays of events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READS: Final = frozenset({"list", "watch"})
 
 
 def audited(folder: Path, rules: Sequence[Raw]) -> tuple[Options, Audit]:
-    """How to start a plane that logs requests by the rules of an audit policy, and its log."""
+    """Return the options of a control plane with an audit policy, and its audit log."""
     policy, log = folder / "policy.json", folder / "audit.log"
     kind = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"]}
     policy.write_text(json.dumps({**kind, "rules": rules}))
@@ -32,18 +32,18 @@ def audited(folder: Path, rules: Sequence[Raw]) -> tuple[Options, Audit]:
 
 @dataclass(slots=True)
 class Measured:
-    """What the audit log says about a workload.
+    """The requests and events of a workload in the audit log.
 
     Attributes
     ----------
     requests
-        Number of requests by process and by verb with resource.
+        The number of requests by process, and by verb with resource.
     shapes
-        Number of bodies by process, verb with resource and the fields that they have.
+        The number of bodies by process, verb with resource and field names.
     delays_s
-        By process and reason, how late each event was written.
+        The delays of events by process and reason.
     stamps_s
-        For each event of a bind, its time in whole seconds less that of the bind.
+        The difference between the whole-second event time and the bind time, per event of a bind.
 
     """
 
@@ -54,7 +54,7 @@ class Measured:
     stamps_s: list[float] = field(default_factory=list)
 
     def per_pod(self, process: str) -> float:
-        """Requests of a process for each bound pod; lists and watches aside."""
+        """Return the number of requests of a process per bound pod, without lists and watches."""
         counts = self.requests[process]
         number = sum(n for key, n in counts.items() if key.split()[0] not in READS)
         return number / max(1, self.num_pods)
@@ -81,7 +81,7 @@ def read_audit(entries: Iterable[Raw]) -> Measured:
             reason = body.get("reason") or "(again)"
             about = body.get("involvedObject") or {}
             measured.shapes[process][f"{key} {about.get('kind', '')} {reason}"] += 1
-            if "lastTimestamp" not in body:  # of events.k8s.io: not one of ours
+            if "lastTimestamp" not in body:  # another client's events.k8s.io event
                 continue
             stamped_s = datetime.fromisoformat(body["lastTimestamp"]).timestamp()
             happened = (about.get("namespace", ""), about.get("name", ""))
@@ -95,7 +95,7 @@ def read_audit(entries: Iterable[Raw]) -> Measured:
 
 
 def shape_of(body: Raw) -> str:
-    """The fields of a body without their values, two deep; a phase with its value."""
+    """Return the field names of a body, two levels deep, with values of phases only."""
     found = []
     for name, value in sorted(body.items()):
         if name in ("apiVersion", "kind") or not isinstance(value, dict):
@@ -113,13 +113,13 @@ def shape_of(body: Raw) -> str:
 
 
 class Audit:
-    """An audit log that is read from where it ended last."""
+    """An audit log with a position, so that each entry is read once."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._at = path, 0
 
     def read(self) -> list[Raw]:
-        """Entries that are new."""
+        """Return the new entries of the log."""
         with self._path.open("rb") as file:
             file.seek(self._at)
             lines = file.read()

@@ -1,4 +1,4 @@
-"""A real browser without a screen, and what tests look at in it."""
+"""A real headless browser, and the checks of pages in it."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ ASKED = "Network.requestWillBeSent"
 
 
 def programs() -> tuple[str, str] | None:
-    """Chromium and its driver; None where either is missing."""
+    """Return the paths of Chromium and its driver, or None if one is missing."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     return None if chromium is None or driver is None else (chromium, driver)
 
 
 @dataclass(frozen=True)
 class Browser:
-    """Chromium with one page."""
+    """A Chromium instance with one page."""
 
     driver: Chrome
 
     @classmethod
     def started(cls, chromium: str, driver: str) -> Self:
-        """A fresh one."""
+        """Return a new browser."""
         options = ChromeOptions()
         options.binary_location = chromium
         for switch in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage"):
@@ -48,13 +48,13 @@ class Browser:
         return cls(Chrome(options=options, service=Service(driver)))
 
     def close(self) -> None:
-        """End it."""
+        """End the browser."""
         self.driver.quit()
 
     # --- what is shown ---------------------------------------------------------------------------
 
     def open(self, page: Path, width: int = 1200, **media: str) -> None:
-        """Load a page in a window of a width, with features of the medium such as dark colours."""
+        """Load a page in a window of a width, with media features such as dark colours."""
         features = [{"name": k.replace("_", "-"), "value": v} for k, v in media.items()]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
         self.driver.execute_cdp_cmd(
@@ -66,11 +66,11 @@ class Browser:
         self.driver.get(page.as_uri())
 
     def on_paper(self) -> None:
-        """Show the page as a printer gets it."""
+        """Show the page with the print style."""
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
 
     def pdf(self) -> bytes:
-        """The page printed on A4, with an outline of its headings."""
+        """Return the page as an A4 PDF, with an outline of its headings."""
         from base64 import b64decode
 
         asked = {"preferCSSPageSize": True, "generateDocumentOutline": True}
@@ -79,19 +79,19 @@ class Browser:
     # --- looking ---------------------------------------------------------------------------------
 
     def all(self, selector: str) -> Sequence[WebElement]:
-        """Elements of a selector."""
+        """Return the elements that match a selector."""
         return self.driver.find_elements("css selector", selector)
 
     def one(self, selector: str) -> WebElement:
-        """The first of them."""
+        """Return the first element that matches a selector."""
         return self.driver.find_element("css selector", selector)
 
     def js(self, script: str, *arguments: object) -> Any:
-        """What a script returns."""
+        """Return the result of a script."""
         return self.driver.execute_script(script, *arguments)
 
     def boxes(self, selector: str) -> list[dict[str, float]]:
-        """Where elements are: x, y, width, height."""
+        """Return the x, y, width and height of each element that matches a selector."""
         return self.js(
             "return Array.from(document.querySelectorAll(arguments[0])).map((e) => {"
             "const b = e.getBoundingClientRect();"
@@ -100,28 +100,28 @@ class Browser:
         )
 
     def press(self, *keys: str) -> None:
-        """Type keys, one after the other."""
+        """Type keys sequentially."""
         ActionChains(self.driver).send_keys(*keys).perform()
 
     def complaints(self) -> list[str]:
-        """What the console says."""
+        """Return the messages of the browser console."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """Addresses that were asked for since the page was opened."""
+        """Return the requested addresses since the page was opened."""
         told = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
         return [m["params"]["request"]["url"] for m in told if m["method"] == ASKED]
 
     # --- what holds for every page ---------------------------------------------------------------
 
     def assert_quiet(self, page: Path, sections: Sequence[str]) -> None:
-        """The page has these sections, asks the network for nothing, and complains of nothing."""
+        """Check that the page has these sections, no network requests and no console messages."""
         assert [heading.text for heading in self.all("h2")] == list(sections)
         assert self.requests() == [page.as_uri()]
         assert self.complaints() == []
 
     def assert_roomy(self, least_height: float) -> int:
-        """Each chart is to be seen, below its title; how many there are."""
+        """Check that each chart is visible below its title, and return the number of charts."""
         charts, titles = self.boxes("figure .chart"), self.boxes("figure figcaption")
         for chart, title in zip(charts, titles, strict=True):
             assert chart["width"] > 300

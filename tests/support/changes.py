@@ -1,4 +1,4 @@
-"""A cluster to which things happen: snapshots that share what did not change."""
+"""Change a cluster step by step, with snapshots that share unchanged parts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Named = TypeVar("Named")
 
 
 def history(rng: np.random.Generator, steps: int) -> Iterator[Snapshot]:
-    """A random cluster and what becomes of it, change by change."""
+    """Yield a random cluster, and its snapshots after random changes."""
     snapshot = random_cluster(rng, related=bool(rng.integers(2)))
     yield snapshot
     for number in range(steps):
@@ -57,26 +57,26 @@ def _name(rng: np.random.Generator, prefix: str) -> str:
 
 
 def _with_nodes(snapshot: Snapshot, *nodes: Node, without: str = "") -> Snapshot:
-    """The snapshot with nodes in the place of those of the same name."""
+    """Return the snapshot with added or replaced nodes."""
     kept = {n.name: n for n in snapshot.nodes if n.name != without}
     kept.update({n.name: n for n in nodes})
     return replace(snapshot, nodes=tuple(kept[name] for name in sorted(kept)))
 
 
 def node_comes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
-    """A node joins."""
+    """Add a node."""
     labels = {ZONE: str(rng.choice(["a", "b", "c"]))}
     return _with_nodes(snapshot, node(_name(rng, "n"), int(rng.integers(1, 6)), labels=labels))
 
 
 def node_goes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
-    """An empty node leaves."""
+    """Remove an empty node."""
     gone = _pick(rng, [n for n in snapshot.nodes if not n.residents])
     return snapshot if gone is None else _with_nodes(snapshot, without=gone.name)
 
 
 def node_changes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
-    """A node gets another label, taint, state or size."""
+    """Change the label, taint, state or size of a node."""
     old = _pick(rng, snapshot.nodes)
     if old is None:
         return snapshot
@@ -102,14 +102,14 @@ def _with_gang(snapshot: Snapshot, gang: Gang | None, without: str = "") -> Snap
 
 
 def gang_comes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
-    """Work is submitted."""
+    """Add a gang."""
     queue = _pick(rng, snapshot.queues)
     made = random_gang(rng, int(rng.integers(100, 10**6)), 5, related=bool(rng.integers(2)))
     return _with_gang(snapshot, replace(made, queue=queue.name if queue else "gone"))
 
 
 def gang_goes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
-    """Work is deleted."""
+    """Delete a gang with its pods."""
     gone = _pick(rng, snapshot.gangs)
     if gone is None:
         return snapshot
@@ -121,7 +121,7 @@ def gang_goes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
 
 
 def gang_changes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
-    """A gang gets another priority, queue or minimum."""
+    """Change the priority, queue, minimum or topology of a gang."""
     old = _pick(rng, snapshot.gangs)
     queue = _pick(rng, snapshot.queues)
     if old is None or queue is None:
@@ -136,7 +136,7 @@ def gang_changes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
 
 
 def network_changes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
-    """Racks and spines are made again."""
+    """Draw racks and spines again."""
     names = [n.name for n in snapshot.nodes]
     return replace(snapshot, topology=random_network(rng, names))
 
@@ -151,7 +151,7 @@ _NEXT = {
 
 
 def task_moves_on(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
-    """A pod starts, is deleted, or ends."""
+    """Move a pod to its next status: start it, delete it, or end it."""
     tasks = [t for g in snapshot.gangs for t in g.tasks if t.status in _NEXT]
     old, where = _pick(rng, tasks), _pick(rng, snapshot.nodes)
     if old is None or where is None:
@@ -181,18 +181,18 @@ def _with_queue(snapshot: Snapshot, queue: Queue | None, without: str = "") -> S
 
 
 def queue_comes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
-    """A queue is made."""
+    """Add a queue."""
     return _with_queue(snapshot, random_queue(rng, _name(rng, "q"), "root"))
 
 
 def queue_goes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
-    """A queue is deleted, whatever belongs to it."""
+    """Delete a queue, even if it has gangs or child queues."""
     gone = _pick(rng, snapshot.queues)
     return snapshot if gone is None else _with_queue(snapshot, None, without=gone.name)
 
 
 def queue_changes(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
-    """A queue gets another weight, ceiling, state or parent."""
+    """Change the weight, capability, state or parent of a queue."""
     old, parent = _pick(rng, snapshot.queues), _pick(rng, snapshot.queues)
     if old is None or parent is None:
         return snapshot

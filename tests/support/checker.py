@@ -1,6 +1,6 @@
-"""What plans break, found again from the pages of mathematics in models/formulation.
+"""Check plans against the mathematics in models/formulation, for small clusters.
 
-Written for clarity and small clusters; shares no code with the rules and the engines.
+This module aims at clarity, and shares no code with the rules and the engines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ NO_LIMIT = 1 << 60
 
 
 class Taker(NamedTuple):
-    """Who shares in a family: floor, ceiling, what it claims already, and its oldest gang."""
+    """A queue that shares capacity with its siblings.
+
+    It has a floor, a ceiling, its claimed amounts and the creation time of its oldest gang.
+    """
 
     queue: Queue
     floor: Counter[str]
@@ -44,7 +47,9 @@ class Taker(NamedTuple):
 
 
 def poured(takers: Sequence[Taker], total: int, resource: str) -> list[int]:
-    """Shares of a total by weight between floors and ceilings, whole by largest remainder."""
+    """Return shares of a total by weight between floors and ceilings, rounded
+    by largest remainder.
+    """
     low = [taker.floor[resource] for taker in takers]
     high = [taker.most[resource] for taker in takers]
     if sum(high) <= total:
@@ -81,7 +86,7 @@ def _capped(amounts: Counter[str], queue: Queue) -> Counter[str]:
 
 
 class Put(NamedTuple):
-    """A task on a node; new: the plan puts it there."""
+    """A task on a node, where `new` says that the plan places the task."""
 
     task: Task
     node: Node
@@ -89,12 +94,12 @@ class Put(NamedTuple):
 
 
 def takes(task: Task) -> Counter[str]:
-    """What a task takes, itself counted as a pod."""
+    """Return the resources that a task takes, including one pod."""
     return Counter({**dict(task.shape.request), "pods": 1})
 
 
 def summed(tasks: Iterable[Task]) -> Counter[str]:
-    """What tasks take together."""
+    """Return the resources that tasks take together."""
     total: Counter[str] = Counter()
     for task in tasks:
         total.update(takes(task))
@@ -103,13 +108,13 @@ def summed(tasks: Iterable[Task]) -> Counter[str]:
 
 @dataclass(frozen=True)
 class Checker:
-    """A plan of allocations against every rule; `broken` names the rules that it breaks."""
+    """A checker of a plan of allocations against every rule."""
 
     snapshot: Snapshot
     plan: tuple[Allocate, ...]
 
     def broken(self, *rules: str) -> set[str]:
-        """Which of some rules the plan breaks; those alone where it makes no sense at all."""
+        """Return the given rules that the plan violates, or `well-formed` for a malformed plan."""
         if not self.is_well_formed():
             return {"well-formed"}
         return {name for name in rules if not CHECKS[name](self)}
@@ -138,7 +143,7 @@ class Checker:
         return self.there + self.new
 
     def filled(self) -> Iterator[tuple[Node, list[Task], list[Task]]]:
-        """Nodes that get tasks, with the tasks that were there and those that come."""
+        """Yield the nodes that get tasks, with their residents and the new tasks."""
         for node in self.snapshot.nodes:
             come = [p.task for p in self.new if p.node is node]
             if come:
@@ -231,7 +236,7 @@ class Checker:
         return {q.name: q for q in self.snapshot.queues}
 
     def own(self, queue: Queue, *, after: bool) -> Counter[str]:
-        """What the queue's own tasks hold, before or after the plan."""
+        """Return the resources of the queue's own tasks, before or after the plan."""
         gangs = [g for g in self.snapshot.gangs if g.queue == queue.name]
         held = [t for g in gangs for t in g.tasks if t.status in HELD]
         come = [p.task for p in self.new if self.gang_of[p.task.key].queue == queue.name]
@@ -270,7 +275,7 @@ class Checker:
         return self.snapshot.bookings
 
     def _takes_from(self, number: int, booking: CapacityReservation) -> bool:
-        """Whether tasks of gangs that it binds hold what must be free when it begins."""
+        """Return whether later gangs hold resources that a reservation needs at its start."""
         come = [p for p in self.new if self._binds(number, self.gang_of[p.task.key])]
         for name, kept in booking.nodes:
             node = next((n for n in self.snapshot.nodes if n.name == name), None)
@@ -304,7 +309,7 @@ class Checker:
         return gang.priority <= booking.priority and not is_over
 
     def _length(self, task: Task, gang: Gang) -> int:
-        """The shortest of what anybody says about how long it runs; 0 where nobody does."""
+        """Return the shortest estimate of a task's duration, or 0 without an estimate."""
         try:
             said = parse_duration_ms(gang.annotations.get("optsched.io/running-estimate", "0s"))
         except DurationError:
@@ -366,7 +371,7 @@ class Checker:
 
     @cached_property
     def supply(self) -> Counter[str]:
-        """What ready nodes offer and pods outside every gang leave, node by node."""
+        """The capacity that ready nodes offer beyond pods without a gang, node by node."""
         supply: Counter[str] = Counter()
         for node in (n for n in self.snapshot.nodes if n.ready):
             held = summed(
@@ -377,7 +382,7 @@ class Checker:
         return supply
 
     def shares(self) -> dict[str, dict[str, int]]:
-        """What the gangs of each queue itself deserve: family by family from the root."""
+        """Return the share of each queue for its own gangs, from the root downwards."""
         root = next((q for q in self.snapshot.queues if q.name == "root"), None)
         ceiling = dict((root.capability if root else None) or ())
         return self._below("root", {r: min(n, ceiling.get(r, n)) for r, n in self.supply.items()})
@@ -412,7 +417,7 @@ class Checker:
         ]
 
     def _taker(self, queue: Queue) -> Taker:
-        """A queue with all below it."""
+        """Return a queue with the amounts of its whole subtree."""
         below = self._all_below(queue)
         claimed: Counter[str] = Counter()
         for q in below:
@@ -434,7 +439,7 @@ class Checker:
         )
 
     def _parent(self, queue: Queue) -> str:
-        """Who is above it; the root for those of a circle."""
+        """Return the parent of a queue, or the root for a queue in a cycle."""
         parent = {q.name: q.parent or "root" for q in self.snapshot.queues}
         at = queue.parent
         for _ in parent:
@@ -490,7 +495,10 @@ class Checker:
         return self.shares_volumes()
 
     def ways_to_get(self, claim: Claim, nodes: set[str]) -> Iterator[str]:
-        """What a claim that waits could get, used on some nodes: empty for one that is made."""
+        """Yield the volumes that an unbound claim could get, if it is used on some nodes.
+
+        A provisioned volume has an empty name.
+        """
         labels = {node.name: node.labels for node in self.snapshot.nodes}
 
         def all_in(selector: NodeSelector | None) -> bool:
@@ -503,7 +511,7 @@ class Checker:
             yield ""
 
     def shares_volumes(self) -> bool:
-        """Whether any way to give claims volumes gives none twice."""
+        """Return whether the claims can get different volumes."""
         claims, standing = self.snapshot.claims, dict[str, set[str]]()
         for node in self.snapshot.nodes:
             for key in (k for task in node.residents for k in task.shape.claims):
@@ -688,7 +696,9 @@ class Checker:
         return all(map(self._deals, by_node))
 
     def _deals(self, keys: list[str]) -> bool:
-        """Whether the free devices of the node of some claims do for them, all ways tried."""
+        """Return whether the idle devices of the node satisfy the claims, by trying all
+        assignments.
+        """
         devices = self.snapshot.devices
         node = next(p.node.name for p in self.new if set(keys) & set(p.task.device_claims))
         held = {
@@ -715,7 +725,7 @@ def _claim_ways(
     constraints: Sequence[DeviceConstraint],
     here: Sequence[PooledDevice],
 ) -> Iterator[list[DeviceId]]:
-    """Every set of devices of a node that a claim asks for, whoever holds them."""
+    """Yield every set of a node's devices that satisfies a claim, including allocated devices."""
     variants = [need.alternatives or (need,) for need in needs]
     if any(each.device_class not in ("any", "a") for one in variants for each in one):
         return
@@ -734,7 +744,10 @@ def _claim_ways(
 
 
 def _is_of(device: PooledDevice, need: DeviceNeed) -> bool:
-    """Of the classes that tests use, `any` takes every device, `a` those of that model."""
+    """Return whether a device satisfies a request.
+
+    The test class `any` has every device, and `a` has the devices of model a.
+    """
     model = dict(device.attributes)[f"{device.id.driver}/model"]
     memory = dict(device.capacity)[f"{device.id.driver}/memory"]
     enough = all(int(memory) >= int(least) for _, least in need.capacity)
@@ -759,7 +772,10 @@ def _reaches_minimum(gang: Gang, tasks: list[Task]) -> bool:
 
 
 def _binding(gang: Gang) -> list[tuple[str, int]]:
-    """minTaskMember as written where it fits into minMember, else one of each role with pods."""
+    """Return minTaskMember if its sum fits minMember, else one task of each role with pods.
+
+    Return an empty list if there are more roles than minMember.
+    """
     if sum(n for _, n in gang.min_role) <= gang.min_member:
         return list(gang.min_role)
     living = [t.role for t in gang.tasks if t.status.name not in ("FAILED", "RELEASING")]
@@ -799,7 +815,7 @@ def _policy(node: Node) -> str:
 
 
 def _free_cells(node: Node, there: set[str]) -> list[tuple[int, int]]:
-    """CPUs and GPUs by cell; every resident is known to the agent here."""
+    """Return the idle CPUs and GPUs by NUMA cell, for residents that the agent has reported."""
     free = [[cell.free_cpus, cell.free_gpus] for cell in node.numa.cells]
     place = {cell.number: at for at, cell in enumerate(node.numa.cells)}
     for hold in (h for h in node.numa.holds if h.key not in there):
@@ -810,7 +826,7 @@ def _free_cells(node: Node, there: set[str]) -> list[tuple[int, int]]:
 
 
 def _deal_cells(node: Node, needs: list[tuple[int, int]], free: list[tuple[int, int]]) -> bool:
-    """Whether some way to split up the needs over cells pleases the kubelet."""
+    """Return whether some assignment of the needs to NUMA cells passes the kubelet's policy."""
     if not needs:
         return True
     everywhere = range(len(free))
@@ -861,4 +877,4 @@ CHECKS: dict[str, Callable[[Checker], bool]] = {
     "numa-policy": Checker.has_policies,
     "numa-aware": Checker.fits_cells,
 }
-"""By the name of the rule: whether a plan keeps it."""
+"""The check of each rule by name, which returns whether a plan keeps the rule."""

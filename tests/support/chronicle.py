@@ -1,4 +1,4 @@
-"""Everything that ever was of some kinds in a namespace: what no state at the end could tell."""
+"""Record the whole history of collections in a namespace, which a final state does not show."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Chronicle:
-    """Follows collections, each by a watch of its own, as long as it is entered.
+    """A context that records collections, each by a separate watch.
 
-    It ends once its watches have told of all that the server has.
+    The context exits after its watches have delivered all changes of the server.
     """
 
     def __init__(self, api: Api, paths: Iterable[str]) -> None:
@@ -59,7 +59,7 @@ class Chronicle:
                 self._events[path].append(event)
 
     def _known(self, path: str) -> dict[str, tuple[int, bool]]:
-        """The last version of each object, and whether it is there."""
+        """Return the last version of each object, and whether it exists."""
         found = [(obj, True) for obj in self._before[path]["items"]]
         found += [(event["object"], event["type"] != "DELETED") for event in self.events(path)]
         return {
@@ -68,17 +68,17 @@ class Chronicle:
         }
 
     def events(self, path: str) -> list[Raw]:
-        """What happened to the objects of a collection, in order."""
+        """Return the events of a collection, in order."""
         with self._lock:
             return list(self._events[path])
 
     def all(self, path: str) -> list[Raw]:
-        """Every object of a collection that ever was, each as it was last."""
+        """Return every object that a collection ever had, in its last state."""
         last = {event["object"]["metadata"]["uid"]: event["object"] for event in self.events(path)}
         return list(last.values())
 
     def uids(self, path: str) -> dict[str, set[str]]:
-        """By name, the UIDs that objects of a collection ever had."""
+        """Return the UIDs that a collection ever had, by object name."""
         found: defaultdict[str, set[str]] = defaultdict(set)
         for obj in self.all(path):
             found[obj["metadata"]["name"]].add(obj["metadata"]["uid"])
@@ -86,7 +86,7 @@ class Chronicle:
 
 
 def _listed(api: Api, path: str) -> Raw:
-    """A collection as it is; a kind that was installed just now is not stored at once."""
+    """Return a collection, and wait until a newly installed kind is stored."""
 
     def listed() -> Raw | None:
         try:

@@ -1,7 +1,7 @@
-"""Hypothesis strategies for clusters in which much waits for little: rules decide who gets in.
+"""Hypothesis strategies for crowded clusters, where rules decide which gangs start.
 
-Nothing is wrong with any object, names are few, and every answer can be listed. Other than in
-`strategies`, tasks share a handful of shapes, so that classes of tasks have several members.
+All objects are valid, names are few, and every plan can be listed. Unlike in `strategies`, tasks
+share a few shapes, so task classes have several members.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ CONSTRAINTS = frozenset(
         "numa",
     }
 )
-"""Fields of a shape that rules look at, besides what it requests, and whether there are shards."""
+"""The fields of a shape that rules use, without requests, and `shards`."""
 
 _STATUSES = (
     *[TaskStatus.PENDING] * 6,
@@ -138,14 +138,14 @@ _PLACES = {
     ("q1", 2): {HIERARCHY: "root/x/q1", HIERARCHY_WEIGHTS: "1/2/3"},
     ("q1", 3): {HIERARCHY: "root/y/q1", HIERARCHY_WEIGHTS: "1/3/1"},
 }
-"""Places in a tree of departments, by queue and weight."""
+"""Positions in a tree of departments, by queue and weight."""
 _USED = {"q0": Usage(((CPU, 4e6), (GPU, 3e3)), 0)}
 _MARKS = ((), (), ("app", "x"), ("app", "3"))
 
 
 @dataclass(frozen=True)
 class Most:
-    """The most that there is of everything."""
+    """The maximum number of objects of each type."""
 
     nodes: int = 3
     queues: int = 2
@@ -153,7 +153,7 @@ class Most:
     members: int = 2
 
 
-# Strategies are kept: to make one takes longer than to draw from it.
+# Strategies are cached, because the creation of a strategy takes longer than a draw.
 
 
 @cache
@@ -163,7 +163,7 @@ def _one_of(values: tuple[Any, ...]) -> SearchStrategy[Any]:
 
 @cache
 def _shapes(namespace: str, about: frozenset[str]) -> SearchStrategy[list[TaskShape]]:
-    """A few shapes that the tasks of a namespace share; a claim that does not exist among them."""
+    """Draw a few shapes that the tasks of a namespace share, including one missing claim."""
     usable = [key for key in (*_CLAIMS, f"{namespace}/gone") if key.startswith(namespace)]
     asks = st.builds(_amounts, _one_of((1, 1, 2, 3, 0)), _one_of((0, 0, 1)), _one_of((0, 0, 0, 1)))
     plain = shapes(namespace, usable, asks, about - _RELATIONS.keys()).map(_sensible)
@@ -200,13 +200,15 @@ _CUTS = (
 
 
 def _sharing(shape: TaskShape, shared_gpus: tuple[GpuShareRequest, ...], group: str) -> TaskShape:
-    """The shape of a pod that asks for parts of GPUs and NPUs, maybe apart from its group."""
+    """Return the shape of a pod with GPU shares and NPUs, possibly apart from its group."""
     notes = ((VGPU_PODGROUP_POLICY, group),) if group and shared_gpus else ()
     return replace(shape, shared_gpus=shared_gpus, notes=notes)
 
 
 def _alone(shape: TaskShape, policy: str, is_guaranteed: bool) -> TaskShape:
-    """The shape of a pod whose whole CPUs are its own, if it is Guaranteed, as its GPUs are."""
+    """Return the shape of a pod with exclusive GPUs, and with exclusive whole
+    CPUs if Guaranteed.
+    """
     asked = dict(shape.request)
     cpus = asked.get(CPU, 0) // 1000 if is_guaranteed and asked.get(CPU, 0) % 1000 == 0 else 0
     gpus = asked.get(GPU, 0)
@@ -216,7 +218,7 @@ def _alone(shape: TaskShape, policy: str, is_guaranteed: bool) -> TaskShape:
 
 
 def _selectors() -> SearchStrategy[LabelSelector | None]:
-    """Mostly pods of one application, which there are."""
+    """Draw a label selector, mostly for pods of one existing application."""
     known = [LabelSelector((Requirement("app", Operator.IN, (app,)),)) for app in ("x", "y")]
     return st.sampled_from([*known, LabelSelector()]) | st.none() | label_selectors()
 
@@ -258,7 +260,7 @@ CLASSES = {
 
 
 def _asks(*number: int) -> SearchStrategy[DeviceClaimRequest]:
-    """What one claim asks for, in so many requests, mostly plain ones."""
+    """Draw the requests of one claim, mostly plain requests."""
     kinds = _one_of(("any", "any", "any", "a", "a", "a", "odd", "gone"))
     plain = st.builds(
         DeviceNeed,
@@ -299,7 +301,7 @@ def _named(
 
 
 def _with_devices(namespace: str) -> SearchStrategy[dict[str, Any]]:
-    """Requests of own claims, claims that are shared, mostly neither."""
+    """Draw requests for own claims and shared claims, mostly for none."""
     keys = (f"{namespace}/s0", f"{namespace}/s1", f"{namespace}/gone")
     shared = _one_of(((), (), (keys[0],), (keys[0],), (keys[1],), keys[:2], keys[2:]))
     own = _asks(0, 0, 1, 1, 2).map(lambda ask: (ask,) if ask.needs else ())
@@ -314,7 +316,7 @@ _RELATIONS = {
 
 
 def _sensible(shape: TaskShape) -> TaskShape:
-    """Without whole GPUs beside a part of one: no container can ask for both."""
+    """Remove whole GPUs next to a GPU share, because no container may request both."""
     if shape.device is None:
         return shape
     return replace(shape, request=tuple((r, n) for r, n in shape.request if r != GPU))
@@ -346,7 +348,7 @@ class _Contest:
         return self._draw(_one_of(values))
 
     def snapshot(self) -> Snapshot:
-        """The whole of it."""
+        """Draw the whole snapshot."""
         queues = self._queues()
         names = [q.name for q in queues]
         number = self._from(*range(1, self._most.gangs + 1))
@@ -508,7 +510,7 @@ class _Contest:
     def _node(self, name: str) -> Node:
         here = [t for t in self._tasks if t.node == name]
         held = {**total(t.shape.request for t in here), PODS: len(here)}
-        # Parts of GPUs that run have a device each, so that nobody has to guess how they share.
+        # Each running GPU share has a separate device, so that no rule must guess shared devices.
         held[GPU] = held.get(GPU, 0) + sum(t.shape.device is not None for t in here)
         room = dict(_amounts(*(self._from(*each) for each in self.rooms)))
         room[PODS] = self._from(*self.pods)
@@ -532,12 +534,12 @@ class _Contest:
         )
 
     def _attach_limits(self) -> Amounts:
-        """Volumes of drivers that may be attached; it may well be that more are already."""
+        """Draw the limits of attached volumes by driver, which the node may already exceed."""
         found = {driver: self._from(None, 0, 1, 1, 2) for driver in _CSI}
         return amounts({driver: most for driver, most in found.items() if most is not None})
 
     def _cards(self) -> tuple[SharedGpu, ...]:
-        """vGPUs, some of which MIG cuts, and NPUs."""
+        """Draw vGPUs, some of them with MIG, and NPUs."""
         made = []
         for i in range(self._from(0, 1, 2, 2)):
             mode, sharers = self._from("hami-core", "hami-core", "mig"), self._from(1, 2, 3)
@@ -550,7 +552,7 @@ class _Contest:
         return tuple(made)
 
     def _numa(self, here: list[Task]) -> Numa | None:
-        """One or two cells, of which everybody who is there has said what they hold."""
+        """Draw one or two NUMA cells, with the reported holds of all residents."""
         policy = self._from(None, *Alignment)
         if policy is None:
             return None
@@ -577,12 +579,12 @@ def _without_gpus(holds: list[NumaHold]) -> tuple[NumaHold, ...]:
 
 @st.composite
 def contests(draw: DrawFn, about: frozenset[str] = CONSTRAINTS, most: Most = Most()) -> Snapshot:
-    """A small cluster; about: the constraints that its tasks have."""
+    """Draw a small cluster, whose tasks have the constraints `about`."""
     return _Contest(draw, about, most).snapshot()
 
 
 class _Crowd(_Contest):
-    """Most runs already, nodes are nearly full, and some may not be evicted."""
+    """A generator of nearly full clusters with many running tasks, some of them protected."""
 
     statuses = (TaskStatus.PENDING, *[TaskStatus.RUNNING] * 2, TaskStatus.BOUND)
     rooms = ((0, 0, 0, 1, 2), (0, 0, 1), (0, 0, 1))
@@ -613,5 +615,5 @@ class _Crowd(_Contest):
 
 @st.composite
 def crowds(draw: DrawFn, about: frozenset[str] = CONSTRAINTS, most: Most = Most()) -> Snapshot:
-    """A small cluster that is nearly full; about: the constraints that its tasks have."""
+    """Draw a small cluster that is nearly full, whose tasks have the constraints `about`."""
     return _Crowd(draw, about, most).snapshot()

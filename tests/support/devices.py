@@ -1,7 +1,7 @@
-"""What plans do to single devices, counted again one by one; shares no code with rules and engines.
+"""Count the devices of plans one by one, without code of the rules and engines.
 
-A plan names the shared GPUs, slices, NPUs and claimed devices that tasks get. Plain GPUs and parts
-of them are counted by nodes, so that for those some way to deal them out has to exist.
+A plan names the shared GPUs, slices, NPUs and claimed devices of its tasks. Plain GPUs and GPU
+shares are counted by node, so some assignment to devices must exist.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ WHOLE = 1000
 
 
 def wrong_with_devices(snapshot: Snapshot, actions: Sequence[object]) -> list[str]:
-    """Every device of which a plan gives more than there is, or to a task less than it asks for."""
+    """Return the devices that a plan overcommits, and the tasks that get less
+    than their request.
+    """
     placed = [a for a in actions if isinstance(a, Allocate)]
     tasks = {t.key: t for gang in snapshot.gangs for t in gang.tasks}
     found: list[str] = []
@@ -110,7 +112,10 @@ def _wants_it_alone(task: Task) -> bool:
 def _deserved(
     node: Node, task: Task, action: Allocate, shared_gpus: Mapping[tuple[str, str], SharedGpu]
 ) -> Iterator[str]:
-    """A task gets all cards that it asks for, different ones for each container."""
+    """Yield the tasks whose devices do not match their request.
+
+    Each container needs different devices.
+    """
     asked = [(r.number, r.memory, r.percent, r.cores, r.npu) for r in task.shape.shared_gpus]
     request = dict(task.shape.request)
     if request.get(MEMORY) and node.shared_gpus:
@@ -136,7 +141,7 @@ def _deserved(
 
 
 def _slices(where: str, card: SharedGpu, uses: Iterable[GpuShare]) -> Iterator[str]:
-    """Slices are those of one geometry, each given out once."""
+    """Yield the errors of slices, which must be distinct and belong to one geometry."""
     cut = [u.instance for u in uses if u.instance and not u.npu]
     if not cut:
         return
@@ -186,7 +191,7 @@ def _claims(
 
 
 def random_parts(rng: np.random.Generator) -> Snapshot:
-    """Nodes of a few GPUs, parts and whole GPUs that run there, and gangs that ask for more."""
+    """Draw nodes with a few GPUs, running tasks on GPU shares and whole GPUs, and waiting gangs."""
 
     def some() -> TaskShape:
         if rng.random() < 0.3:

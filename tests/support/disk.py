@@ -1,4 +1,4 @@
-"""A disk that is full."""
+"""Simulate a full disk."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def full(*_: object) -> None:
-    """What every write to it comes to."""
+    """Raise the error of a write to a full disk."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def fill_for(patch: pytest.MonkeyPatch, *names: str) -> None:
-    """Fill the disk whenever a file of one of these names is to be replaced as a whole."""
+    """Raise the error of a full disk when a file with one of these names is replaced."""
     replace = Path.replace
 
     def replaced(self: Path, target: Path) -> Path:

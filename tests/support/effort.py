@@ -1,4 +1,4 @@
-"""How hard tests try: a part of the examples by default, many more at night."""
+"""The effort of tests: a fraction of the examples by default, many more at night."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 EFFORT: Final = float(os.environ.get("OPTSCHED_EFFORT", "0.15"))
-"""Examples are multiplied by this: 1 is what a rule was developed with, `make nightly` takes 20."""
+"""The factor of the number of examples.
+
+The value 1 is the effort during development. `make nightly` uses 20.
+"""
 IS_THOROUGH: Final = EFFORT >= 1
 """Whether tests marked `nightly` run too."""
 
 
 def num_examples(number: int) -> int:
-    """Return how many of some examples are tried: at least one."""
+    """Return the scaled number of examples, at least one."""
     return max(1, round(number * EFFORT))
 
 
 def nightly_except(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
-    """Return parameters of a test, of which all but the quick ones are left to `make nightly`.
+    """Return the parameters of a test, where only the `quick` values run outside of `make nightly`.
 
-    Raises `ValueError` where one of the quick ones is no value.
+    Raises ValueError for a quick value that is not a parameter.
     """
     found = list(values)
     if unknown := [value for value in quick if value not in found]:

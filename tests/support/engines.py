@@ -1,4 +1,4 @@
-"""Small clusters put before each engine, with answers by name."""
+"""Run each engine on small clusters, with results by name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _EFFORT = Effort(seconds=None, deterministic=10.0, num_workers=1, seed=0)
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """A snapshot and rules, ready for every engine."""
+    """A snapshot and rules, compiled for every engine."""
 
     problem: Problem
     rules: RuleSet
@@ -60,19 +60,19 @@ class Bench:
         return cls(problem, rules, tiers, build_levels(problem, rules, tiers, levels))
 
     def _repr_pretty_(self, printer, cycle) -> None:
-        """What Hypothesis shows of an example."""
+        """Print a short form of this example for Hypothesis."""
         names = ", ".join(a.rule.name for a in self.rules.active)
         printer.text(f"{briefly(self.problem.snapshot)} under {names}")
 
     # --- answers ---------------------------------------------------------------------------------
 
     def greedy(self, *, gated: bool = False) -> Decisions:
-        """What the pipeline decides, tier by tier."""
+        """Return the decisions of the pipeline, tier by tier."""
         options = GreedyOptions(tier_of=self.tiers.of, gated=gated)
         return run_greedy(self.problem, self.rules, options)
 
     def improved(self, start: Decisions | None = None) -> Answer:
-        """What the solver makes of the greedy decisions, or of others."""
+        """Return the solver's improvement of the greedy decisions, or of other decisions."""
         decisions = self.greedy() if start is None else start
         incumbent = portfolio.evaluate_greedy(self.problem, decisions, self.levels, "")
         goal = (self.tiers, self.levels)
@@ -84,14 +84,14 @@ class Bench:
         return actions_of(self.problem, decisions, self.tiers)
 
     def broken(self, decisions: Decisions) -> list[str]:
-        """Names of the rules that decisions break."""
+        """Return the names of the rules that decisions violate."""
         found = verify_actions(self.problem.snapshot, self.actions(decisions), self.rules)
         return sorted({v.rule for v in found})
 
     # --- a given plan ----------------------------------------------------------------------------
 
     def decisions(self, binds: Mapping[str, str]) -> Decisions:
-        """The decisions that bind tasks to nodes by name."""
+        """Return the decisions that bind tasks to nodes by name."""
         node = {n.name: i for i, n in enumerate(self.problem.snapshot.nodes)}
         number = {t.key: i for i, t in enumerate(self.problem.tasks)}
         node_of = np.full(len(self.problem.tasks), UNPLACED, np.int64)
@@ -100,7 +100,7 @@ class Bench:
         return replace(Decisions.nothing(self.problem), node_of=node_of)
 
     def direct_allows(self, binds: Mapping[str, str]) -> bool:
-        """Whether the model node by node has a solution that places just so."""
+        """Return whether the direct encoding has a solution with exactly these placements."""
         decisions = self.decisions(binds)
         goal = Goal(self.tiers, (), ())
         encoded = encode_direct(self.problem, self.rules, goal, decisions)
@@ -119,7 +119,7 @@ class Bench:
         return maximize(task, _EFFORT).answer is Found.OPTIMAL
 
     def configurations_allow(self, binds: Mapping[str, str]) -> bool:
-        """Whether node classes could be filled so that as many tasks of each gang are placed."""
+        """Return whether node classes have configurations that place as many tasks of each gang."""
         goal = Goal(self.tiers, (), ())
         encoded = encode_configurations(self.problem, self.rules, goal, self.decisions(binds))
         lower, upper = self._fixed(encoded.form, encoded.model.hint, encoded.model)
@@ -129,35 +129,38 @@ class Bench:
         return update.solution is not None
 
     def _fixed(self, form, hint, model):
-        """Bounds that hold gangs and tasks at what the hint says; the rest stays free."""
+        """Return bounds that fix gangs and tasks at the hint, and leave other variables free."""
         lower, upper = model.lower.copy(), model.upper.copy()
         held = np.unique(np.concatenate([form.start[form.start >= 0], form.placed_variable]))
         lower[held] = upper[held] = hint[held]
         return lower, upper
 
     def tied_by(self) -> tuple[str, ...]:
-        """Rules on whose account some gangs are left out of configurations."""
+        """Return the rules that exclude some gangs from configurations."""
         return portfolio.find_tied_gangs(self.problem, self.rules)[1]
 
 
 def binds(actions: Sequence[Action]) -> dict[str, str]:
-    """Node by task of all allocations."""
+    """Return the node by task of all allocations."""
     return {a.task: a.node for a in actions if isinstance(a, Allocate)}
 
 
 def promises(actions: Sequence[Action]) -> dict[str, str]:
-    """Node by task of all nominations."""
+    """Return the node by task of all nominations."""
     return {a.task: a.node for a in actions if isinstance(a, Nominate)}
 
 
 def allocations(snapshot: Snapshot, wanted: Mapping[str, str]) -> list[Allocate]:
-    """Allocate actions for tasks by name."""
+    """Return Allocate actions for tasks and nodes by name."""
     gang_of = {t.key: g.key for g in snapshot.gangs for t in g.tasks}
     return [Allocate(task, node, gang_of[task]) for task, node in wanted.items()]
 
 
 def placed_by_gang(snapshot: Snapshot, rules: RuleSet) -> dict[str, int]:
-    """Tasks placed of each gang, by name; greedy and solver must agree and keep all rules."""
+    """Return the number of placed tasks by gang name.
+
+    Check that greedy and solver agree and keep all rules.
+    """
     bench = Bench.of(snapshot, rules)
     found = []
     for decisions in (bench.greedy(), bench.improved().decisions):
@@ -171,7 +174,7 @@ def placed_by_gang(snapshot: Snapshot, rules: RuleSet) -> dict[str, int]:
 
 
 def assert_optimum(snapshot: Snapshot, rules: RuleSet) -> None:
-    """Greedy and solver keep all rules, and the solver is as good as trying everything."""
+    """Check that greedy and solver keep all rules, and that the solver equals exhaustive search."""
     bench = Bench.of(snapshot, rules, ("admission", "tasks"))
     assert bench.broken(bench.greedy()) == []
     answer = bench.improved()
@@ -183,7 +186,7 @@ def assert_optimum(snapshot: Snapshot, rules: RuleSet) -> None:
 def assert_rows_as_verified(
     rng: np.random.Generator, snapshot: Snapshot, rules: RuleSet, names: Sequence[str | None]
 ) -> None:
-    """Rows node by node allow a random plan just where the verifier accepts it."""
+    """Check that the direct encoding allows a random plan exactly if the verifier accepts it."""
     bench = Bench.of(snapshot, rules, ())
     chosen = {t.key: names[int(rng.integers(len(names)))] for t in bench.problem.tasks}
     plan = {task: where for task, where in chosen.items() if where is not None}
@@ -192,13 +195,13 @@ def assert_rows_as_verified(
 
 
 def reason(snapshot: Snapshot, rules: RuleSet, gang: str) -> str:
-    """Why a gang waits once the pipeline has decided, as people read it."""
+    """Return the waiting reason of a gang as text, after the pipeline's decisions."""
     bench = Bench.of(snapshot, rules)
     return str(pending_of(bench.problem, bench.greedy(), rules)[f"ns/{gang}"])
 
 
 def briefly(value: object) -> str:
-    """Domain objects without the fields that are as they are by default."""
+    """Return a domain object as text, without fields that have their default value."""
     if is_dataclass(value) and not isinstance(value, type):
         told = [
             f"{f.name}={briefly(getattr(value, f.name))}"

@@ -1,4 +1,4 @@
-"""Tiny random clusters with running tasks, and every plan with evictions that there is."""
+"""Draw tiny clusters with running tasks, and list every plan with evictions."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ tiers:
 levels: [guarantee, admission, fair-share, tasks, node-score]
 solver: {engine: cpsat, budget: 400ms}
 """
-"""A model with every action that evicts; SHARES stands for the plugin of queues."""
+"""A model with every action that evicts, where SHARES stands for the queue plugin."""
 
 REACH = frozenset({PREEMPT, RECLAIM})
 
 
 def full_cluster(rng: np.random.Generator) -> Snapshot:
-    """Two nodes, up to three queues, four running tasks and three pending ones."""
+    """Draw two nodes, up to three queues, four running tasks and three pending tasks."""
     queues = [_queue(rng, f"q{i}") for i in range(int(rng.integers(1, 4)))]
     nodes = [
         node(f"n{i}", cpu=int(rng.integers(2, 5)), gpu=int(rng.integers(0, 3))) for i in range(2)
@@ -128,7 +128,7 @@ def _owned(rng: np.random.Generator, made: Gang, queues: Sequence[Queue]) -> Gan
 
 
 def every_plan(snapshot: Snapshot, policy: Policy) -> Iterator[tuple[Action, ...]]:
-    """Every verified plan, but for who is named as preemptor, and for tasks that are alike."""
+    """Yield every verified plan, up to the choice of preemptors and of equal tasks."""
     rules = policy.rules.guarded_by(Entitled(policy.rules))
     pending = [t for g in snapshot.gangs for t in g.tasks if not t.node]
     stands = [t for g in snapshot.gangs for t in g.tasks if t.node]
@@ -145,7 +145,7 @@ def every_plan(snapshot: Snapshot, policy: Policy) -> Iterator[tuple[Action, ...
 
 
 def _is_sound(snapshot: Snapshot, gone: Sequence[Task], pairs: Sequence[tuple[Task, str]]) -> bool:
-    """Whether what is placed fits once what leaves has left, and gangs reach their minimum."""
+    """Return whether placements fit after the evictions, and gangs reach their minimum."""
     number = Counter(task.gang for task, _ in pairs)
     for key, n in number.items():
         each = snapshot.gang_by_key[key]
@@ -165,7 +165,7 @@ def _is_sound(snapshot: Snapshot, gone: Sequence[Task], pairs: Sequence[tuple[Ta
 def _orders(
     snapshot: Snapshot, gone: Sequence[Task], pairs: Sequence[tuple[Task, str]]
 ) -> Iterator[tuple[Action, ...]]:
-    """The same plan with other preemptors, and with gangs that start now or later."""
+    """Yield the variants of a plan with other preemptors and other orders of reclaims."""
     by_key = snapshot.gang_by_key
     placed = sorted({t.gang for t, _ in pairs})
     asking = [[(g, _verb(by_key[t.gang], by_key[g])) for g in placed] for t in gone]
@@ -176,7 +176,7 @@ def _orders(
         ]
         reclaims = [e for e in evictions if e.action == RECLAIM]
         rest = [e for e in evictions if e.action != RECLAIM]
-        # What a plan binds now could wait for room as well: that is the same to all levels.
+        # A plan that binds now could wait for capacity as well, with equal values on all levels.
         kind = Nominate if gone else Allocate
         coming = tuple(kind(t.key, name, t.gang) for t, name in pairs)
         for ordered in permutations(reclaims):
@@ -192,14 +192,14 @@ def _verb(victim: Gang, preemptor: Gang) -> str:
 def levels_of(
     snapshot: Snapshot, policy: Policy, actions: Sequence[Action]
 ) -> dict[str, LevelResult]:
-    """What actions reach on each level, by its name."""
+    """Return the values of actions by level name."""
     return {level.name: level for level in judge_actions(snapshot, policy, actions).levels}
 
 
 def bounds_of(
     snapshot: Snapshot, policy: Policy, known: Mapping[str, int] | None = None
 ) -> tuple[Sequence[AnyLevel], EvictionBounds | None]:
-    """Levels of a snapshot and their bounds, for a plan of known values, or of poor ones."""
+    """Return the levels of a snapshot and their bounds, for a plan of known or of poor values."""
     rules = policy.rules.guarded_by(Entitled(policy.rules))
     problem = compile_problem(snapshot, None)
     tiers = find_tiers(problem, policy)
@@ -211,7 +211,7 @@ def bounds_of(
 
 
 def plan_jointly(snapshot: Snapshot, policy: Policy) -> tuple[Action, ...] | None:
-    """The joint solution as actions that wait for room; None where nothing is evicted."""
+    """Return the joint solution as evictions and nominations, or None without evictions."""
     rules = policy.rules.guarded_by(Entitled(policy.rules))
     problem = compile_problem(snapshot, None)
     tiers = find_tiers(problem, policy)

@@ -1,4 +1,4 @@
-"""Jobs of Volcano as its controllers and webhooks leave them: a PodGroup and pods."""
+"""Volcano jobs after their controllers and webhooks: a PodGroup and pods."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SCHEDULING = "scheduling.volcano.sh/v1beta1"
 
 
 def documents(path: Path) -> Iterator[Raw]:
-    """The objects of a file of manifests."""
+    """Yield the objects of a manifest file."""
     for document in read_yaml(path.read_text()):
         assert isinstance(document, Document), document
         yield document.value
 
 
 def group_name(job: Raw) -> str:
-    """The name of a job's PodGroup."""
+    """Return the name of a job's PodGroup."""
     return f"{job['metadata']['name']}-{UID}"
 
 
 def group_of(job: Raw) -> Raw:
-    """The PodGroup that the controller makes for a job."""
+    """Return the PodGroup that the controller creates for a job."""
     spec, meta = job["spec"], job["metadata"]
     wanted = {
         "minMember": spec["minAvailable"],
@@ -47,7 +47,7 @@ def group_of(job: Raw) -> Raw:
 
 
 def pods_of(job: Raw, scheduler: str) -> Iterator[Raw]:
-    """The pods that the controller makes for a job, for a scheduler of another name."""
+    """Yield the pods that the controller creates for a job, with another scheduler name."""
     name = job["metadata"]["name"]
     for task in job["spec"]["tasks"]:
         for index in range(task["replicas"]):
@@ -71,7 +71,7 @@ def pods_of(job: Raw, scheduler: str) -> Iterator[Raw]:
 
 
 def _pod_spec(spec: dict[str, Any]) -> dict[str, Any]:
-    """With limits for what can not be overcommitted, as the API server demands."""
+    """Add limits for extended resources, because the API server requires them."""
     for container in spec["containers"]:
         resources = container.get("resources", {})
         devices = {r: a for r, a in resources.get("requests", {}).items() if "/" in r}

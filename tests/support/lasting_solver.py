@@ -1,4 +1,4 @@
-"""One solver process for the commands of many tests: each would load OR-Tools for a second."""
+"""Share one solver process among many tests, because each start loads OR-Tools for a second."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def lasting_solver() -> Iterator[None]:
-    """Give commands that run in this process the same solver process, which outlives them."""
+    """Give commands in this process one shared solver process, which outlives them."""
     process = WorkerProcess()
 
     class Lasting:
-        """A `WorkerProcess` whose owner does not end it."""
+        """A `WorkerProcess` whose owner does not end its process."""
 
         def __init__(self, is_stopped: Callable[[], bool] | None = None) -> None:
             self._is_stopped = is_stopped
@@ -36,7 +36,7 @@ def lasting_solver() -> Iterator[None]:
             return process.solve(model, limits, on_step)
 
         def close(self) -> None:
-            """The next command uses the process."""
+            """Keep the process for the next command."""
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solve_settings, "WorkerProcess", Lasting)

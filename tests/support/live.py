@@ -1,4 +1,4 @@
-"""A scheduler as a process, and a part of a cluster of its own for it to work on."""
+"""Run a scheduler as a process, on a separate part of a cluster."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Process:
     Attributes
     ----------
     start
-        How it is started: given its arguments and its log.
+        The function that starts the process with its arguments and its log.
 
     """
 
@@ -62,23 +62,23 @@ class Process:
 
     @property
     def log(self) -> str:
-        """All that it has said."""
+        """The output of the process so far."""
         return self._log.read_text()
 
     def begin(self) -> Self:
-        """Wait until it is ready."""
+        """Wait until the process is ready."""
         until(lambda: self.port and self.ask("/readyz")[0] == 200, "ready", BEGIN_S)
         return self
 
     @property
     def port(self) -> int:
-        """Where it answers; 0 as long as it does not."""
+        """The port of the health server, or 0 before the process listens."""
         assert self.process.poll() is None, f"it has ended:\n{self.log}"
         found = _LISTENS.search(self.log)
         return int(found[1]) if found else 0
 
     def ask(self, path: str) -> tuple[int, str]:
-        """What it answers: code and text."""
+        """Return the status code and the text of a response."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
         try:
             connection.request("GET", path)
@@ -88,7 +88,7 @@ class Process:
             connection.close()
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of the samples of a name with some labels."""
+        """Return the sum of a metric's samples with some labels."""
         families = text_string_to_metric_families(self.ask("/metrics")[1])
         return sum(
             sample.value
@@ -98,7 +98,7 @@ class Process:
         )
 
     def await_log(self, text: str) -> None:
-        """Wait until it has said something."""
+        """Wait until the log contains a text."""
         until(lambda: text in self.log, f"it says: {text}", BEGIN_S)
 
     def await_metric(self, value: float, name: str, **labels: str) -> None:
@@ -107,15 +107,15 @@ class Process:
         until(lambda: self.metric(name, **labels) == value, what)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the process, like a crash."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
-        """Ask it to end, and see that all went well."""
+        """Terminate the process, and check that its log and metrics have no errors."""
         if self.process.poll() is not None:
             return
-        until(lambda: self.port, "it listens", BEGIN_S)  # one that was just started may not yet
+        until(lambda: self.port, "it listens", BEGIN_S)  # a new process may not listen yet
         broken = self.num_broken()
         self.process.terminate()
         assert self.process.wait(END_S) == 0, self.log
@@ -123,18 +123,18 @@ class Process:
         assert "Traceback" not in self.log
 
     def num_broken(self) -> float:
-        """How often something went wrong that never may."""
+        """Return the number of errors that must never occur."""
         return 0
 
 
 class Scheduler(Process):
-    """`optsched scheduler`; on `stop` it has to have been well all the time."""
+    """A process that runs `optsched scheduler`, which must have no errors at `stop`."""
 
     def __init__(self, kubeconfig: Path, log: Path, flags: Sequence[str]) -> None:
         super().__init__("scheduler", kubeconfig, log, flags)
 
     def begun(self) -> Self:
-        """Wait until its solver is there, too."""
+        """Wait until the solver is ready too."""
         self.await_log("solver ready")
         return self
 
@@ -145,7 +145,7 @@ class Scheduler(Process):
 
 
 class Controllers(Process):
-    """`optsched controllers`; on `stop` none of them may have stumbled."""
+    """A process that runs `optsched controllers`, which must have no errors at `stop`."""
 
     def __init__(self, kubeconfig: Path, log: Path, flags: Sequence[str]) -> None:
         super().__init__("controllers", kubeconfig, log, flags)
@@ -154,15 +154,15 @@ class Controllers(Process):
         return self.metric("optsched_controller_looks_total", result="error")
 
     def num_writes(self, resource: str = "", **labels: str) -> float:
-        """Writes that the server has taken from it, of a resource or of all."""
+        """Return the number of accepted writes to one resource, or to all resources."""
         wanted = {"resource": resource, **labels} if resource else labels
         return self.metric("optsched_controller_writes_total", **wanted)
 
 
 class Site:
-    """Nodes, a namespace and schedulers that have nothing to do with others on the same plane.
+    """Nodes, a namespace and schedulers that are separate from other sites on the same plane.
 
-    Names of the namespace, of the scheduler and of the label of its nodes are the same.
+    The namespace, the scheduler and the node label have the same name.
     """
 
     def __init__(self, name: str, api: Api, kubeconfig: Path, folder: Path) -> None:
@@ -184,7 +184,7 @@ class Site:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop what still runs, show what it said, and leave nothing behind that could matter."""
+        """Stop running processes, print their logs, and delete the objects of the site."""
         try:
             for scheduler in self._schedulers:
                 scheduler.stop()
@@ -205,7 +205,7 @@ class Site:
     def nodes(
         self, number: int, cpus: int = 4, gpus: int = 0, memory: str = "16Gi"
     ) -> tuple[str, ...]:
-        """More nodes, once they are ready; their names."""
+        """Add nodes, wait until they are ready, and return their names."""
         names = tuple(f"{self.name}-{len(self.cpus) + i}" for i in range(number))
         labels = {SITE_LABEL: self.name}
         for name in names:
@@ -221,29 +221,29 @@ class Site:
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
     def create(self, path: str, body: Raw) -> Raw:
-        """An object outside of the namespace, deleted at the end."""
+        """Create an object outside of the namespace, which is deleted at the end."""
         made = self.api.post(path, body)
         self._others.append(f"{path}/{made['metadata']['name']}")
         return made
 
     def queue(self, name: str, **spec: Any) -> str:
-        """A queue of this site; its full name."""
+        """Create a queue of this site, and return its full name."""
         full = f"{self.name}-{name}"
         self.create(QUEUES, {**_named(SCHEDULING, "Queue", full), "spec": {"weight": 1, **spec}})
         return full
 
     def priority(self, name: str, value: int, **more: Any) -> str:
-        """A priority class of this site; its full name."""
+        """Create a PriorityClass of this site, and return its full name."""
         full = f"{self.name}-{name}"
         kind = _named("scheduling.k8s.io/v1", "PriorityClass", full)
         self.create(PRIORITIES, {**kind, "value": value, **more})
         return full
 
     def apply(self, path: Path, *names: str) -> None:
-        """Objects of a file of manifests, all or some by name, as they are written there.
+        """Create the objects of a manifest file, all of them or some by name.
 
-        A PodGroup goes into the namespace of the site; of a job comes what a controller makes of
-        it, for the schedulers of the site.
+        A PodGroup is created in the namespace of the site. A job is replaced by its PodGroup and
+        pods, for the schedulers of the site.
         """
         for body in documents(path):
             kind, name = body["kind"], body["metadata"]["name"]
@@ -257,14 +257,14 @@ class Site:
                 self.create({"Queue": QUEUES, "PriorityClass": PRIORITIES}[kind], body)
 
     def job(self, job: Raw) -> str:
-        """What a controller makes of a job: its PodGroup and pods; the name of the PodGroup."""
+        """Create the PodGroup and the pods of a job, and return the name of the PodGroup."""
         self.api.post(self._groups(), group_of(job))
         for pod in pods_of(job, self.name):
             self.api.post(self._in("pods"), pod)
         return group_name(job)
 
     def suit(self, job: Raw) -> None:
-        """Make a job one for the schedulers and nodes of the site."""
+        """Set the scheduler and the node selector of a job to those of the site."""
         job["spec"].setdefault("schedulerName", self.name)
         for task in job["spec"]["tasks"]:
             task["template"]["spec"]["nodeSelector"] = {SITE_LABEL: self.name}
@@ -272,7 +272,7 @@ class Site:
     # --- gangs -----------------------------------------------------------------------------------
 
     def gang(self, name: str, size: int, min_member: int | None = None, **more: Any) -> str:
-        """A PodGroup and its pods, `more` as for pods; the name."""
+        """Create a PodGroup and its pods with the fields `more`, and return its name."""
         least = size if min_member is None else min_member
         importance = more.get("priorityClassName")
         group = {"priorityClassName": importance} if importance else {}
@@ -289,14 +289,14 @@ class Site:
         annotations: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
-        """A PodGroup alone."""
+        """Create a PodGroup without pods."""
         spec = {"minMember": min_member, "queue": queue, **more}
         body = {**_named(SCHEDULING, "PodGroup", name), "spec": spec}
         body["metadata"]["annotations"] = {GROUP_SCHEDULER: self.name, **(annotations or {})}
         self.api.post(self._groups(), body)
 
     def members(self, gang: str, indices: range, **more: Any) -> None:
-        """Pods of a gang."""
+        """Create pods of a gang."""
         for i in indices:
             self.pod(f"{gang}-{i}", annotations={GROUP_NAME: gang}, **more)
 
@@ -313,7 +313,7 @@ class Site:
         finalizer: str = "",
         **spec: Any,
     ) -> str:
-        """A pod, of no gang unless its annotations say so; its name."""
+        """Create a pod, without a gang unless its annotations name one, and return its name."""
         resources = _resources(cpus, gpus, memory)
         container = {"name": "main", "image": "none", "resources": resources}
         body = {
@@ -332,7 +332,7 @@ class Site:
         return name
 
     def complete(self, *gangs: str) -> None:
-        """Let the pods of gangs end well, and wait until they have."""
+        """Let the pods of gangs succeed, and wait for their end."""
         for pod in [pod for gang in gangs for pod in self.story.pods(gang)]:
             self.end_pod(pod.name)
         for gang in gangs:
@@ -342,7 +342,7 @@ class Site:
             )
 
     def end_pod(self, name: str, how: str = COMPLETE) -> None:
-        """Let a pod end."""
+        """End a pod through the annotation `how`."""
         self.change_pod(name, {"metadata": {"annotations": {how: ""}}})
 
     def change_pod(self, name: str, patch: Raw) -> None:
@@ -350,53 +350,54 @@ class Site:
         self.api.patch(self._in("pods", name), patch)
 
     def change_group(self, name: str, **spec: Any) -> None:
-        """Change fields of a PodGroup."""
+        """Change fields in the spec of a PodGroup."""
         self.api.patch(self._groups(name), {"spec": spec})
 
     def delete_pod(self, name: str) -> None:
-        """Delete a pod at once."""
+        """Delete a pod immediately, and wait for the end of the deletion."""
         self.api.delete(self._in("pods", name))
         self.story.until(lambda s: name not in {pod.name for pod in s.pods()}, f"{name} is gone")
 
     def remove(self, *gangs: str) -> None:
-        """Delete PodGroups and their pods, and wait until the pods are gone."""
+        """Delete PodGroups and their pods, and wait for the end of the deletion."""
         for gang in gangs:
             self.api.delete(self._groups(gang))
             for pod in self.story.pods(gang):
                 self.delete_pod(pod.name)
 
     def await_bound(self, gang: str, number: int, seconds: float = PATIENCE_S) -> None:
-        """Wait until so many pods of a gang are bound."""
+        """Wait until `number` pods of a gang are bound."""
         what = f"{number} of {gang} are bound"
         self.story.until(lambda story: story.num_bound(gang) == number, what, seconds)
 
     def nominated(self, name: str) -> str:
-        """The node that a pod waits for; empty where it waits for none."""
+        """Return the nominated node of a pod, or an empty text."""
         status = self.api.get(self._in("pods", name)).get("status", {})
         return str(status.get("nominatedNodeName") or "")
 
     def budget(self, name: str, labels: Mapping[str, str], min_available: int) -> None:
-        """A disruption budget for pods with labels."""
+        """Create a disruption budget for pods with labels."""
         spec = {"minAvailable": min_available, "selector": {"matchLabels": dict(labels)}}
         body = {**_named("policy/v1", "PodDisruptionBudget", name), "spec": spec}
         path = f"/apis/policy/v1/namespaces/{self.name}/poddisruptionbudgets"
         self.create(path, body)
 
     def file(self, name: str, text: str) -> Path:
-        """A file of this site."""
+        """Write a file in the folder of this site, and return its path."""
         path = self._folder / name
         path.write_text(text)
         return path
 
     def assert_still(self, scheduler: Scheduler, num_sessions: int = 10) -> None:
-        """Nothing moves in so many further sessions, each asked for by a label that means nothing.
+        """Check that no pod changes in `num_sessions` further sessions.
 
-        What is bound has to run first: that pods start is no news.
+        A meaningless node label triggers each session. Bound pods must run before, because their
+        start would be a change.
         """
         story = self.story
         story.until(lambda s: not _starting(s.pods()), "what is bound runs")
         moments = len(story.moments())
-        # A watch may tell of a bind before the scheduler is told, and counts it.
+        # The test's watch may report a bind before the scheduler receives and counts it.
         for value in ("first", "second"):
             self._ask_again(scheduler, value)
         before = _deeds(scheduler)
@@ -408,7 +409,7 @@ class Site:
         story.assert_within(self.cpus)
 
     def _ask_again(self, scheduler: Scheduler, value: str) -> None:
-        """Have one more session held."""
+        """Trigger one more session, and wait for its end."""
         held = scheduler.metric(SESSIONS)
         node = next(iter(self.cpus))
         self.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {ASKED: value}}})
@@ -417,29 +418,29 @@ class Site:
     # --- what is told ----------------------------------------------------------------------------
 
     def groups(self) -> list[Raw]:
-        """The PodGroups of the site."""
+        """Return the PodGroups of the site."""
         return self.api.items(self._groups())
 
     def lease(self, name: str) -> Raw:
-        """What a lease in the namespace says."""
+        """Return the spec of a lease in the namespace."""
         path = f"/apis/coordination.k8s.io/v1/namespaces/{self.name}/leases/{name}"
         spec: Raw = self.api.get(path)["spec"]
         return spec
 
     def group_status(self, name: str) -> Raw:
-        """The status of a PodGroup."""
+        """Return the status of a PodGroup."""
         status: Raw = self.api.get(self._groups(name)).get("status", {})
         return status
 
     def condition(self, group: str, kind: str) -> Raw:
-        """A condition of a PodGroup; empty where it has none."""
+        """Return a condition of a PodGroup, or an empty dict without this condition."""
         conditions = self.group_status(group).get("conditions") or ()
         return next((c for c in conditions if c["type"] == kind), {})
 
     def await_waits(self, group: str, reason: str, *texts: str) -> Raw:
-        """Wait until a PodGroup says that it waits, and why; the condition.
+        """Wait until a PodGroup reports a waiting reason with some texts, and return the condition.
 
-        A first session may not know all objects yet, and say less than a later one.
+        A first session may not know all objects yet, so its reason may be less complete.
         """
 
         def waits() -> Raw:
@@ -454,7 +455,7 @@ class Site:
             raise
 
     def await_phase(self, group: str, phase: str) -> Raw:
-        """Wait until a PodGroup is in a phase; its status."""
+        """Wait until a PodGroup is in a phase, and return its status."""
 
         def reached() -> Raw:
             status = self.group_status(group)
@@ -463,12 +464,12 @@ class Site:
         return until(reached, f"{group} is {phase}")
 
     def await_running(self, group: str, number: int) -> None:
-        """Wait until a PodGroup says how many of its pods run."""
+        """Wait until the status of a PodGroup counts `number` running pods."""
         what = f"{number} pods of {group} run"
         until(lambda: self.group_status(group).get("running") == number, what)
 
     def events(self, name: str, reason: str = "", namespace: str = "") -> list[Raw]:
-        """Events about an object, of a reason or of all."""
+        """Return the events about an object, with one reason or with any reason."""
         found = self.api.items(f"/api/v1/namespaces/{namespace or self.name}/events")
         return [
             event
@@ -477,9 +478,9 @@ class Site:
         ]
 
     def await_event(self, name: str, *texts: str, reason: str = "", namespace: str = "") -> Raw:
-        """Wait for an event about an object whose message has some texts; the first such event.
+        """Wait for an event about an object whose message contains some texts, and return it.
 
-        Events are written in the background, later than what they are about.
+        Events are written in the background, after the actions that they describe.
         """
 
         def found() -> Raw | None:
@@ -491,7 +492,9 @@ class Site:
         return event
 
     def reasons(self, name: str) -> Counter[str]:
-        """Events that say why an object waits, by the code with which they begin."""
+        """Return the number of waiting events of an object, by the code at the start of the
+        message.
+        """
         messages = [event["message"] for event in self.events(name, "Unschedulable")]
         assert not [message for message in messages if "\n" in message], "more than a sentence"
         return Counter(message.partition(":")[0] for message in messages)
@@ -499,11 +502,14 @@ class Site:
     # --- schedulers ------------------------------------------------------------------------------
 
     def scheduler(self, *flags: str, kubeconfig: Path | None = None) -> Scheduler:
-        """One more scheduler of this site, ready; later flags take precedence."""
+        """Start a scheduler of this site, and wait until it is ready.
+
+        Later flags take precedence.
+        """
         return self.spawn(*flags, kubeconfig=kubeconfig).begin()
 
     def spawn(self, *flags: str, kubeconfig: Path | None = None) -> Scheduler:
-        """The same, but do not wait for it."""
+        """Start a scheduler of this site without waiting."""
         own = ["--node-selector", f"{SITE_LABEL}:{self.name}", "--schedule-period", PERIOD]
         if "--scheduler-name" not in flags:
             own += ["--scheduler-name", self.name]
@@ -517,11 +523,13 @@ class Site:
         return scheduler
 
     def controllers(self, *flags: str, kubeconfig: Path | None = None) -> Controllers:
-        """Controllers for pods of this site and for all queues, ready."""
+        """Start controllers for the pods of this site and for all queues, and wait until they are
+        ready.
+        """
         return self.spawn_controllers(*flags, kubeconfig=kubeconfig).begin()
 
     def spawn_controllers(self, *flags: str, kubeconfig: Path | None = None) -> Controllers:
-        """The same, but do not wait for them."""
+        """Start controllers without waiting."""
         own = ["--scheduler-name", self.name]
         if "--leader-elect" not in flags:
             own.append("--no-leader-elect")
@@ -531,12 +539,12 @@ class Site:
         return controllers
 
     def keep(self, proxy: P) -> P:
-        """Open a door that is closed after all processes have ended; the door."""
+        """Open a proxy that is closed after all processes have ended, and return it."""
         self._proxies.append(proxy.__enter__())
         return proxy
 
     def proxy(self) -> Proxy:
-        """A door to the API server, for schedulers of this site."""
+        """Return a proxy of the API server for schedulers of this site."""
         proxy = Proxy(self.kubeconfig, self._folder).__enter__()
         self._proxies.append(proxy)
         return proxy
@@ -551,7 +559,7 @@ class Site:
 
 
 def says(told: Raw, *texts: str) -> bool:
-    """Whether the message of a condition or an event has all of some texts."""
+    """Return whether the message of a condition or an event contains all texts."""
     return all(text in told.get("message", "") for text in texts)
 
 
@@ -560,7 +568,7 @@ def _named(version: str, kind: str, name: str) -> Raw:
 
 
 def _resources(cpus: int, gpus: int, memory: str) -> Raw:
-    """Requests of a container, with limits for what can not be overcommitted."""
+    """Return the requests of a container, with limits for extended resources."""
     wanted = {"cpu": str(cpus) if cpus else "", "memory": memory, GPU: str(gpus) if gpus else ""}
     requests = {resource: amount for resource, amount in wanted.items() if amount}
     return {"requests": requests, "limits": {GPU: str(gpus)}} if gpus else {"requests": requests}
@@ -571,7 +579,7 @@ def _starting(pods: Sequence[Moment]) -> list[str]:
 
 
 def _deeds(scheduler: Scheduler) -> tuple[float, ...]:
-    """What a scheduler has done to pods: binds, failed binds, evictions."""
+    """Return the numbers of binds, failed binds and evictions of a scheduler."""
     return (
         scheduler.metric("volcano_schedule_attempts_total", result="scheduled"),
         scheduler.metric("volcano_schedule_attempts_total", result="error"),

@@ -1,4 +1,4 @@
-"""Jobs on a real API server, as users and their controllers see them."""
+"""Jobs on a real API server, from the view of users and controllers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class Place(Protocol):
-    """Where jobs are: a site with schedulers of its own, or a room in a cluster of all of us."""
+    """A place for jobs: a site with separate schedulers, or a room in a shared cluster."""
 
     name: str
     api: Api
 
     def suit(self, job: Raw) -> None:
-        """Make a job one for the schedulers and nodes that are there."""
+        """Set the fields of a job for the schedulers and nodes of this place."""
 
     def change_pod(self, name: str, patch: Raw) -> None:
         """Change a pod by a merge patch."""
 
     def end_pod(self, name: str, how: str = COMPLETE) -> None:
-        """Let a pod end."""
+        """End a pod through the annotation `how`."""
 
 
 class LiveJob:
@@ -52,7 +52,7 @@ class LiveJob:
         self.site.change_pod(f"{self.name}-{pod}", patch)
 
     def command(self, action: str) -> None:
-        """Ask for something as vcctl does."""
+        """Create a Command for the job, like vcctl."""
         target = {"apiVersion": BATCH, "kind": "Job", "name": self.name, "uid": self.uid}
         owner = {**target, "controller": True}
         path = f"/apis/bus.volcano.sh/v1alpha1/namespaces/{self.site.name}/commands"
@@ -86,7 +86,10 @@ class LiveJob:
         return self._until(reached, f"{self.name} is {phase}", seconds)
 
     def await_count(self, phase: str = "", /, **counts: int) -> Raw:
-        """Wait until its status has some counts, in some phase if one is named; the status."""
+        """Wait until the job's status has some counts, and return the status.
+
+        With `phase`, the job must be in that phase too.
+        """
 
         def reached() -> Raw:
             status = self.status
@@ -108,7 +111,7 @@ class LiveJob:
 
     @property
     def uids(self) -> dict[str, str]:
-        """UIDs of its pods that nobody has asked to go, by their short names."""
+        """The UIDs of the job's pods that are not terminating, by short pod name."""
         return {
             name: pod["metadata"]["uid"]
             for name, pod in self.pods().items()
@@ -116,7 +119,7 @@ class LiveJob:
         }
 
     def pods(self) -> dict[str, Raw]:
-        """Its pods by name without that of the job."""
+        """Return the job's pods by name, without the prefix of the job."""
         path = f"/api/v1/namespaces/{self.site.name}/pods"
         found = self.site.api.items(path, labelSelector=f"volcano.sh/job-name={self.name}")
         return {pod["metadata"]["name"].removeprefix(f"{self.name}-"): pod for pod in found}
@@ -126,7 +129,7 @@ class LiveJob:
         return self.pods()
 
     def owned(self, plural: str, group: str = "") -> list[str]:
-        """Names of objects of a kind that it owns."""
+        """Return the names of the objects of a kind that the job owns."""
         root = f"/apis/{group}" if group else "/api/v1"
         found = self.site.api.items(f"{root}/namespaces/{self.site.name}/{plural}")
         return sorted(

@@ -1,12 +1,12 @@
-"""A world in memory, for controllers: it takes effects as an API server would.
+"""An API server in memory for controllers, which applies their effects.
 
     world = MemoryWorld()
     world.put(POD, {"metadata": {"name": "a", "namespace": "x"}})
     world.apply(reconcile(world.get(...), world))
 
-Objects get UIDs, versions and times; those that exist, have changed or are gone refuse what the
-server would refuse (`refused`); deletion waits for finalizers and for pods to end, and takes what
-the deleted object owns along. Pods that were bound stay until `ended(...)` lets them go.
+Objects get UIDs, versions and times. A write to an existing, changed or deleted object is refused
+like on the server, and recorded in `refused`. Deletion waits for finalizers and for the end of
+pods, and also deletes owned objects. Bound pods stay until `ended(...)` removes them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ FOREGROUND = "foregroundDeletion"
 
 @dataclass(frozen=True)
 class Refused:
-    """An effect that the server would have refused, and the reason it would have given."""
+    """An effect that the server would have refused, and the server's reason."""
 
     effect: Effect
     reason: str
 
 
 class MemoryWorld:
-    """See the module; `World` with the other half."""
+    """A `World` in memory, with methods for the actions of other clients."""
 
     def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
         self.now_ms = now_ms
@@ -57,17 +57,19 @@ class MemoryWorld:
         self.agains: list[Again] = []
         self.refused: list[Refused] = []
         self.writes: list[Effect] = []
-        """Effects that changed an object."""
+        """The effects that changed an object."""
         self.asked: list[Question] = []
         self.answers: set[Question] = set()
-        """Questions to which somebody would answer."""
+        """The questions that have an answer."""
         self.listeners: list[Callable[[str, Ref, Mapping[str, Any]], None]] = []
-        """Told of each change: ADDED, MODIFIED or DELETED, and the object."""
+        """The functions to call after each change, with ADDED, MODIFIED or
+        DELETED and the object.
+        """
         self.asked_fabrics: list[Fabric] = []
         self.fabrics: dict[Fabric, FabricAnswer] = {}
-        """What was heard of fabrics."""
+        """The answers of fabrics."""
         self.strangers: dict[Ref, Mapping[str, Any]] = {}
-        """Objects that nobody follows, whose names were wanted."""
+        """Objects of unfollowed kinds, of which only metadata is read."""
         self._objects: dict[Ref, dict[str, Any]] = {}
         self._version = 0
 
@@ -94,12 +96,12 @@ class MemoryWorld:
         return [obj for obj in self.listed(index.kind) if value in index.values(obj)]
 
     def objects(self) -> dict[Ref, dict[str, Any]]:
-        """A copy of every object."""
+        """Return a copy of every object."""
         return copy.deepcopy(self._objects)
 
     @property
     def version(self) -> int:
-        """How often something has changed."""
+        """The number of changes so far."""
         return self._version
 
     def unfollowed_metadata(
@@ -116,7 +118,7 @@ class MemoryWorld:
     # --- what others do --------------------------------------------------------------------------
 
     def put(self, kind: Kind, obj: Mapping[str, Any]) -> Mapping[str, Any]:
-        """An object as somebody else creates or replaces it, with its status."""
+        """Create or replace an object with its status, as another client."""
         made = copy.deepcopy(dict(obj))
         made.setdefault("apiVersion", kind.api_version)
         made.setdefault("kind", kind.kind)
@@ -130,35 +132,35 @@ class MemoryWorld:
         return self._keep(ref_of(kind, made), made)
 
     def change(self, ref: Ref, edit: Callable[[dict[str, Any]], object]) -> Mapping[str, Any]:
-        """Change an object as somebody else does."""
+        """Change an object, as another client."""
         obj = copy.deepcopy(self._objects[ref])
         edit(obj)
         return self._keep(ref, obj)
 
     def phase(self, name: str, phase: str, namespace: str = "default", **status: Any) -> None:
-        """What a kubelet says about a pod."""
+        """Set the status of a pod, as a kubelet."""
         ref = Ref(POD, namespace, name)
         self.change(ref, lambda pod: pod.update(status={"phase": phase, **status}))
 
     def remove(self, ref: Ref, propagation: Propagation = Propagation.BACKGROUND) -> None:
-        """Delete an object as somebody else does."""
+        """Delete an object, as another client."""
         self._delete(Delete(ref.kind, ref.namespace, ref.name, propagation=propagation))
 
     def ended(self, *names: str, namespace: str = "default") -> None:
-        """Kubelets let pods go that were asked to go; without names all of them."""
+        """Remove terminating pods, as their kubelets, all of them or some by name."""
         for ref, obj in list(self._objects.items()):
             is_asked = ref.kind == POD and "deletionTimestamp" in obj["metadata"]
             if is_asked and (not names or (ref.namespace == namespace and ref.name in names)):
                 self._gone(ref)
 
     def passes(self, seconds: float) -> None:
-        """Time goes by."""
+        """Advance the clock."""
         self.now_ms += round(seconds * 1000)
 
     # --- effects ---------------------------------------------------------------------------------
 
     def apply(self, effects: Iterable[Effect]) -> bool:
-        """Carry effects out; whether all of them were taken."""
+        """Apply effects, and return whether the server accepted all of them."""
         outcomes = [self._apply(effect) for effect in effects]
         return all(outcomes)
 
@@ -253,7 +255,7 @@ class MemoryWorld:
             self._finish(ref)
 
     def _finish(self, ref: Ref) -> None:
-        """Let an object go that waits for nothing any more."""
+        """Remove a deleted object that waits neither for finalizers nor for owned objects."""
         obj = self._objects.get(ref)
         if obj is None or "deletionTimestamp" not in obj["metadata"]:
             return
@@ -278,7 +280,9 @@ class MemoryWorld:
         return [ref for ref, obj in self._objects.items() if uid in _owners(obj)]
 
     def _collect(self, uid: str) -> None:
-        """Delete what has no owner left (kube-controller-manager's garbage collector)."""
+        """Delete objects without a remaining owner, like kube-controller-manager's garbage
+        collector.
+        """
         there = {uid_of(obj) for obj in self._objects.values() if not _is_leaving(obj)}
         for ref in self._dependents(uid):
             if ref in self._objects and not there.intersection(_owners(self._objects[ref])):
@@ -308,7 +312,7 @@ class MemoryWorld:
 
 
 def merge(target: dict[str, Any], patch: Mapping[str, Any]) -> None:
-    """RFC 7386, in place."""
+    """Apply a JSON merge patch (RFC 7386) in place."""
     for name, value in patch.items():
         if value is None:
             target.pop(name, None)
@@ -330,7 +334,7 @@ def _is_leaving(obj: Mapping[str, Any]) -> bool:
 
 
 def _is_held(effect: Delete, obj: Mapping[str, Any]) -> bool:
-    """Whether something keeps the object although it was asked to go."""
+    """Return whether an object with a deletion request still exists for some time."""
     if obj["metadata"].get("finalizers"):
         return True
     if effect.kind != POD or effect.grace_s == 0:

@@ -1,4 +1,4 @@
-"""An API server in memory: lists, watches and writes on a `MemoryWorld`, with faults."""
+"""An API server in memory with lists, watches, writes and faults, on a `MemoryWorld`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _ERRORS: dict[str, type[ApiError]] = {
 
 
 class MemoryServer:
-    """See the module.
+    """A client interface to a `MemoryWorld`.
 
-    `before` and `after` are called around each write with its verb and object, and may raise what
-    the client is to see; `lag` keeps watches from telling what happened since it was set.
+    `before` and `after` are called around each write with its verb and object. They may raise an
+    error, which the client receives. After `lag`, watches deliver no change until `catch_up`.
     """
 
     def __init__(self, world: MemoryWorld) -> None:
@@ -38,27 +38,27 @@ class MemoryServer:
         self.after: Callable[[str, Ref], None] = lambda verb, ref: None
         self.creations: list[Ref] = []
         self.asked: set[tuple[str, str, str]] = set()
-        """API group, resource with subresource, and verb of all that was asked for."""
+        """The API group, the resource with its subresource, and the verb of every request."""
         self.absent: set[Kind] = set()
         self.num_writes = 0
         self._lag_from: int | None = None
         self._log: list[tuple[int, Kind, str, Any, Any]] = []
-        """Version, kind, what happened, and the object before and after it."""
+        """The version, the kind, the event type, and the object before and after each change."""
         self._last: dict[Ref, Any] = world.objects()
         self._news = asyncio.Condition()
         world.listeners.append(self._changed)
 
     def lag(self) -> None:
-        """From now on watches tell nothing."""
+        """Let watches deliver no further change."""
         self._lag_from = self.world.version
 
     async def catch_up(self) -> None:
-        """Watches tell all of it."""
+        """Let watches deliver all changes."""
         self._lag_from = None
         await self.news()
 
     async def news(self) -> None:
-        """Wake watches."""
+        """Wake the watches."""
         async with self._news:
             self._news.notify_all()
 
@@ -78,7 +78,7 @@ class MemoryServer:
         await asyncio.sleep(0)
         self._check(kind, "list")
         start = int(token or 0)
-        # Built-in kinds do not repeat their name in lists.
+        # Lists of built-in kinds omit apiVersion and kind from their items.
         items = [
             {name: value for name, value in obj.items() if name not in ("apiVersion", "kind")}
             for obj in copy.deepcopy(self.world.listed(kind))
@@ -155,7 +155,7 @@ class MemoryServer:
 
 
 def is_selected(obj: Mapping[str, Any], selection: Selection) -> bool:
-    """Whether an object is selected, by a namespace, a label that it has, or its name."""
+    """Return whether a selection matches an object by its namespace, a label, or its name."""
     meta = obj["metadata"]
     return (
         selection.namespace in ("", meta.get("namespace", ""))
@@ -165,9 +165,10 @@ def is_selected(obj: Mapping[str, Any], selection: Selection) -> bool:
 
 
 def _line(word: str, before: Any, after: Any, selection: Selection) -> bytes:
-    """What a watch tells of a change; empty if it tells nothing.
+    """Return the watch line for a change, or an empty value without a line.
 
-    An object that is no longer selected is told to be gone, as it was but with the new version.
+    If an object is no longer selected, the line is a DELETED event with the old object and the new
+    version.
     """
     was, now = before is not None and is_selected(before, selection), is_selected(after, selection)
     if not was and not now:
@@ -183,4 +184,4 @@ def _line(word: str, before: Any, after: Any, selection: Selection) -> bytes:
 
 
 class Killed(KubeError):
-    """The process that asked has been killed; nobody hears the answer."""
+    """A kill of the requesting process, so that no client receives the response."""

@@ -1,8 +1,8 @@
-"""Operators of others, played: what Argo, Kubeflow and Spark do with their objects on a cluster.
+"""Simulate operators that use optsched: Argo, Kubeflow and Spark.
 
-They are not installed here. What is known of them: Argo makes the manifest of a step and looks at
-conditions of what came of it; Kubeflow's training operator makes a PodGroup of the job's name, and
-pods that name it by `scheduling.k8s.io/group-name`.
+The operators are not installed here. Argo creates the manifest of a step, and reads the conditions
+of the created object. Kubeflow's training operator creates a PodGroup with the name of the job. Its
+pods name the PodGroup by `scheduling.k8s.io/group-name`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 def definition(api_version: str, kind: str) -> Raw:
-    """A kind of which the server takes everything."""
+    """Return a CustomResourceDefinition that accepts any field."""
     group, version = api_version.split("/")
     plural = f"{kind.lower()}s"
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -55,7 +55,10 @@ KINDS = (
 
 
 def holds(condition: str, obj: Raw) -> bool:
-    """Whether a condition of Argo is true: `a.field = value` or `a.field in (this, that)`."""
+    """Return whether an Argo condition is true.
+
+    A condition has the form `a.field = value` or `a.field in (this, that)`.
+    """
     path, operator, values = condition.split(maxsplit=2)
     found: Any = obj
     for field in path.split("."):
@@ -66,7 +69,7 @@ def holds(condition: str, obj: Raw) -> bool:
 
 
 class Operators:
-    """Both operators, as long as this lasts."""
+    """A context in which simulated Argo and Kubeflow operators run."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self._api = Api(kubeconfig)
@@ -85,7 +88,7 @@ class Operators:
         self._api.close()
 
     def _play(self) -> None:
-        """Go on whatever is refused, as operators do: their objects come and go."""
+        """Run rounds despite refusals, because objects may be deleted at any time."""
         try:
             while not self._over.wait(PERIOD_S):
                 self._round()
@@ -129,14 +132,14 @@ class Operators:
 
 
 def owner(obj: Raw) -> Raw:
-    """A reference to an object that what it owns goes with."""
+    """Return an owner reference, so that an owned object is deleted with its owner."""
     meta = obj["metadata"]
     head = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "controller": True}
     return {**head, "name": meta["name"], "uid": meta["uid"], "blockOwnerDeletion": False}
 
 
 def group_of(job: Raw) -> Raw:
-    """The PodGroup that the training operator makes."""
+    """Return the PodGroup that the training operator creates."""
     policy = job["spec"]["runPolicy"]["schedulingPolicy"]
     return {
         "apiVersion": kinds.POD_GROUP.api_version,
@@ -147,7 +150,7 @@ def group_of(job: Raw) -> Raw:
 
 
 def pods_of(job: Raw) -> Iterator[Raw]:
-    """The pods that the training operator makes."""
+    """Yield the pods that the training operator creates."""
     name = job["metadata"]["name"]
     for replica, each in job["spec"]["pytorchReplicaSpecs"].items():
         role = replica.lower()

@@ -1,4 +1,4 @@
-"""Published instances of vector bin packing with what is known of them."""
+"""Published instances of vector bin packing, with their known optima."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """An instance, its optimum where that is known, and the best of the published heuristics."""
+    """An instance with its optimum, if known, and the best result of the published heuristics."""
 
     problem: VectorPacking
     optimum: int | None
@@ -26,9 +26,9 @@ class Case:
 
 @cache
 def published(folder: Path, family: str) -> list[Case]:
-    """All instances of a family, such as `Panigrahy` or `New`, by name.
+    """Return all instances of a family, such as `Panigrahy` or `New`, by name.
 
-    `folder` holds the archive and the table, as a checkout of Vectorpack does in its folders.
+    `folder` contains the archive and the table, like a checkout of Vectorpack.
     """
     with tarfile.open(_only(folder, f"{family}_instances.tar.gz")) as archive:
         texts = {

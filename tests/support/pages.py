@@ -1,4 +1,4 @@
-"""Pages of documentation as their examples: commands with output, and Python."""
+"""Extract commands with output, and Python code, from documentation pages."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ _VARYING = (
 
 @dataclass(frozen=True)
 class Example:
-    """A command of a page and what the page says that it prints."""
+    """A command of a page, and its output on the page."""
 
     command: str
     output: str
 
 
 def fences(page: Path, kind: str) -> list[str]:
-    """The blocks of a kind."""
+    """Return the fenced blocks of one language on a page."""
     return [text for k, text in _FENCE.findall(page.read_text("utf-8")) if k == kind]
 
 
 def links(page: Path) -> Iterator[str]:
-    """Files that a page points to."""
+    """Return the files to which a page links."""
     without_code = _FENCE.sub("", page.read_text("utf-8"))
     return (link for link in _LINK.findall(without_code) if "://" not in link)
 
 
 def examples(block: str) -> list[Example]:
-    """Commands in a block; a line that ends in a backslash goes on, and so does one before EOF."""
+    """Return the commands in a block, including continuation lines and here-documents."""
     found = []
     for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
         lines = part.split("\n")
@@ -59,14 +59,17 @@ def examples(block: str) -> list[Example]:
 
 
 def settled(text: str) -> list[str]:
-    """Lines of an output without what changes from run to run; a line of … stands for any."""
+    """Return the lines of an output, without parts that vary between runs.
+
+    A line of … stands for any lines.
+    """
     for pattern, instead in _VARYING:
         text = "\n".join(pattern.sub(instead, line.rstrip()) for line in text.split("\n"))
     return [line for line in text.strip("\n").split("\n") if line]
 
 
 def agrees(printed: str, shown: str) -> bool:
-    """Whether an output is what a page shows."""
+    """Return whether an output agrees with the output on the page."""
     pattern = "".join(
         "(?:.*\n)*" if line == "…" else f"{re.escape(line)}\n" for line in settled(shown)
     )
@@ -77,9 +80,9 @@ _MARK = "===== end of a command ====="
 
 
 def run(commands: list[str], environment: Mapping[str, str]) -> list[str]:
-    """The output of commands that one shell runs one after the other, from the project's root.
+    """Return the outputs of commands that one shell runs sequentially in the project's root.
 
-    AssertionError when the shell ends before the last of them.
+    Raises AssertionError if the shell ends before the last command.
     """
     script = "".join(f"{command}\necho '{_MARK}'\n" for command in commands)
     given = {**os.environ, "TERM": "dumb", **environment}

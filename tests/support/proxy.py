@@ -1,4 +1,4 @@
-"""A door to an API server that can keep requests waiting, answer for it, and cut watches."""
+"""A proxy of an API server that delays requests, replaces responses and cuts watches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ BEGIN_S = 60.0
 
 @dataclass(eq=False)
 class Gate:
-    """Keeps requests waiting while it is closed; `held` are the paths of those that wait."""
+    """A gate that holds matching requests while it is closed.
+
+    `held` contains the paths of the waiting requests.
+    """
 
     matches: Matches
     is_open: bool = False
@@ -35,14 +38,14 @@ class Gate:
     opened: asyncio.Event = field(default_factory=asyncio.Event)
 
     def await_held(self, number: int) -> list[str]:
-        """Wait until so many requests wait; their paths."""
+        """Wait until `number` requests wait, and return their paths."""
         until(lambda: len(self.held) >= number, f"{number} requests wait, not {self.held}")
         return list(self.held)
 
 
 @dataclass(eq=False)
 class Watching:
-    """A watch that goes through the door."""
+    """A watch through the proxy."""
 
     path: str
     answer: web.StreamResponse
@@ -50,7 +53,7 @@ class Watching:
 
 
 class Proxy:
-    """Plain HTTP on loopback in front of an API server, as the user of a kubeconfig."""
+    """An HTTP proxy on loopback to an API server, with the credentials of a kubeconfig."""
 
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
         self.kubeconfig = folder / "proxy"
@@ -89,19 +92,19 @@ class Proxy:
     # --- what is done to requests ----------------------------------------------------------------
 
     def hold(self, matches: Matches) -> Gate:
-        """Keep requests waiting; matches: whether a method and path are meant."""
+        """Hold the requests for which `matches(method, path)` is true."""
         gate = Gate(matches)
         self._gates.append(gate)
         return gate
 
     def open(self, gate: Gate) -> None:
-        """Let them through, and those that come later."""
+        """Let the held requests and all later requests through."""
         gate.is_open = True
         self._loop.call_soon_threadsafe(gate.opened.set)
 
     @contextmanager
     def answering(self, matches: Matches, status: dict[str, Any]) -> Iterator[None]:
-        """Answer requests with a Status instead of asking the server."""
+        """Answer matching requests with a Status, without the server."""
         rule = (matches, int(status["code"]), status)
         self._answers.append(rule)
         yield
@@ -109,7 +112,9 @@ class Proxy:
 
     @contextmanager
     def losing(self, matches: Matches) -> Iterator[list[str]]:
-        """Let the server do what requests ask for, and lose its answers; the paths of those."""
+        """Forward matching requests, lose their responses, and yield the paths
+        of these requests.
+        """
         rule = (matches, list[str]())
         self._losses.append(rule)
         yield rule[1]
@@ -120,7 +125,9 @@ class Proxy:
         until(lambda: self._watches_of(plural), f"{plural} are watched")
 
     def end_watches(self, plural: str, last: dict[str, Any] | None = None) -> int:
-        """Send a last event into every watch of a kind and end it; how many there were."""
+        """Send a last event into every watch of a kind, end the watches, and
+        return their number.
+        """
         number: int = self._do(self._end_watches(plural, last))
         return number
 
@@ -182,7 +189,7 @@ class Proxy:
                     return cut(request)
                 return await self._forward(request, answer)
         except aiohttp.ClientError:
-            # As broken for whoever asks as it is here.
+            # The client gets an aborted connection, like this proxy.
             return cut(request)
 
     def _is_lost(self, method: str, path: str) -> bool:
@@ -194,7 +201,7 @@ class Proxy:
     async def _copy(
         self, path: str, answer: aiohttp.ClientResponse, out: web.StreamResponse
     ) -> None:
-        """Line by line, so that what is sent besides never stands within one."""
+        """Copy a watch line by line, so that an inserted event never splits a line."""
         del path
         rest = b""
         async for chunk in answer.content.iter_any():
@@ -211,7 +218,7 @@ class Proxy:
             return web.Response(status=answer.status, body=body, headers=headers)
         out = web.StreamResponse(status=200, headers=headers)
         await out.prepare(request)
-        # A task of its own, so that it can be ended without ending the answer.
+        # A separate task can be ended without ending the response.
         task = asyncio.ensure_future(self._copy(request.path_qs, answer, out))
         watching = Watching(request.path_qs, out, task)
         self._watching.append(watching)
@@ -224,44 +231,44 @@ class Proxy:
 
 
 def cut(request: web.Request) -> web.Response:
-    """No answer at all."""
+    """Abort the connection without a response."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=502)
 
 
 def is_binding(method: str, path: str) -> bool:
-    """Whether a request binds a pod."""
+    """Return whether a request binds a pod."""
     return method == "POST" and path.endswith("/binding")
 
 
 def is_eviction(method: str, path: str) -> bool:
-    """Whether a request evicts a pod."""
+    """Return whether a request evicts a pod."""
     return method == "POST" and path.endswith("/eviction")
 
 
 def binding_of(pod: str) -> Matches:
-    """Whether a request binds a certain pod."""
+    """Return a matcher of requests that bind a certain pod."""
     return lambda method, path: is_binding(method, path) and f"/{pod}/" in path
 
 
 def is_watch_of(plural: str) -> Matches:
-    """Whether a request watches a kind."""
+    """Return a matcher of requests that watch a kind."""
     return lambda _, path: f"/{plural}?" in path and "watch=1" in path
 
 
 def is_write(method: str, path: str) -> bool:
-    """Whether a request changes something; leases aside."""
+    """Return whether a request writes, except to leases."""
     return method in ("POST", "PATCH", "PUT", "DELETE") and "/leases" not in path
 
 
 def every(number: int, matches: Matches) -> Matches:
-    """One of so many matching requests, the first one too."""
+    """Return a matcher of every `number`-th matching request, including the first."""
     numbers = count()
     return lambda method, path: matches(method, path) and next(numbers) % number == 0
 
 
 def after(number: int, matches: Matches) -> Matches:
-    """All matching requests but the first few."""
+    """Return a matcher that skips the first `number` matching requests."""
     numbers = count()
     return lambda method, path: matches(method, path) and next(numbers) >= number

@@ -1,4 +1,4 @@
-"""Small instances of machine reassignment, and the best by trying everything."""
+"""Draw small instances of machine reassignment, and find their optimum by enumeration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from optsched.study.reassignment.reassignment_problem import (
 
 
 def some_reassignment(seed: int, most_processes: int = 6, most_machines: int = 3) -> Reassignment:
-    """An instance with every rule in it whose first assignment is allowed."""
+    """Return an instance with constraints of every type, whose initial assignment is feasible."""
     random = np.random.default_rng(seed)
     num_machines = int(random.integers(2, most_machines + 1))
     num, num_services = int(random.integers(2, most_processes + 1)), most_processes - 1
@@ -78,7 +78,7 @@ def _services(
     initial: list[int],
     processes: list[Process],
 ) -> tuple[Service, ...]:
-    """Locations and dependencies that the first assignment keeps, half of those that it could."""
+    """Return services with about half of the constraints that the initial assignment satisfies."""
     places = [
         {machines[m].location for p, m in zip(processes, initial, strict=True) if p.service == s}
         for s in range(number)
@@ -105,7 +105,7 @@ def _services(
 
 
 def least_cost(problem: Reassignment) -> int:
-    """By trying everything."""
+    """Return the minimum cost by enumeration."""
     return min(
         cost_of(problem, machine_of).total
         for machine_of in product(range(len(problem.machines)), repeat=len(problem.processes))

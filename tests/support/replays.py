@@ -1,4 +1,4 @@
-"""What replays come to: when things happened, and a replay that is cut and goes on."""
+"""Read event times from replays, and interrupt and resume replays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ S = 1000
 
 
 def times(events: Iterable[Event], kind: type) -> dict[str, list[float]]:
-    """Seconds of the events of a kind, by name of the job."""
+    """Return the seconds of the events of one type, by job name."""
     found: dict[str, list[float]] = {}
     for e in events:
         if isinstance(e, kind):
@@ -28,7 +28,7 @@ def times(events: Iterable[Event], kind: type) -> dict[str, list[float]]:
 
 
 def record_in_parts(given: Trace, policy: Policy, options: Options, stops: Sequence[int]) -> str:
-    """The record of a replay that is written down and read again after so many steps each."""
+    """Return the record of a replay that is stored and resumed after the given numbers of steps."""
     text, kept = "", None
     for num_steps in [*stops, 10**9]:
         part = Simulation(given, policy, options)

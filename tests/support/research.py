@@ -1,8 +1,8 @@
-"""How much published data tests go through: a part of it, or all with OPTSCHED_RESEARCH=full."""
+"""The amount of published data in tests: a part, or all data with OPTSCHED_RESEARCH=full."""
 
 from __future__ import annotations
 
 import os
 
 RESEARCH = os.environ.get("OPTSCHED_RESEARCH", "part")
-"""`part` or `full`."""
+"""Either `part` or `full`."""

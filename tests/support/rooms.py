@@ -1,4 +1,4 @@
-"""A namespace of its own in a cluster where scheduler, controllers and webhook run together."""
+"""A separate namespace in a cluster that runs scheduler, controllers and webhook."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOLD = "optsched.io/held"
 
 
 class Room:
-    """Where the jobs of one test are; others may be in the same cluster at the same time."""
+    """The namespace of one test, whose cluster other tests may use at the same time."""
 
     def __init__(self, cluster: Together, name: str) -> None:
         self.name = name
@@ -28,10 +28,10 @@ class Room:
         make_namespace(self.api, name)
 
     def suit(self, job: Raw) -> None:
-        """A job is for whoever is there, once the webhook has filled it in."""
+        """Leave the job unchanged, because the webhook sets its defaults."""
 
     def job(self, body: Raw) -> LiveJob:
-        """A job, as a user makes it."""
+        """Create a job like a user."""
         return LiveJob(self, body)
 
     def change_pod(self, name: str, patch: Raw) -> None:
@@ -39,36 +39,36 @@ class Room:
         self.api.patch(object_path(kinds.POD, self.name, name), patch)
 
     def end_pod(self, name: str, how: str = COMPLETE) -> None:
-        """Let a pod end."""
+        """End a pod through the annotation `how`."""
         self.change_pod(name, {"metadata": {"annotations": {how: ""}}})
 
     def delete_pod(self, name: str) -> None:
-        """Delete a pod at once."""
+        """Delete a pod immediately."""
         self.api.delete(object_path(kinds.POD, self.name, name))
 
     def evict_pod(self, name: str) -> None:
-        """Evict a pod as `kubectl drain` does."""
+        """Evict a pod, like `kubectl drain`."""
         path = f"{object_path(kinds.POD, self.name, name)}/eviction"
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
         self.api.post(path, body)
 
     def hold(self, *pods: str) -> None:
-        """From now on pods that are deleted do not go."""
+        """Add a finalizer to pods, so that deleted pods stay terminating."""
         for pod in pods:
             self.change_pod(pod, {"metadata": {"finalizers": [HOLD]}})
 
     def let_go(self) -> None:
-        """Let all pods go that are held and deleted."""
+        """Remove the finalizers of all held pods."""
         for pod in self.pods():
             if pod["metadata"].get("finalizers"):
                 self.change_pod(pod["metadata"]["name"], {"metadata": {"finalizers": None}})
 
     def pods(self) -> list[Raw]:
-        """All that are there."""
+        """Return all pods of the namespace."""
         return self.api.items(collection_path(kinds.POD, self.name))
 
     def events(self, name: str, reason: str) -> list[str]:
-        """What was told of an object for a reason."""
+        """Return the event messages about an object with a reason."""
         found = self.api.items(collection_path(kinds.EVENT, self.name))
         return [
             event["message"]
@@ -77,16 +77,16 @@ class Room:
         ]
 
     def find(self, kind: kinds.Kind, name: str) -> Raw | None:
-        """An object of the namespace; None where there is none."""
+        """Return an object of the namespace, or None if it does not exist."""
         return self.api.find(object_path(kind, self.name, name))
 
     def make(self, kind: kinds.Kind, body: Raw) -> Raw:
-        """An object in the namespace."""
+        """Create an object in the namespace."""
         whole = {"apiVersion": kind.api_version, "kind": kind.kind, **body}
         return self.api.post(collection_path(kind, self.name), whole)
 
     def await_(self, probe: Any, what: str) -> Any:
-        """Wait for something, and show what there is if it does not come."""
+        """Wait for a condition, and print the objects of the namespace on a timeout."""
         try:
             return until(probe, what)
         except AssertionError:

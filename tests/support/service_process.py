@@ -1,6 +1,7 @@
-"""Subcommands of `optsched` as processes: executed, or forked from one that has imported them.
+"""Start subcommands of `optsched` as processes, either executed or forked.
 
-Imports take most of the time of a start, and the tests start hundreds of services. Benches execute.
+A forked process starts from a process with all imports. Imports take most of the start time, and
+the tests start hundreds of services. Benchmarks execute the command.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _CONTEXT.set_forkserver_preload([*_PRELOADED, __name__])
 
 
 class Service(Protocol):
-    """What tests need of a process: methods of `subprocess.Popen`."""
+    """The methods of `subprocess.Popen` that tests use."""
 
     args: Any
 
@@ -38,30 +39,36 @@ class Service(Protocol):
         """The process ID."""
 
     def poll(self) -> int | None:
-        """Return the exit code, None while the process runs; a signal counts as negative."""
+        """Return the exit code, or None while the process runs.
+
+        A signal is a negative code.
+        """
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end and return the exit code; `TimeoutExpired` where it has not ended."""
+        """Wait for the end of the process and return its exit code.
+
+        Raises TimeoutExpired after `timeout` seconds.
+        """
 
     def send_signal(self, sig: int) -> None:
         """Send a signal, unless the process has ended."""
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Terminate the process."""
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
 
 
 def execute_service(arguments: Sequence[str], log: Path) -> Service:
-    """Start a subcommand as a user does; its output goes to the log."""
+    """Start a subcommand with its output in the log, like a user."""
     command = [sys.executable, "-m", "optsched.cli.main", *arguments]
     with log.open("wb") as output:
         return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
 
 
 class ForkedService:
-    """A forked process that runs a subcommand in the environment and directory of the caller."""
+    """A forked process that runs a subcommand in the caller's environment and directory."""
 
     def __init__(self, arguments: Sequence[str], log: Path) -> None:
         self.args = ["optsched", *arguments]
@@ -77,11 +84,17 @@ class ForkedService:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Return the exit code, None while the process runs; a signal counts as negative."""
+        """Return the exit code, or None while the process runs.
+
+        A signal is a negative code.
+        """
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end, and return the exit code; `TimeoutExpired` where it has not ended."""
+        """Wait for the end of the process and return its exit code.
+
+        Raises TimeoutExpired after `timeout` seconds.
+        """
         self._process.join(timeout)
         code = self.poll()
         if code is None:
@@ -94,16 +107,16 @@ class ForkedService:
             os.kill(self.pid, sig)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Terminate the process."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self.send_signal(signal.SIGKILL)
 
 
 def _run(arguments: list[str], log: str, environment: Mapping[str, str], folder: str) -> None:
-    """Become the subcommand in the child process."""
+    """Run the subcommand in the child process."""
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(output, stream.fileno())

@@ -1,4 +1,4 @@
-"""Material beside the project: traces, manifests, conformance scenarios."""
+"""Find material outside of the project: traces, manifests, conformance scenarios."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ SHARED = Path(os.environ.get("OPTSCHED_SHARED", ROOT.parent / "shared")).resolve
 
 
 def shared(*parts: str) -> Path:
-    """A file or folder of the material; without it tests skip, or fail where CI is set."""
+    """Return the path of a file or folder of the material.
+
+    Without the material, skip the test, or fail it if CI is set.
+    """
     path = SHARED.joinpath(*parts)
     if not path.exists():
         reason = f"{path} is missing: set OPTSCHED_SHARED to the folder of shared material"
@@ -23,5 +26,5 @@ def shared(*parts: str) -> Path:
 
 
 def found(pattern: str) -> list[Path]:
-    """Files of the material by a pattern, for parameters of tests; none where it is missing."""
+    """Return the files that match a pattern, or an empty list without the material."""
     return sorted(SHARED.glob(pattern))

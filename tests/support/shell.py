@@ -1,4 +1,4 @@
-"""A user of `optsched` on a real cluster, who writes commands as in a shell."""
+"""Run `optsched` commands on a real cluster, written like in a shell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Shell:
-    """A user of a site: the namespace of the current context is the site's."""
+    """A user of a site, whose current context has the namespace of the site."""
 
     def __init__(self, site: Site, folder: Path) -> None:
         self.site = site
@@ -34,31 +34,31 @@ class Shell:
         self.kubeconfig.write_text(json.dumps(config))
 
     def try_(self, line: str, command: click.Command = main) -> Result:
-        """Run a command, written as in a shell."""
+        """Run a command line, and return its result."""
         environment = {"KUBECONFIG": str(self.kubeconfig)}
         return CliRunner().invoke(command, shlex.split(line), env=environment)
 
     def __call__(self, line: str, command: click.Command = main) -> str:
-        """The output of a command that has to go well."""
+        """Return the output of a command that must succeed."""
         result = self.try_(line, command)
         assert result.exit_code == 0, f"{line}: {result.output}"
         return result.stdout
 
     def json(self, line: str) -> Any:
-        """What a command prints with `-o json`."""
+        """Return the parsed output of a command with `-o json`."""
         return json.loads(self(f"{line} -o json"))
 
     def ended(self, line: str) -> tuple[int, str]:
-        """Exit code and errors of a command as a process of its own.
+        """Return the exit code and the errors of a command in a separate process.
 
-        One that gives up while it follows leaves connections to the end of its process.
+        A command that fails while it follows a watch keeps connections until its process ends.
         """
         process = self.start(line)
         _, errors = process.communicate(timeout=180)
         return process.returncode, errors
 
     def start(self, line: str) -> subprocess.Popen[str]:
-        """A command as a process of its own."""
+        """Start a command as a separate process."""
         return subprocess.Popen(
             [sys.executable, "-m", "optsched.cli.main", *shlex.split(line)],
             env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},

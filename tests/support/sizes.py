@@ -1,4 +1,4 @@
-"""How many entries the containers of an object hold, by the way to them."""
+"""Count the entries of an object's containers, by path."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _CONTAINERS = (dict, list, set, frozenset, tuple, deque)
 
 
 def container_sizes(root: object, package: str = "optsched") -> dict[str, int]:
-    """Entries by path, of all containers that can change, in objects of a package.
+    """Return the number of entries of all mutable containers in objects of a package, by path.
 
-    Containers within containers are added up under the path of the outermost; objects are visited
-    once, on the shortest way from the root.
+    Nested containers are added to the path of the outermost container. Each object is visited once,
+    on the shortest path from the root.
     """
     found: dict[str, int] = {}
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""Small random clusters, and every answer there is to them."""
+"""Draw small random clusters, and list all their plans."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ ZONE, HOST = "zone", "kubernetes.io/hostname"
 
 
 def node(name: str, cpu: int = 4, gpu: int = 0, **fields: object) -> Node:
-    """A node of some CPUs and GPUs with its name as a label."""
+    """Return a node with CPUs and GPUs, and its name as a label."""
     offered = {CPU: cpu * 1000, "pods": 10, **({GPU: gpu} if gpu else {})}
     labels = {HOST: name, **fields.pop("labels", {})}  # type: ignore[dict-item]
     return Node(name, tuple(sorted(offered.items())), labels=labels, **fields)  # type: ignore[arg-type]
 
 
 def shape(cpu: int = 1, gpu: int = 0, **fields: object) -> TaskShape:
-    """What a task of some CPUs and GPUs asks for."""
+    """Return the shape of a task with CPUs and GPUs."""
     asked = {CPU: cpu * 1000, GPU: gpu}
     return TaskShape(tuple(sorted((r, a) for r, a in asked.items() if a)), **fields)  # type: ignore[arg-type]
 
@@ -68,7 +68,7 @@ def shape(cpu: int = 1, gpu: int = 0, **fields: object) -> TaskShape:
 def gang(
     name: str, *roles: tuple[str, int, TaskShape], least: int | None = None, **fields: object
 ) -> Gang:
-    """A gang of (role, number, shape); all of them are its minimum unless said otherwise."""
+    """Return a gang from (role, number, shape), where `least` defaults to all tasks."""
     key = f"ns/{name}"
     labels = fields.pop("labels", {})
     tasks = [
@@ -91,12 +91,14 @@ def gang(
 
 
 def running(task: Task, where: str) -> Task:
-    """The task, running on a node."""
+    """Return the task in status Running on a node."""
     return replace(task, status=TaskStatus.RUNNING, node=where)
 
 
 def runs(made: Gang, *where: str) -> Gang:
-    """The gang with its first tasks on nodes; the others wait."""
+    """Return the gang with its first tasks running on the given nodes, and its
+    other tasks pending.
+    """
     there = (running(t, n) for t, n in zip(made.tasks, where, strict=False))
     return replace(made, tasks=(*there, *made.tasks[len(where) :]), phase=GangPhase.RUNNING)
 
@@ -104,7 +106,7 @@ def runs(made: Gang, *where: str) -> Gang:
 def cluster(
     nodes: Sequence[Node], gangs: Sequence[Gang], queues: Sequence[Queue] = (), now_ms: int = 0
 ) -> Snapshot:
-    """A snapshot in order, with tasks that run made residents of their nodes."""
+    """Return an ordered snapshot, where running tasks are residents of their nodes."""
     names = {q.name for q in queues}
     always = [Queue(n) for n in ("default", "root") if n not in names]
     hosted = [
@@ -131,7 +133,7 @@ def cluster(
 
 
 def random_cluster(rng: np.random.Generator, *, related: bool = False) -> Snapshot:
-    """A cluster with so few tasks and nodes that every answer can be listed."""
+    """Draw a cluster with so few tasks and nodes that every plan can be listed."""
     queues = [
         random_queue(rng, f"q{i}", str(rng.choice(["root", "q0"])) if i else "root")
         for i in range(int(rng.integers(1, 4)))
@@ -149,7 +151,7 @@ def random_cluster(rng: np.random.Generator, *, related: bool = False) -> Snapsh
 
 
 def random_queue(rng: np.random.Generator, name: str, parent: str) -> Queue:
-    """A queue with a weight and perhaps a ceiling, a floor or a fair part."""
+    """Draw a queue with a weight, and sometimes a capability, a guarantee or a deserved amount."""
     return Queue(
         name,
         weight=int(rng.integers(1, 4)),
@@ -179,7 +181,7 @@ def _random_node(rng: np.random.Generator, number: int, *, related: bool) -> Nod
 
 
 def random_gang(rng: np.random.Generator, number: int, most: int, *, related: bool) -> Gang:
-    """A gang of one or two roles and at most so many tasks."""
+    """Draw a gang of one or two roles and at most `most` tasks."""
     roles = []
     for role in ("ps", "worker")[: int(rng.integers(1, 3))]:
         count = int(rng.integers(1, 3))
@@ -243,7 +245,7 @@ def _running_gang(rng: np.random.Generator, at: list[str], queue: str) -> Gang:
 
 
 def network(*racks: Sequence[str], spines: Sequence[Sequence[int]] = ()) -> Topology:
-    """Racks r0, r1 … of tier 1 with nodes, and spines s0, s1 … of tier 2 with racks by number."""
+    """Return racks r0, r1 … of tier 1 with nodes, and spines s0, s1 … of tier 2 with racks."""
     above = {f"r{r}": f"s{i}" for i, spine in enumerate(spines) for r in spine}
     leaves = [
         HyperNode(f"r{i}", 1, "rack", above.get(f"r{i}", ""), tuple(sorted(nodes)))
@@ -254,7 +256,7 @@ def network(*racks: Sequence[str], spines: Sequence[Sequence[int]] = ()) -> Topo
 
 
 def random_network(rng: np.random.Generator, nodes: Sequence[str]) -> Topology:
-    """Up to three racks, perhaps below a spine; a node may be in none."""
+    """Draw up to three racks, sometimes below a spine, where a node may be in no rack."""
     racks: list[list[str]] = [[] for _ in range(int(rng.integers(1, 4)))]
     for name in nodes:
         if rng.random() < 0.9:
@@ -264,7 +266,7 @@ def random_network(rng: np.random.Generator, nodes: Sequence[str]) -> Topology:
 
 
 def random_request(rng: np.random.Generator) -> TopologyRequest:
-    """A rule or a wish about tiers, or a rule about zones."""
+    """Draw a hard or soft request for tiers, or a hard request for zones."""
     kind = int(rng.integers(6))
     if kind == 0:
         return TopologyRequest(TopologyMode.SOFT)
@@ -276,7 +278,7 @@ def random_request(rng: np.random.Generator) -> TopologyRequest:
 
 
 def with_network(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
-    """The cluster with a network, and gangs that ask something of it."""
+    """Return the cluster with a network, and with gangs that request a topology."""
     gangs = tuple(_asking(rng, gang) for gang in snapshot.gangs)
     names = [n.name for n in snapshot.nodes]
     return replace(snapshot, gangs=gangs, topology=random_network(rng, names))
@@ -308,7 +310,7 @@ def _part_label(rng: np.random.Generator) -> dict[str, str]:
 
 
 def every_plan(problem: Problem) -> Iterator[Decisions]:
-    """All ways to put the tasks of open gangs on nodes, good and bad."""
+    """Yield every placement of the tasks of open gangs on nodes, valid or not."""
     empty = Decisions.nothing(problem)
     choices = range(UNPLACED, problem.num_nodes)
     for nodes in product(choices, repeat=len(problem.tasks)):
@@ -316,7 +318,7 @@ def every_plan(problem: Problem) -> Iterator[Decisions]:
 
 
 def actions_of(problem: Problem, decisions: Decisions) -> list[Allocate]:
-    """The allocations of decisions, named."""
+    """Return the allocations of decisions, with names."""
     return [
         Allocate(task.key, problem.snapshot.nodes[n].name, task.gang)
         for task, n in zip(problem.tasks, decisions.node_of.tolist(), strict=True)
@@ -325,7 +327,7 @@ def actions_of(problem: Problem, decisions: Decisions) -> list[Allocate]:
 
 
 def best_values(problem: Problem, rules: RuleSet, levels: Sequence[AnyLevel]) -> tuple[int, ...]:
-    """The lexicographically best values of all plans that the verifier lets pass."""
+    """Return the lexicographically best values of all plans that the verifier accepts."""
     best: tuple[int, ...] | None = None
     for decisions in every_plan(problem):
         outcome = Outcome(problem, decisions)

@@ -1,4 +1,4 @@
-"""Stories for reports: played ones, large ones, and ones with names that mean harm."""
+"""Timelines for report tests: replays, large timelines, and timelines with harmful names."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ HARM = '</script><img src=x onerror="window.harmed=1">\'&amp;{{7*7}}'
 
 
 def model(name: str) -> Policy:
-    """A shipped model."""
+    """Return the policy of a built-in model."""
     return load_policy(name, lambda path: path.read_text())
 
 
 def base() -> dict[str, Any]:
-    """The definition that reports hold others against."""
+    """Return the model definition with which reports compare other models."""
     return definition(model("volcano-default"))
 
 
 def told(given: LoadedTrace, policy: Policy) -> tuple[dict[str, Any], Timeline]:
-    """The result and the story of a trace under a model."""
+    """Return the result and the timeline of a trace under a model."""
     simulation = Simulation(given.trace, policy, Options())
     measuring, telling, tally = Measuring(given.trace), TimelineBuilder(given.trace), Tally()
     charging = Charging(given.trace)
@@ -86,13 +86,13 @@ def told(given: LoadedTrace, policy: Policy) -> tuple[dict[str, Any], Timeline]:
 
 
 def failures() -> tuple[dict[str, Any], Timeline]:
-    """Of the shipped trace with a node that fails."""
+    """Return the result and the timeline of the trace with a failing node."""
     given = replace(read_given(str(FAILURES)), source="failures.yaml")
     return told(given, model("volcano-compatible"))
 
 
 def harmful() -> tuple[dict[str, Any], Timeline]:
-    """The same, with names that want to be markup."""
+    """Return the same result and timeline, with names that contain markup."""
     result, timeline = failures()
     jobs = [replace(job, key=f"{job.key}{HARM}") for job in timeline.jobs]
     names = {"nodes": tuple(f"{n}{HARM}" for n in timeline.nodes)}
@@ -108,7 +108,10 @@ NAMES = (LONG, "[/b]", "<script>alert(1)</script>", "研究チーム-量子計�
 
 
 def wordy() -> tuple[dict[str, Any], Timeline]:
-    """Long names, names in many scripts and names that are markup; two gangs wait to the end."""
+    """Return a result with long names, names in many scripts and names with markup.
+
+    Two gangs wait until the end.
+    """
     result, timeline = failures()
     jobs = [
         replace(job, key=f"{NAMES[i % 4]}/{NAMES[(i + 1) % 4]}-{i}")
@@ -128,7 +131,7 @@ def wordy() -> tuple[dict[str, Any], Timeline]:
 
 
 def wordy_cluster(folder: Path) -> Path:
-    """The shipped packing problem with long names, as a file in a folder."""
+    """Write the example packing problem with long names to a folder, and return its path."""
     text = (ROOT / "instances" / "examples" / "packing.yaml").read_text(encoding="utf-8")
     for name in ("whole-cluster", "train-a", "gpu-1"):
         text = text.replace(name, f"{name}-{LONG}"[:63])
@@ -138,7 +141,7 @@ def wordy_cluster(folder: Path) -> Path:
 
 
 def large(num_jobs: int, num_nodes: int, num_queues: int = 11) -> Timeline:
-    """Gangs of one task with 1 to 8 GPUs that share nodes in turn, from a fixed seed."""
+    """Return gangs of one task with 1 to 8 GPUs that share nodes, from a fixed seed."""
     rng = np.random.default_rng(7)
     end_ms = 10 * 86_400_000
     free = np.zeros((num_nodes, 8), dtype=np.int64)
@@ -171,7 +174,10 @@ def large(num_jobs: int, num_nodes: int, num_queues: int = 11) -> Timeline:
 
 
 def compared(num_seeds: int = 3) -> Comparison:
-    """Two models on one trace: figures of a replay, changed a little by model and seed."""
+    """Return a comparison of two models on one trace.
+
+    Its figures are those of one replay, scaled by model and seed.
+    """
     result, timeline = failures()
     played = {**result, "series": series_of(timeline)}
     models = {"volcano-compatible": 1.0, "shortest-remaining": 0.8}
@@ -197,14 +203,14 @@ def _changed(played: dict[str, Any], name: str, factor: float, seed: int) -> dic
 
 
 def solved(instance: str, *names: str) -> tuple[Snapshot, list[Answer]]:
-    """The plans of models for a shipped instance, by solver work instead of a clock."""
+    """Return an example's snapshot and the plans of some models, limited by solver work."""
     path = ROOT / "instances" / "examples" / instance
     snapshot = read_instance(path).snapshot
     return snapshot, [answered(snapshot, model(name), path) for name in names]
 
 
 def answered(snapshot: Snapshot, policy: Policy, path: Path) -> Answer:
-    """What one model decides."""
+    """Return the result of one model."""
     limits = limits_of(policy, None, deterministic=True)
     assignment = Assignment(
         InstanceIdentity(path.name, (FileSum(path.name, "0" * 64),)),

@@ -1,4 +1,4 @@
-"""What became of the pods of a namespace, moment by moment, as a watch told it."""
+"""Record the states of the pods of a namespace, from a watch."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ GROUP_NAME = "scheduling.k8s.io/group-name"
 GPU = "nvidia.com/gpu"
 RECONNECT_S = 0.1
 BINDS_S = 30.0
-"""How long the binds of one small gang may take on a busy machine."""
+"""The limit for the binds of one small gang on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The state of one pod from some time on; `is_there` is false once it is deleted."""
+    """The state of one pod from a time on, where `is_there` is false after its deletion."""
 
     at_s: float
     name: str
@@ -54,17 +54,17 @@ class Moment:
 
     @property
     def place(self) -> tuple[str, str, str, bool]:
-        """What changes when a pod comes, moves, starts, ends or goes."""
+        """The fields that change when a pod is created, moves, starts, ends or is deleted."""
         return (self.uid, self.node, self.phase, self.is_there)
 
 
 def gangs_of(pods: Iterable[Moment]) -> set[str]:
-    """The gangs that pods are of."""
+    """Return the gangs of some pods."""
     return {pod.gang for pod in pods}
 
 
 def moment_of(pod: Raw, at_s: float, *, is_there: bool) -> Moment:
-    """The state that a pod is in."""
+    """Return the state of a pod at a time."""
     meta, spec = pod["metadata"], pod["spec"]
     return Moment(
         at_s=at_s,
@@ -82,23 +82,23 @@ def moment_of(pod: Raw, at_s: float, *, is_there: bool) -> Moment:
 
 
 def _is_evicted(pod: Raw) -> bool:
-    """Whether the eviction API has taken a pod away."""
+    """Return whether the eviction API has evicted a pod."""
     conditions = pod.get("status", {}).get("conditions") or ()
     return any(c.get("reason") == "EvictionByEvictionAPI" for c in conditions)
 
 
 def _asked(spec: Mapping[str, Any], resource: str) -> Fraction:
-    """What the containers of a pod request in all, in whole units and parts of them."""
+    """Return the total request of a pod's containers, in whole units and fractions."""
     asked = (c.get("resources", {}).get("requests", {}) for c in spec["containers"])
     milli = sum(parse_quantity(requests.get(resource, "0")).milli() for requests in asked)
     return Fraction(milli, 1000)
 
 
 class Story:
-    """Follows the pods of a namespace while it is entered, through restarts of the server, too.
+    """A recorder of the pods of a namespace, which survives restarts of the server.
 
-    The watch may lag behind the server: every question asks the server first, and waits until the
-    watch has told of all that is there. `told_pods` alone does not ask.
+    The watch may lag behind the server. Therefore every query lists the pods first, and waits until
+    the watch has delivered all of them. Only `told_pods` does not list the pods.
     """
 
     def __init__(self, api: Api, namespace: str) -> None:
@@ -127,50 +127,50 @@ class Story:
     # --- what is and what was --------------------------------------------------------------------
 
     def until(self, probe: Callable[[Story], T], what: str, seconds: float = PATIENCE_S) -> T:
-        """What the probe gives as soon as that is true; AssertionError if it never is."""
+        """Return the first true result of the probe, or raise AssertionError after `seconds`."""
         self._catch_up()
         return self._await(probe, what, seconds)
 
     def summary(self) -> str:
-        """Pods and where they are."""
+        """Return a text with the pods, their nodes and phases."""
         return ", ".join(f"{p.name} {p.node or '-'} {p.phase}" for p in self.told_pods())
 
     def pods(self, gang: str | None = None) -> list[Moment]:
-        """Pods that are there now, of one gang or of all."""
+        """Return the existing pods of one gang, or of all gangs."""
         self._catch_up()
         return self.told_pods(gang)
 
     def told_pods(self, gang: str | None = None) -> list[Moment]:
-        """The same as far as the watch has told: also while there is no server."""
+        """Return the existing pods by the state of the watch, even while the server is down."""
         with self._news:
             there = [pod for pod in self._now.values() if pod.is_there]
         return [pod for pod in there if gang is None or pod.gang == gang]
 
     def num_bound(self, gang: str) -> int:
-        """How many pods of a gang are bound, finished ones included."""
+        """Return the number of bound pods of a gang, including completed pods."""
         return sum(pod.is_bound for pod in self.pods(gang))
 
     def bound(self) -> dict[str, int]:
-        """The same for every gang."""
+        """Return the number of bound pods by gang."""
         pods = self.pods()
         return {gang: sum(p.is_bound for p in pods if p.gang == gang) for gang in gangs_of(pods)}
 
     def moments(self) -> list[Moment]:
-        """All that happened, in order."""
+        """Return all recorded states, in order."""
         self._catch_up()
         with self._news:
             return list(self._moments)
 
     def held(self, gang: str) -> int:
-        """How many pods of a gang take room."""
+        """Return the number of pods of a gang that hold resources."""
         return sum(pod.takes_room for pod in self.pods(gang))
 
     def nodes_of(self, gang: str) -> dict[str, int]:
-        """Pods of a gang by node."""
+        """Return the number of pods of a gang that hold resources, by node."""
         return dict(Counter(pod.node for pod in self.pods(gang) if pod.takes_room))
 
     def _catch_up(self) -> None:
-        """Wait until the watch has told of all that the server has; not within a probe."""
+        """Wait until the watch has delivered all changes of the server, except within a probe."""
         if self._prober == threading.get_ident():
             return
         listed = until(self._list, "the server answers")
@@ -178,7 +178,7 @@ class Story:
         self._await(lambda _: is_current(listed, self._known), "the watch is current", PATIENCE_S)
 
     def _list(self) -> Raw | None:
-        """The pods that there are; None from a server that is only just starting."""
+        """Return the list of pods, or None from a server that is starting."""
         try:
             return self._api.get(self._path)
         except (OSError, http.client.HTTPException, ValueError, Refused):
@@ -203,7 +203,7 @@ class Story:
     # --- what must hold at every moment ----------------------------------------------------------
 
     def assert_bound_once(self) -> None:
-        """No pod ever changed its node."""
+        """Check that no pod ever changed its node."""
         node_of: dict[str, str] = {}
         for moment in self.moments():
             before = node_of.setdefault(moment.uid, moment.node)
@@ -211,7 +211,7 @@ class Story:
             node_of[moment.uid] = moment.node
 
     def assert_within(self, cpus: Mapping[str, int]) -> None:
-        """No node ever held more than it can."""
+        """Check that no node ever held more CPUs than its capacity."""
         now: dict[str, Moment] = {}
         for moment in self.moments():
             now[moment.name] = moment
@@ -220,14 +220,14 @@ class Story:
                 assert used <= cpus[moment.node], f"{moment.node} holds {used} CPUs"
 
     def assert_none_moves_since(self, number: int) -> None:
-        """After so many moments no pod came, moved, started, ended or went."""
+        """Check that no pod changed after the first `number` recorded states."""
         moments = self.moments()
         place = {moment.name: moment.place for moment in moments[:number]}
         moved = [m for m in moments[number:] if place.get(m.name) != m.place]
         assert not moved, f"it moved: {moved}; before: {[place.get(m.name) for m in moved]}"
 
     def partial_s(self, gang: str, min_member: int) -> float:
-        """The longest time for which a gang was bound in part, up to now."""
+        """Return the longest time for which a gang was partially bound, up to now."""
         longest, since, now = 0.0, None, dict[str, Moment]()
         for moment in self.moments():
             now[moment.name] = moment
@@ -242,7 +242,7 @@ class Story:
 
     def _follow(self) -> None:
         while not self._ends:
-            # A server that restarts refuses connections, cuts them, and is not ready at first.
+            # A restarting server refuses connections, cuts them, and is not ready at first.
             with suppress(OSError, http.client.HTTPException, ValueError, Refused):
                 for pod, is_there in self._events():
                     self._note(moment_of(pod, time.monotonic(), is_there=is_there))

@@ -1,8 +1,9 @@
 """Hypothesis strategies for domain values, up to whole small clusters.
 
-Everything is small on purpose: few names and few values, so that selectors meet labels,
-tolerations meet taints and tasks compete. Clusters keep what a real one keeps: nodes hold no more
-than they offer, tasks on nodes are residents there, orders are kept, names exist where they must.
+Names and values are few on purpose, so that selectors match labels, tolerations match taints, and
+tasks compete. Clusters keep the invariants of real clusters. Nodes hold no more than their
+allocatable resources. Tasks on nodes are residents. Lists are ordered, and references name existing
+objects.
 """
 
 from __future__ import annotations
@@ -91,20 +92,20 @@ _FINISHED = (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
 
 
 def some_amounts(most: int = 8, least: int = 1) -> SearchStrategy[Amounts]:
-    """Amounts of CPU, memory and GPUs, each there or not."""
+    """Draw amounts of CPU, memory and GPUs, each of them optional."""
     numbers = st.integers(least, most)
     chosen = {CPU: numbers.map(lambda n: n * 500), MEMORY: numbers.map(lambda n: n * 256 * MIB)}
     return st.fixed_dictionaries({}, optional={**chosen, GPU: numbers}).map(amounts)
 
 
 def labels(*keys: str) -> SearchStrategy[dict[str, str]]:
-    """Some of the labels, by default of those that selectors look at."""
+    """Draw labels, by default with the keys that selectors use."""
     return st.dictionaries(st.sampled_from(keys or ("app", "rev", ZONE)), _VALUES, max_size=3)
 
 
 @st.composite
 def requirements(draw: DrawFn, *operators: Operator) -> Requirement:
-    """A condition on a label; by default without Gt and Lt, as pods are selected."""
+    """Draw a condition on a label, by default without Gt and Lt, which pod selectors lack."""
     plain = (Operator.IN, Operator.NOT_IN, Operator.EXISTS, Operator.DOES_NOT_EXIST)
     operator = draw(st.sampled_from(operators or plain))
     key = draw(st.sampled_from(["app", "rev", ZONE]))
@@ -117,13 +118,13 @@ def requirements(draw: DrawFn, *operators: Operator) -> Requirement:
 
 
 def label_selectors() -> SearchStrategy[LabelSelector]:
-    """A selector of pods or namespaces; one without conditions selects all."""
+    """Draw a selector of pods or namespaces, which selects all objects if it is empty."""
     return st.lists(requirements(), max_size=2).map(lambda r: LabelSelector(tuple(r)))
 
 
 @st.composite
 def node_terms(draw: DrawFn) -> NodeTerm:
-    """A term on labels and on names of nodes; an empty one selects none."""
+    """Draw a term on labels and names of nodes, which selects no node if it is empty."""
     conditions = draw(st.lists(requirements(*Operator), max_size=2))
     names = draw(st.lists(st.sampled_from(["n0", "n1"]), max_size=1))
     operator = draw(st.sampled_from([Operator.IN, Operator.NOT_IN]))
@@ -132,7 +133,7 @@ def node_terms(draw: DrawFn) -> NodeTerm:
 
 
 def node_selectors() -> SearchStrategy[NodeSelector]:
-    """A selector of nodes; one without terms selects none."""
+    """Draw a selector of nodes, which selects no node without terms."""
     return st.lists(node_terms(), max_size=2).map(lambda terms: NodeSelector(tuple(terms)))
 
 
@@ -140,17 +141,17 @@ def node_selectors() -> SearchStrategy[NodeSelector]:
 
 
 def effects() -> SearchStrategy[TaintEffect]:
-    """What a taint does."""
+    """Draw the effect of a taint."""
     return st.sampled_from(list(TaintEffect))
 
 
 def taints() -> SearchStrategy[Taint]:
-    """A taint of one of two keys."""
+    """Draw a taint with one of two keys."""
     return st.builds(Taint, st.sampled_from(["gpu", "old"]), st.sampled_from(["", "x"]), effects())
 
 
 def tolerations() -> SearchStrategy[Toleration]:
-    """An answer to one taint, to a key, or to everything."""
+    """Draw a toleration of one taint, of a key, or of all taints."""
     effect = st.none() | effects()
     key = st.sampled_from(["gpu", "old"])
     by_value = st.builds(Toleration, key, value=st.sampled_from(["", "x"]), effect=effect)
@@ -158,14 +159,14 @@ def tolerations() -> SearchStrategy[Toleration]:
 
 
 def host_ports() -> SearchStrategy[HostPort]:
-    """A port of the host, on all its addresses or on one."""
+    """Draw a host port, on one address or on all addresses."""
     address = st.sampled_from(["0.0.0.0", "127.0.0.1"])
     return st.builds(HostPort, st.sampled_from(["TCP", "UDP"]), address, st.sampled_from([80, 443]))
 
 
 @st.composite
 def pod_terms(draw: DrawFn, namespace: str) -> PodTerm:
-    """What a pod of a namespace asks of other pods."""
+    """Draw an affinity term of a pod in a namespace."""
     others = draw(st.none() | label_selectors())
     named = draw(st.sets(st.sampled_from(NAMESPACES), min_size=others is None))
     return PodTerm(
@@ -177,7 +178,7 @@ def pod_terms(draw: DrawFn, namespace: str) -> PodTerm:
 
 
 def spread_terms(namespace: str) -> SearchStrategy[SpreadTerm]:
-    """How a pod of a namespace is to be spread."""
+    """Draw a topology spread constraint of a pod in a namespace."""
     return st.builds(
         SpreadTerm,
         max_skew=st.integers(1, 2),
@@ -192,19 +193,19 @@ def spread_terms(namespace: str) -> SearchStrategy[SpreadTerm]:
 
 
 def devices() -> SearchStrategy[DeviceRequest]:
-    """A part of one GPU or several whole ones, of any model or of some."""
+    """Draw a share of one GPU or several whole GPUs, of any model or of some models."""
     models = st.sampled_from([(), ("T4",), ("A10", "T4")])
     shares = st.builds(DeviceRequest, st.just(1), st.sampled_from([250, 460]), models)
     return shares | st.builds(DeviceRequest, st.integers(1, 2), st.just(1000), models)
 
 
 def _few(each: SearchStrategy[object]) -> SearchStrategy[tuple[object, ...]]:
-    """Mostly nothing, now and then one or two."""
+    """Draw mostly nothing, and sometimes one or two values."""
     return st.just(()) | st.lists(each, max_size=2).map(tuple)
 
 
 def plain_shapes() -> SearchStrategy[TaskShape]:
-    """What asks for resources alone."""
+    """Draw a shape that requests resources only."""
     return some_amounts().map(TaskShape)
 
 
@@ -214,16 +215,16 @@ def shapes(
     request: SearchStrategy[Amounts] | None = None,
     about: Collection[str] | None = None,
 ) -> SearchStrategy[TaskShape]:
-    """What a task may ask for.
+    """Draw a shape of a task.
 
     Parameters
     ----------
     claims
-        Keys that it may use.
+        The keys of the claims that the task may use.
     request
-        What it takes, by default some of everything.
+        A strategy for the requested resources, by default a few of each resource.
     about
-        Fields of the constraints that it may have; None for all.
+        The names of the constraint fields, or None for all constraints.
 
     """
     terms = pod_terms(namespace)
@@ -237,7 +238,7 @@ def shapes(
         "tolerations": _few(tolerations()),
         "pod_affinity": _few(terms),
         "pod_anti_affinity": _few(terms),
-        # Upstream lists what is wanted before what is not.
+        # Kubernetes lists preferred terms before avoided terms.
         "preferred_pods": _few(st.tuples(signed, terms)).map(_wanted_first),
         "spread": _few(spread_terms(namespace)),
         "host_ports": st.sets(host_ports(), max_size=2).map(_ports_in_order),
@@ -264,14 +265,14 @@ def _wanted_first(terms: Sequence[tuple[int, PodTerm]]) -> tuple[tuple[int, PodT
 
 @dataclass(frozen=True)
 class Sizes:
-    """The most that a cluster has of everything.
+    """The maximum number of objects of each type in a cluster.
 
     Attributes
     ----------
     members
-        Pods of one PodGroup.
+        The number of pods of one PodGroup.
     strangers
-        Pods of other schedulers.
+        The number of pods of other schedulers.
 
     """
 
@@ -283,18 +284,18 @@ class Sizes:
 
 
 def times_ms() -> SearchStrategy[int]:
-    """A time soon after 1970."""
+    """Draw a time soon after 1970."""
     return st.integers(0, 100_000)
 
 
 def problems(code: ReasonCode) -> SearchStrategy[Reason | None]:
-    """Mostly none."""
+    """Draw a reason, mostly None."""
     return st.none() | st.none() | st.text("ab: ", max_size=5).map(lambda text: Reason(code, text))
 
 
 @st.composite
 def queues(draw: DrawFn, name: str, parents: Sequence[str]) -> Queue:
-    """A queue whose guarantee is within what it deserves and what it may have."""
+    """Draw a queue whose guarantee is within its deserved amounts and its capability."""
     guarantee = draw(some_amounts(3, 0))
     deserved = draw(_at_least(guarantee))
     return Queue(
@@ -315,7 +316,7 @@ def queues(draw: DrawFn, name: str, parents: Sequence[str]) -> Queue:
 
 
 def _parents(name: str, names: Sequence[str]) -> list[str]:
-    """Queues that may stand above one, without going round in circles."""
+    """Return the queues that may be parents of a queue without a cycle."""
     return ["root", *(other for other in names if other < name and name != "root")]
 
 
@@ -328,7 +329,7 @@ def _at_least(floor: Amounts) -> SearchStrategy[Amounts]:
 
 @st.composite
 def claims(draw: DrawFn, key: str) -> Claim:
-    """A claim that is bound, waits for its consumer, or cannot be used."""
+    """Draw a claim that is bound, waits for its consumer, or cannot be used."""
     kind, driver = draw(st.integers(0, 2)), draw(st.sampled_from(["", "csi.x", "csi.y"]))
     handle = draw(st.sampled_from(["v0", "v1"])) if driver else ""
     if kind == 0:
@@ -373,7 +374,7 @@ VOLUMES = tuple(
 
 
 def _scarce(key: str) -> SearchStrategy[Claim]:
-    """A claim that needs one of few volumes."""
+    """Draw a claim that needs one of few volumes."""
     some = st.sets(st.sampled_from(range(len(VOLUMES))), min_size=1)
     return some.map(
         lambda chosen: Claim(
@@ -387,14 +388,14 @@ def _scarce(key: str) -> SearchStrategy[Claim]:
 
 
 def topology_requests() -> SearchStrategy[TopologyRequest]:
-    """A limit by number or by name, or none, as a rule or as a wish."""
+    """Draw a hard or soft topology request, with a limit by number, by name, or without one."""
     limits = st.sampled_from([(None, ""), (0, ""), (1, ""), (2, ""), (None, "rack")])
     modes = st.sampled_from(list(TopologyMode))
     return st.builds(lambda mode, limit: TopologyRequest(mode, *limit), modes, limits)
 
 
 def sub_group_rules() -> SearchStrategy[SubGroupRule]:
-    """A rule for smaller groups."""
+    """Draw a rule for subgroups of a gang."""
     return st.builds(
         SubGroupRule,
         name=st.sampled_from(["", "tp", "dp"]),
@@ -408,7 +409,7 @@ def sub_group_rules() -> SearchStrategy[SubGroupRule]:
 
 @st.composite
 def topologies(draw: DrawFn, nodes: Sequence[str]) -> Topology:
-    """A forest over some of the nodes; no HyperNode is without members."""
+    """Draw a forest of HyperNodes over some of the nodes, where each HyperNode has members."""
     names = [f"s{i}" for i in range(draw(st.integers(0, 4)))]
     tiers = {name: draw(st.integers(0, 3)) for name in names}
     parents = {
@@ -433,7 +434,7 @@ def topologies(draw: DrawFn, nodes: Sequence[str]) -> Topology:
 
 
 class _Cluster:
-    """Draws the parts of one snapshot."""
+    """A generator of the parts of one snapshot."""
 
     def __init__(self, draw: DrawFn, sizes: Sizes, shape: SearchStrategy[TaskShape] | None) -> None:
         self._draw = draw
@@ -445,7 +446,7 @@ class _Cluster:
         self._tasks: list[Task] = []
 
     def snapshot(self) -> Snapshot:
-        """The whole of it."""
+        """Draw the whole snapshot."""
         count = self._draw(st.integers(0, self._sizes.queues))
         self._queue_names = sorted(["default", "root", *(f"q{i}" for i in range(count))])
         names = self._queue_names
@@ -592,7 +593,7 @@ class _Cluster:
 
 
 def loads() -> st.SearchStrategy[Load]:
-    """Measured loads, over what a node has now and then."""
+    """Draw measured loads, which sometimes exceed the capacity of the node."""
     ppm = st.integers(0, 1_100_000)
     return st.builds(Load, ppm, ppm, times_ms())
 
@@ -626,5 +627,5 @@ def snapshots(
     sizes: Sizes = Sizes(),
     shape: SearchStrategy[TaskShape] | None = None,
 ) -> Snapshot:
-    """A small cluster; shape: what its tasks ask for, by default everything there is."""
+    """Draw a small cluster, whose tasks have the shape `shape`, by default any shape."""
     return _Cluster(draw, sizes, shape).snapshot()

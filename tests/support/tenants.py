@@ -1,7 +1,8 @@
-"""Two tenants of one namespace with the chart's roles, and everything that guards them.
+"""Two tenants of one namespace with the chart's roles, and all components that guard them.
 
-Authorization is on, admission runs with the rights of its manifests, controllers with theirs.
-Queue `lab` lists Ann; Eve may use the queue `students` by plain RBAC, and `default` as everybody.
+Authorization is on. Webhook and controllers run with the rights of their manifests. The queue `lab`
+lists Ann as a user. Eve may use the queue `students` by plain RBAC, and every user may use
+`default`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Stage:
         self.eve = api.as_user("eve", "students")
         self.controller = api.as_user(f"system:serviceaccount:{SYSTEM}:optsched-controllers")
         self.scheduler = api.as_user(f"system:serviceaccount:{SYSTEM}:optsched-scheduler")
-        # Its name is none of those that the webhook configurations leave alone.
+        # The webhook configurations do not exempt this user name.
         self.other_scheduler = api.as_user("other-scheduler")
 
     def path(self, kind: kinds.Kind, name: str = "") -> str:
@@ -60,11 +61,11 @@ class Stage:
         return self.admin.find(self.path(kind, name))
 
     def num_refused(self) -> float:
-        """How often controllers were refused something."""
+        """Return the number of refused controller requests."""
         return self._controllers.metric("optsched_controller_looks_total", result="refused")
 
     def events(self, name: str) -> list[str]:
-        """What events say about an object."""
+        """Return the event messages about an object."""
         found = self.admin.items(self.path(kinds.EVENT))
         return [str(e.get("message")) for e in found if e["involvedObject"]["name"] == name]
 
@@ -89,7 +90,7 @@ def binding(name: str, role: str, *subjects: tuple[str, str], kind: str = "RoleB
 
 
 def grant(api: Api) -> Iterator[str]:
-    """Give the tenants the chart's roles and queues of their own; paths of what is made."""
+    """Give the tenants the chart's roles and access to queues, and yield the created paths."""
     chart = yaml.safe_load_all((ROOT / "deploy" / "volcano-development.yaml").read_text())
     roles = [r for r in chart if r and r["metadata"]["name"].startswith("volcano-tenant-")]
     assert {each["kind"] for each in roles} == {"ClusterRole"}
@@ -116,7 +117,9 @@ def grant(api: Api) -> Iterator[str]:
 
 
 def accounts(plane: ControlPlane, folder: Path) -> Iterator[Path]:
-    """Kubeconfigs of webhook, controllers and scheduler, with the rights of their manifests."""
+    """Yield kubeconfigs of webhook, controllers and scheduler, with the rights
+    of their manifests.
+    """
     for file, account in (
         ("webhook-rbac.yaml", "optsched-webhook"),
         ("controllers-rbac.yaml", "optsched-controllers"),
@@ -133,8 +136,8 @@ def accounts(plane: ControlPlane, folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def tenants(control_plane: ControlPlane, api: Api, folder: Path) -> Iterator[Stage]:
-    """The stage, as long as this lasts; folder: of kubeconfigs and logs."""
-    # An earlier file of tests may have deleted it a moment ago.
+    """Yield a stage, with kubeconfigs and logs in a folder."""
+    # An earlier test module may have deleted the namespace a moment ago.
     until(lambda: not is_terminating(api, SPACE), "the old namespace is gone")
     for name in (SYSTEM, SPACE):
         make_namespace(api, name)
@@ -150,7 +153,7 @@ def tenants(control_plane: ControlPlane, api: Api, folder: Path) -> Iterator[Sta
         try:
             for name in ("default", "students", "lab"):
                 until(lambda name=name: is_queue(api, name), f"queue {name}")  # type: ignore[misc]
-                # Other files count on the queue `default`.
+                # Other test modules rely on the queue `default`.
                 made += [] if name == "default" else [f"{queues}/{name}"]
             until(lambda: may_edit(stage), "the roles of tenants are part of edit")
             yield stage
@@ -170,7 +173,7 @@ def tenants(control_plane: ControlPlane, api: Api, folder: Path) -> Iterator[Sta
             print(webhook.log, controllers.log)
     for path in (*made, f"/api/v1/namespaces/{SPACE}"):
         api.delete(path)
-    # The namespace of the manifests stays: other files use it.
+    # Other test modules use the namespace of the manifests, so it stays.
     for kind in ("clusterrole", "clusterrolebinding"):
         accounts_made = ("optsched-webhook", "optsched-controllers", "optsched-scheduler")
         control_plane.kubectl("delete", kind, *accounts_made)
@@ -182,7 +185,7 @@ def is_terminating(api: Api, namespace: str) -> bool:
 
 
 def is_queue(api: Api, name: str) -> bool:
-    """Whether a queue is there; not as long as no webhook answers."""
+    """Return whether a queue exists after an attempt to create it, or False without the webhook."""
     lists = {"optsched.io/users": "ann"} if name == "lab" else {}
     body = {"apiVersion": kinds.QUEUE.api_version, "kind": "Queue"}
     meta = {"name": name, "annotations": lists}

@@ -1,4 +1,4 @@
-"""Scheduler, controllers and webhook together on a control plane, as users of kubectl meet them."""
+"""Run scheduler, controllers and webhook together on a control plane, for users of kubectl."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OUR_QUEUES = {"default", "root"}
 
 
 class Together:
-    """A cluster of its own: 4 nodes with 8 GPUs, 10 without, and all that we run on it."""
+    """A separate cluster with 4 GPU nodes of 8 GPUs, 10 CPU nodes, and all components."""
 
     def __init__(self, plane: ControlPlane, folder: Path, *scheduler_flags: str) -> None:
         self.plane = plane
@@ -77,26 +77,26 @@ class Together:
             self.api.close()
 
     def _reviews(self) -> bool:
-        """Whether API servers trust the webhook by now, so that queues can be made."""
+        """Return whether API servers trust the webhook, so that queues can be created."""
         said = self.kubectl("create", "--dry-run=server", "-f", "-", text=PROBE).stderr
         return "failed calling webhook" not in said
 
     def _takes_jobs(self) -> bool:
-        """Whether the controllers have made the default queue, and the webhook knows it."""
+        """Return whether the default queue exists, and the webhook knows the queue."""
         said = self.kubectl("create", "--dry-run=server", "-f", "-", text=JOB_PROBE).stderr
         return "unable to find job queue" not in said and "with state Open" not in said
 
     # --- kubectl ---------------------------------------------------------------------------------
 
     def kubectl(self, *words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-        """What kubectl answers, whatever that is."""
+        """Return the result of kubectl, even if it fails."""
         kubectl = self.plane.kubectl
         cache = kubectl.kubeconfig.with_name("kubectl-cache")
         common = (f"--kubeconfig={kubectl.kubeconfig}", f"--cache-dir={cache}")
         return run([kubectl.binary, *common, *words], input=text)
 
     def apply(self, *paths: Path) -> str:
-        """Files as they are, each in one `kubectl apply`; the warnings."""
+        """Apply each file with `kubectl apply`, and return the warnings."""
         warnings = ""
         for path in paths:
             result = self.kubectl("apply", "--validate=warn", "-f", str(path))
@@ -105,33 +105,33 @@ class Together:
         return warnings
 
     def denied(self, path: Path) -> str:
-        """Why a file is refused."""
+        """Return the error of a refused file."""
         result = self.kubectl("apply", "-f", str(path))
         assert result.returncode != 0, result.stdout
         return result.stderr
 
     def nodes(self, *manifests: Raw) -> None:
-        """Further nodes, until `clear`."""
+        """Add nodes until `clear`."""
         self.plane.kubectl.apply(manifest_list(manifests))
 
     # --- what becomes of it ----------------------------------------------------------------------
 
     def job(self, name: str, namespace: str = "default") -> Raw:
-        """A job as it is."""
+        """Return a job."""
         return self.api.get(object_path(kinds.JOB, namespace, name))
 
     def phase(self, name: str, namespace: str = "default") -> str:
-        """The phase of a job; empty as long as it has none."""
+        """Return the phase of a job, or an empty text without a phase."""
         state: Raw = self.job(name, namespace).get("status", {}).get("state") or {}
         return str(state.get("phase") or "")
 
     def await_phase(self, phase: str, name: str, namespace: str = "default") -> Raw:
-        """Wait until a job is in a phase; the job."""
+        """Wait until a job is in a phase, and return the job."""
         self.await_(lambda: self.phase(name, namespace) == phase, f"{name} is {phase}")
         return self.job(name, namespace)
 
     def await_(self, probe: Callable[[], Any], what: str) -> Any:
-        """Wait for something, and show what there is if it does not come."""
+        """Wait for a condition, and print the objects of the cluster on a timeout."""
         try:
             return until(probe, what, PATIENCE_S)
         except AssertionError:
@@ -140,18 +140,18 @@ class Together:
             raise
 
     def pods(self, job: str, namespace: str = "default") -> dict[str, Raw]:
-        """The pods of a job by their names."""
+        """Return the pods of a job by name."""
         selector = {"labelSelector": f"volcano.sh/job-name={job}"}
         found = self.api.items(collection_path(kinds.POD, namespace), **selector)
         return {pod["metadata"]["name"]: pod for pod in found}
 
     def running(self, job: str, namespace: str = "default") -> set[str]:
-        """Names of the pods of a job that run."""
+        """Return the names of the running pods of a job."""
         found = self.pods(job, namespace)
         return {name for name, pod in found.items() if pod["status"].get("phase") == "Running"}
 
     def await_whole(self, body: Raw) -> Raw:
-        """Wait until a job is Running with every pod that its manifest asks for; the job."""
+        """Wait until a job is Running with every pod of its manifest, and return the job."""
         name, namespace = body["metadata"]["name"], body["metadata"].get("namespace", "default")
         self.await_phase("Running", name, namespace)
         wanted = pod_names(body)
@@ -159,33 +159,33 @@ class Together:
         return self.job(name, namespace)
 
     def run_all(self, *paths: Path) -> dict[str, Raw]:
-        """Apply files and wait until all their jobs run with all their pods; jobs by name."""
+        """Apply files, wait until all pods of their jobs run, and return the jobs by name."""
         self.apply(*paths)
         return {body["metadata"]["name"]: self.await_whole(body) for body in jobs_of(*paths)}
 
     def end(self, *pods: str, namespace: str = "default", how: str = COMPLETE) -> None:
-        """Let pods end."""
+        """End pods through the annotation `how`."""
         for pod in pods:
             path = object_path(kinds.POD, namespace, pod)
             self.api.patch(path, {"metadata": {"annotations": {how: ""}}})
 
     def queue(self, name: str) -> Raw:
-        """A queue as it is."""
+        """Return a queue."""
         return self.api.get(object_path(kinds.QUEUE, None, name))
 
     def groups(self, namespace: str = "default") -> list[Raw]:
-        """PodGroups of a namespace."""
+        """Return the PodGroups of a namespace."""
         return self.api.items(collection_path(kinds.POD_GROUP, namespace))
 
     def events(self, name: str, namespace: str = "default") -> list[Raw]:
-        """Events about an object, as Crater asks for them."""
+        """Return the events about an object, with the field selector that Crater uses."""
         selector = {"fieldSelector": f"involvedObject.name={name}"}
         return self.api.items(collection_path(kinds.EVENT, namespace), **selector)
 
     # --- afterwards ------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Leave the cluster as it was at first."""
+        """Restore the initial state of the cluster."""
         for kind in CONTAINERS:
             for obj in self.api.items(collection_path(kind)):
                 self._delete(kind, obj)
@@ -200,7 +200,7 @@ class Together:
                 self._delete(kinds.NODE, obj)
 
     def _left_pods(self) -> list[Raw]:
-        """Pods that are there; those that are left alone are deleted."""
+        """Return the remaining pods, and delete those without an owner."""
         found = self.api.items(collection_path(kinds.POD))
         for pod in found:
             if "ownerReferences" not in pod["metadata"]:
@@ -208,7 +208,7 @@ class Together:
         return found
 
     def _left_queues(self) -> list[Raw]:
-        """Queues that tests made; those that nothing keeps are deleted."""
+        """Return the remaining queues of tests, and delete them."""
         found = self.api.items(collection_path(kinds.QUEUE))
         left = [queue for queue in found if queue["metadata"]["name"] not in OUR_QUEUES]
         for queue in left:
@@ -241,7 +241,7 @@ spec:
 
 
 def jobs_of(*paths: Path) -> list[Raw]:
-    """The jobs of files."""
+    """Return the jobs in manifest files."""
     return [
         body
         for path in paths
@@ -251,7 +251,7 @@ def jobs_of(*paths: Path) -> list[Raw]:
 
 
 def pod_names(job: Raw) -> set[str]:
-    """What the pods of a job are called."""
+    """Return the names of a job's pods."""
     tasks: Iterable[tuple[int, Raw]] = enumerate(job["spec"]["tasks"])
     return {
         f"{job['metadata']['name']}-{task.get('name') or f'default{number}'}-{index}"
@@ -261,13 +261,13 @@ def pod_names(job: Raw) -> set[str]:
 
 
 def environment(pod: Raw) -> dict[str, str]:
-    """Variables of the first container of a pod that have a value of their own."""
+    """Return the literal environment variables of a pod's first container, by name."""
     found = pod["spec"]["containers"][0].get("env", ())
     return {each["name"]: each["value"] for each in found if "value" in each}
 
 
 def is_refused(action: Callable[[], object]) -> bool:
-    """Whether the API server says no."""
+    """Return whether the API server refuses an action."""
     try:
         action()
     except Refused:

@@ -1,7 +1,7 @@
-"""Random clusters whose queues form trees, for what queues deserve.
+"""Draw random clusters with queue trees, to check the shares of queues.
 
-Run as a program it compares the shares of engine and verifier on many of them:
-`python -m tests.support.trees FIRST_SEED NUMBER`.
+As a program, this module compares the shares of engine and verifier on many clusters: `python -m
+tests.support.trees FIRST_SEED NUMBER`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _HOLDING = frozenset({_RUNNING, TaskStatus.BOUND, TaskStatus.RELEASING, TaskStat
 
 
 class Tree:
-    """Draws one cluster."""
+    """A generator of one cluster."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
         self._scarce = self._rng.random() < 0.5
 
     def snapshot(self) -> Snapshot:
-        """A cluster of up to four nodes and up to nine queues."""
+        """Return a cluster of up to four nodes and up to nine queues."""
         queues = self._queues()
         nodes = [f"n{i}" for i in range(int(self._rng.integers(1, 5)))]
         names = [q.name for q in queues] + ["unknown"] * (self._rng.random() < 0.1)
@@ -61,7 +61,7 @@ class Tree:
         return Snapshot(0, tuple(hosts), tuple(gangs), tuple(queues))
 
     def victims(self, snapshot: Snapshot) -> set[str]:
-        """Some tasks that run."""
+        """Return some running tasks."""
         held = [t.key for g in snapshot.gangs for t in g.tasks if t.status.is_standing]
         return {key for key in held if self._rng.random() < 0.4}
 
@@ -156,7 +156,7 @@ _FAULT = Reason(ReasonCode.INVALID_POD, "is odd")
 
 
 def disagreements(snapshot: Snapshot) -> list[str]:
-    """Where engine and verifier differ in what queues deserve, keep or may claim back."""
+    """Return the queues for which engine and verifier compute different shares or entitlements."""
     problem, world = compile_problem(snapshot), World(snapshot, ())
     again = shares_by_name(world)
     tree, capacity = HierarchicalDrf(), Capacity()
@@ -177,13 +177,13 @@ def disagreements(snapshot: Snapshot) -> list[str]:
 
 
 def shares_of(problem: Problem) -> dict[str, list[int]]:
-    """What the engine fills, by queue."""
+    """Return the shares of the engine by queue."""
     both = np.concatenate([deserved_shares(problem), own_shares(problem)], axis=1)
     return dict(zip(problem.queues.names, both.tolist(), strict=True))
 
 
 def changed_by_victims(tree: Tree, snapshot: Snapshot) -> list[str]:
-    """Queues whose shares an eviction would change."""
+    """Return the queues whose shares an eviction would change."""
     before = compile_problem(snapshot)
     after = compile_problem(with_terminating(snapshot, tree.victims(snapshot)), before)
     kept = kept_amounts(before, deserved_shares(before))
@@ -193,7 +193,7 @@ def changed_by_victims(tree: Tree, snapshot: Snapshot) -> list[str]:
 
 
 def main() -> None:
-    """Compare many trees and print what differs."""
+    """Compare many trees, and print the differences."""
     first, number = int(sys.argv[1]), int(sys.argv[2])
     wrong = 0
     for seed in range(first, first + number):

@@ -1,4 +1,4 @@
-"""A stand-in for NVIDIA UFM: its list of ports over TLS, for who knows the password."""
+"""A stand-in for NVIDIA UFM, which serves its list of ports over TLS with a password."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USERNAME, PASSWORD = "reader", "open sesame"
 
 
 class Ufm:
-    """Answers with `links`, or with a code that is not 200 and a body of its own."""
+    """A server that answers with `links`, or with an error code and a separate body."""
 
     def __init__(self, folder: Path) -> None:
         now = datetime.now(UTC)
@@ -54,7 +54,7 @@ class Ufm:
         return f"https://127.0.0.1:{self._server.server_address[1]}"
 
     def secret(self, *, trusts: bool = True, **other: str) -> dict[str, str]:
-        """The data of a Secret for it."""
+        """Return the data of a Secret with the credentials of this server."""
         texts = {"username": USERNAME, "password": PASSWORD, **other}
         if trusts:
             texts["ca.crt"] = self.authority
@@ -86,12 +86,12 @@ class Ufm:
                 self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
-                """Nobody reads it."""
+                """Log nothing."""
 
         return Handler
 
     def ports(self) -> list[dict[str, Any]]:
-        """What UFM lists: ports of hosts, and one of a switch."""
+        """Return UFM's list of ports, with ports of hosts and one port of a switch."""
         hosts = [
             {"system_name": host, "peer_node_name": switch, "description": "Computer IB Port"}
             for host, switch in self.links

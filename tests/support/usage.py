@@ -1,4 +1,4 @@
-"""`minResources` as controllers write them: what nodes give, and what ResourceQuotas count."""
+"""The `minResources` of controllers, with resource names of nodes and of ResourceQuotas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def least(
     num_pods: int, request: Mapping[str, str], limits: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the entries for so many pods with their requests and limits in all."""
+    """Return the entries for `num_pods` pods with their total requests and limits."""
     return {
         **request,
         **{f"requests.{name}": amount for name, amount in request.items()},

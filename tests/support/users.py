@@ -1,4 +1,4 @@
-"""What scenarios of users have in common: their configurations, and shares that are reached."""
+"""Shared parts of user scenarios: their configurations, and waits for gang sizes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ SEEDS = ("manifests", "seeds")
 
 
 def conf(name: str) -> Path:
-    """A configuration of Volcano that users have."""
+    """Return the path of a Volcano configuration of users."""
     return shared("experiments", "conf", f"{name}.conf")
 
 
 def seed(name: str) -> Path:
-    """A manifest that users have, by the beginning of its name."""
+    """Return the path of a manifest of users, by the beginning of its name."""
     (path,) = shared(*SEEDS).glob(f"{name}*.yaml")
     return path
 
 
 def begin(site: Site, config: Path | str, solver: str = "cpsat") -> Scheduler:
-    """A scheduler of the site, with its solver if it has one."""
+    """Start a scheduler of the site, and wait for its solver if it has one."""
     scheduler = site.scheduler("--config", str(config), "--solver", solver)
     return scheduler.begun() if solver == "cpsat" else scheduler
 
 
 def reach(site: Site, wanted: Mapping[str, int]) -> None:
-    """Wait until gangs hold so many pods each."""
+    """Wait until each gang holds a number of pods."""
 
     def reached(story: Story) -> bool:
         return {gang: story.held(gang) for gang in wanted} == wanted
@@ -43,6 +43,6 @@ def reach(site: Site, wanted: Mapping[str, int]) -> None:
 
 
 def settle(site: Site, scheduler: Scheduler, wanted: Mapping[str, int]) -> None:
-    """The same, and see that it stays so for ten further sessions."""
+    """Wait until each gang holds a number of pods, and check that ten sessions change nothing."""
     reach(site, wanted)
     site.assert_still(scheduler)

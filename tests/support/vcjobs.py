@@ -1,4 +1,4 @@
-"""Jobs in a world in memory: written in few words, and played by hand."""
+"""Jobs in a world in memory, in short notation and with manual steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def container(**more: Any) -> dict[str, Any]:
 
 
 def task(name: str, replicas: int = 1, /, **more: Any) -> dict[str, Any]:
-    """A task; its pods are as simple as can be unless it says otherwise."""
+    """Return a task, whose pods are minimal by default."""
     template = {"spec": {"containers": [container()], "restartPolicy": "Never"}}
     return {"name": name, "replicas": replicas, "template": template, **more}
 
@@ -33,7 +33,7 @@ def policy(event: str, action: str, **more: Any) -> dict[str, Any]:
 
 
 def job(*tasks: dict[str, Any], name: str = "j", **spec: Any) -> dict[str, Any]:
-    """A job as a user writes it."""
+    """Return a job manifest from its tasks and spec."""
     return {
         "apiVersion": "batch.volcano.sh/v1alpha1",
         "kind": "Job",
@@ -43,7 +43,7 @@ def job(*tasks: dict[str, Any], name: str = "j", **spec: Any) -> dict[str, Any]:
 
 
 class Play:
-    """One job, from its creation on; every step ends when nothing is left to be done."""
+    """One job from its creation on, where every step runs the controller until it has no effect."""
 
     def __init__(self, manifest: dict[str, Any], *, is_admitted: bool = True) -> None:
         self.world = MemoryWorld()
@@ -56,7 +56,7 @@ class Play:
     # --- what others do --------------------------------------------------------------------------
 
     def admit(self, phase: str = "Inqueue") -> None:
-        """The scheduler lets the gang in."""
+        """Let the scheduler enqueue the gang."""
         self.is_admitted = True
         self.group_is(phase)
 
@@ -69,7 +69,7 @@ class Play:
         self.settle()
 
     def run(self, *names: str) -> None:
-        """Pods are bound and run; without names all that are pending."""
+        """Bind and run pods, by default all pending pods."""
         for name in names or self.pods_that("Pending"):
             self.world.change(self.pod_ref(name), lambda pod: pod["spec"].update(nodeName="n"))
             ready = {"containerStatuses": [{"name": "main", "ready": True, "restartCount": 0}]}
@@ -88,20 +88,20 @@ class Play:
         self.settle()
 
     def delete(self, *names: str) -> None:
-        """Somebody deletes pods."""
+        """Delete pods as a user."""
         for name in names:
             self.world.remove(self.pod_ref(name))
         self.settle()
 
     def vanish(self, *names: str) -> None:
-        """Somebody deletes pods, and they are gone before anybody looks."""
+        """Delete and remove pods before the controller reads them."""
         for name in names:
             self.world.remove(self.pod_ref(name))
             self.world.ended(self.full(name))
         self.settle()
 
     def evict(self, *names: str) -> None:
-        """The scheduler evicts pods."""
+        """Evict pods as the scheduler."""
         marks = " ".join(f"{self.full(n)}={self.pod(n)['metadata']['uid']}" for n in names)
         group = self.group
         assert group is not None
@@ -112,7 +112,7 @@ class Play:
             self.world.remove(self.pod_ref(name))
 
     def gone(self) -> None:
-        """Kubelets let go what was asked to go."""
+        """Remove all terminating pods, as their kubelets."""
         self.world.ended()
         self.settle()
 
@@ -130,7 +130,7 @@ class Play:
             self.settle()
 
     def edit(self, **spec: Any) -> None:
-        """The user changes the job's spec."""
+        """Change the job's spec as a user."""
 
         def change(obj: dict[str, Any]) -> None:
             obj["spec"].update(spec)
@@ -194,7 +194,7 @@ class Play:
 
     @property
     def pods(self) -> list[str]:
-        """Names of pods that nobody has asked to go, without that of the job."""
+        """The names of the pods that are not terminating, without the prefix of the job."""
         return sorted(self._short(pod) for pod in self._pods() if not _is_leaving(pod))
 
     @property
@@ -225,7 +225,7 @@ class Play:
         return Ref(POD, "default", self.full(name))
 
     def reasons(self) -> list[str]:
-        """Reasons of the events that were told."""
+        """Return the reasons of the recorded events."""
         return [event.reason for event in self.world.events]
 
     def _pods(self) -> Iterable[dict[str, Any]]:

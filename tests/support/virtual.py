@@ -1,4 +1,4 @@
-"""A cluster on virtual time: the session itself decides, and what is placed ends when it says."""
+"""A cluster on virtual time, where sessions decide and gangs end after their estimate."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ ESTIMATE = "optsched.io/running-estimate"
 
 
 def lasting(which: Gang, seconds: int | None) -> Gang:
-    """The gang with an estimate of how long it runs."""
+    """Return the gang with an estimate of its duration."""
     return which if seconds is None else replace(which, annotations={ESTIMATE: f"{seconds}s"})
 
 
 @dataclass
 class Virtual:
-    """What waits and what runs, session by session.
+    """The waiting and the running gangs, session by session.
 
     Attributes
     ----------
     gangs
-        Those that have arrived and have not ended, by key.
+        The gangs that have arrived and have not ended, by key.
     started_ms
-        When each gang started.
+        The start time of each gang.
     bookings
-        Those of the last session for which something has to be free.
+        The reservations of the last session that reserve capacity.
 
     """
 
@@ -51,22 +51,22 @@ class Virtual:
     _last: object = None
 
     def arrive(self, gang: Gang, at_ms: int | None = None) -> None:
-        """A gang is created now, or at another instant."""
+        """Create a gang now, or at another instant."""
         created = self.now_ms if at_ms is None else at_ms
         made = replace(gang, created_ms=created, waiting_since_ms=created)
         self.gangs[gang.key] = made
 
     def end_ms(self, key: str) -> int:
-        """When a gang that has started ends; 0 where it has ended or never does."""
+        """Return the end time of a started gang, or 0 if it has ended or has no estimate."""
         length = gang_estimate_ms(self.gangs[key]) if key in self.gangs else 0
         return self.started_ms[key] + length if length else 0
 
     def snapshot(self) -> Snapshot:
-        """The cluster as it stands."""
+        """Return the current state of the cluster."""
         return cluster(self.nodes, list(self.gangs.values()), self.queues, self.now_ms)
 
     def step(self, to_ms: int) -> Plan:
-        """Let time pass, end what is over, and hold a session."""
+        """Advance the time, end finished gangs, and run a session."""
         self.now_ms = to_ms
         for key in list(self.gangs):
             if key in self.started_ms and 0 < self.end_ms(key) <= to_ms:

@@ -1,4 +1,4 @@
-"""`optsched webhook` as a process, and the configurations that send API servers to it."""
+"""Run `optsched webhook` as a process, with the configurations that point API servers to it."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ CONFIGURATIONS = [configuration(SERVICE_OF[path]) for path in DEFAULT_PATHS]
 
 
 def free_port() -> int:
-    """A port that nobody listens to, and that nobody gets who asks for any."""
+    """Return an unused port outside of the range of automatically chosen ports."""
     return choose_ports(["webhook"], {})["webhook"]
 
 
 class Webhook(Process):
-    """`optsched webhook` under a fixed port."""
+    """A process that runs `optsched webhook` on a fixed port."""
 
     def __init__(self, kubeconfig: Path, log: Path, port: int, *flags: str) -> None:
         self.tls_port = port
@@ -59,13 +59,13 @@ class Webhook(Process):
         return self.metric("optsched_admission_reviews_total", result="error")
 
     def peak_bytes(self) -> int:
-        """The most memory that it has had so far."""
+        """Return the peak resident memory of the process in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
 
     def post(self, path: str, body: bytes) -> tuple[int, str]:
-        """What it answers to whoever does not look at its certificate."""
+        """Return the status code and the text of a response, without a check of the certificate."""
         blind = ssl._create_unverified_context()
         connection = http.client.HTTPSConnection("127.0.0.1", self.tls_port, context=blind)
         try:
@@ -77,14 +77,14 @@ class Webhook(Process):
 
 
 def make_namespace(api: Api, name: str) -> None:
-    """A namespace, unless it is there."""
+    """Create a namespace unless it exists."""
     if api.find(f"/api/v1/namespaces/{name}") is None:
         api.post("/api/v1/namespaces", {"metadata": {"name": name}})
 
 
 @contextmanager
 def registered(api: Api) -> Iterator[None]:
-    """The configurations of the manifest, as long as this lasts."""
+    """Register the webhook configurations of the manifest while the context is open."""
     paths = []
     for each in CONFIGURATIONS:
         kind = kinds.find_kind(each["apiVersion"], each["kind"])
@@ -102,7 +102,7 @@ def registered(api: Api) -> Iterator[None]:
 def silent_webhook(
     api: Api, space: str, group: str, version: str, resource: str, operation: str
 ) -> Iterator[None]:
-    """Have objects of a namespace reviewed by a server that takes connections and never answers.
+    """Send reviews of a namespace to a server that accepts connections and never answers.
 
     The API server waits `HELD_S` for each review and then refuses the request.
     """
@@ -120,7 +120,7 @@ def silent_webhook(
 
 @contextmanager
 def denying_webhook(api: Api, space: str, name: str, message: str) -> Iterator[None]:
-    """Have new pods of a namespace denied by a webhook with this name, once it is in force."""
+    """Deny new pods of a namespace by a webhook with this name, once the webhook is in force."""
 
     class Denial(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -163,7 +163,7 @@ def denying_webhook(api: Api, space: str, name: str, message: str) -> Iterator[N
 
 
 def _pod_refusal(api: Api, space: str) -> str:
-    """Return why a new pod of a namespace is refused; empty if it is not."""
+    """Return the reason for which a new pod of a namespace is refused, or an empty text."""
     spec = {"containers": [{"name": "main", "image": "none"}]}
     pod = {"metadata": {"generateName": "probe-"}, "spec": spec}
     try:
@@ -175,7 +175,7 @@ def _pod_refusal(api: Api, space: str) -> str:
 
 @contextmanager
 def _reviewing(api: Api, space: str, name: str, client: Raw, rule: Raw) -> Iterator[None]:
-    """Register a validating webhook for a namespace, as long as this lasts."""
+    """Register a validating webhook for a namespace while the context is open."""
     hook = {
         "name": name,
         "clientConfig": client,
@@ -202,7 +202,7 @@ def _reviewing(api: Api, space: str, name: str, client: Raw, rule: Raw) -> Itera
 
 @contextmanager
 def serving(api: Api, kubeconfig: Path, folder: Path) -> Iterator[Webhook]:
-    """A webhook that the API server asks, with the built-in queues."""
+    """Yield a webhook that the API server calls, with the built-in queues."""
     make_namespace(api, SYSTEM)
     with registered(api):
         webhook = Webhook(kubeconfig, folder / "webhook.log", free_port()).begin()
@@ -213,9 +213,10 @@ def serving(api: Api, kubeconfig: Path, folder: Path) -> Iterator[Webhook]:
 
 
 def queue_is_made(api: Api, name: str, **spec: Any) -> bool:
-    """Whether a queue is there, or could be made; not as long as no webhook answers.
+    """Return whether a queue exists after an attempt to create it, or False without the webhook.
 
-    The root is what the scheduler makes it: tests that follow on the plane rely on it.
+    The root queue has the fields that the scheduler sets, because later tests on the plane rely on
+    them.
     """
     kind = {"apiVersion": kinds.QUEUE.api_version, "kind": "Queue"}
     spec = {"reclaimable": name != "root", **spec}
