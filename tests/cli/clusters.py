@@ -1,4 +1,4 @@
-"""A cluster that commands find instead of a real one, and short objects for it."""
+"""A fake cluster for the tests of commands, and functions that create short objects for it."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ CONTEXT = "team-a"
 
 
 class FakeCluster(FakeApi):
-    """Objects in memory, selected by namespace, labels (`a` or `a=b`) and names.
+    """An in-memory cluster that selects objects by namespace, labels (`a` or `a=b`) and names.
 
-    `lines` are what a watch tells. `absent` are kinds that are not installed. `warnings` are what
-    the server says to each creation. `fault` is the answer to every request, where there is one.
+    `lines` are the events that a watch sends. `absent` are the object kinds that are not installed.
+    `warnings` are sent with the response to each creation. `fault`, if set, is the error of every
+    request.
     """
 
     namespace = CONTEXT
@@ -66,7 +67,7 @@ class FakeCluster(FakeApi):
         return await super().create(Ref(ref.kind, ref.namespace, body["metadata"]["name"]), body)
 
     async def create_dry_run(self, ref: Ref, body: Raw) -> Raw:
-        """As `create`, with nothing stored; what `admitted` makes of it."""
+        """Return the object as admission would change it, and store nothing."""
         await self._begin("create_dry_run", ref)
         if ref in self.objects:
             raise AlreadyExists(409, "AlreadyExists", f"{ref} exists already")
@@ -105,13 +106,13 @@ class FakeCluster(FakeApi):
             raise NotFound(404, "NotFound", "the server could not find the requested resource")
 
     def one(self, kind: Kind) -> Raw:
-        """The only object of a kind."""
+        """Return the only object of a kind."""
         (found,) = self.of(kind)
         return found
 
 
 def _item(obj: Raw) -> Raw:
-    """As in a list: without its kind."""
+    """Return an object as a list response shows it: without `apiVersion` and `kind`."""
     return {name: value for name, value in obj.items() if name not in ("apiVersion", "kind")}
 
 
@@ -132,7 +133,7 @@ def _is_in(obj: Raw, selection: Selection) -> bool:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    """The cluster that commands find."""
+    """Return the fake cluster to which all commands connect."""
     stand_in = FakeCluster()
 
     @asynccontextmanager
@@ -149,23 +150,26 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 
 def optsched(*arguments: object, **more: Any) -> Result:
-    """Run a command."""
+    """Run a command and return its result."""
     return CliRunner().invoke(main, [str(argument) for argument in arguments], **more)
 
 
 def answer(result: Result) -> Any:
-    """What a command printed in JSON."""
+    """Check that a command succeeded, and return the JSON that it printed."""
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
 
 def values(text: str) -> list[Any]:
-    """The documents of what a command printed in YAML."""
+    """Return the values of all documents in a YAML text."""
     return [document.value for document in read_yaml(text) if isinstance(document, Document)]
 
 
 def job(name: str = "train", namespace: str = CONTEXT, **status: Any) -> dict[str, Any]:
-    """A job of two tasks, four pods; status: its fields, `phase` for the one of its state."""
+    """Return a job of two tasks with four pods.
+
+    `status` are the fields of its status; `phase` stands for the phase in `status.state`.
+    """
     phase = status.pop("phase", "")
     container = {"name": "main", "image": "busybox"}
     template = {"spec": {"containers": [container]}}
@@ -186,7 +190,7 @@ def job(name: str = "train", namespace: str = CONTEXT, **status: Any) -> dict[st
 
 
 def queue(name: str, parent: str = "", **more: Any) -> dict[str, Any]:
-    """A queue; more: `status`, and fields of its spec."""
+    """Return a queue. `more` holds its `status` and further fields of its spec."""
     status = more.pop("status", {"state": "Open"})
     spec = {"weight": 1, **({"parent": parent} if parent else {}), **more}
     head = {"apiVersion": QUEUE.api_version, "kind": QUEUE.kind, "metadata": {"name": name}}
@@ -194,7 +198,7 @@ def queue(name: str, parent: str = "", **more: Any) -> dict[str, Any]:
 
 
 def pod(name: str, namespace: str = CONTEXT, **more: Any) -> dict[str, Any]:
-    """A pod of one container that runs; more: into its metadata."""
+    """Return a running pod of one container. `more` are further fields of its metadata."""
     meta = {"name": name, "namespace": namespace, **more}
     state = {"name": "main", "ready": True, "state": {"running": {}}, "restartCount": 2}
     return {

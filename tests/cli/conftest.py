@@ -1,4 +1,4 @@
-"""Fixtures of the tests of commands."""
+"""Fixtures for the tests of commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that serve a cluster, with nothing behind them."""
+"""A helper that runs a service command without starting the service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ S = TypeVar("S")
 
 
 class Served(Generic[S]):
-    """One of them, and what it would have run with."""
+    """A service command, and the settings with which its service would have run."""
 
     def __init__(self, word: str) -> None:
         self._word = word
@@ -29,7 +29,7 @@ class Served(Generic[S]):
         self.error: Exception | None = None
 
     async def run(self, settings: S) -> None:
-        """In the place of what runs until it is told to stop."""
+        """Record the settings in place of a service that runs until it is stopped."""
         self.settings.append(settings)
         if self.error is not None:
             raise self.error
@@ -38,13 +38,13 @@ class Served(Generic[S]):
         return CliRunner().invoke(main, [self._word, *arguments])
 
     def told(self, *arguments: str) -> S:
-        """What it is told for some flags."""
+        """Return the settings that the service would get for the given arguments."""
         result = self.invoke(*arguments)
         assert result.exit_code == 0, result.output
         return self.settings[-1]
 
     def complaint(self, *arguments: str, code: int = 2) -> str:
-        """What is said about flags that are wrong; nothing runs with them."""
+        """Return the error output for invalid arguments, and check that no service started."""
         before = list(self.settings)
         result = self.invoke(*arguments)
         assert result.exit_code == code, result.output
@@ -54,7 +54,7 @@ class Served(Generic[S]):
 
 @contextmanager
 def served(word: str, behind: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served[S]]:
-    """A command with nothing behind it; the log goes back to where it was."""
+    """Yield a service command whose service does not run; restore the log handlers."""
     command: Served[S] = Served(word)
     monkeypatch.setattr(behind, "run", command.run)
     log = logging.getLogger("optsched")

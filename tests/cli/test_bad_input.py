@@ -1,6 +1,6 @@
-"""Every argument and option that reads a file, of every command: what can not be read is refused.
+"""Commands refuse unreadable files in every argument and option that reads a file.
 
-Commands and their inputs are found in the tree of commands, so that a new one is tested, too.
+The tests find commands and their inputs in the command tree, so that they cover new commands.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def run(given: Input, bad: str, folder: Path, stdin: bytes = b"") -> Result:
 
 
 class Hang(BaseException):
-    """A command took too long; a BaseException, which no command catches."""
+    """The error of a command that took too long; no command catches a BaseException."""
 
 
 @contextmanager
@@ -183,7 +183,7 @@ def bounded() -> Iterator[None]:
 
 @contextmanager
 def piped(path: Path, content: bytes) -> Iterator[None]:
-    """Make a pipe that gives its content to the first reader."""
+    """Create a pipe that delivers its content to the first reader."""
     os.mkfifo(path)
     over = threading.Event()
 
@@ -240,7 +240,7 @@ def test_an_unreadable_input_is_refused(
     if kind in CONTENTS:
         bad.write_bytes(CONTENTS[kind])
     elif kind == "dangling":
-        # Permissions do not stop root; a link to nothing stops every user.
+        # Permissions do not stop root, but a dangling link stops every user.
         bad.symlink_to("nowhere")
     elif kind == "folder":
         bad.mkdir()
@@ -258,7 +258,7 @@ def test_an_unreadable_input_is_refused(
 
 
 def test_every_path_is_read_or_written() -> None:
-    """Paths of these two kinds refuse URLs."""
+    """The types `InputPath` and `OutputPath` refuse URLs; `click.Path` does not."""
     paths = [
         (name, param.opts, isinstance(param.type, (InputPath, OutputPath)))
         for name, command in all_commands()

@@ -1,4 +1,4 @@
-"""`optsched compare`: what it prints, keeps and ends with, here and on Dask."""
+"""The output, files and exit codes of `optsched compare`, in this process and on Dask."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_what_was_played_is_kept_and_not_played_again(tmp_path: Path, monkeypatc
     cells[1].write_text('{"complete": false, "metrics": {}}')
     assert here(SMALL, "--out", tmp_path, "-o", "json").exit_code == 0
     assert len(played) == 2
-    # Another warm-up is another replay.
+    # A comparison with another warm-up needs a new replay.
     assert here(SMALL, "--out", tmp_path, "--warm-up", "1h", "-o", "json").exit_code == 0
     assert len(played) == 4
 
@@ -283,7 +283,7 @@ def test_nobody_who_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_times(text: str) -> dict[str, Any]:
-    """A comparison without what the clock of the machine says."""
+    """Return a comparison without the wall times that depend on the machine."""
     found = json.loads(text)
     for cell in found["cells"]:
         cell["result"]["wall_seconds"] = cell["result"]["metrics"]["session_s"] = None

@@ -1,4 +1,4 @@
-"""Flags of `optsched controllers`."""
+"""Tests of the flags of `optsched controllers`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VOLCANO = (
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """What would have run."""
+    """Return the list of settings with which the controllers would have run."""
     found: list[Settings] = []
 
     async def run(settings: Settings) -> None:

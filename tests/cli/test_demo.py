@@ -1,4 +1,4 @@
-"""The gang experiment on the emulated cluster: what is shown, and how it ends."""
+"""The output and exit codes of the gang demo on the emulated cluster."""
 
 from __future__ import annotations
 

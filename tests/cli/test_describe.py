@@ -1,4 +1,4 @@
-"""Objects in words, and times as people say them."""
+"""Tests of the descriptions of objects, and of readable times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every exit code that docs/commands.md names really comes: by an act here, or by another test."""
+"""A test here or elsewhere produces every exit code that docs/commands.md names."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ Others = dict[int, tuple[str, "Callable[[FakeCluster], object] | None"]]
 
 @dataclass(frozen=True)
 class Act:
-    """A command on a cluster that ends well, and how exit codes of its own come about.
+    """A command line that succeeds on a cluster, and variants that end with other exit codes.
 
-    `line` may name a file of FILES in braces. `others` have by code another line, and what is
-    different in the cluster.
+    `line` may name files of `FILES` in braces. `others` maps an exit code to another command line
+    and a change of the cluster.
     """
 
     line: str
@@ -80,12 +80,12 @@ class Act:
 
 
 def phase(phase: str, name: str = "one") -> Callable[[FakeCluster], object]:
-    """A job is in a phase."""
+    """Return a function that adds a job in the given phase to a cluster."""
     return lambda cluster: cluster.put(job(name, phase=phase))
 
 
 def changed(cluster: FakeCluster) -> None:
-    """Another object has taken the name before the old one was deleted."""
+    """Let deletions fail because a new object has the name of the old one."""
     cluster.refuse("delete", Conflict(409, "Conflict", "another uid"))
 
 
@@ -116,7 +116,7 @@ def shut(cluster: FakeCluster) -> None:
 
 
 def full(cluster: FakeCluster) -> None:
-    """Half of the node is taken."""
+    """Add a pod that occupies half of the node."""
     there = pod("busy")
     there["spec"]["schedulerName"] = "volcano"
     there["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
@@ -279,7 +279,7 @@ TESTED: Final = {
 
 
 def run(line: str, tmp_path: Path, *more: str, env: dict[str, str] | None = None) -> Result:
-    """Run a command, also one of Volcano's old ones, with the files that its line names."""
+    """Run a command or one of Volcano's old commands, with the files that the line names."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     word, *rest = [
@@ -291,7 +291,7 @@ def run(line: str, tmp_path: Path, *more: str, env: dict[str, str] | None = None
 
 
 def ended(result: Result, code: int) -> None:
-    """It ended with a code of its own, and a failure says why in words of the user."""
+    """Check that a command ended with an exit code, and that a failure prints an error message."""
     assert result.exit_code == code, (result.output, result.exception)
     assert result.exception is None or isinstance(result.exception, SystemExit)
     assert "Traceback" not in result.output
@@ -302,7 +302,7 @@ def ended(result: Result, code: int) -> None:
 
 @pytest.fixture
 def filled(cluster: FakeCluster) -> FakeCluster:
-    """One node and one object called `one` of each kind."""
+    """Return a cluster with one node and one object named `one` of each kind."""
     one = job("one", phase="Running")
     pods = pod("one", labels={"volcano.sh/job-name": "one"})
     for each in (one, job("done", phase="Completed"), queue("one"), pods, NODE):

@@ -1,4 +1,4 @@
-"""`optsched job explain` and `job list --position`; a real cluster is in tests/e2e."""
+"""Tests of `optsched job explain` and `job list --position`; tests/e2e uses a real cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def explain(*arguments: object) -> Result:
 
 
 def waits(cluster: FakeCluster, name: str, minute: int, code: str = "NotEnoughResources") -> None:
-    """A job that waits, whose pods are not made yet."""
+    """Add a waiting job whose pods do not exist yet."""
     made = f"2026-11-20T09:{minute:02}:00Z"
     body = job(name, phase="Pending")
     body["metadata"] |= {"uid": f"{name}-uid", "creationTimestamp": made}
@@ -44,7 +44,7 @@ def waits(cluster: FakeCluster, name: str, minute: int, code: str = "NotEnoughRe
 
 @pytest.fixture
 def full(cluster: FakeCluster) -> FakeCluster:
-    """A cluster whose only node is in use for two hours more."""
+    """Return a cluster whose only node stays occupied for two more hours."""
     cluster.put(node("n1"))
     cluster.put(bare_queue("default", weight=1))
     marks = {"optsched.io/running-estimate": "2h"}
@@ -105,7 +105,7 @@ QUOTA = (
 
 
 def refuse(cluster: FakeCluster, name: str, message: str, second: int) -> None:
-    """An event of the job controller: a pod of a job was refused."""
+    """Add an event in which the job controller reports that a pod was refused."""
     when = f"2026-11-20T09:30:{second:02}Z"
     about = {"kind": "Job", "name": name, "namespace": CONTEXT, "uid": f"{name}-uid"}
     key = Ref(EVENT, CONTEXT, f"{name}.{second}")

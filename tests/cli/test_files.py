@@ -1,4 +1,4 @@
-"""Files of manifests: those of guides are taken as they are, mistakes have their places."""
+"""Manifest files: the commands accept those of guides and report the position of each mistake."""
 
 from __future__ import annotations
 

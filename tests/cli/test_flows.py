@@ -1,4 +1,4 @@
-"""`optsched jobflow` and `optsched jobtemplate`."""
+"""Tests of `optsched jobflow` and `optsched jobtemplate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`optsched gpu-hours`: of replays and of clusters that were watched."""
+"""Tests of `optsched gpu-hours` for replays and for observed clusters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Valid inputs of every command, written and handed over in every way: they are read the same.
+"""Every command reads equal results from a valid input, however the input is written or passed.
 
-What can not be read in some way is refused with its name; see `REFUSED`. Rows that mean nothing are
-left out by `NOT_TRIED`, each with its reason.
+A command refuses an input that it cannot read, and names the input; see `REFUSED`. `NOT_TRIED`
+lists the combinations that make no sense, each with its reason.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LONG_NAME: Final = "x" * 300
 
 
 class Form(NamedTuple):
-    """A format of files: a text in it, and a part of the text that may be another name."""
+    """A file format with an example text. `name` is a part of the text that may be another name."""
 
     text: str
     name: str
@@ -56,7 +56,7 @@ class Form(NamedTuple):
 
 
 def form_of(given: Input) -> str:
-    """Return the format that an input takes."""
+    """Return the name of the format that an input takes."""
     if given.option == "--filename":
         kinds = {"jobflow": "JobFlow", "jobtemplate": "JobTemplate"}
         return kinds.get(given.command.split()[0], "Job")
@@ -119,7 +119,7 @@ def as_json(text: str) -> str:
 
 
 def as_list(text: str) -> str:
-    """Return the objects in a list, but for a list, whose items are documents then."""
+    """Return the objects of a text as one `List`, or the items of a `List` as documents."""
     values = [each.value for each in read_yaml(text) if isinstance(each, Document)]
     if len(values) == 1 and values[0].get("kind") == "List":
         return "---\n".join(json.dumps(each) + "\n" for each in values[0]["items"])
@@ -165,7 +165,7 @@ KUBECONFIG_READERS: Final = ("scheduler", "controllers", "webhook", "job list")
 
 
 def ways_of(given: Input) -> tuple[str, ...]:
-    """Return the ways that mean something for an input."""
+    """Return the ways to write or pass an input that make sense for its format."""
     name = form_of(given)
     form = FORMS[name]
     return tuple(
@@ -174,7 +174,7 @@ def ways_of(given: Input) -> tuple[str, ...]:
         if (form.is_yaml or way not in (*STRUCTURED, "twice"))
         and (form.name or way not in ("names", "long name"))
         and (name not in FOLDERS or way in ("CRLF", "BOM", "names", "long name"))
-        # The standard input is taken for objects of a cluster, which has other options.
+        # Standard input counts as objects of a cluster, and a cluster has other options.
         and (name != "machines" or way != "-")
         and (name != "kubeconfig" or given.command in KUBECONFIG_READERS or way in ("BOM", "pipe"))
     )
@@ -185,7 +185,7 @@ ROWS: Final = [
         given,
         way,
         id=f"{given.command} {given.option}-{way}",
-        # A search starts a process of its own.
+        # Each solve starts its own process, which is slow.
         marks=[pytest.mark.nightly] if given.command == "solve model_*.txt" else [],
     )
     for given in INPUTS
@@ -202,7 +202,7 @@ def test_what_is_not_tried_is_there() -> None:
 
 @pytest.fixture
 def services(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Services read what they are given, and end where they would go on to serve."""
+    """Let services read their inputs, and stop them before they serve."""
 
     async def read(
         settings: SchedulerSettings | ControllerSettings | WebhookSettings,
@@ -220,7 +220,7 @@ def services(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def result_text(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A result of `solve`, to go on from."""
+    """Return a result file of `solve` that a later solve can resume."""
     path = tmp_path_factory.mktemp("result") / "result.json"
     words = ["solve", str(PACKING), "--model", "volcano-compatible", "--solver", "none"]
     assert inputs.CliRunner().invoke(inputs.main, [*words, "--result", str(path)]).exit_code == 0
@@ -228,12 +228,12 @@ def result_text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def rename(text: str, old: str, new: str) -> str:
-    """Return a text with another name; the old one may end with the bracket that ends it."""
+    """Return a text with another name, with a closing brace if the old name ends with one."""
     return text.replace(old, new + ("}" if old.endswith("}") else ""))
 
 
 def play(given: Input, way: str, text: str, tmp_path: Path) -> Result:
-    """Run a command with a valid text that is written or handed over in some way."""
+    """Run a command with a valid text that is written or passed in the given way."""
     form = FORMS[form_of(given)]
     if way == "names":
         text = rename(text, form.name, ODD_NAME)
@@ -254,14 +254,14 @@ def play(given: Input, way: str, text: str, tmp_path: Path) -> Result:
 
 
 def plain(text: str) -> str:
-    """Return a text without numbers, spaces and the names of inputs."""
+    """Return a text without numbers, spaces and input names."""
     text = re.sub(r"(the )?standard input\b|(?<![\w-])-(?=[:, ])", "input", text)
     text = re.sub(r"input\.(vbp|txt|yaml)", "input", text)
     return re.sub(r"([\d.]|\s|[─━])+", "#", text)
 
 
 def outcome(given: Input, result: Result) -> tuple[int, str]:
-    """Return exit code and output; a search that time ends finds more or less."""
+    """Return exit code and output; omit the output of a solve, which depends on time."""
     searches = given.command.startswith("solve ")
     return result.exit_code, "" if searches else plain(result.stdout)
 
@@ -308,7 +308,7 @@ def test_valid_inputs_are_read_in_every_way(
 
 
 def reset(cluster: FakeCluster, given: Input) -> None:
-    """Take away what the command before has made, and put back what it has deleted."""
+    """Delete the objects that the last command created, and restore those that it deleted."""
     for ref in [ref for ref in cluster.objects if ref.name == "new"]:
         del cluster.objects[ref]
     if given.command in ("jobflow delete", "jobtemplate delete"):

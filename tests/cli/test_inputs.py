@@ -1,4 +1,4 @@
-"""Odd inputs and outputs of commands on files: one sentence, code 2, nothing overwritten."""
+"""Commands on files refuse odd inputs and outputs with code 2, and overwrite nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(*arguments: object, given: bytes | None = None) -> Result:
 
 
 def reading(command: str, source: object) -> list[object]:
-    """A command that reads a source, as cheap as can be."""
+    """Return the cheapest arguments with which a command reads a source."""
     return {
         "solve": ["solve", source, *SMALL],
         "pack": ["solve", source, "--time-limit", 1],
@@ -367,7 +367,7 @@ spec:
 def test_queues_share_whole_devices_where_they_deserve_parts(
     tmp_path: Path, solver: str, rich: str, poor: str, number: int
 ) -> None:
-    """Three GPUs are held: who deserves 1.5 keeps one of them, and claims one."""
+    """Three GPUs are in use: the queue that deserves 1.5 GPUs keeps one and reclaims one."""
     runs = {"phase": "Running", "more": "  nodeName: n\nstatus: {phase: Running}"}
     waits = {"phase": "Inqueue", "more": ""}
     pods = [POD.format(name=f"r{i}", queue="rich", **runs) for i in range(3)]

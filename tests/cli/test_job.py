@@ -1,4 +1,4 @@
-"""`optsched job`: what it asks of a cluster, prints and ends with."""
+"""Tests of the requests, output and exit codes of `optsched job`."""
 
 from __future__ import annotations
 
@@ -381,7 +381,7 @@ def test_acts_without_effect_say_so(cluster: FakeCluster, word: str, phase: str)
     cluster.put(job(phase=phase))
     result = optsched("job", word, "train")
     assert (result.exit_code, result.stdout) == (0, f"job train is {phase} already\n")
-    # An earlier act may be under way, which this one undoes.
+    # An earlier command object of the opposite action may still exist.
     assert [ref.kind for ref in cluster.objects].count(COMMAND) == 1
 
 
@@ -424,7 +424,7 @@ def test_delete_takes_a_job_away(cluster: FakeCluster, spelt: tuple[str, ...]) -
 
 
 def changes(cluster: FakeCluster, *states: dict[str, Any]) -> None:
-    """What a watch tells after the first state, which a list gives."""
+    """Add a job in its first state, and let a watch send its later states."""
     cluster.put(job(**states[0]))
     for version, state in enumerate(states[1:], 100):
         obj = job(**state)

@@ -1,4 +1,4 @@
-"""The old commands: `-n` is the name, `-N` the namespace, defaults come from the environment."""
+"""The old commands: `-n` is the name, `-N` the namespace, and the environment sets defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands' own words; a real plane is in tests/e2e/test_local.py."""
+"""Tests of the messages of `optsched local`; tests/e2e/test_local.py starts a control plane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats of logs."""
+"""Tests of the log formats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optsched.cli.services.service_options import logging_options, set_up_loggin
 
 @pytest.fixture
 def log():
-    """The logger of the project, with its handlers as they were afterwards."""
+    """Yield the logger of the project without handlers, and restore its handlers at the end."""
     logger = logging.getLogger("optsched")
     before, level = list(logger.handlers), logger.level
     logger.handlers.clear()

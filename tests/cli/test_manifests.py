@@ -1,4 +1,4 @@
-"""Odd files and arguments of commands on a cluster: told in a line each, and nothing is asked."""
+"""Commands on a cluster refuse odd files and arguments with one line each, and send no request."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_places_that_can_not_be_read_are_refused(
 
 
 def forms(text: str, kind: Kind) -> dict[str, bytes]:
-    """One object in every form that is right."""
+    """Return one object in every valid file form, keyed by the form's name."""
     body = {
         "apiVersion": kind.api_version,
         "kind": kind.kind,

@@ -1,4 +1,4 @@
-"""Options of all commands: one form, one meaning; exceptions are those of Volcano's scripts."""
+"""Options of all commands have one form and one meaning, except for those of Volcano's scripts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_exception_is_there_and_is_one() -> None:
 
 
 def kind_of(option: click.Option) -> str:
-    """Of its values, as far as users see a difference."""
+    """Return the kind of value that an option takes, as a user sees it."""
     if option.is_flag:
         return "switch"
     names = {"directory": "path", "file": "path", "text": "text", "integer range": "number"}

@@ -1,4 +1,4 @@
-"""`optsched solve` of vector bin packing: what it prints, writes and ends with."""
+"""Tests of the output, files and exit codes of `optsched solve` for vector bin packing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def solve(*arguments: object) -> Result:
 
 
 def written(folder: Path, **texts: str) -> list[Path]:
-    """Instances as files."""
+    """Write instances to files and return their paths."""
     files = [folder / f"{name}.vbp" for name in texts]
     for file, text in zip(files, texts.values(), strict=True):
         file.write_text(text)
@@ -41,7 +41,7 @@ def written(folder: Path, **texts: str) -> list[Path]:
 
 
 def is_packing(text: str, bins: Sequence[Sequence[int]]) -> bool:
-    """Whether bins hold every item of a file once, and no bin too much; from the text alone."""
+    """Return whether the bins hold every item of a file once and respect every capacity."""
     lines = [list(map(int, line.split())) for line in text.splitlines()]
     capacity, rows = lines[1], lines[3:]
     number = Counter({i: row[-1] for i, row in enumerate(rows) if row[-1]})

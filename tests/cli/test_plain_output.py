@@ -1,4 +1,4 @@
-"""All that commands print, with control characters wherever users can write."""
+"""The output of every command, with control characters in every text that users can write."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def dotted(node: ast.AST) -> str:
 
 
 def uses(tree: ast.AST) -> Iterator[str]:
-    """The ways to print that a module uses."""
+    """Yield the printing functions that a module uses."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and dotted(node.func) in PRINTS:
             yield dotted(node.func)
@@ -147,7 +147,7 @@ _AMOUNT: Final = re.compile(r"[\d.]+\w*|\d{4}-.*|True|Open|all|volcano|default|I
 
 
 def poisoned(value: Any, key: str = "") -> Any:
-    """The value with control characters in every text of users."""
+    """Return the value with control characters in every text that users can write."""
     if isinstance(value, dict):
         found = {name: poisoned(each, name) for name, each in value.items()}
         if key == "metadata":
@@ -162,7 +162,7 @@ def poisoned(value: Any, key: str = "") -> Any:
 
 @pytest.fixture
 def evil(cluster: FakeCluster) -> FakeCluster:
-    """A cluster of objects that hold control characters."""
+    """Return a cluster of objects that hold control characters."""
     condition = {"type": "Unschedulable", "status": "True", "reason": "r", "message": "m"}
     objects = [
         job("train", phase="Pending", conditions=[condition], state={"message": "m"}),
@@ -199,7 +199,7 @@ def evil(cluster: FakeCluster) -> FakeCluster:
         ),
     ]
     for each in objects:
-        # The second one can be asked for by its name: it has no control characters there.
+        # A user can select the second object by its name, which has no control characters.
         cluster.put(poisoned(each))
         again = poisoned(each)
         again.get("involvedObject", {})["name"] = "train"
@@ -265,7 +265,7 @@ def test_every_command_is_tried() -> None:
 
 
 def forms_of(path: list[str]) -> list[tuple[str, ...]]:
-    """The ways in which a command prints."""
+    """Return the output options of a command: one tuple for each format."""
     command: click.Command = main
     for name in path:
         assert isinstance(command, click.Group)
@@ -276,14 +276,14 @@ def forms_of(path: list[str]) -> list[tuple[str, ...]]:
 
 
 def assert_plain(result: Result) -> None:
-    """Nothing of what was printed does anything to a terminal."""
+    """Check that the output of a command contains no control characters."""
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     for text in (result.stdout, result.stderr):
         assert is_plain(text), text
 
 
 def is_shown(text: str) -> bool:
-    """Whether a text has the escape of a control character."""
+    """Return whether a text contains an escaped control character."""
     return re.search(r"\\x1b|\\u001b|\\e", text) is not None
 
 
@@ -303,7 +303,7 @@ def test_commands_on_a_cluster_print_plain_text(
             result = CliRunner().invoke(main, [*command.split(), *arguments, *form])
             assert_plain(result)
             shown += result.output
-    # It was shown, and not left out.
+    # The output shows the character escaped; the command did not omit it.
     assert is_shown(shown)
 
 
@@ -355,7 +355,7 @@ def test_what_a_server_refuses_is_printed_in_plain_text(
 
 
 def poison_file(source: Path, target: Path) -> Path:
-    """A copy of an instance with control characters in names."""
+    """Write a copy of an instance whose names contain control characters, and return its path."""
     (items,) = values(source.read_text())
     target.write_text(write_yaml(poisoned(items)))
     return target
@@ -403,7 +403,7 @@ def test_replays_print_plain_text(tmp_path: Path) -> None:
     for given in ((), ("-o", "json", "--report", "-")):
         result = CliRunner().invoke(main, ["simulate", str(trace), *common, *given])
         assert_plain(result)
-    # Of the second and the third one all cells are kept.
+    # The second and the third command find all cells in the folder of the first one.
     shown = ""
     kept = ["--workers", "0", "--out", str(tmp_path / "cells")]
     for form in ("table", "json", "csv"):
@@ -452,7 +452,8 @@ def test_logs_of_libraries_are_plain_text(
     log.propagate, before = False, log.propagate
     try:
         log.warning("pod %s", EVIL)
-        # pytest has a handler at the root; without one a library's record comes here.
+        # pytest adds a handler to the root logger. Without one, this handler gets records of
+        # libraries.
         try:
             raise ValueError(EVIL)
         except ValueError as e:

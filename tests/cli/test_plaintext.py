@@ -1,4 +1,4 @@
-"""Control characters of users reach neither logs, nor events, nor terminals."""
+"""Control characters of users reach no log, no event and no terminal."""
 
 from __future__ import annotations
 

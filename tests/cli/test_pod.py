@@ -1,4 +1,4 @@
-"""`optsched pod list`, and what a pod is said to be doing."""
+"""Tests of `optsched pod list`, and of the state that it shows for a pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`optsched queue`: what it asks of a cluster, prints and ends with."""
+"""Tests of the requests, output and exit codes of `optsched queue`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_every_queue_is_in_the_tree_once(parents: dict[str, str], has_root: bool
 
 
 def _leads_up(name: str, parents: dict[str, str]) -> bool:
-    """Whether a queue is in no circle and below none."""
+    """Return whether the chain of parents of a queue ends, instead of entering a cycle."""
     seen: set[str] = set()
     while name in parents and name not in seen:
         seen.add(name)

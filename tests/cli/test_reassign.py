@@ -1,4 +1,4 @@
-"""`optsched solve` of machine reassignment: what it prints, writes and ends with."""
+"""Tests of the output, files and exit codes of `optsched solve` for machine reassignment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flags of `optsched scheduler`; the scheduler itself is in tests/kube and tests/e2e."""
+"""Tests of the flags of `optsched scheduler`; tests/kube and tests/e2e run the scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`optsched simulate`: what it prints, writes and ends with."""
+"""Tests of the output, files and exit codes of `optsched simulate`."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_full_disk_leaves_what_was_written_and_says_so(tmp_path: Path) -> None
 
 @contextmanager
 def small_disk(num_bytes: int) -> Iterator[None]:
-    """No file may become larger than that."""
+    """Limit the size of files that this process writes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
     try:

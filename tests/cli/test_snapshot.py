@@ -1,4 +1,4 @@
-"""`optsched snapshot`: where it writes and what it ends with; a real cluster is in tests/e2e."""
+"""Tests of the files and exit codes of `optsched snapshot`; tests/e2e uses a real cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
-    """The cluster that the command finds."""
+    """Return the fake cluster to which the command connects."""
     stand_in = FakeApi(node("n1"), group("g"), pod("p"))
 
     @asynccontextmanager

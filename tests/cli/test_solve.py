@@ -1,4 +1,4 @@
-"""`optsched solve`: what it prints, writes and ends with."""
+"""Tests of the output, files and exit codes of `optsched solve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`optsched solve` with results: several models, gaps, progress, files, stopping and going on."""
+"""Tests of `optsched solve` results: models, gaps, progress, files, stopping and resuming."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_solving_goes_on_where_nothing_can_be_kept_on_the_way(
 
 
 def hard(path: Path) -> None:
-    """An instance that no solver is done with in the time of a test: six bins for sixty pods."""
+    """Write an instance that no solver finishes during a test: six nodes for sixty pods."""
     random = Random(0)
     room = {"cpu": "97", "memory": "389Gi", "pods": "110"}
     ready = [{"type": "Ready", "status": "True"}]

@@ -1,4 +1,4 @@
-"""The first signal asks a command to end, the second one ends it."""
+"""The first signal lets a command end in order; the second one ends it immediately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scripts written for `vcctl` rely on: commands and flags, columns, and keys that stay."""
+"""The commands, flags, columns and keys of `vcctl` that scripts rely on."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def command(words: str) -> click.Command:
 
 
 def options(words: str) -> set[str]:
-    """All that begins with a dash."""
+    """Return all options of a command that begin with a dash."""
     return {flag for param in command(words).params for flag in param.opts if flag[0] == "-"}
 
 
@@ -109,7 +109,7 @@ def made(kind: str, spec: dict[str, Any], **status: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def full(cluster: FakeCluster) -> FakeCluster:
-    """One object of each kind."""
+    """Return a cluster with one object of each kind."""
     one = job("one", phase="Running", running=1)
     flow = made("JobFlow", {"flows": [{"name": "a"}]}, state={"phase": "Running"})
     for obj in (one, queue("one"), flow, made("JobTemplate", {"tasks": [TASK]}), POD):

@@ -1,4 +1,4 @@
-"""`optsched version`, `optsched completion`, and names completed from the cluster."""
+"""Tests of `optsched version`, `optsched completion`, and the completion of object names."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_summaries_begin_the_help_of_their_commands() -> None:
 
 
 def test_help_imports_no_command() -> None:
-    """The solver takes a second to load, and help needs a tenth of that."""
+    """The solver takes a second to load, while help takes a tenth of a second."""
     code = (
         "import sys; from click.testing import CliRunner; from optsched.cli.main import main; "
         "assert CliRunner().invoke(main, ['--help']).exit_code == 0; "

@@ -1,4 +1,4 @@
-"""The flags of `optsched webhook`; the webhook itself is in tests/kube and tests/e2e."""
+"""Tests of the flags of `optsched webhook`; tests/kube and tests/e2e run the webhook."""
 
 from __future__ import annotations
 

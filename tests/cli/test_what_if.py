@@ -1,4 +1,4 @@
-"""`optsched what-if`: what it reads, prints and ends with; a real cluster is in tests/e2e."""
+"""Tests of the inputs, output and codes of `optsched what-if`; tests/e2e uses a real cluster."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def what_if(*arguments: object, **more: Any) -> Result:
 
 
 def example(name: str, *arguments: object) -> Result:
-    """An example, asked about on the example's cluster with the solver."""
+    """Run `what-if` with an example file on the snapshot of the examples."""
     path = EXAMPLES / f"{name}.yaml"
     return optsched("what-if", "-f", path, "--snapshot", PICTURE, "--deterministic", *arguments)
 
@@ -69,14 +69,14 @@ def manifest(name: str = "new", cpu: int = 2, replicas: int = 2, **spec: Any) ->
 
 @pytest.fixture
 def live(cluster: FakeCluster) -> FakeCluster:
-    """A cluster with one node of eight CPUs."""
+    """Return a cluster with one node of eight CPUs."""
     cluster.put(node("n1"))
     cluster.put(bare_queue("default", weight=1))
     return cluster
 
 
 def claiming(name: str) -> dict[str, Any]:
-    """A pod with an annotation about GPUs that no binder has written."""
+    """Return a pod with a GPU annotation that no binder wrote."""
     return pod(name, annotations={"volcano.sh/gpu-index": "0,1"})
 
 
@@ -283,7 +283,7 @@ def test_a_queue_alone_changes_nothing(live: FakeCluster) -> None:
 
 
 def denied(kind: Any, message: str) -> Any:
-    """Refuse objects of a kind, as an API server does."""
+    """Return an admission function that refuses objects of one kind, as an API server does."""
 
     def admitted(ref: Ref, body: Any) -> Any:
         if ref.kind == kind:
@@ -314,7 +314,7 @@ def test_what_the_api_server_refuses_never_starts(
 
 
 def test_what_admission_adds_to_pods_counts(live: FakeCluster) -> None:
-    """A LimitRange gives every container 5 CPUs, of which the node has 8."""
+    """A LimitRange gives every container 5 CPUs, and the node has 8."""
 
     def admitted(ref: Ref, body: Any) -> Any:
         if ref.kind == POD:

@@ -1,4 +1,4 @@
-"""What commands say of files that are none: the file and the mistake, never a word of Python."""
+"""Errors about invalid files name the file and the mistake, and show no Python terms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What queues and users are charged, worked out by hand."""
+"""The charges of queues and users, compared with values calculated by hand."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_evictions_and_failures_cost_stands_apart() -> None:
     events: list[Event] = [
         submit("a"),
         start(0, "a", 0),
-        stop(100, "a", "preempt", 40),  # 60 s were saved
+        stop(100, "a", "preempt", 40),  # the restart saves 60 s
         start(200, "a", 0, run=2),
         stop(230, "a", "node", 30),
         start(300, "a", 0, run=3),
@@ -228,7 +228,7 @@ def picture(at_s: int, *gangs: Gang, ready: bool = True) -> Snapshot:
 
 
 def seen(name: str, started_s: int | None, saved_s: int = 0, gpus: int = 2) -> Gang:
-    """A gang of one pod that was bound at an instant, or waits."""
+    """Return a gang of one pod that was bound at an instant, or that waits."""
     made = gang(name, ("w", 1, shape(1, gpus)), labels={USER: "ann"})
     if started_s is None:
         return made

@@ -29,7 +29,10 @@ def row(model: str, trace: str, seed: int = 0, **figures: object) -> Row:
 
 
 def times(**ends: float | None) -> dict[str, list[object]]:
-    """Jobs that arrive at 0, start a second before their end, and end then; None: never."""
+    """Return jobs that arrive at 0, start one second before their end, and end at the given second.
+
+    `None` is the end of a job that never runs.
+    """
     ends_ms = {name: None if end is None else int(end * 1000) for name, end in ends.items()}
     jobs = [
         JobTimes(name, 0, None if end is None else end - 1000, end) for name, end in ends_ms.items()

@@ -149,7 +149,7 @@ def refused(address: str, tls: Tls = NO_TLS) -> str:
 
 @contextmanager
 def stranger(says: bytes | None) -> Iterator[str]:
-    """Somebody who takes connections and says something else than Dask, or nothing at all."""
+    """Yield the address of a server that does not speak the protocol of Dask."""
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as guests:
 
         def serve() -> None:

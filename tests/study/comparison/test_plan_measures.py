@@ -1,4 +1,4 @@
-"""Figures of plans, worked out by hand."""
+"""The measures of plans, compared with values calculated by hand."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_what_is_placed_is_counted() -> None:
     assert found.nodes == 2
     assert found.allocation == pytest.approx(16 / 24)
     assert (found.largest_share, found.least_share) == (pytest.approx(0.5), pytest.approx(1 / 6))
-    # Shares by weight are 1/6 and 1/6.
+    # The shares by weight are 1/6 and 1/6.
     assert found.jain == pytest.approx(1.0)
-    # Every typical pod takes 4 GPUs, and the free node can hold it.
+    # Every typical pod takes 4 GPUs, and the free node has capacity for it.
     assert found.fragmentation == 0.0
     assert (found.topology_tier, found.cross_leaf_pairs) == (None, None)
 

@@ -50,7 +50,7 @@ def test_a_difference_of_either_sign_is_not_clear() -> None:
 
 
 def test_the_interval_is_that_of_the_normal_law_for_many_pairs() -> None:
-    # 400 differences of −1 and 1 in turn: the mean has a standard error of 1/20.
+    # 400 differences alternate between −1 and 1: the mean has a standard error of 1/20.
     found = paired_difference([(-1.0) ** i for i in range(400)])
     assert found.low == pytest.approx(-1.96 / 20, abs=0.01)
     assert found.high == pytest.approx(1.96 / 20, abs=0.01)
@@ -87,7 +87,10 @@ NULLS = {
 @pytest.mark.parametrize("number", nightly_except([3, 5, 6, 7, 10, 30], [5, 6, 30]))
 @pytest.mark.parametrize("null", NULLS)
 def test_models_that_are_equal_are_rarely_called_better_in_any_figure(null, number) -> None:
-    """Twenty figures together are wrong in at most 6 % of studies, whatever their law."""
+    """Twenty measures together report a false difference in at most 6 % of studies.
+
+    This holds for every distribution of the differences.
+    """
     rng, studies = np.random.default_rng(number), 100 if number == 30 else 400
     wrong = sum(
         any(d.is_clear for d in paired_differences(NULLS[null](rng, (20, number)).tolist()))

@@ -1,4 +1,4 @@
-"""The published curves, number by number: five policies, ten seeds, 131 buckets each."""
+"""The published curves, compared number by number: five policies, ten seeds, 131 buckets each."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.support.research import RESEARCH
 from tests.support.shared import ROOT, shared
 
 SEEDS = range(42, 52)
-# Seeds differ in the order of pods alone.
+# Seeds change only the order of pods.
 PLAYED = SEEDS if IS_THOROUGH or RESEARCH == "full" else SEEDS[:2]
-# Plain; with models; with pods taken away at first.
+# The traces are: unchanged, with GPU models, and with some pods deleted at the start.
 FEW = ("default", "gpuspec33", "multigpu50") if IS_THOROUGH else ("default",)
 ALL = (
     *("cpu050", "cpu100", "cpu200", "cpu250", "default"),
@@ -69,7 +69,7 @@ def test_the_documentation_shows_what_comes_out() -> None:
 
 
 def history(arrived: list[int], allocated: list[int]) -> History:
-    """One run of a cluster of ten GPUs."""
+    """Return one run on a cluster of ten GPUs."""
     rows = [np.array([row]) for row in (arrived, allocated)]
     nowhere = np.full((1, len(arrived)), -1)
     return History(*rows, np.array([len(arrived)]), nowhere, nowhere)

@@ -1,4 +1,4 @@
-"""Go's generator of random numbers, beside Go itself."""
+"""The Python port of Go's random number generator, compared with Go itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All pods at once: published bounds, and plans that can be carried out GPU by GPU."""
+"""Offline allocation of all pods: published bounds, and plans that hold on every GPU."""
 
 from __future__ import annotations
 
@@ -63,7 +63,10 @@ def test_what_a_policy_leaves_behind_is_a_plan(trace: str) -> None:
 @pytest.mark.skipif(RESEARCH != "full", reason="three runs of 120 s: OPTSCHED_RESEARCH=full")
 @pytest.mark.parametrize("trace", TARGETS)
 def test_more_is_given_out_than_was_asked_for(trace: str) -> None:
-    """Processor time of one core; every plan is checked by `offline`."""
+    """The offline plan allocates more GPUs than the target requires.
+
+    Time is processor time of one core, and `offline` checks every plan.
+    """
     here = scene(prepared(trace)[0], SEED)
     runs = [offline(here, time.process_time, 120, run) for run in range(3)]
     reached = median(run.reached for run in runs)

@@ -1,4 +1,4 @@
-"""Batches: slots are taken, room without slots next, and nobody is turned away who fits."""
+"""Online batches: pods use slots first and idle GPUs next, and no pod that fits is rejected."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Capture = pytest.CaptureFixture[str]
 
 NODE_LIST = "openb_node_list_gpu_node.csv"
-# FGD pod by pod takes six seconds on all nodes.
+# FGD, which places pod by pod, takes six seconds on all nodes.
 NODES_PER_ONE = 1 if IS_THOROUGH else 10
 NODES = """sn,cpu_milli,memory_mib,gpu,model
 a,8000,100,4,G2
@@ -136,7 +136,7 @@ def test_pods_are_expected_as_often_as_the_list_has_them(workload: Workload) -> 
 
 
 def test_slots_that_help_are_kept(tmp_path: Path) -> None:
-    """FGD alone puts parts together that leave pieces of no use."""
+    """FGD without slots combines GPU shares whose remainders no pod can use."""
     nodes = "sn,cpu_milli,memory_mib,gpu,model\na,64000,999,8,G2\nb,64000,999,8,G2\n"
     (tmp_path / "nodes.csv").write_text(nodes)
     rows = [f"p{part},1000,10,1,{part}," for part in (250, 350, 400)]
@@ -147,7 +147,7 @@ def test_slots_that_help_are_kept(tmp_path: Path) -> None:
 
 
 def test_slots_that_do_not_help_are_given_up(workload: Workload) -> None:
-    """Two GPUs of the only model that some may use are kept for others."""
+    """The slots reserve two GPUs of the only model that some other pods may use."""
     slots = [Slot(1, kind(workload, 1000), (d,)) for d in (0, 1)]
     assert helpful(workload, slots, np.arange(2)) == []
 
@@ -172,7 +172,7 @@ def test_offline_is_between_the_policy_and_the_bound(workload: Workload) -> None
 
 @pytest.mark.research
 def test_without_slots_pods_go_where_the_policy_puts_them_alone(tmp_path: Path) -> None:
-    """FGD by its curves and FGD pod by pod are two programs."""
+    """FGD by its curves and FGD pod by pod are two separate programs."""
     heading, *nodes = shared("traces", "openb", NODE_LIST).read_text().splitlines()
     some = tmp_path / NODE_LIST
     some.write_text("\n".join([heading, *nodes[::NODES_PER_ONE]]))
@@ -189,7 +189,7 @@ def test_without_slots_pods_go_where_the_policy_puts_them_alone(tmp_path: Path) 
 @pytest.mark.research
 @pytest.mark.parametrize("trace", ALL if RESEARCH == "full" else ["multigpu50"])
 def test_batches_of_every_size_reach_more_than_fgd(trace: str) -> None:
-    """Asked for: no less than FGD but for 0.1 points."""
+    """Every batch size must allocate at least as much as FGD, with a tolerance of 0.1 points."""
     workload, _ = read_workload(shared("traces", "openb", f"openb_pod_list_{trace}.csv"))
     here = scene(workload, 42)
     reached = online(here, BATCHES if RESEARCH == "full" else (100,))
@@ -203,7 +203,7 @@ def test_batches_of_every_size_reach_more_than_fgd(trace: str) -> None:
 @pytest.mark.research
 @pytest.mark.parametrize("trace", ALL if RESEARCH == "full" else ["gpuspec33"])
 def test_shares_may_be_those_of_a_tenth_of_the_pods(trace: str) -> None:
-    """FGD's shares stay those of the whole list."""
+    """FGD still uses the pod shares of the whole list."""
     workload, _ = read_workload(shared("traces", "openb", f"openb_pod_list_{trace}.csv"))
     here = scene(workload, 42)
     some = np.random.default_rng(7).choice(workload.pod_class, len(workload.pod_class) // 10, False)

@@ -1,4 +1,4 @@
-"""Each way in which a plan can be wrong is named."""
+"""The plan check names each mistake in a plan."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_is_wrong(workload: Workload, plan: list[Placed], said: str) -> Non
 
 
 def test_who_is_turned_away(workload: Workload) -> None:
-    """Room is looked for on every node, model and GPU; the first pod of a class is named."""
+    """The check tries every node, model and GPU, and names the first unplaced pod of a class."""
     everybody = [Placed(0, 0, ()), Placed(1, 1, ()), Placed(2, 0, (0,)), Placed(3, 0, (1,))]
     full = [*everybody, Placed(4, 1, (0, 1))]
     assert find_unplaced_that_fit(workload, CLASSES, full) == []

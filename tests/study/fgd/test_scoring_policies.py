@@ -1,4 +1,4 @@
-"""The five scores on states that can be worked out by hand, and F beside the rule's own."""
+"""The five scores on states small enough to calculate by hand, and F compared with the plugin's."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def workload(tmp_path: Path) -> Workload:
 
 
 def state(cpu_m: int, free: list[int], sorts: int = 0) -> States:
-    """A node of eight GPUs of the model G2."""
+    """Return the state of a node of eight GPUs of the model G2."""
     one = (np.array([n]) for n in (8, 0, sorts))
     return States(np.array([cpu_m]), np.array([1000]), np.array([free]), *one)
 
@@ -71,9 +71,10 @@ def test_points(workload: Workload, policy: str, at: States, points: list[int]) 
 
 
 def test_fgd_goes_by_how_much_more_is_wasted(workload: Workload) -> None:
-    """On eight idle GPUs a pod without GPUs and one for T4 waste all, a half the small rests.
+    """FGD scores a pod by the increase in wasted GPU capacity.
 
-    F is 8000·¼·2 there, and 500·¼·1 less or more with one pod of each class.
+    On eight idle GPUs, a pod without GPUs and a pod for T4 waste all GPUs. A half GPU wastes small
+    remainders. F is 8000·¼·2 there, and 500·¼·1 less or more with one pod of each class.
     """
     policy, at = POLICIES["06-FGD"](workload), state(64000, EMPTY)
     fragments = Fragments.from_workload(workload)
@@ -104,7 +105,7 @@ def test_pods_stay_and_who_finds_no_room_is_lost(workload: Workload) -> None:
 
 
 def some_states(free: I64, cpu_m: I64, num: int) -> tuple[I64, I64, I64]:
-    """Nodes as they might be, with CPU and GPUs left."""
+    """Return random node states: node indices, idle CPU and idle GPUs."""
     random = np.random.default_rng(7)
     node = random.integers(0, len(cpu_m), num)
     part = random.choice([0, 0.1, 0.46, 0.5, 1], (num, free.shape[1]))
@@ -116,7 +117,7 @@ def some_states(free: I64, cpu_m: I64, num: int) -> tuple[I64, I64, I64]:
 
 
 def kinds_of(workload: Workload, models: list[str]) -> list[tuple[Kind, int]]:
-    """Typical pods as kinds of the rule, with their shares in millionths of millionths."""
+    """Return the typical pods as `Kind` objects with their shares in units of 10⁻¹²."""
     requests, found = workload.requests, []
     for k, share in zip(workload.typical.tolist(), workload.share.tolist(), strict=True):
         may = tuple(m for m, ok in zip(models, requests.reach[k].tolist(), strict=True) if ok)
@@ -129,7 +130,7 @@ def kinds_of(workload: Workload, models: list[str]) -> list[tuple[Kind, int]]:
 
 @pytest.mark.parametrize("trace", ["default", "gpuspec10", "gpushare100"])
 def test_the_rule_has_the_same_measure(trace: str) -> None:
-    """Equal on every state but for the order of additions."""
+    """The measures are equal on every state, up to the order of additions."""
     pods = shared("traces", "openb", f"openb_pod_list_{trace}.csv")
     workload, _ = read_workload(pods)
     problem = compile_problem(read_openb(pods)[0])

@@ -1,4 +1,4 @@
-"""The order of arrival: shuffled, and brought to 130 % of the GPUs."""
+"""The order of arrivals: shuffled, and extended to 130 % of the GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NODES = "sn,cpu_milli,memory_mib,gpu,model\na,64000,1000,8,G2\nb,64000,1000,2,T4
 
 
 def workload(folder: Path, num_gpu: int, num_cpu: int) -> Workload:
-    """Ten GPUs, pods of one GPU and pods of none."""
+    """Return a workload on ten GPUs, with pods of one GPU and pods without GPUs."""
     (folder / "nodes.csv").write_text(NODES)
     one = [f"g{i:02d},1000,10,1,1000" for i in range(num_gpu)]
     none = [f"c{i:02d},1000,10,0,0" for i in range(num_cpu)]
@@ -37,7 +37,7 @@ def test_pods_are_drawn_until_demand_is_there(tmp_path: Path, seed: int) -> None
 
 
 def test_drawing_goes_on_where_demand_comes_out_even(tmp_path: Path) -> None:
-    """Pods without GPUs come, too, until one with a GPU would be too many."""
+    """Pods without GPUs still arrive until one more GPU pod would exceed the target."""
     found = workload(tmp_path, 12, 12)
     ends = [demands(found, seed)[24:] for seed in range(40)]
     assert {sum(end) for end in ends} == {1000}
@@ -56,7 +56,7 @@ def test_where_demand_is_right_nothing_is_drawn(tmp_path: Path) -> None:
 
 
 def test_a_list_without_gpus_is_refused(tmp_path: Path) -> None:
-    """Pods would be drawn forever until they ask for enough."""
+    """Otherwise the sampler would run forever, because no pod adds to the GPU demand."""
     with pytest.raises(
         InstanceError, match=r"pods\.csv: no pod requests GPUs; at least one pod must"
     ):

@@ -1,4 +1,4 @@
-"""Synthetic traces: the marginals that are promised, always the same, and how they are named."""
+"""Synthetic traces: the specified marginal distributions, reproducible results, and names."""
 
 from __future__ import annotations
 

@@ -18,7 +18,12 @@ Row = tuple[int, ...]
 
 
 def pool(classes: Sequence[Row], nodes: Sequence[Row], reach: Sequence[Row] = ()) -> Pool:
-    """Classes of CPU, memory, GPUs, thousandths, supply; nodes of CPU, memory, GPUs, model."""
+    """Return a pool of pod classes and nodes.
+
+    A row of `classes` holds CPU, memory, GPUs, thousandths of each GPU, and the number of pods. A
+    row of `nodes` holds CPU, memory, GPUs and model. `reach` lists the models that each class may
+    use.
+    """
     cpu_m, memory_mib, number, milli, supply = np.array(classes, np.int64).reshape(-1, 5).T
     offered = np.array(nodes, np.int64).reshape(-1, 4).T
     models = int(offered[3].max(initial=0)) + 1
@@ -28,7 +33,7 @@ def pool(classes: Sequence[Row], nodes: Sequence[Row], reach: Sequence[Row] = ()
 
 @st.composite
 def pools(draw: st.DrawFn) -> Pool:
-    """Up to three classes, up to two nodes of up to two GPUs, two models."""
+    """Draw a pool of up to three classes, two nodes of one or two GPUs each, and two models."""
     share = st.tuples(st.just(1), st.sampled_from([230, 320, 470, 500, 810]))
     whole = st.tuples(st.integers(1, 2), st.just(1000))
     asked = st.tuples(st.integers(0, 5), st.integers(0, 3), share | whole, st.integers(1, 3))
@@ -42,7 +47,7 @@ def pools(draw: st.DrawFn) -> Pool:
 
 
 def most_by_trying(small: Pool) -> int:
-    """The most thousandths of GPUs of all placements, pod after pod, GPU after GPU."""
+    """Return the most thousandths of GPUs that any placement allocates, by exhaustive search."""
     pods = [k for k, n in enumerate(small.supply.tolist()) for _ in range(n)]
     nodes = small.nodes
     room = tuple(
@@ -89,7 +94,7 @@ def _taken(free: tuple[int, ...], number: int, milli: int) -> Iterator[tuple[int
 
 
 def wrong_with(small: Pool, found: Layout) -> list[str]:
-    """What is wrong with a placement, node by node and GPU by GPU."""
+    """Return the mistakes in a placement, node by node and GPU by GPU."""
     wrong = []
     for n, pods in enumerate(found.pods.tolist()):
         cpu = sum(p * c for p, c in zip(pods, small.cpu_m.tolist(), strict=True))

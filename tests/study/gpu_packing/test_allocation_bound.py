@@ -1,4 +1,4 @@
-"""The bound beside all placements of small pools, and patterns beside all multisets."""
+"""The bound compared with all placements of small pools, and patterns with all multisets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_all_pods_ask_for_is_a_bound() -> None:
 
 
 def test_parts_do_not_fill_a_device_as_water_does() -> None:
-    """Of six tenths each, one fits a device."""
+    """One GPU holds only one pod of 0.6 GPUs."""
     small = pool([(0, 0, 1, 600, 10)], [(1000, 1000, 4, 0)] * 2)
     bound = allocation_bound(small)
     assert bound is not None
@@ -47,7 +47,7 @@ def test_parts_do_not_fill_a_device_as_water_does() -> None:
 
 
 def test_cpu_comes_in_whole_pods_too() -> None:
-    """Of pods that ask for more than half the CPU one fits a node."""
+    """One node holds only one pod that requests more than half of the CPU."""
     small = pool([(600, 0, 1, 1000, 10)], [(1000, 1000, 4, 0)] * 3)
     bound = allocation_bound(small)
     assert bound is not None

@@ -1,4 +1,4 @@
-"""Few pods move, and those that are said to stay can."""
+"""Few pods move, and the pods that a plan keeps in place can stay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def test_room_is_made_by_moving_one(most: int, given_out: int) -> None:
 
 
 def test_devices_that_stay_are_not_shared() -> None:
-    """A whole GPU keeps its device, parts theirs; what waits takes the one that is left."""
+    """A pod with a whole GPU keeps its GPU, and pods with shares keep theirs.
+
+    The waiting pod takes the remaining GPU.
+    """
     few = pool([(1, 0, 1, 400, 2), (1, 0, 1, 1000, 2)], [(9, 0, 3, 0)])
     start = Layout(np.array([[1, 1]]), np.array([[[0], [0], [1]]]))
     pods = [(0, 1, (0,)), (0, 0, (2,))]

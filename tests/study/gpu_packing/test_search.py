@@ -1,4 +1,4 @@
-"""Placements of small pools are the best ones; of larger ones they are sound and near the bound."""
+"""Placements of small pools are optimal; those of larger pools are valid and near the bound."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.effort import num_examples
 
 
 def some_pool(num_nodes: int) -> Pool:
-    """Nodes of two kinds, pods of seven classes, one of them without GPUs; more than fits."""
+    """Return a pool of two node classes and seven pod classes, with more demand than capacity."""
     classes = [
         (8000, 30, 1, 1000, 4 * num_nodes),
         (4000, 10, 1, 320, 2 * num_nodes),
@@ -64,7 +64,7 @@ def test_the_same_seed_gives_the_same() -> None:
 
 
 def test_a_start_is_never_made_worse() -> None:
-    """What must run comes first, whatever GPUs it takes the CPU from."""
+    """A pod that must run comes first, even if it takes the CPU of many GPUs."""
     few = pool([(1000, 0, 1, 1000, 3), (900, 0, 0, 0, 1)], [(1000, 10, 1, 0)] * 3)
     start = Layout(np.array([[1, 0], [0, 1], [1, 0]]), np.zeros((3, 1, 0), np.int64))
     found = allocate(few, lambda: 0.0, 0.0, start=start)

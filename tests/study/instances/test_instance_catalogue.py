@@ -1,4 +1,4 @@
-"""The catalogue of instances as a file."""
+"""Tests of the instance catalogue as a file."""
 
 from __future__ import annotations
 

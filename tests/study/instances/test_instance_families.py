@@ -1,4 +1,4 @@
-"""Instances made from a seed."""
+"""Tests of the instances that a seed generates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The instances that are shipped, and what is known of them."""
+"""Tests of the shipped instances and their recorded results."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_all_are_solved_to_what_is_known_within_a_minute(title, worker):
 
 @pytest.fixture
 def copied(tmp_path):
-    """An entry with its files in a folder of its own."""
+    """Return a catalogue entry whose files were copied to a separate folder."""
     entry = BY_TITLE["infeasible/ceiling"]
     for name in (entry.recipe.path, f"infeasible/{entry.best[0].plan}"):
         target = tmp_path / name

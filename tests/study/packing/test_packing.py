@@ -1,4 +1,4 @@
-"""Vector bin packing: as good as trying everything, and as the published optima."""
+"""Vector bin packing matches exhaustive search and the published optima."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.shared import shared
 
 
 def some(seed: int, most_kinds: int = 4, most: int = 2) -> VectorPacking:
-    """A small instance; some have sizes below zero."""
+    """Return a small random instance; every third seed also has negative sizes."""
     random = np.random.default_rng(seed)
     dimensions, num = int(random.integers(1, 4)), int(random.integers(1, most_kinds + 1))
     low = -2 if seed % 3 == 0 else 0
@@ -43,7 +43,7 @@ def some(seed: int, most_kinds: int = 4, most: int = 2) -> VectorPacking:
 
 
 def fewest(problem: VectorPacking) -> int:
-    """By trying every bin for what is left."""
+    """Return the minimum number of bins, by exhaustive search over the remaining items."""
     items = Items.from_problem(problem)
     every = np.array(list(product(*(range(int(n) + 1) for n in items.number))))[1:]
     fit = every[(every @ items.sizes <= items.capacity).all(axis=1)]
@@ -86,7 +86,7 @@ def test_pricing_is_as_good_as_trying_everything(seed: int) -> None:
 
 
 def fitting(items: Items) -> np.ndarray:
-    """Every bin that holds something."""
+    """Return every nonempty set of items that fits into one bin."""
     every = np.array(list(product(*(range(int(n) + 1) for n in items.number))))[1:]
     return every[(every @ items.sizes <= items.capacity).all(axis=1)]
 
@@ -224,13 +224,16 @@ def test_without_time_there_is_a_packing_all_the_same() -> None:
 
 
 def cases(family: str) -> list[Case]:
-    """Those with a known optimum, smaller ones first."""
+    """Return the published instances of a family with a known optimum, smaller instances first."""
     known = [c for c in published(shared("traces", "vbp"), family) if c.optimum is not None]
     return sorted(known, key=lambda c: (c.problem.num_items, c.problem.name))
 
 
 def tally(chosen: list[Case]) -> tuple[float, float]:
-    """Parts of the instances whose optimum is found, and proved, in 120 s of one core each."""
+    """Return the fractions of the instances whose optimum is found and proved.
+
+    Each instance gets 120 s of one core.
+    """
     found = proved = 0
     for case in chosen:
         result = solve_packing(case.problem, time.process_time, 120)
@@ -247,7 +250,7 @@ STEP = 30 if EFFORT >= 1 else 90
 
 @pytest.mark.research
 def test_optima_of_panigrahy() -> None:
-    """The best published heuristics find 63 %."""
+    """The best published heuristics find 63 % of these optima."""
     known = cases("Panigrahy")
     assert len(known) == 1200
     few = [c for c in known if c.problem.num_items <= 60]
@@ -258,7 +261,7 @@ def test_optima_of_panigrahy() -> None:
 
 @pytest.mark.research
 def test_optima_of_triplets() -> None:
-    """The best published heuristics find none."""
+    """The best published heuristics find none of these optima."""
     known = cases("Triplet")
     small = [c for c in known if c.problem.num_items <= 120]
     assert len(small) == 120

@@ -1,4 +1,4 @@
-"""Packing in a process of its own: one that hangs or dies leaves what was found."""
+"""Packing in a separate process: a process that hangs or crashes leaves the incumbent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from optsched.study.packing.solve_packing import BOUND_MET, PackingResult, quick
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Two items of 4 and one of 3 fill a bin; the greedy ones start with two of 5.
+# Two items of 4 and one of 3 fill a bin; the greedy heuristics start with two of 5.
 PROBLEM = VectorPacking(
     "x", (11, 30), (ItemKind((5, 9), 2), ItemKind((4, 8), 4), ItemKind((3, 15), 2))
 )
@@ -28,7 +28,7 @@ UNPROVED = VectorPacking("x", (10,), (ItemKind((6,), 3),))
 
 @dataclass(frozen=True, slots=True)
 class Hangs(PackingWork):
-    """Tells of an answer that is wrong and never ends."""
+    """A process that reports a wrong solution and never ends."""
 
     def run(self, report: Callable[[object], None]) -> str:
         report(PackingResult(((),), 99, "", "nobody", "nobody"))
@@ -38,7 +38,7 @@ class Hangs(PackingWork):
 
 @dataclass(frozen=True, slots=True)
 class Dies(PackingWork):
-    """Takes its process with it."""
+    """A process that aborts."""
 
     def run(self, report: Callable[[object], None]) -> str:
         os.abort()

@@ -1,4 +1,4 @@
-"""What `python -m bench.packing` reads of a checkout of Vectorpack."""
+"""Tests of the instances that `python -m bench.packing` reads from a checkout of Vectorpack."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VBP = "1\n4\n2\n3 2\n1 2\n"
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder as Vectorpack's repository has it, with two instances of a set."""
+    """Return a folder like Vectorpack's repository, with two instances of one set."""
     names = ("class2_4_1_0", "class6_4_1_0")
     (tmp_path / "data").mkdir()
     with tarfile.open(tmp_path / "data" / "New_instances.tar.gz", "w:gz") as archive:

@@ -1,4 +1,4 @@
-"""What would become of jobs that are not there."""
+"""Predictions for hypothetical jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ GROUP = "scheduling.k8s.io/group-name"
 
 
 def gang(name: str, size: int, cpu: int, on: str = "", **more: Any) -> list[dict[str, Any]]:
-    """A PodGroup with its pods, which run where a node is named; more: fields of its spec."""
+    """Return a PodGroup and its pods, which run if `on` names a node.
+
+    `more` are further fields of the PodGroup's spec.
+    """
     marks = more.pop("annotations", {})
     state = {"phase": "Running"} if on else {}
     asked = {"resources": {"requests": {"cpu": str(cpu)}}}
@@ -73,7 +76,7 @@ def test_one_that_does_not_fit_is_told_why_and_when() -> None:
 
 
 def test_pods_that_start_now_are_waited_for() -> None:
-    """When it could start counts from what will run once this session is over."""
+    """The predicted start accounts for the pods that start in the current session."""
     hour = {"optsched.io/running-estimate": "1h"}
     first = gang("first", 2, 8, annotations=hour)
     found = asked([*NODES, *first], gang("new", 1, 8))
@@ -158,7 +161,7 @@ def test_jobs_that_are_asked_about_together_compete() -> None:
 
 
 def withheld(name: str, size: int, cpu: int) -> Added:
-    """A gang whose pods are made when it is let in."""
+    """Return a gang whose pods are created only after its admission."""
     whole, *pods = gang(name, size, cpu, minResources={"cpu": str(size * cpu)})
     return Added([whole], {f"ns/{name}": pods})
 
@@ -184,7 +187,7 @@ def test_the_answer_is_the_same_every_time() -> None:
 
 
 def other(name: str, cpu: int, on: str, **meta: Any) -> dict[str, Any]:
-    """A pod of another scheduler that runs."""
+    """Return a running pod of another scheduler."""
     resources = {"requests": {"cpu": str(cpu)}}
     spec = {"nodeName": on, "schedulerName": "default-scheduler"}
     containers = [{"name": "c", "resources": resources}]

@@ -1,4 +1,4 @@
-"""Where gangs stand that wait, and when they could start."""
+"""The queue positions of waiting gangs, and their predicted starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made(minute: int) -> str:
 
 
 def gang(name: str, minute: int, cpu: int = 8, on: str = "", **spec: Any) -> list[dict[str, Any]]:
-    """A gang of one pod, which runs where a node is named."""
+    """Return a gang of one pod, which runs if `on` names a node."""
     marks = spec.pop("annotations", {})
     whole = group(name, {"minMember": 1, **spec}, annotations=marks, creationTimestamp=made(minute))
     asked = {"containers": [{"name": "c", "resources": {"requests": {"cpu": str(cpu)}}}]}
@@ -77,7 +77,7 @@ def test_gangs_whose_pods_are_not_made_yet_stand_in_line() -> None:
     assert found is not None
     assert found.standing is not None
     assert found.standing.position == 2
-    # Three hours of the pod that runs, which does not say since when, and three of the next.
+    # The running pod, whose start is unknown, takes three hours, and the next pod three more.
     assert found.expected is not None
     assert found.expected.start_ms == found.now_ms + 6 * 3_600_000
 

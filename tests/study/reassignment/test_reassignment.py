@@ -1,4 +1,4 @@
-"""Machine reassignment: as good as trying everything, sums as exact, bounds as proved."""
+"""Machine reassignment matches exhaustive search, exact cost sums and proved bounds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def no_clock() -> float:
 
 
 def walked(seed: int, moves: int = 5) -> tuple[AssignmentState, list[int]]:
-    """A state after some allowed moves, and the machines of its processes."""
+    """Return a state after some allowed moves, and the machine of each process."""
     problem = some_reassignment(seed, 9, 5)
     instance, random = Instance.from_problem(problem), np.random.default_rng(seed)
     state = AssignmentState(instance, instance.initial)
@@ -205,7 +205,7 @@ BEATEN = ("a2_1", "a2_2", "a2_3")
 
 
 def lags(name: str, cost: int, first: int) -> float:
-    """How far a cost is above its reference, in parts of the first cost."""
+    """Return the excess of a cost over its reference, as a fraction of the first cost."""
     lag = (cost - REFERENCES[name]) / first
     print(name, cost, f"{100 * lag:.3f} %")
     return lag
@@ -224,7 +224,7 @@ def test_what_a_few_steps_reach(name: str) -> None:
 @pytest.mark.skipif(RESEARCH != "full", reason="ten minutes each: OPTSCHED_RESEARCH=full")
 @pytest.mark.parametrize("name", REFERENCES)
 def test_what_five_minutes_on_two_cores_reach(name: str) -> None:
-    """In processor time, for other tests may run beside."""
+    """The limits are processor time, because other tests may run in parallel."""
     problem = read_reassignment(shared("traces", "roadef2012", f"model_{name}.txt"))
     workers = [WorkerProcess(), WorkerProcess()]
     *_, last = reassignments(workers, problem, Effort(time.process_time, 300))

@@ -1,4 +1,4 @@
-"""Reassignment in processes of its own: what they say is checked, and one that dies is no harm."""
+"""Reassignment in separate processes: reports are checked, and a crashed process does no harm."""
 
 from __future__ import annotations
 

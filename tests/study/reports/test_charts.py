@@ -1,4 +1,4 @@
-"""What charts show of a story, and how they stay small."""
+"""Tests of the contents of charts, and of their limited size."""
 
 from __future__ import annotations
 

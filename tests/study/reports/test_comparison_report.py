@@ -1,4 +1,4 @@
-"""Reports of comparisons: the numbers of the comparison, and nothing else."""
+"""Reports of comparisons contain the numbers of the comparison and no others."""
 
 from __future__ import annotations
 

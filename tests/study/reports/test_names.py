@@ -1,4 +1,4 @@
-"""Room for names and colours of gangs, as the drawings estimate it without a browser."""
+"""The width of gang names and the colours of gangs, as charts estimate them without a browser."""
 
 from __future__ import annotations
 

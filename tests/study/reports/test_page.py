@@ -1,4 +1,4 @@
-"""Pages as text: escaped, the same every time, written whole or not at all."""
+"""HTML pages as text: escaped, reproducible and written atomically."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE = Page("Title", "below", [("what", "value")], [Section("a", "A part")])
 
 
 class Tags(HTMLParser):
-    """Names of all elements and attributes."""
+    """A parser that collects the names of all elements and attributes."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

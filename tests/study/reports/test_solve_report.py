@@ -1,4 +1,4 @@
-"""Reports of solves: who gets which GPU, how good it is, and what waits."""
+"""Reports of solves: the GPUs of each gang, the quality of the solution, and the waiting gangs."""
 
 from __future__ import annotations
 

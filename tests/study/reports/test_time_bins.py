@@ -1,4 +1,4 @@
-"""Intervals over time: against a count one millisecond after the other."""
+"""Intervals over time, compared with a count at each millisecond."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices of claims in replays: dealt out with the first task, held while it leaves, given back."""
+"""Replays allocate devices of claims to the first task, and free them after the last task."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SOLVING = load_policy("volcano-default", Path.read_text)
 
 
 def asking(name: str, number: int, *, shared: str = "", pods: int = 1, **fields: object) -> Gang:
-    """A gang of which every pod has a claim of its own, or all share one."""
+    """Return a gang whose pods each have a claim, or share one claim if `shared` names it."""
     made = gang(name, ("w", pods, shape(1)), **fields)  # type: ignore[arg-type]
     need = DeviceNeed("gpu", "gpus", number)
 
@@ -105,7 +105,7 @@ def arrival(what: Gang, at_s: float, run_s: float | None, grace_s: float = 0) ->
 
 
 def wrong(snapshot: Snapshot) -> Iterator[str]:
-    """What no cluster would look like: counted from its tasks, device by device."""
+    """Yield the inconsistencies between the tasks and device allocations of a snapshot."""
     devices = snapshot.devices
     uses: dict[str, set[str]] = {key: set() for key in devices.claims}
     for host in snapshot.nodes:
@@ -131,7 +131,7 @@ def wrong(snapshot: Snapshot) -> Iterator[str]:
 
 
 def played(given: Trace) -> tuple[list[Event], Simulation]:
-    """Its events; after every step the cluster is looked at."""
+    """Return the events and the simulation of a trace, and check the cluster after every step."""
     simulation = Simulation(given, POLICY, Options(period_ms=S))
     events: list[Event] = []
     while (found := simulation.step()) is not None:
@@ -175,7 +175,7 @@ def test_an_evicted_pod_holds_its_devices_while_it_leaves() -> None:
 
 
 def test_a_pod_made_anew_does_not_wait_for_the_devices_of_the_one_that_leaves() -> None:
-    """Its claim is a new one: it starts on the other node at once."""
+    """The replacement pod has a new claim and starts immediately on the other node."""
     low = arrival(asking("low", 2), 0, 10, grace_s=30)
     events = (NodeEvent(5 * S, "n1", NodeChange.UP), NodeEvent(0, "n1", NodeChange.DOWN))
     high = replace(
@@ -208,7 +208,7 @@ def allocated(claim: DeviceClaim, uid: str, *devices: int, on: str = "n0") -> De
 
 
 def standing(what: Gang) -> Gang:
-    """As the server shows it: where it runs, its shape says nothing of claims."""
+    """Return a gang as the server shows it: running, with task shapes that mention no claims."""
     tasks = (
         replace(
             running(t, "n0"), shape=replace(t.shape, devices=(), device_claims=()), started_ms=S
@@ -231,7 +231,7 @@ def test_a_cluster_goes_on_with_the_devices_that_its_pods_have() -> None:
     )
     simulation = Simulation(trace_of(there, "t", 10 * S), POLICY, Options(period_ms=S))
     events = simulation.run()
-    # Two are free: one was held by the claim of a pod that has no node.
+    # Two devices are idle; the claim of a pod without a node holds one.
     assert times([*events], Start) == {"high": [0], "low": [0], "gone": [10]}
     left = simulation.cluster.snapshot(simulation.now_ms).devices
     assert [key for key, c in left.claims.items() if c.allocation] == ["ns/other"]
@@ -290,7 +290,7 @@ def test_no_device_is_given_out_twice_and_none_is_lost(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", nightly_except(range(4), [1]))
 def test_sessions_of_a_solver_keep_to_the_rule(seed: int) -> None:
-    """Claims that end, begin and are joined while their pods leave."""
+    """Claims end, begin and gain pods while their earlier pods terminate."""
     simulation = Simulation(busy(seed), POLICY, Options(period_ms=S))
     number = 0
     while simulation.step() is not None:

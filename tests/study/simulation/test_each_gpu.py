@@ -1,4 +1,4 @@
-"""Records of replays and comparisons, GPU by GPU: nobody gets what another has, or too little."""
+"""Records of replays and comparisons: no GPU is allocated twice, and each task gets its request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GPU = "nvidia.com/gpu"
 
 
 def asked(what: TaskShape) -> tuple[int, int]:
-    """How many GPUs, and how many thousandths of each."""
+    """Return the number of GPUs that a task requests, and the thousandths of each."""
     whole = dict(what.request).get(GPU, 0)
     if whole:
         return whole, 1000
@@ -35,7 +35,7 @@ def asked(what: TaskShape) -> tuple[int, int]:
 
 
 class Book:
-    """What of each GPU is given out, by the record alone."""
+    """The allocation of each GPU, calculated only from the record."""
 
     def __init__(self, trace: Trace) -> None:
         self._asked = {t.key: asked(t.shape) for a in trace.arrivals for t in a.gang.tasks}
@@ -76,7 +76,7 @@ class Book:
 
 
 def some_trace(seed: int) -> Trace:
-    """Parts of GPUs, whole ones, and gangs of both, more than fit at once."""
+    """Return a trace of GPU shares and whole GPUs, with more demand than capacity."""
     rng = np.random.default_rng(seed)
 
     def some() -> TaskShape:

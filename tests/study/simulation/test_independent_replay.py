@@ -1,4 +1,4 @@
-"""Replays start each gang when a simulator does that knows nothing but numbers of GPUs."""
+"""Replays start each gang when a simple simulator does, which knows only numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ NODES = [optsched.node(f"n{i}", {"cpu": "512", "pods": "500", GPU: "8"}) for i i
 
 
 def find_starts(trace: Trace) -> dict[str, int]:
-    """Milliseconds by gang: first come, first served by session, and smaller gangs pass."""
+    """Return the start of each gang in milliseconds.
+
+    The order is first come, first served in each session, and smaller gangs may pass.
+    """
     jobs = [(a.at_ms, a.gang.key, len(a.gang.tasks), a.duration_ms) for a in trace.arrivals]
     idle, period_ms = 8 * len(trace.nodes), 1000 * PERIOD_S
     queue = sorted(job for job in jobs if job[2] <= idle)

@@ -1,4 +1,4 @@
-"""Pictures of a cluster as a trace: when gangs came and went, and which nodes failed."""
+"""Snapshots of a cluster as a trace: arrivals and ends of gangs, and node failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of replays, worked out by hand."""
+"""The measures of replays, compared with values calculated by hand."""
 
 from __future__ import annotations
 
@@ -150,7 +150,10 @@ def test_what_gangs_hold_that_do_not_run_is_allocated_and_no_use() -> None:
 
 
 def test_fragments_are_what_a_typical_task_can_not_take() -> None:
-    """Half of all tasks ask for 4 GPUs, half for 1; a 1-GPU task leaves 3 of 4 for 10 of 20 s."""
+    """Half of all tasks request 4 GPUs, half request 1.
+
+    A 1-GPU task makes 3 of 4 GPUs useless to the other half for 10 of 20 s.
+    """
     given = trace(job("big", 0, 1, gpus=4), job("one", 20, 10))
     record = [
         submit(0, "big"),
@@ -159,7 +162,7 @@ def test_fragments_are_what_a_typical_task_can_not_take() -> None:
     assert measure(given, record).fragmentation == 0
     seated = replace(given, arrivals=(job("one", 0, 10), job("big", 20, 1, gpus=4)))
     record = [submit(0, "one"), start(0, "one", 0), finish(10, "one"), submit(20, "big")]
-    # F = 0.5·3 while it runs, of 3 that are free; then 0 of 4.
+    # F is 0.5·3 while the task runs and 3 GPUs are idle, and 0 afterwards with 4 idle GPUs.
     assert measure(seated, record).fragmentation == pytest.approx(0.5 * 3 * 10 / (3 * 10 + 4 * 10))
 
 
@@ -177,7 +180,7 @@ def test_shares_of_queues() -> None:
         submit(10, "end", "a"),
     ]
     found = measure(given, record)
-    # Both have half of the GPUs: weighted 0.5 and 0.25, and both have a gang waiting.
+    # Both queues hold half of the GPUs, weighted 0.5 and 0.25, and both have a waiting gang.
     assert found.drf_distance == pytest.approx(0.25)
     assert found.jain == pytest.approx(0.75**2 / (2 * (0.25 + 0.0625)))
 
@@ -189,7 +192,7 @@ def test_jains_index() -> None:
 
 
 def test_finish_time_fairness() -> None:
-    """Two jobs at a time on one GPU: N = 2, then 1."""
+    """Two jobs compete for one GPU: N = 2, then 1."""
     given = trace(job("a", 0, 10), job("b", 0, 10))
     given = replace(given, nodes=(node("n0", cpu=8, gpu=1),))
     record = [
@@ -218,7 +221,7 @@ def test_distance_in_the_network() -> None:
         start(0, "x", 0, on="n2"),
     ]
     found = measure(replace(given, topology=topology), record)
-    assert found.topology_tier == (2 + 3) / 2  # the spine; a node outside of all
+    assert found.topology_tier == (2 + 3) / 2  # the spine; a node outside the topology
     assert found.cross_leaf_pairs == 2 / 2
     assert measure(given, record).topology_tier is None
 
@@ -259,7 +262,7 @@ def test_without_gpus_cpus_count() -> None:
 
 
 def test_vgpus_count_by_the_larger_of_their_parts() -> None:
-    """A quarter of the memory of a GPU for the first half, with half of its cores then."""
+    """Each task takes a quarter of the GPU memory; the second one also takes half of its cores."""
     asked = [GpuShareRequest(1, memory=10_000), GpuShareRequest(1, memory=10_000, cores=50)]
     jobs = [
         Arrival(at * S, gang(name, ("w", 1, shape(1, shared_gpus=(card,)))), 10 * S)
@@ -290,5 +293,5 @@ def test_vgpus_and_whole_gpus_are_added_up() -> None:
     record = [submit(0, "a"), start(0, "a", 0, on="n1"), submit(0, "b"), start(0, "b", 0, 1)]
     found = measure(given, [*record, submit(10, "c")])
     assert found.allocation == pytest.approx(2300 / 5000)
-    # Two GPUs are free for tasks of two and of one, and not for a third that asks for a vGPU.
+    # Two GPUs are idle for tasks of two GPUs and of one, but not for a task that requests a vGPU.
     assert found.fragmentation == pytest.approx(1 / 3, abs=1e-3)

@@ -1,4 +1,4 @@
-"""A trace on virtual time: who runs when, what is lost, and that nothing is left to chance."""
+"""A trace in virtual time: the running gangs, the lost work, and equal results for equal seeds."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ BUSY = GavelTrace(num_jobs=24, num_nodes=1, load=1.3, num_priorities=3, estimate
 
 
 def busy(seed: int) -> Trace:
-    """A crowded trace with nodes that fail, gangs that save their work, and pods that go slowly."""
+    """Return a crowded trace with node failures, gangs that save their work, and slow pods."""
     made = replace(BUSY, seed=seed).trace()
     rng = np.random.default_rng(seed)
     end = made.arrivals[-1].at_ms
@@ -309,7 +309,10 @@ def test_all_at_once_and_for_ever_is_what_solve_decides(name: str, seed: int) ->
 
 
 def only_standing(snapshot: Snapshot) -> Snapshot:
-    """The snapshot with times, without tasks on their way out, whose end no trace knows."""
+    """Return the snapshot with start times, and without terminating tasks.
+
+    No trace records the end of a terminating task.
+    """
 
     def dated(task: Task) -> Task:
         return replace(task, created_ms=100, started_ms=100 if task.node else 0)

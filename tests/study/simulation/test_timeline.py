@@ -1,4 +1,4 @@
-"""Stories of replays: who sat where, who waited when."""
+"""Timelines of replays: the GPUs of each gang, and its waiting times."""
 
 from __future__ import annotations
 
