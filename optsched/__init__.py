@@ -100,4 +100,4 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  the type depends on the name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -155,8 +155,11 @@ def _renaming(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P
 # --- arguments -----------------------------------------------------------------------------------
 
 _PATH: Final = "a path"
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_DURATION: Final = "a duration such as 60s or 1h30m"
 _MOST_SHOWN: Final = 60
 _MOST_SEED: Final = 2**31 - 1
+_MOST_SECONDS: Final = 10**9
 
 
 def _check(is_valid: bool, name: str, value: object, accepted: str) -> None:
@@ -168,6 +171,27 @@ def _check(is_valid: bool, name: str, value: object, accepted: str) -> None:
 
 def _check_kind(name: str, value: object, kinds: tuple[type, ...], accepted: str) -> None:
     _check(isinstance(value, kinds), name, value, accepted)
+
+
+def _check_path(
+    name: str, value: object, accepted: str = _PATH, others: tuple[type, ...] = ()
+) -> None:
+    """Check that a value is a path of this machine, or of one of the other types."""
+    _check_kind(name, value, (*others, str, Path), accepted)
+    if isinstance(value, str | Path):
+        text = str(value)
+        _check(bool(text) and "\0" not in text, name, value, accepted)
+        if _URL.match(text):
+            raise ArgumentError(f"{name}: {text!r} is a URL: download it, and name the file")
+
+
+def _check_texts(name: str, values: object) -> None:
+    """Check that a value is None, or a mapping from texts to texts."""
+    accepted = "a mapping from names to texts"
+    is_mapping = isinstance(values, Mapping) and all(
+        isinstance(each, str) for pair in values.items() for each in pair
+    )
+    _check(values is None or is_mapping, name, values, accepted)
 
 
 def _check_name(name: str, value: object, accepted: str = "a name") -> None:
@@ -198,11 +222,18 @@ def _listed(name: str, values: object, kinds: tuple[type, ...], accepted: str) -
     return found
 
 
+def _check_model(model: object, accepted: str, others: tuple[type, ...] = ()) -> None:
+    # `load_policy` refuses an empty name, and lists the names of models.
+    if model != "":
+        _check_path("model", model, accepted, others)
+
+
 def _check_search(
     time_limit: object, gap: object, seed: object, progress: object, model: object
 ) -> None:
-    _check_kind("model", model, (str, Path, Policy), f"the name of a model, {_PATH} or a policy")
-    _check_number("time_limit", time_limit, math.inf, "a number of seconds from 0 on, or None")
+    _check_model(model, f"the name of a model, {_PATH} or a policy", (Policy,))
+    accepted = f"a number of seconds from 0 to {_MOST_SECONDS}, or None"
+    _check_number("time_limit", time_limit, _MOST_SECONDS + 1, accepted)
     _check_number("gap", gap, 1, "a fraction from 0 to below 1, or None")
     _check_integer("seed", seed, 0, _MOST_SEED)
     _check(progress is None or callable(progress), "progress", progress, "a function, or None")
@@ -228,10 +259,11 @@ def node(
     Raises
     ------
     ArgumentError
-        The name is empty, or a quantity cannot be read.
+        The name is empty, a quantity cannot be read, or a label is not a text.
 
     """
     _check_name("name", name)
+    _check_texts("labels", labels)
     return Node(
         name, _amounts("allocatable", allocatable), labels={HOSTNAME: name, **(labels or {})}
     )
@@ -301,7 +333,7 @@ def gang(
     Raises
     ------
     ArgumentError
-        A name or a quantity is invalid, or a number is out of range.
+        A name, a quantity or an annotation is invalid, or a number is out of range.
 
     """
     accepted = "namespace/name, or a name"
@@ -312,6 +344,7 @@ def gang(
     minimum = tasks if min_available is None else min_available
     _check_integer("min_available", minimum, 0, tasks)
     _check_integer("priority", priority, -MAX_BASE)
+    _check_texts("annotations", annotations)
     key = name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}"
     return replace(
         uniform_gang(key, TaskShape(_amounts("request", request)), tasks, priority=priority),
@@ -336,7 +369,7 @@ def snapshot(
     Raises
     ------
     ArgumentError
-        An item has the wrong type, or two nodes, gangs or queues have the same name.
+        An argument has the wrong type, or two nodes, gangs or queues have the same name.
 
     """
     nodes = _listed("nodes", nodes, (Node,), "a result of node")
@@ -345,6 +378,7 @@ def snapshot(
     names = [[n.name for n in nodes], [g.key for g in gangs], [q.name for q in queues]]
     for what, listed in zip(("node", "gang", "queue"), names, strict=True):
         _check_none_twice(what, listed)
+    _check_integer("taken_ms", taken_ms, 0)
     return Snapshot(
         taken_ms=taken_ms,
         nodes=tuple(sorted(nodes, key=lambda n: n.name)),
@@ -368,7 +402,7 @@ def arrival(gang: Gang, at: str, duration: str | None = None) -> Arrival:
     DurationError
         `at` or `duration` is not a duration, or is negative.
     ArgumentError
-        `gang` is not a result of `gang`.
+        `gang` is not a result of `gang`, or a duration is not a text.
 
     """
     _check_kind("gang", gang, (Gang,), "a result of gang")
@@ -434,7 +468,7 @@ def read(path: str | Path) -> Snapshot:
         `path` is not a path.
 
     """
-    _check_kind("path", path, (str, Path), _PATH)
+    _check_path("path", path)
     return read_instance(Path(path), preview=preview_jobs).snapshot
 
 
@@ -458,9 +492,9 @@ def read_trace(
         `source` or `nodes` is not a path.
 
     """
-    _check_kind("source", source, (str, Path), f"{_PATH} or gavel:…")
+    _check_path("source", source, f"{_PATH} or gavel:…")
     if nodes is not None:
-        _check_kind("nodes", nodes, (str, Path), _PATH)
+        _check_path("nodes", nodes)
     return read_given(str(source), trace_format, None if nodes is None else Path(nodes))
 
 
@@ -480,7 +514,7 @@ def load_policy(model: str | Path) -> Policy:
         `model` is neither a name nor a path.
 
     """
-    _check_kind("model", model, (str, Path), f"the name of a model or {_PATH}")
+    _check_model(model, f"the name of a model or {_PATH}")
     return load.load_policy(str(model), lambda path: path.read_text("utf-8"), Shelf())
 
 
@@ -528,7 +562,7 @@ def solve(
         An argument has the wrong type, or is out of range.
 
     """
-    _check_kind("cluster", cluster, (Snapshot, str, Path), f"a snapshot or {_PATH}")
+    _check_path("cluster", cluster, f"a snapshot or {_PATH}", (Snapshot,))
     _check_search(time_limit, gap, seed, progress, model)
     seed, policy = int(seed), _policy(model)
     limits = limits_of(policy, time_limit, deterministic=time_limit is None, seed=seed, gap=gap)
@@ -580,7 +614,7 @@ def solve_result(
         An argument has the wrong type, or is out of range.
 
     """
-    _check_kind("cluster", cluster, (Snapshot, str, Path), f"a snapshot or {_PATH}")
+    _check_path("cluster", cluster, f"a snapshot or {_PATH}", (Snapshot,))
     _check_search(time_limit, gap, seed, progress, model)
     if resume is not None:
         _check_kind("resume", resume, (SolveResult,), "a result of solve_result, or None")
@@ -689,7 +723,7 @@ def simulate(
         An argument has the wrong type, or is out of range.
 
     """
-    _check_kind("trace", trace, (LoadedTrace, str, Path), f"a trace, {_PATH} or gavel:…")
+    _check_path("trace", trace, f"a trace, {_PATH} or gavel:…", (LoadedTrace,))
     _check_search(None, None, seed, None, model)
     seed, policy = int(seed), _policy(model)
     options = Options(_positive_ms("period", period), _positive_ms("until", until), seed)
@@ -741,6 +775,8 @@ def compare(
     kinds = (LoadedTrace, str, Path)
     given_traces = _listed("traces", traces, kinds, f"a trace, {_PATH} or gavel:…")
     named = _listed("models", models, (str, Path, Policy), f"a name, {_PATH} or a policy")
+    for position, each in enumerate(given_traces):
+        _check_path(f"traces[{position}]", each, f"a trace, {_PATH} or gavel:…", (LoadedTrace,))
     numbers = _listed("seeds", seeds, (Integral,), "a whole number")
     for position, number in enumerate(numbers):
         _check_integer(f"seeds[{position}]", number, 0, _MOST_SEED)
@@ -776,20 +812,29 @@ def _check_none_twice(what: str, listed: Sequence[object]) -> None:
         raise ArgumentError(f"{what}s: {twice[0]} is given more than once")
 
 
-def _not_negative_ms(what: str, text: str) -> int:
-    found = parse_duration_ms(text)
+def _not_negative_ms(name: str, text: object) -> int:
+    found = _duration_ms(name, text)
     if found < 0:
-        raise DurationError(text, f"is no {what}: write a duration of zero or more, such as 60s")
+        raise DurationError(text, f"is no {name}: write a duration of zero or more, such as 60s")
     return found
 
 
-def _positive_ms(what: str, text: str | None) -> int | None:
+def _positive_ms(name: str, text: object) -> int | None:
     if text is None:
         return None
-    found = parse_duration_ms(text)
+    found = _duration_ms(name, text)
     if found <= 0:
-        raise DurationError(text, f"is no {what}: write a duration longer than zero, such as 60s")
+        raise DurationError(text, f"is no {name}: write a duration longer than zero, such as 60s")
     return found
+
+
+def _duration_ms(name: str, text: object) -> int:
+    """Return a duration in milliseconds; the error message names the argument."""
+    _check_kind(name, text, (str,), _DURATION)
+    try:
+        return parse_duration_ms(text)
+    except DurationError as e:
+        raise DurationError(text, f"{e.message} (argument {name})") from e
 
 
 def _compared(cells: Sequence[Cell], place: Place) -> Comparison:

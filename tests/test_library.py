@@ -206,6 +206,10 @@ def test_values_are_compared_under_policies() -> None:
         (lambda: optsched.node("a", {"nvidia.com/gpu": "500m"}), ValueError),
         (lambda: optsched.compare(["gavel:jobs=1"], ["crater", "crater"]), ValueError),
         (lambda: optsched.compare([], ["crater"]), ValueError),
+        (lambda: optsched.read("x" * 300), optsched.InstanceError),
+        (lambda: optsched.read("/dev/null"), optsched.InstanceError),
+        (lambda: optsched.read_trace("x" * 300), optsched.InstanceError),
+        (lambda: optsched.load_policy("x" * 300), optsched.PolicyError),
     ],
 )
 def test_what_is_wrong_has_an_error_of_its_own(
@@ -223,6 +227,7 @@ WRONG = [
     (lambda: optsched.solve(PACKING, None), "model: None is not the name of a model, a path or a"),
     (lambda: optsched.solve(PACKING, time_limit=-1), "time_limit: -1 is not a number of seconds"),
     (lambda: optsched.solve(PACKING, time_limit=math.nan), "time_limit: nan is not a number"),
+    (lambda: optsched.solve(PACKING, time_limit=1e30), "time_limit: 1e+30 is not a number of sec"),
     (lambda: optsched.solve(PACKING, time_limit="5"), "time_limit: '5' is not a number"),
     (lambda: optsched.solve(PACKING, gap=2), "gap: 2 is not a fraction from 0 to below 1"),
     (lambda: optsched.solve(PACKING, gap=True), "gap: True is not a fraction"),
@@ -251,6 +256,7 @@ WRONG = [
         lambda: optsched.compare(["gavel:"], ["crater"], workers=-1),
         "workers: -1 is not a whole",
     ),
+    (lambda: optsched.compare(["gavel:", ""], ["crater"]), "traces[1]: '' is not a trace, a path"),
     (lambda: optsched.compare(["gavel:"], []), "models: there is no model: give at least one"),
     (lambda: optsched.node("", {}), "name: '' is not a name"),
     (lambda: optsched.node(5, {}), "name: 5 is not a name"),
@@ -274,6 +280,27 @@ WRONG = [
     (lambda: optsched.read(None), "path: None is not a path"),
     (lambda: optsched.read_trace(5), "source: 5 is not a path or gavel:…"),
     (lambda: optsched.load_policy(5), "model: 5 is not the name of a model or a path"),
+    (lambda: optsched.load_policy("a\0b"), r"model: 'a\x00b' is not the name of a model or a path"),
+    (lambda: optsched.load_policy("http://a/b"), "model: 'http://a/b' is a URL: download it, and"),
+    (lambda: optsched.read(""), "path: '' is not a path"),
+    (lambda: optsched.read("a\0b"), r"path: 'a\x00b' is not a path"),
+    (lambda: optsched.read("https://a/b"), "path: 'https://a/b' is a URL: download it, and name"),
+    (lambda: optsched.read_trace(""), "source: '' is not a path or gavel:…"),
+    (lambda: optsched.read_trace("gone", "acme", nodes=""), "nodes: '' is not a path"),
+    (lambda: optsched.read_trace("s3://a/b"), "source: 's3://a/b' is a URL: download it, and name"),
+    (lambda: optsched.solve(""), "cluster: '' is not a snapshot or a path"),
+    (lambda: optsched.solve_result("http://a"), "cluster: 'http://a' is a URL: download it"),
+    (lambda: optsched.simulate(""), "trace: '' is not a trace, a path or gavel:…"),
+    (lambda: optsched.simulate("gavel:", period=3), "period: 3 is not a duration such as 60s"),
+    (lambda: optsched.simulate("gavel:", warm_up=None), "warm_up: None is not a duration such as"),
+    (lambda: optsched.arrival(GANG, 3), "at: 3 is not a duration such as 60s or 1h30m"),
+    (lambda: optsched.node("a", {}, labels="x"), "labels: 'x' is not a mapping from names to text"),
+    (
+        lambda: optsched.node("a", {}, labels={"x": 1}),
+        "labels: {'x': 1} is not a mapping from name",
+    ),
+    (lambda: optsched.gang("g", 1, {}, annotations=3), "annotations: 3 is not a mapping from name"),
+    (lambda: optsched.snapshot([], [], taken_ms=math.nan), "taken_ms: nan is not a whole number"),
 ]
 
 
@@ -286,6 +313,17 @@ def test_a_wrong_argument_is_named_with_what_is_accepted(
     assert str(caught.value).startswith(message)
     assert len(str(caught.value)) < 200
     assert "\n" not in str(caught.value)
+
+
+def test_the_argument_with_a_wrong_duration_is_named() -> None:
+    with pytest.raises(optsched.DurationError, match=r"300ms or 1h30m \(argument until\)"):
+        optsched.simulate("gavel:jobs=1,nodes=1", until="soon")
+
+
+def test_dir_lists_the_names_of_the_api_alone() -> None:
+    code = "import optsched; print(*(n for n in dir(optsched) if not n.startswith('__')))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == sorted(library.__all__)
 
 
 @pytest.mark.parametrize(("at", "duration"), [("-1s", "1h"), ("0s", "-1h")])

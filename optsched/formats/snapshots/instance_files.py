@@ -158,10 +158,16 @@ def _silent(read: int, total: int) -> None:
 
 
 def _files(path: Path) -> list[Path]:
+    try:
+        exists = path.exists()
+    except OSError as e:
+        raise InstanceError(f"{path}: can not be read: {e.strerror}") from e
+    if not exists:
+        raise InstanceError(f"{path}: there is no such file or folder")
     if path.is_file():
         return [path]
-    if not path.exists():
-        raise InstanceError(f"{path}: there is no such file or folder")
+    if not path.is_dir():
+        raise InstanceError(f"{path}: is neither a file nor a folder")
     files = [f for f in path.rglob("*") if f.suffix.lower() in SUFFIXES and f.is_file()]
     if not files:
         wanted = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
