@@ -12,7 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from optsched.cli.base.console import output, remarks
+from optsched.cli.base.path_arguments import OutputPath
+from optsched.cli.commands import all_commands
 from optsched.cli.main import main
+from optsched.formats.files.atomic_write import can_be_replaced
+from tests.cli.test_exit_codes import KUBECONFIG
 from tests.cli.test_reassign import MODEL
 
 if TYPE_CHECKING:
@@ -219,6 +223,192 @@ def test_other_commands_never_overwrite_their_inputs(tmp_path: Path) -> None:
     assert (trace.read_bytes(), vbp.read_text()) == (FAILURES.read_bytes(), VBP)
 
 
+PLUGIN: Final = PACKING.parent / "plugins" / "per_node.py"
+ACME: Final = """\
+job_id,user,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration
+1,a,1,1,1,COMPLETED,2023-03-01 00:00:00+08:00,2023-03-01 00:00:10+08:00,2023-03-01 00:01:10+08:00,60
+"""
+OPENB_NODES: Final = "sn,cpu_milli,memory_mib,gpu,model\nn,64000,262144,8,V100M16\n"
+OPENB_PODS: Final = """\
+name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
+p,1000,1000,1,1000,,LS,Running,0,100,0
+"""
+ONCE: Final = ("--model", "volcano-compatible", "--workers", 0)
+FILES_READ: Final = {
+    "pictures/snapshot-000001.yaml": PACKING.read_text(),
+    "folder/a.yaml": PACKING.read_text(),
+    "plugins/rule.py": PLUGIN.read_text(),
+    "models/crater.json": (ROOT / "models" / "volcano-compatible.yaml").read_text(),
+    "openb/openb_node_list_gpu_node.csv": OPENB_NODES,
+    "openb/pods.csv": OPENB_PODS,
+    "acme.csv": ACME,
+    "nodes/a.yaml": NODE,
+    "kubeconfig.yaml": KUBECONFIG.format(port=1),
+}
+"""Files that a command reads, although its line names a folder or another file."""
+
+
+@pytest.mark.parametrize(
+    ("read", "line"),
+    [
+        ("folder/a.yaml", ("simulate", "folder", *SMALL, "--report")),
+        ("folder/a.yaml", ("compare", "folder", *ONCE, "--report")),
+        ("pictures/snapshot-000001.yaml", ("simulate", "pictures", *SMALL, "--report")),
+        ("plugins/rule.py", ("solve", PACKING, *SMALL, "--plugins-dir", "plugins", "--out")),
+        ("plugins/rule.py", ("solve", PACKING, *SMALL, "--plugins-dir", "plugins", "--result")),
+        ("plugins/rule.py", ("simulate", FAILURES, *SMALL, "--plugins-dir", "plugins", "--report")),
+        ("plugins/rule.py", ("compare", FAILURES, *ONCE, "--plugins-dir", "plugins", "--report")),
+        (
+            "openb/openb_node_list_gpu_node.csv",
+            ("simulate", "openb/pods.csv", "--format", "openb", *SMALL, "--report"),
+        ),
+        (
+            "nodes/a.yaml",
+            ("simulate", "acme.csv", "--format", "acme", "--nodes", "nodes", *SMALL, "--report"),
+        ),
+        ("kubeconfig.yaml", ("snapshot", "-k", "kubeconfig.yaml", "--out")),
+        ("kubeconfig.yaml", ("snapshot", "--out")),
+    ],
+)
+def test_files_that_are_read_on_the_way_are_never_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str, line: tuple[object, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", "gone.yaml:kubeconfig.yaml")
+    for name, text in FILES_READ.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
+    Path("link").symlink_to(read)
+    link = [] if line[0] == "snapshot" else ["link"]  # a snapshot needs a file name extension
+    for target in (read, f"./{read}", tmp_path / read, *link):
+        result = run(*line, target)
+        assert result.exit_code == 2, result.output
+        assert "is read by this command and would be overwritten" in result.stderr
+    assert {name: Path(name).read_text() for name in FILES_READ} == FILES_READ
+
+
+def test_a_file_of_several_models_is_no_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a").mkdir()
+    model = Path("a/crater.json")
+    model.write_text((ROOT / "models" / "volcano-compatible.yaml").read_text())
+    given = ("solve", PACKING, *GREEDY, "--model", model, "--model", "crater")
+    for option in ("--out", "--result"):
+        result = run(*given, option, "a")
+        assert result.exit_code == 2
+        assert f"{option} a/crater.json: is read by this command" in result.stderr
+    assert list(Path("a").iterdir()) == [model]
+
+
+def test_a_plan_never_replaces_the_result_that_is_resumed(tmp_path: Path) -> None:
+    kept = tmp_path / "result.json"
+    assert run("solve", PACKING, *SMALL, "--result", kept).exit_code == 0
+    before = kept.read_text()
+    for option in ("--out", "--report"):
+        result = run("solve", PACKING, *SMALL, "--resume", kept, option, kept)
+        assert (result.exit_code, kept.read_text()) == (2, before)
+    assert run("solve", PACKING, *SMALL, "--resume", kept, "--result", kept).exit_code == 0
+
+
+OUTPUTS: Final = [
+    pytest.param(name, param.opts[-1], id=f"{name} {param.opts[-1]}")
+    for name, command in all_commands()
+    for param in command.params
+    if isinstance(param.type, OutputPath)
+]
+ARGUMENTS: Final = {
+    "solve": [PACKING],
+    "solve FILE.vbp": [PACKING.parent / "bins.vbp"],
+    "solve model_*.txt": [MODEL],
+    "simulate": [FAILURES],
+    "compare": [FAILURES, *ONCE],
+}
+
+
+@pytest.mark.parametrize(("name", "option"), OUTPUTS)
+def test_outputs_that_can_have_no_such_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    words = name.split()[:1] if name.startswith("solve ") else name.split()
+    for path, reason in (("x" * 300, "File name too long"), ("loop", "symbolic links form a loop")):
+        result = run(*words, *ARGUMENTS.get(name, ()), option, path)
+        assert (result.exit_code, result.stdout) == (2, "")
+        (told,) = result.stderr.splitlines()
+        assert told.startswith(f"Error: {path}: can not be written: ")
+        assert told.endswith(reason)
+    assert [path.name for path in tmp_path.iterdir()] == ["loop"]
+
+
+@pytest.mark.parametrize("option", ["--out", "--report"])
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_an_output_that_can_not_be_written_is_told_before_the_replay(
+    monkeypatch: pytest.MonkeyPatch, command: str, option: str
+) -> None:
+    def replay(*_: object) -> None:
+        raise AssertionError("a replay has begun")
+
+    monkeypatch.setattr(f"optsched.cli.replays.{command}_command._Run.play", replay)
+    result = run(*reading(command, FAILURES), option, "/proc/a")
+    assert (result.exit_code, result.stdout) == (1, "")
+    (told,) = result.stderr.splitlines()
+    assert told.startswith("Error: /proc/a: can not be ")
+    if option == "--out":
+        device = run(*reading(command, FAILURES), option, "/dev/null")
+        assert device.stderr == "Error: /dev/null: can not be created: a file has this name\n"
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/stderr", "/dev/fd/0", "/dev/null"])
+def test_devices_and_descriptors_are_written_in_place(name: str) -> None:
+    """A rename to `/dev/stdout` would replace the link of the whole machine."""
+    assert not can_be_replaced(Path(name))
+
+
+@pytest.mark.parametrize("command", ["pack", "reassign"])
+def test_benchmarks_print_one_thing(command: str) -> None:
+    source = PACKING.parent / "bins.vbp" if command == "pack" else MODEL
+    result = run(*reading(command, source), "-o", "json", "--out", "-")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "-o and --out - both write to the standard output" in result.stderr
+
+
+def test_a_pod_list_from_a_pipe_has_no_node_list_beside_it() -> None:
+    given = OPENB_PODS.encode()
+    result = run("simulate", "-", "--format", "openb", *SMALL, given=given)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "the standard input: its folder has no node list openb_node_list_gpu_node.csv\n"
+    )
+    taken = run("simulate", "-", "--format", "openb", "--nodes", FAILURES, *SMALL, given=given)
+    assert (taken.exit_code, taken.stderr) == (0, "")
+
+
+def test_mistakes_in_the_nodes_of_a_replay_are_told(tmp_path: Path) -> None:
+    trace, nodes = tmp_path / "a.csv", tmp_path / "nodes.yaml"
+    trace.write_text(ACME)
+    bad = NODE.replace("n1", "n2").replace("cpu: 8", "cpu: many")
+    nodes.write_text(f"{NODE.replace('cpu: 8', 'cpu: 8, nvidia.com/gpu: 8')}---\n{bad}")
+    line = ("simulate", trace, "--format", "acme", "--nodes", nodes, *SMALL)
+    result = run(*line)
+    assert result.exit_code == 0
+    assert 'nodes.yaml:6: Node n2: status.allocatable[cpu]: "many"' in result.stderr
+    nodes.write_text(SHARES.partition("---\n")[2])
+    result = run(*line)
+    assert (result.exit_code, f"{nodes}: there is no node in it" in result.stderr) == (2, True)
+
+
+def test_a_snapshot_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
+    path, job = tmp_path / "a.yaml", tmp_path / "job.yaml"
+    path.write_bytes(NODE.encode("utf-16"))
+    job.write_text(JOB)
+    result = run("what-if", "-f", job, "--snapshot", path, *SMALL)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "Error: a.yaml: is not UTF-8: byte 0 is 0xff\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -228,6 +418,8 @@ def test_other_commands_never_overwrite_their_inputs(tmp_path: Path) -> None:
         (["solve", PACKING, "--time-limit", "nan"], "write a number of seconds from 0 on"),
         (["solve", PACKING, "--time-limit", "inf"], "write a number of seconds from 0 on"),
         (["solve", PACKING, "--time-limit", "-1"], "write a number of seconds from 0 on"),
+        (["solve", PACKING, "--time-limit", "1e30"], "1e30: write at most 1000000000 seconds"),
+        (["solve", MODEL, "--time-limit", "9" * 30], ": write at most 1000000000 seconds"),
         (["solve", PACKING, "--time-limit", "a\nb"], "a\\nb: write a number of seconds"),
         (["solve", MODEL, "--steps", "9" * 400], "is not in the range"),
         (["solve", MODEL, "--workers", "9" * 400], "is not in the range"),
@@ -237,10 +429,16 @@ def test_other_commands_never_overwrite_their_inputs(tmp_path: Path) -> None:
         (["simulate", FAILURES, "--out", "-"], "several files are written: name a folder"),
         (["simulate", FAILURES, "--period", "0s"], "0s: has to be longer than zero"),
         (["simulate", FAILURES, "--until", "-1s"], "-1s: has to be longer than zero"),
+        (["simulate", FAILURES, "--period", "0d"], "0d: has to be longer than zero"),
+        (["simulate", FAILURES, "--warm-up", "-1d"], "-1d"),
+        (["simulate", FAILURES, "--until", "9" * 18 + "d"], '999999999999999999d" is '),
+        (["simulate", FAILURES, "--until", "9" * 5000 + "d"], "is not a duration"),
+        (["simulate", FAILURES, "--until", "３d"], '"３d" is not a duration'),
         (["simulate", "gavel:load=nan"], "load: nan is out of range"),
         (["simulate", "gavel:estimated=inf"], "estimated: inf is out of range"),
         (["compare", FAILURES, "--model", "crater", "--model", "crater"], "more than once"),
         (["compare", FAILURES, FAILURES, "--model", "crater"], "more than once"),
+        (["snapshot", "--every", "1e300"], "1e300: write at most 1000000000 seconds"),
         (["snapshot", "--every", "nan"], "write a number of seconds above 0"),
         (["simulat", FAILURES], "There is no command 'simulat'. Did you mean simulate?"),
         (["frobnicate"], "There is no command 'frobnicate'."),

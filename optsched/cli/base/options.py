@@ -342,8 +342,12 @@ MOST_INT32: Final = 2**31 - 1
 SEED: Final = click.IntRange(min=0, max=MOST_SEED)
 
 
+MOST_SECONDS: Final = 10**9
+"""The largest number of seconds that an option accepts; timers of Python overflow soon after it."""
+
+
 class Seconds(click.ParamType[float]):
-    """A finite number of seconds of at least 0.
+    """A number of seconds from 0 to `MOST_SECONDS`.
 
     `more_than_zero` excludes the value 0.
     """
@@ -366,6 +370,9 @@ class Seconds(click.ParamType[float]):
             least = "above 0" if self._more_than_zero else "from 0 on"
             shown = printable(str(value))
             self.fail(f"{shown}: write a number of seconds {least}, such as 2.5", param, ctx)
+        if found > MOST_SECONDS:
+            shown = printable(str(value))
+            self.fail(f"{shown}: write at most {MOST_SECONDS} seconds", param, ctx)
         return found
 
 

@@ -14,7 +14,7 @@ import click
 
 from optsched.cli.base.command_errors import BAD_INPUT, COPIES
 from optsched.cli.base.console import echo, print_text
-from optsched.formats.files.atomic_write import write_atomically
+from optsched.formats.files.atomic_write import can_be_replaced, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -114,7 +114,14 @@ class OutputPath(click.Path):
     ) -> Path:
         """See `click.ParamType`."""
         check_path(str(value), _FOR_OUTPUT)
-        return Path(str(super().convert(value, param, ctx)))
+        path = Path(str(super().convert(value, param, ctx)))
+        try:
+            path.exists()
+            path.resolve()
+        except (OSError, RuntimeError) as e:
+            reason = e.strerror if isinstance(e, OSError) else "its symbolic links form a loop"
+            raise BadInput(f"{path}: can not be written: {reason}") from e
+        return path
 
 
 class WatchedFile(InputPath):
@@ -265,7 +272,8 @@ def keep_text(path: Path, text: str) -> None:
         write_atomically(path, text)
     except OSError as e:
         there = "the previous file is kept" if path.is_file() else "there is no such file"
-        raise KeepError(f"{path}: can not be written: {e.strerror or e}; {there}") from e
+        kept = f"; {there}" if can_be_replaced(path) else ""
+        raise KeepError(f"{path}: can not be written: {e.strerror or e}{kept}") from e
 
 
 def write_and_report(console: Console, path: Path, text: str, note: str = "") -> bool:
@@ -286,10 +294,24 @@ def check_writable(path: Path) -> None:
         return
     if path.is_dir():
         raise KeepError(f"{path}: is a folder; name a file")
-    if path.exists() and not path.is_file():
-        return
+    if can_be_replaced(path):
+        _write_temporary(path, path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder unless it exists; raise `KeepError` if no file can be written there."""
     try:
-        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as e:
+        raise KeepError(f"{folder}: can not be created: a file has this name") from e
+    except OSError as e:
+        raise KeepError(f"{folder}: can not be created: {e.strerror or e}") from e
+    _write_temporary(folder, folder)
+
+
+def _write_temporary(path: Path, folder: Path) -> None:
+    try:
+        with NamedTemporaryFile(dir=folder, prefix=".optsched."):
             pass
     except OSError as e:
         raise KeepError(f"{path}: can not be written: {e.strerror or e}") from e

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.cli.base.console import echo, print_text
-from optsched.cli.base.path_arguments import OutputPath, is_standard
+from optsched.cli.base.path_arguments import KeepError, OutputPath, check_writable, is_standard
 from optsched.policy.load import load_policy
 from optsched.study.comparison.model_definitions import definition
 from optsched.study.reports.page import render, write_page
@@ -29,11 +29,15 @@ report_option = click.option(
 
 
 def check_report(target: Path | None) -> None:
-    """Raise ClickException if the folder of a report file does not exist."""
-    if is_standard(target):
+    """Raise ClickException if a report file cannot be written, before the command begins."""
+    if target is None or is_standard(target):
         return
-    if target is not None and not target.absolute().parent.is_dir():
+    if not target.absolute().parent.is_dir():
         raise click.ClickException(f"{target}: there is no folder {target.parent}")
+    try:
+        check_writable(target)
+    except KeepError as e:
+        raise click.ClickException(str(e)) from e
 
 
 def base_definition() -> dict[str, Any]:

@@ -73,8 +73,19 @@ def read_folder(folder: Path) -> Files:
 
     Files whose name begins with `_` or `.` are skipped. Raises OSError and UnicodeError.
     """
-    paths = sorted(p for p in folder.iterdir() if p.suffix == ".py" and p.name[0] not in "_.")
-    return tuple((str(path), path.read_text("utf-8-sig")) for path in paths)
+    return tuple((str(path), path.read_text("utf-8-sig")) for path in _plugin_files(folder))
+
+
+def _plugin_files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.suffix == ".py" and p.name[0] not in "_.")
+
+
+def files_of_plugins(folder: Path | None) -> list[Path]:
+    """Return the files in a folder of plugins; an empty list if the folder cannot be read."""
+    try:
+        return [] if folder is None else _plugin_files(folder)
+    except OSError:
+        return []
 
 
 def policy_of(console: Console, model: str, solver: str | None, plugins_dir: Path | None) -> Policy:

@@ -56,6 +56,8 @@ def from_file(path: Path) -> Cluster:
         objects, problems = read_objects(path)
     except InstanceError as e:
         raise Failure(str(e), Exit.USAGE) from e
+    if problems and not objects:
+        raise Failure("\n".join(map(str, problems)), Exit.USAGE)
     for problem in problems:
         print_text(remarks(), str(problem), "yellow")
     strange = next((obj for obj in objects if not _is_object(obj)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from itertools import count
@@ -13,7 +14,12 @@ import click
 from optsched.cli.base.connection import call_cluster, cluster_options
 from optsched.cli.base.console import print_text, remarks
 from optsched.cli.base.options import Seconds
-from optsched.cli.base.path_arguments import OutputPath, check_folder, is_standard
+from optsched.cli.base.path_arguments import (
+    OutputPath,
+    check_folder,
+    check_outputs,
+    is_standard,
+)
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.snapshots.writer import bundle_writer, yaml_bundle
 
@@ -68,13 +74,24 @@ def snapshot(
         write = yaml_bundle if out is None else bundle_writer(out)
     except ValueError as e:
         raise click.BadParameter(str(e), param_hint="--out") from e
+    if out is not None:
+        check_outputs({"--out": [out]}, _kubeconfig_files(place))
     objects = _captured(place)
     try:
-        with click.open_file("-" if out is None else str(out), "w", encoding="utf-8") as file:
-            file.writelines(write(objects))
+        if out is not None:
+            write_atomically(out, "".join(write(objects)))
+        else:
+            with click.open_file("-", "w", encoding="utf-8") as file:
+                file.writelines(write(objects))
     except OSError as e:
         raise click.ClickException(f"{out or 'standard output'}: {e.strerror}") from e
     print_text(remarks(), f"{out or 'written'}: {_counts(objects)}", "dim")
+
+
+def _kubeconfig_files(place: Place) -> list[Path]:
+    """Return the kubeconfig files from which the address of the cluster may be read."""
+    places = place.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    return [Path(each).expanduser() for each in places.split(os.pathsep) if each]
 
 
 def _record(place: Place, folder: Path, every_s: float, times: int | None) -> None:

@@ -24,7 +24,7 @@ from optsched.cli.base.options import (
     current_names,
     form_option,
 )
-from optsched.cli.base.path_arguments import KeepError, OutputPath, check_writable
+from optsched.cli.base.path_arguments import KeepError, OutputPath, check_writable, is_standard
 from optsched.study.packing.vbp import is_vbp
 from optsched.study.reassignment.roadef import is_model
 
@@ -148,6 +148,12 @@ def _writable(ctx: click.Context, param: click.Parameter, out: Path | None) -> P
         except KeepError as e:
             raise click.BadParameter(str(e), ctx, param) from e
     return out
+
+
+def check_standard_output(out: Path | None, form: str) -> None:
+    """Refuse `--out -` with an output format, because both write to the standard output."""
+    if is_standard(out) and form != TABLE:
+        raise click.UsageError("-o and --out - both write to the standard output")
 
 
 def form_of(path: Path) -> str | None:

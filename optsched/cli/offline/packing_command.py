@@ -21,7 +21,12 @@ from optsched.cli.base.path_arguments import (
     is_standard,
     write_and_report,
 )
-from optsched.cli.offline.benchmark_instances import STOPPED_BY_HAND, form_of, search_options
+from optsched.cli.offline.benchmark_instances import (
+    STOPPED_BY_HAND,
+    check_standard_output,
+    form_of,
+    search_options,
+)
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
 from optsched.solver.cpsat.process import WorkerProcess
@@ -74,6 +79,7 @@ def pack(files: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401  click
     stopped.
     """
     console = remarks()
+    check_standard_output(options["out"], options["form"])
     if options["out"] is not None:
         check_outputs({"--out": [options["out"]]}, [file_of(Path(file)) for file in files])
     _Packing(console, options["time_limit"], options["seed"]).pack_all(

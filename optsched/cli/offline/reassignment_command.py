@@ -22,7 +22,12 @@ from optsched.cli.base.path_arguments import (
     is_standard,
     write_and_report,
 )
-from optsched.cli.offline.benchmark_instances import STOPPED_BY_HAND, form_of, search_options
+from optsched.cli.offline.benchmark_instances import (
+    STOPPED_BY_HAND,
+    check_standard_output,
+    form_of,
+    search_options,
+)
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.solver.cpsat.process import WorkerProcess
 from optsched.study.reassignment.reassignment_problem import cost_of
@@ -117,6 +122,7 @@ def reassign(model: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     console, flags = remarks(), ReassignmentOptions(**options)
     if flags.assignment is None and initial_file(model) == model:
         raise BadInput(f"{model}: is not called model_*.txt: give --assignment as well")
+    check_standard_output(flags.out, flags.form)
     if flags.out is not None:
         inputs = [model, *([flags.assignment] if flags.assignment else [initial_file(model)])]
         check_outputs({"--out": [flags.out]}, inputs)

@@ -22,7 +22,7 @@ from optsched.cli.base.path_arguments import (
     write_and_report,
 )
 from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
-from optsched.cli.base.session_context import collect_less
+from optsched.cli.base.session_context import collect_less, files_of_plugins
 from optsched.cli.offline.benchmark_instances import OrBenchmark
 from optsched.cli.offline.solve_display import MOST_ROWS, show_models, show_plan
 from optsched.cli.offline.solve_model import Gap, ModelFiles, Solved, solve_one, stopping
@@ -175,11 +175,7 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     when there is no plan, 4 when a file could not be written, 130 after Ctrl-C.
     """
     console, asked = remarks(), Options(**options)
-    # No output may overwrite an input, and only one may use the standard output.
-    with suppress(InstanceError):  # `_solve` reports an unreadable instance
-        inputs = [*files_of(instance), *(Path(m) for m in asked.models)]
-        written = {"--out": asked.out, "--result": asked.result, "--report": asked.report}
-        check_outputs({name: [p] for name, p in written.items() if p is not None}, inputs)
+    _check_outputs(instance, asked, [ModelFiles(asked.out, asked.result, asked.resume)])
     if asked.prints_a_file and asked.form != TABLE:
         raise click.UsageError("-o and a file of `-` both write to the standard output")
     for name, path in (("--out", asked.out), ("--result", asked.result)):
@@ -189,6 +185,8 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     try:
         check_report(asked.report)
         code = _solve(console, instance, asked)
+    except click.UsageError:
+        raise
     except click.ClickException as e:
         print_text(console, e.format_message(), "red")
         code = NOT_KEPT
@@ -198,8 +196,27 @@ def solve(instance: Path, **options: Any) -> None:  # noqa: ANN401  click checks
     sys.exit(code)
 
 
+def _check_outputs(instance: Path, options: Options, places: Sequence[ModelFiles]) -> None:
+    """Refuse outputs that would overwrite an input, and two outputs to one file.
+
+    A result may replace the result that is resumed.
+    """
+    outs = [p.out for p in places if p.out is not None]
+    results = [p.result for p in places if p.result is not None]
+    reports = [options.report] if options.report is not None else []
+    inputs = [*map(Path, options.models), *files_of_plugins(options.plugins_dir)]
+    with suppress(InstanceError):  # `_solve` reports an unreadable instance
+        inputs += files_of(instance)
+    check_outputs({"--out": outs, "--result": results, "--report": reports}, inputs)
+    resumed = [p.resume for p in places if p.resume is not None]
+    check_outputs({"--out": outs, "--report": reports}, resumed)
+
+
 def _solve(console: Console, instance: Path, options: Options) -> int:
     policies = policies_of(console, options)
+    if len(policies) > 1:
+        whole = ModelFiles(options.out, options.result, options.resume)
+        _check_outputs(instance, options, [whole.for_model(p.name) for p in policies.values()])
     places = places_of(console, options, policies)
     read = instance_of(console, instance, options.names, strict=options.strict)
     identity = identity_of(console, instance)

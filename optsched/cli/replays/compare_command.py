@@ -18,16 +18,18 @@ from optsched.cli.base.console import echo, output, print_text, remarks
 from optsched.cli.base.options import TABLE, form_option
 from optsched.cli.base.path_arguments import (
     InputPath,
+    KeepError,
     ModelSource,
     OutputPath,
     TraceSource,
     check_folder,
     check_outputs,
     is_standard,
+    make_folder,
 )
 from optsched.cli.base.report_page import check_report, report_option, write_report
-from optsched.cli.base.session_context import shelf_of
-from optsched.cli.replays.replay_options import replay_options
+from optsched.cli.base.session_context import files_of_plugins, shelf_of
+from optsched.cli.replays.replay_options import files_of_traces, replay_options
 from optsched.formats.files.atomic_write import write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
@@ -262,12 +264,16 @@ def _compare(flags: CompareOptions) -> None:
     _check(flags)
     try:
         cells = _cells(console, flags)
+        if flags.out is not None:
+            make_folder(flags.out)
         with _open_executor(flags, len(cells)) as place:
             run = _Run(cells, ResultFolder(flags.out), console)
             comparison, is_stopped = run.play(place)
     except (InstanceError, SyntheticError, PolicyError, ExecutorError) as e:
         print_text(console, str(e), "red")
         sys.exit(BAD_INPUT)
+    except KeepError as e:
+        raise click.ClickException(str(e)) from e
     except OSError as e:
         raise click.ClickException(f"{e.filename or flags.out}: {e.strerror}") from e
     unwritten = _write(comparison, flags.out)
@@ -294,8 +300,14 @@ def _check(flags: CompareOptions) -> None:
         if twice:
             raise click.UsageError(f"{option}: {twice[0]} is given more than once")
     check_folder("--out", flags.out)
-    inputs = [Path(each) for each in (*flags.traces, *flags.models)]
-    inputs += [flags.nodes] if flags.nodes else []
+    certificates = (flags.dask_ca, flags.dask_cert, flags.dask_key)
+    inputs = [
+        *files_of_traces(flags.traces, flags.trace_format),
+        *(files_of_traces([str(flags.nodes)], None) if flags.nodes else []),
+        *files_of_plugins(flags.plugins_dir),
+        *map(Path, flags.models),
+        *(each for each in certificates if each is not None),
+    ]
     check_outputs(
         {
             "--report": [] if flags.report is None else [flags.report],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,11 +11,21 @@ import click
 
 from optsched.cli.base.options import solver_option
 from optsched.cli.base.path_arguments import InputPath, Source
+from optsched.formats.files.diagnostics import InstanceError
+from optsched.formats.snapshots.instance_files import files_of
+from optsched.formats.traces.gavel import THROUGHPUTS
+from optsched.formats.traces.helios import GPU_NUMBERS
+from optsched.formats.traces.openb_cluster import NODE_LIST
+from optsched.formats.traces.pai import JOBS, MACHINES, TASKS
+from optsched.formats.traces.philly import MACHINES as MACHINE_LIST
 from optsched.formats.traces.trace_file import TRACE_FORMATS
+from optsched.study.simulation.replay_trace import PICTURES, SYNTHETIC
 from optsched.units import DurationError, parse_duration_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+_DAYS: Final = re.compile(r"([0-9]{1,18})d")
 
 
 class Span(click.ParamType[int]):
@@ -30,17 +41,42 @@ class Span(click.ParamType[int]):
     ) -> int:
         """Return the milliseconds of a duration such as 90s, 2h or 3d."""
         text = str(value)
-        days = text.removesuffix("d")
-        if text.endswith("d") and days.isdecimal():
-            return int(days) * 24 * 3600 * 1000
+        days = _DAYS.fullmatch(text)
         try:
-            found = parse_duration_ms(text)
+            found = parse_duration_ms(f"{24 * int(days[1])}h" if days else text)
         except DurationError as e:
-            self.fail(str(e), param, ctx)
+            self.fail(str(DurationError(text, e.message)), param, ctx)
         if found < 0 or (self._more_than_zero and not found):
             least = "longer than zero" if self._more_than_zero else "zero or longer"
             self.fail(f"{text}: has to be {least}", param, ctx)
         return found
+
+
+_COMPANIONS: Final = (
+    *(JOBS, TASKS, MACHINES, NODE_LIST, GPU_NUMBERS, THROUGHPUTS),
+    *(MACHINE_LIST, f"{MACHINE_LIST}.csv"),
+)
+"""Names of the files that are read in addition to the file of a published trace."""
+
+
+def files_of_traces(traces: Iterable[str], trace_format: str | None) -> list[Path]:
+    """Return the files from which traces are read, which no output may overwrite."""
+    return [file for trace in traces for file in _files_of_trace(trace, trace_format)]
+
+
+def _files_of_trace(trace: str, trace_format: str | None) -> list[Path]:
+    path = Path(trace)
+    if trace.startswith(SYNTHETIC):
+        return []
+    if trace_format is not None:
+        folder = path if path.is_dir() else path.parent
+        others = [folder / name for name in _COMPANIONS]
+        above = [parent / THROUGHPUTS for parent in folder.absolute().parents]
+        return [path, *others, *above, *folder.glob("*.trace")]
+    try:
+        return sorted(path.glob(PICTURES)) or files_of(path)
+    except (InstanceError, OSError):  # the trace is read later, and the error reported then
+        return [path]
 
 
 _OPTIONS: Final = (

@@ -18,17 +18,19 @@ from optsched.cli.base.command_errors import BAD_INPUT, STOPPED
 from optsched.cli.base.console import echo, output, print_text, remarks
 from optsched.cli.base.options import JSON, SEED, TABLE, form_option
 from optsched.cli.base.path_arguments import (
+    KeepError,
     ModelSource,
     OutputPath,
     TraceSource,
     check_folder,
     check_outputs,
     is_standard,
+    make_folder,
     single_model,
 )
 from optsched.cli.base.report_page import base_definition, check_report, report_option, write_report
-from optsched.cli.base.session_context import keep_for_good, policy_of
-from optsched.cli.replays.replay_options import replay_options
+from optsched.cli.base.session_context import files_of_plugins, keep_for_good, policy_of
+from optsched.cli.replays.replay_options import files_of_traces, replay_options
 from optsched.formats.files.atomic_write import truncate_to_last_line, write_atomically
 from optsched.formats.files.diagnostics import InstanceError
 from optsched.kube.runtime.timing import SystemClock
@@ -202,13 +204,23 @@ def _simulate(trace: str, flags: SimulateOptions) -> None:
             "--report": [] if flags.report is None else [flags.report],
             "--out": [] if flags.out is None else [flags.out / name for name in names],
         },
-        [Path(trace), Path(flags.model), *([flags.nodes] if flags.nodes else [])],
+        [
+            *files_of_traces([trace], flags.trace_format),
+            *(files_of_traces([str(flags.nodes)], None) if flags.nodes else []),
+            *files_of_plugins(flags.plugins_dir),
+            Path(flags.model),
+        ],
     )
     if is_standard(flags.report) and flags.form != TABLE:
         raise click.UsageError("-o and --report - both write to the standard output")
     check_report(flags.report)
     policy = policy_of(console, flags.model, flags.solver, flags.plugins_dir)
     given = _read_input(console, trace, flags)
+    if flags.out is not None:
+        try:
+            make_folder(flags.out)
+        except KeepError as e:
+            raise click.ClickException(str(e)) from e
     keep_for_good()
     run = _Run(given, policy, flags)
     try:
@@ -303,7 +315,6 @@ class _Run:
             with _stoppable(self):
                 self._run_steps(None, report_progress)
             return self.stop
-        flags.out.mkdir(parents=True, exist_ok=True)
         if flags.resume:
             self._resume(flags.out)
         # This write marks the folder as incomplete, even if the process is killed later.

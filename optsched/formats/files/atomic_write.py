@@ -23,9 +23,18 @@ def write_atomically(path: Path, text: str) -> None:
         raise OSError(e.errno, e.strerror, str(path)) from e
 
 
+def can_be_replaced(path: Path) -> bool:
+    """Return whether a path is free or a regular file, and not a device, pipe or descriptor.
+
+    A descriptor is a link such as `/dev/stdout`. The link must stay, even if it leads to a file.
+    """
+    is_descriptor = path.is_symlink() and path.absolute().parts[1] in ("dev", "proc")
+    return not is_descriptor and (path.is_file() or not path.exists())
+
+
 def _replace(path: Path, text: str) -> None:
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
+    if not can_be_replaced(path):
+        path.write_text(text, encoding="utf-8")
         return
     with NamedTemporaryFile(
         "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False

@@ -73,7 +73,7 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
 
     """
     problems: list[ObjectProblem] = []
-    node_file = nodes or pods.with_name(NODE_LIST)
+    node_file = nodes or _default_node_list(pods)
     machines = {n.name: n for n in _read(node_file, "Node", _NODE_COLUMNS, _node, problems)}
     reader = _PodReader()
     gangs = {g.key: g for g in _read(pods, "Pod", _POD_COLUMNS, reader.gang, problems)}
@@ -88,6 +88,14 @@ def read_openb(pods: Path, nodes: Path | None = None) -> tuple[Snapshot, tuple[O
         namespaces={DEFAULT_NAMESPACE: {NAMESPACE_LABEL: DEFAULT_NAMESPACE}},
     )
     return snapshot, tuple(problems)
+
+
+def _default_node_list(pods: Path) -> Path:
+    """Return the node list in the folder of a pod list; raises InstanceError without one."""
+    path = pods.with_name(NODE_LIST)
+    if pods.exists() and not path.exists():
+        raise InstanceError(f"{pods}: its folder has no node list {NODE_LIST}")
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,7 @@ def read_openb_rows(
     Parameters and exceptions are the same as in `read_openb`.
     """
     problems: list[ObjectProblem] = []
-    node_file = nodes or pods.with_name(NODE_LIST)
+    node_file = nodes or _default_node_list(pods)
     machines = sorted(
         _read(node_file, "Node", _NODE_COLUMNS, _node, problems), key=lambda n: n.name
     )
@@ -297,14 +305,19 @@ def read_openb_trace(
         A list does not exist or is another table, or there are no nodes.
 
     """
-    machines, rows, found = read_openb_rows(pods, node_list or pods.with_name(NODE_LIST))
+    found: Sequence[ObjectProblem]
+    if nodes is None:
+        nodes, rows, found = read_openb_rows(pods, node_list)
+    else:
+        found = []
+        rows = tuple(_read(pods, "Pod", _POD_COLUMNS, _pod_row, found))
     problems = [
         TraceProblem(p.kind, p.key, p.path, p.value if p.path else None, p.message, p.where)
         for p in found
     ]
     row_by_name = {row.name: row for row in rows}
     jobs = sorted(_jobs(pods, row_by_name, problems), key=lambda job: (job.at_ms, job.name))
-    return played(pods.stem, jobs, machines if nodes is None else nodes, problems)
+    return played(pods.stem, jobs, nodes, problems)
 
 
 def _jobs(

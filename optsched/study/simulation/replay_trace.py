@@ -93,16 +93,16 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Lo
     if source.startswith(SYNTHETIC):
         return LoadedTrace(synthetic(source), source, hashlib.sha256(source.encode()).hexdigest())
     path = Path(source)
-    if not path.exists():
+    try:
+        exists = path.exists()
+    except OSError as e:
+        raise InstanceError(f"{source}: can not be read: {e.strerror}") from e
+    if not exists:
         raise InstanceError(f"{source}: there is no such file or folder")
     if trace_format is not None:
-        machines: tuple[Node, ...] | None = None
-        if nodes is not None and nodes.is_file() and is_trace_file(nodes):
-            machines = read_trace_file(nodes)[0].nodes
-        elif nodes is not None:
-            machines = read_instance(nodes).snapshot.nodes
+        machines, omitted = (None, ()) if nodes is None else _read_nodes(nodes)
         trace, problems = read_published_trace(trace_format, path, machines)
-        return LoadedTrace(trace, source, _sha256(path), problems)
+        return LoadedTrace(trace, source, _sha256(path), (*omitted, *problems))
     if path.is_file() and is_trace_file(path):
         trace, problems = read_trace_file(path)
         return LoadedTrace(trace, source, _sha256(path), problems)
@@ -114,6 +114,18 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Lo
     instance = read_instance(path)
     trace = trace_of(instance.snapshot, path.stem)
     return LoadedTrace(trace, source, _sha256(path), instance.problems)
+
+
+def _read_nodes(path: Path) -> tuple[tuple[Node, ...], tuple[ObjectProblem | TraceProblem, ...]]:
+    """Return the nodes of a trace or of manifests, and the problems of the file."""
+    if path.is_file() and is_trace_file(path):
+        trace, problems = read_trace_file(path)
+        return trace.nodes, problems
+    instance = read_instance(path)
+    if not instance.snapshot.nodes:
+        lines = [*map(str, instance.problems), f"{path}: there is no node in it"]
+        raise InstanceError("\n".join(lines))
+    return instance.snapshot.nodes, instance.problems
 
 
 def read_pictures(folder: Path) -> list[Instance]:

@@ -141,9 +141,7 @@ def test_another_table_is_refused(tmp_path: Path, pods: str, nodes: str, message
 def test_a_missing_node_list_is_named(tmp_path: Path):
     path = tmp_path / "pods.csv"
     path.write_text(f"{HEAD}p,1,1,0,0,,LS,Running,5\n")
-    with pytest.raises(
-        InstanceError, match=r"openb_node_list_gpu_node\.csv: this node list can not"
-    ):
+    with pytest.raises(InstanceError, match=r"pods\.csv: its folder has no node list openb_node"):
         read_openb(path)
 
 
