@@ -13,11 +13,13 @@ from optsched.admission.spec_difference import declares_field, find_difference
 from optsched.admission.submitters import record_submitter
 from optsched.admission.tenant_rules import (
     check_annotations,
+    check_owner,
     check_priority,
     check_templates,
     warn_of_lift,
 )
 from optsched.api.job import parse_job
+from optsched.api.kinds import CRON_JOB, JOB_FLOW
 from optsched.units.unit_errors import quote
 
 if TYPE_CHECKING:
@@ -41,7 +43,9 @@ def mutate(review: Review) -> None:
     elif isinstance(spec, dict) and is_changed:
         is_whole = declares_field(review.request, "minAvailable") is False
         filled = refill(old, spec, review.settings, review, is_whole=is_whole)
-        is_changed = find_difference(old, filled) is not None
+        # A user who only scales down a job does not become its submitter: the right to use the
+        # queue is not asked for.
+        is_changed = find_difference(old, filled) is not None and not _only_shrinks(old, filled)
     record_submitter(review, is_changed=is_changed)
 
 
@@ -49,6 +53,7 @@ def validate(review: Review) -> None:
     """Deny a job that could never run, or an update that changes an immutable field."""
     if review.request.action is not Action.DELETE:
         check_annotations(review, "tasks")
+        check_owner(review, CRON_JOB, JOB_FLOW)
         name = get_mapping(review.request.obj, "spec").get("priorityClassName")
         if name != get_mapping(review.request.old, "spec").get("priorityClassName"):
             check_priority(name, review)

@@ -140,6 +140,12 @@ def _two_tiers(topology: NetworkTopology | None) -> str:
     return f"{topology.highest_tier} and {topology.highest_tier_name}"
 
 
+def mutate_upstream(review: Review) -> None:
+    """Record the submitter of a PodGroup of `scheduling.k8s.io`."""
+    old, obj = review.request.old, review.request.obj
+    record_submitter(review, is_changed=review.is_spec_changed or queue_of(old) != queue_of(obj))
+
+
 def validate_upstream(review: Review) -> None:
     """Deny a PodGroup of `scheduling.k8s.io` in a queue that its user may not use."""
     queue = review.world.queue(queue_of(review.request.obj))
@@ -149,9 +155,12 @@ def validate_upstream(review: Review) -> None:
         or not is_restricted(queue, review.settings)
     ):
         return
-    if review.request.action is Action.UPDATE and queue_of(review.request.old) == queue.name:
+    is_moved = queue_of(review.request.old) != queue.name
+    if review.request.action is Action.UPDATE and not is_moved and not review.is_spec_changed:
         return
     check_access(queue, review)
+    if review.request.action is Action.UPDATE and not is_moved:
+        return
     name = get_mapping(as_parsed(review.request), "metadata").get("name")
     _check_members(queue, review, lambda pod: group_named_by(get_mapping(pod, "spec")) == name)
 

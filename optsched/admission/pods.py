@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 from optsched.admission.findings import Findings, get_mapping
 from optsched.admission.podgroups import queue_of
-from optsched.admission.queue_access import check_access, has_restricted_queues
+from optsched.admission.queue_access import can_use_queue, check_access, has_restricted_queues
 from optsched.admission.review import Action, ObjectQuestion
-from optsched.admission.submitters import check_record, record_submitter
+from optsched.admission.submitters import check_record, record_submitter, subjects_of
 from optsched.admission.tenant_rules import (
     check_annotations,
-    check_priority,
+    check_owner,
+    check_priority_of_pod,
     check_reserved,
-    is_system_class,
 )
-from optsched.api.kinds import POD_GROUP, SCHEDULING_POD_GROUPS, Ref
+from optsched.api.kinds import JOB, POD_GROUP, SCHEDULING_POD_GROUPS, Ref
 from optsched.api.podgroup import group_named_by
 from optsched.api.wellknown import (
     DEFAULT_QUEUE,
@@ -103,6 +103,8 @@ def validate(review: Review) -> None:
         and scheduler in review.settings.device_schedulers
     ):
         check_reserved(review)
+    if review.request.action is not Action.DELETE:
+        check_owner(review, JOB)
     if review.request.action is Action.DELETE or scheduler not in review.settings.scheduler_names:
         return
     annotations = get_mapping(get_mapping(review.request.obj, "metadata"), "annotations")
@@ -127,11 +129,9 @@ def validate(review: Review) -> None:
         review.request.action is Action.CREATE
         and review.request.user not in review.settings.trusted
     ):
-        name = get_mapping(review.request.obj, "spec").get("priorityClassName")
-        if is_system_class(name):
-            check_priority(name, review)
+        check_priority_of_pod(get_mapping(review.request.obj, "spec"), review)
+    check_record(review)
     if has_restricted_queues(review.world, review.settings):
-        check_record(review)
         _check_queues(annotations, review)
 
 
@@ -141,26 +141,44 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
         # The pod belongs to a job whose PodGroup was reviewed.
         return
     before = get_mapping(get_mapping(review.request.old, "metadata"), "annotations")
-    named = annotations.get(QUEUE_NAME, "")
-    if named != before.get(QUEUE_NAME, ""):
-        queue = review.world.queue(named)
+    group = first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
+    upstream = group_named_by(get_mapping(review.request.obj, "spec"))
+    # A pod without a PodGroup starts in the queue that its annotation or its namespace names.
+    has_left = bool(first_annotation(before, GROUP_NAME_ANNOTATIONS)) and not group
+    is_new = review.request.action is Action.CREATE or has_left
+    is_bare = not group and not upstream
+    if annotations.get(QUEUE_NAME, "") != before.get(QUEUE_NAME, "") or (is_new and is_bare):
+        name = _queue_name_of(annotations, review)
+        queue = review.world.queue(name)
         if queue is not None:
             check_access(queue, review)
-    upstream = group_named_by(get_mapping(review.request.obj, "spec"))
-    if upstream and review.request.action is Action.CREATE:
+        elif has_left:
+            # Controllers created the pod for a job: its submitter is not on record.
+            review.deny(
+                f"metadata.annotations[{QUEUE_NAME}]: Forbidden: there is no queue {name}: a pod "
+                "leaves its PodGroup only for a queue that exists"
+            )
+    if upstream and is_new and not group:
         for kind in SCHEDULING_POD_GROUPS:
             question = ObjectQuestion(Ref(kind, review.request.namespace, upstream))
             found = review.answer(question, default=None)
             queue = review.world.queue(queue_of(found)) if found is not None else None
             if queue is not None:
                 check_access(queue, review)
-    group = first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
     if group and group != first_annotation(before, GROUP_NAME_ANNOTATIONS):
         _check_group(group, review)
 
 
+def _queue_name_of(annotations: Mapping[str, str], review: Review) -> str:
+    """Return the name of a bare pod's queue."""
+    space = review.world.namespace_annotations(review.request.namespace)
+    return annotations.get(QUEUE_NAME) or space.get(QUEUE_NAME) or DEFAULT_QUEUE
+
+
 def _joined_group(annotations: Mapping[str, str], review: Review) -> str:
     """Return a text with the PodGroup that a new pod joins and its queue, or empty if none exists.
+
+    For a bare pod whose user may use its queue, the text names only the queue.
 
     RBAC roles may admit the pod, but the scheduler does not know the roles. If another user creates
     the PodGroup at the same time, only this record shows whether the roles were checked.
@@ -170,7 +188,13 @@ def _joined_group(annotations: Mapping[str, str], review: Review) -> str:
     kinds, name = SCHEDULING_POD_GROUPS, upstream
     if not upstream:
         kinds, name = (POD_GROUP,), first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
-    for kind in kinds if name else ():
+    if not name:
+        own = review.world.queue(_queue_name_of(annotations, review))
+        subjects = subjects_of(review.request, review.settings)
+        if own is None or not all(can_use_queue(own, each, review) for each in subjects):
+            return ""
+        return format_joined("", own.name)
+    for kind in kinds:
         found = review.answer(ObjectQuestion(Ref(kind, space, name)), default=None)
         if found is not None:
             queue = get_mapping(found, "spec").get("queue") or DEFAULT_QUEUE

@@ -52,12 +52,16 @@ _SCHEDULERS: Final = (
 )
 _BY_CONTROLLERS: Final = f"request.userInfo.username in {list(CONTROLLERS)}"
 _ANNOTATIONS: Final = [*_PLACES, *GUARDED, *RESERVED, SUBMITTER]
+_OWNED: Final = "object.metadata.?ownerReferences.orValue([])"
 _MEANT: Final = (
     "object.metadata.?annotations.orValue({}).exists(key, "
     f"key in {_ANNOTATIONS} || key.startsWith('{RESERVED_PREFIX}')) || "
     f"object.metadata.?labels.orValue({{}}).exists(key, key in {list(GUARDED)}) || "
     "object.?spec.?schedulingGroup.hasValue() || "
-    f"object.?spec.?priorityClassName.orValue('').startsWith('{SYSTEM_CLASSES}')"
+    "object.?spec.?schedulerName.orValue('default-scheduler') != 'default-scheduler' || "
+    f"object.?spec.?priorityClassName.orValue('').startsWith('{SYSTEM_CLASSES}') || "
+    f"{_OWNED}.exists(owner, owner.kind == '{kinds.JOB.kind}' && "
+    f"owner.apiVersion.startsWith('{kinds.JOB.group}/'))"
 )
 
 
@@ -83,7 +87,8 @@ _ANNOTATED: Final = (
     f"request.operation == 'CREATE' ? ({_BUDGETS}.exists(key, "
     "object.metadata.?annotations[?key].hasValue()) "
     f"|| (!({_BY_CONTROLLERS}) && ({_MEANT}))) : ({_differs('annotations', _ANNOTATIONS)} || "
-    f"{_differs('labels', GUARDED)} || {_differs_below(RESERVED_PREFIX)})"
+    f"{_differs('labels', GUARDED)} || {_differs_below(RESERVED_PREFIX)} || "
+    f"{_OWNED} != {_OWNED.replace('object', 'oldObject')})"
 )
 """CEL condition of the pods to validate; most pods do not match and cause no request."""
 GATE_ASKED: Final = (
@@ -168,14 +173,15 @@ SERVICES: Final = (
     ),
     _changes("/cronjobs/mutate", "mutatecronjob", kinds.CRON_JOB, record_author),
     _changes("/cronjobs/validate", "validatecronjob", kinds.CRON_JOB, cronjobs.validate),
-    replace(
-        _changes(
-            "/schedulinggroups/validate",
-            "validateschedulinggroup",
-            _UPSTREAM[0],
-            podgroups.validate_upstream,
-        ),
-        versions=tuple(kind.version for kind in _UPSTREAM[1:]),
+    *(
+        replace(
+            _changes(f"/schedulinggroups/{verb}", f"{verb}schedulinggroup", _UPSTREAM[0], review_),
+            versions=tuple(kind.version for kind in _UPSTREAM[1:]),
+        )
+        for verb, review_ in (
+            ("mutate", podgroups.mutate_upstream),
+            ("validate", podgroups.validate_upstream),
+        )
     ),
     _changes("/commands/validate", "validatecommand", kinds.COMMAND, commands.validate),
 )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from optsched.admission.findings import Review
     from optsched.admission.review import Raw, Request
+    from optsched.api.kinds import Kind
 
 GUARDED: Final = (PREEMPTABLE, COOLDOWN_TIME, USER, CRATER_USER)
 """Annotations and labels that protect a pod from eviction, or name the user to charge."""
@@ -88,9 +89,7 @@ def check_templates(review: Review) -> None:
     Pods that controllers create from pod templates of a job are not reviewed.
     """
     for path, template in _pod_templates(review.request.obj, ("tasks",)):
-        name = get_mapping(template, "spec").get("priorityClassName")
-        if is_system_class(name):
-            check_priority(name, review, f"{path}.spec")
+        check_priority_of_pod(get_mapping(template, "spec"), review, f"{path}.spec")
         annotations = get_mapping(get_mapping(template, "metadata"), "annotations")
         keys = [key for key in sorted(annotations) if _is_reserved(key)]
         subjects = subjects_of(review.request, review.settings) if keys else ()
@@ -149,7 +148,7 @@ def check_priority(name: object, review: Review, path: str = "spec") -> None:
     if not isinstance(name, str) or not name:
         return
     allowed = review.settings.tenant_classes
-    if name in allowed if allowed is not None else not name.startswith(SYSTEM_CLASSES):
+    if name in allowed if allowed is not None else not is_system_class(name):
         return
     for subject in subjects_of(review.request, review.settings):
         if not _is_administrator(subject, review):
@@ -157,6 +156,45 @@ def check_priority(name: object, review: Review, path: str = "spec") -> None:
                 f"{path}.priorityClassName: Forbidden: user {subject.user} may not name {name}: "
                 f"needs the right to update queues.{QUEUE.group} or --tenant-priority-class={name}"
             )
+
+
+def check_priority_of_pod(spec: Mapping[str, object], review: Review, path: str = "spec") -> None:
+    """Deny a PriorityClass that tenants may not name in the spec of a pod.
+
+    The default class of the cluster is allowed, because the API server writes it into pods that
+    name no class.
+    """
+    name = spec.get("priorityClassName")
+    if is_system_class(name) or name != review.world.default_priority_class():
+        check_priority(name, review, path)
+
+
+def check_owner(review: Review, *kinds: Kind) -> None:
+    """Deny an owner of which only controllers create objects, unless the object had this owner.
+
+    Controllers count all objects with such an owner, so another user's object could end the owner.
+    """
+    if review.request.user in review.settings.trusted:
+        return
+    before = {str(each.get("uid")) for each in _owners(review.request.old)}
+    for owner in _owners(review.request.obj):
+        group = str(owner.get("apiVersion")).partition("/")[0]
+        if str(owner.get("uid")) in before or not any(
+            (group, owner.get("kind")) == (kind.group, kind.kind) for kind in kinds
+        ):
+            continue
+        subject = Subject(review.request.user, review.request.groups)
+        if not _is_administrator(subject, review):
+            review.deny(
+                f"metadata.ownerReferences: Forbidden: user {subject.user} may not name "
+                f"{owner.get('kind')} {owner.get('name')} as owner: controllers write it; "
+                "leave it out"
+            )
+
+
+def _owners(obj: Raw | None) -> list[Raw]:
+    owners = get_mapping(obj, "metadata").get("ownerReferences")
+    return [each for each in owners if isinstance(each, dict)] if isinstance(owners, list) else []
 
 
 def is_system_class(name: object) -> bool:

@@ -37,6 +37,9 @@ class World(Protocol):
     def has_priority_class(self, name: str) -> bool:
         """Return whether a PriorityClass with this name exists."""
 
+    def default_priority_class(self) -> str | None:
+        """Return the name of the PriorityClass of pods that name none, or None without one."""
+
     def template_queue(self, namespace: str, name: str) -> str | None:
         """Return the queue that a JobTemplate names, or None if the template does not exist."""
 

@@ -69,6 +69,7 @@ class StaticWorld:
     queue_of: Mapping[str, Queue] = field(default_factory=dict)
     annotations_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     priority_classes: frozenset[str] = frozenset()
+    default_class: str | None = None
     template_queues: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def queue(self, name: str) -> Queue | None:
@@ -85,6 +86,9 @@ class StaticWorld:
 
     def has_priority_class(self, name: str) -> bool:
         return name in self.priority_classes
+
+    def default_priority_class(self) -> str | None:
+        return self.default_class
 
     def template_queue(self, namespace: str, name: str) -> str | None:
         return self.template_queues.get((namespace, name))

@@ -148,6 +148,7 @@ def ids_of(test: Any) -> set[str]:
 
 OURS = {
     *("/cronjobs/mutate", "/jobflows/mutate", "/jobtemplates/mutate", "/commands/validate"),
+    "/schedulinggroups/mutate",
     "/schedulinggroups/validate",
 }
 """Paths that Volcano does not have: tests/admission/test_tenants.py."""

@@ -89,7 +89,10 @@ RECORDED = [
     ("/cronjobs/mutate", {"metadata": meta("c"), "spec": {"schedule": "* * * * *"}}),
     ("/jobflows/mutate", {"metadata": meta("f"), "spec": {"flows": []}}),
     ("/jobtemplates/mutate", {"metadata": meta("t"), "spec": {}}),
+    ("/schedulinggroups/mutate", {"metadata": meta("u"), "spec": {}}),
 ]
+CRON_JOB = ("batch.volcano.sh/v1alpha1", "CronJob")
+JOB_FLOW = ("flow.volcano.sh/v1alpha1", "JobFlow")
 
 
 @pytest.mark.parametrize(("path", "obj"), RECORDED, ids=lambda each: str(each)[:20])
@@ -244,13 +247,116 @@ def test_where_roles_count_the_record_of_a_pod_names_the_podgroup_that_it_is_let
     assert joined(joining, {is_group("g"): there}) == format_joined("u", "lab")
     assert joined(joining, {is_group("g"): {**there, "spec": {}}}) == format_joined("u", "default")
     assert joined(joining, {is_group("g"): None}) == ""
-    assert joined(pod(), {}) == ""
     assert joined(joining, {is_group("g"): there}, SETTINGS) is None
     upstream = pod()
     upstream["spec"]["schedulingGroup"] = {"podGroupName": "g"}
     older, newer = (ObjectQuestion(Ref(k, NAMESPACE, "g")) for k in SCHEDULING_POD_GROUPS[:2])
     found = {"metadata": {**meta("g", **{QUEUE_KEY: "lab"}), "uid": "u"}, "spec": {}}
     assert joined(upstream, {older: None, newer: found}) == format_joined("u", "lab")
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_where_roles_count_the_record_of_a_bare_pod_names_the_queue_that_lets_it_in(may: bool):
+    """A scheduler starts a bare pod whose PodGroup does not exist yet only with this record."""
+
+    def joined(obj: Raw, name: str, around: StaticWorld = OPEN) -> str | None:
+        answers = {AccessQuestion(EVE, "use", QUEUE, name, NAMESPACE): may}
+        response = by(EVE, "/pods/mutate", obj, around, settings=RBAC, answers=answers)
+        assert not response.questions
+        return parse_joined(patched(obj, response)["metadata"]["annotations"][SUBMITTER])
+
+    of_lab = replace(OPEN, annotations_of={NAMESPACE: {QUEUE_KEY: "lab"}})
+    assert joined(pod(**{QUEUE_KEY: "lab"}), "lab") == (format_joined("", "lab") if may else "")
+    assert joined(pod(), "lab", of_lab) == (format_joined("", "lab") if may else "")
+    assert joined(pod(), "default") == (format_joined("", "default") if may else "")
+    assert joined(pod(**{QUEUE_KEY: "later"}), "later") == ""
+
+
+def test_a_bare_pod_without_a_queue_is_reviewed_for_the_queue_that_it_gets():
+    path, of_lab = "/pods/validate", replace(LAB, annotations_of={NAMESPACE: {QUEUE_KEY: "lab"}})
+    assert by(EVE, path, pod(), of_lab).problems == (MAY_NOT,)
+    assert by(ANN, path, pod(), of_lab).allowed
+    assert by(EVE, path, pod(**{QUEUE_KEY: "other"}), of_lab).allowed
+    assert by(EVE, path, pod(), LAB).allowed
+    closed = world(queue("default", annotations={"optsched.io/users": "ann"}))
+    assert "may not use queue default" in by(EVE, path, pod(), closed).problems[0]
+    # An update of something else is no new use of the queue, but leaving another queue is.
+    assert by(EVE, path, pod(note="x"), of_lab, old=pod()).allowed
+    assert by(EVE, path, pod(), of_lab, old=pod(**{QUEUE_KEY: "other"})).problems == (MAY_NOT,)
+
+
+def test_a_pod_that_leaves_its_podgroup_is_reviewed_for_the_queue_that_it_enters():
+    """Controllers created the pod from the template of a job, whatever queue that names."""
+    path = "/pods/validate"
+    inside = pod(**{GROUP_KEY: "g", QUEUE_KEY: "lab"})
+    assert by(EVE, path, pod(**{QUEUE_KEY: "lab"}), old=inside).problems == (MAY_NOT,)
+    assert by(ANN, path, pod(**{QUEUE_KEY: "lab"}), old=inside).allowed
+    assert by(EVE, path, pod(**{QUEUE_KEY: "other"}), old=inside).allowed
+    early = pod(**{GROUP_KEY: "g", QUEUE_KEY: "later"})
+    (found,) = by(EVE, path, pod(**{QUEUE_KEY: "later"}), old=early).problems
+    assert (
+        "there is no queue later: a pod leaves its PodGroup only for a queue that exists" in found
+    )
+    upstream, left = pod(**{GROUP_KEY: "g"}), pod()
+    for each in (upstream, left):
+        each["spec"]["schedulingGroup"] = {"podGroupName": "u"}
+    of_ann = {"metadata": meta("u", **{QUEUE_KEY: "lab"}), "spec": {}}
+    there = {ObjectQuestion(Ref(k, NAMESPACE, "u")): None for k in SCHEDULING_POD_GROUPS}
+    there[ObjectQuestion(Ref(SCHEDULING_POD_GROUPS[0], NAMESPACE, "u"))] = of_ann
+    assert by(EVE, path, left, old=upstream, answers=there).problems == (MAY_NOT,)
+    assert by(ANN, path, left, old=upstream, answers=there).allowed
+
+
+def test_a_record_is_not_changed_while_every_queue_is_open():
+    """A queue may get lists later, and then the record decides."""
+    (found,) = by(EVE, "/pods/validate", pod(ANN), OPEN, old=pod(EVE)).problems
+    assert "only admission writes it" in found
+
+
+def test_a_podgroup_of_kubernetes_does_not_grow_once_its_user_has_left_the_list():
+    path, old = "/schedulinggroups/validate", {"metadata": meta("u", **{QUEUE_KEY: "lab"})}
+    small, large = ({**old, "spec": {"minCount": number}} for number in (1, 2))
+    assert by(EVE, path, large, old=small).problems == (MAY_NOT,)
+    assert by(EVE, path, small, old=small).allowed
+    assert by(ANN, path, large, old=small).allowed
+
+
+def test_a_user_who_scales_down_the_job_of_another_does_not_become_its_submitter():
+    path = "/jobs/mutate"
+    stored = patched(vcjob(), by(ANN, path, vcjob()))
+    for replicas, submitter in ((1, ANN), (3, EVE)):
+        scaled = deepcopy(stored)
+        scaled["spec"] |= {"minAvailable": 1}
+        scaled["spec"]["tasks"][0] |= {"replicas": replicas, "minAvailable": 1}
+        assert recorded(path, scaled, EVE, stored) == (submitter,)
+
+
+@pytest.mark.parametrize(
+    ("path", "obj", "owner"),
+    [
+        ("/pods/validate", pod(EVE), ("batch.volcano.sh/v1alpha1", "Job")),
+        ("/jobs/validate", {**vcjob(EVE), "spec": job(queue="other")["spec"]}, CRON_JOB),
+        ("/jobs/validate", {**vcjob(EVE), "spec": job(queue="other")["spec"]}, JOB_FLOW),
+    ],
+    ids=["pod", "cronjob", "jobflow"],
+)
+def test_a_tenant_does_not_add_work_to_what_controllers_count(
+    path: str, obj: Raw, owner: tuple[str, str]
+):
+    def owned(owner: tuple[str, str]) -> Raw:
+        named = {"apiVersion": owner[0], "kind": owner[1], "name": "o", "uid": "u"}
+        return {**obj, "metadata": {**obj["metadata"], "ownerReferences": [named]}}
+
+    forged = owned(owner)
+    for old in (None, obj):
+        (found,) = by(EVE, path, forged, old=old, answers=TENANT).problems
+        assert f"user eve may not name {owner[1]} o as owner" in found
+        assert by(EVE, path, forged, old=old, answers=ADMINISTRATOR).allowed
+    assert by_controller(path, forged).allowed
+    assert by(EVE, path, forged, old=forged, answers=TENANT).allowed
+    assert by(EVE, path, obj, old=forged, answers=TENANT).allowed
+    for other in (("batch/v1", owner[1]), (owner[0], "Workflow")):
+        assert by(EVE, path, owned(other), answers=TENANT).allowed
 
 
 def test_a_job_does_not_grow_once_its_user_has_left_the_list():
@@ -494,8 +600,17 @@ def test_a_tenant_names_priority_classes_that_settings_allow(
     plain = pod(EVE)
     plain["spec"]["priorityClassName"] = name
     found = by(EVE, "/pods/validate", plain, OPEN, settings=settings, answers=TENANT)
-    assert found.allowed is not name.startswith("system-")
+    assert found.allowed is may
     assert by(EVE, "/pods/validate", plain, OPEN, answers=ADMINISTRATOR).allowed
+    # The API server writes the default class of the cluster into pods that name none.
+    usual = world(queue("other"), default_class=name or None)
+    found = by(EVE, "/pods/validate", plain, usual, settings=settings, answers=TENANT)
+    assert found.allowed is not name.startswith("system-")
+    # Controllers create the pods of a job, and nobody reviews these pods.
+    worker["spec"].pop("priorityClassName")
+    worker["spec"]["tasks"][0]["template"]["spec"]["priorityClassName"] = name
+    found = by(EVE, "/jobs/validate", worker, around, settings=settings, answers=TENANT)
+    assert found.allowed is may
     assert by(EVE, "/podgroups/validate", asked, settings=settings, answers=ADMINISTRATOR).allowed
 
 

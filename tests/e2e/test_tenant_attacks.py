@@ -417,21 +417,25 @@ def test_a_false_owner_and_labels_of_controllers_give_no_queue(stage: Stage) -> 
     forged = sized(pod("real-w-1", own=owner), 1)
     forged["metadata"]["labels"] = dict(real["labels"])
     forged["metadata"]["annotations"] = {GROUP_KEY: real["annotations"][GROUP_KEY]}
-    said = denial(stage.eve.post, stage.path(kinds.POD), forged)
+    for marks in (forged["metadata"]["annotations"], {}):
+        forged["metadata"]["annotations"] = marks
+        said = denial(stage.eve.post, stage.path(kinds.POD), forged)
+        assert "user eve may not name Job real as owner" in said
+    other = sized(pod("real-w-1", own=owner), 1, schedulerName="default-scheduler")
+    assert "as owner" in denial(stage.eve.post, stage.path(kinds.POD), other)
+    # Labels alone make a pod no member, and an owner can not be added later.
+    forged["metadata"]["ownerReferences"] = []
+    joining = {**forged["metadata"], "annotations": {GROUP_KEY: real["annotations"][GROUP_KEY]}}
+    said = denial(stage.eve.post, stage.path(kinds.POD), {**forged, "metadata": joining})
     assert "user eve may not use queue lab" in said
-    forged["metadata"]["annotations"] = {}
     stage.eve.post(stage.path(kinds.POD), forged)
-    path = stage.path(kinds.POD, "real-w-1")
+    change = {"metadata": {"ownerReferences": [owner]}}
+    said = denial(stage.eve.patch, stage.path(kinds.POD, "real-w-1"), change)
+    assert "user eve may not name Job real as owner" in said
     mine = real["annotations"][GROUP_KEY]
-
-    def is_settled() -> bool:
-        """Whether controllers have deleted it, or given it a PodGroup of its own."""
-        found = stage.admin.find(path)
-        return found is None or GROUP_KEY in found["metadata"]["annotations"]
-
-    until(is_settled, "controllers have decided")
-    found = stage.admin.find(path)
-    assert found is None or found["metadata"]["annotations"][GROUP_KEY] != mine
+    await_bound(stage, "real-w-1")
+    found = stage.admin.get(stage.path(kinds.POD, "real-w-1"))["metadata"]["annotations"]
+    assert found.get(GROUP_KEY) != mine
     # The pod of the job itself requests nothing.
     until(lambda: held_by(stage, "lab") == "0", "the queue is charged nothing")
 
@@ -478,3 +482,63 @@ def test_claims_that_are_never_bound_hold_up_nobody(stage: Stage) -> None:
     assert_others_start(stage)
     assert not node_of(stage, "devices")
     stage.admin.delete(f"{path}/huge")
+
+
+# --- bare pods: the scheduler could start them before their PodGroup exists -----------------------
+
+
+def test_a_pod_of_a_job_does_not_leave_its_podgroup_for_another_queue(stage: Stage) -> None:
+    """Controllers create it from a template that names a queue, and nobody reviews it."""
+    body = job("leaves", "students")
+    template = body["spec"]["tasks"][0]["template"]
+    template["metadata"] = {"annotations": {QUEUE_KEY: "lab"}}
+    template["spec"]["schedulingGates"] = [{"name": "a/b"}]
+    stage.eve.post(stage.path(kinds.JOB), body)
+    path = stage.path(kinds.POD, "leaves-w-0")
+    until(lambda: stage.admin.find(path), "the pod of the job")
+    for queue, said in (("lab", "user eve may not use queue lab"), ("later", "no queue later")):
+        left = {QUEUE_KEY: queue, GROUP_KEY: None}
+        assert said in denial(stage.eve.patch, path, {"metadata": {"annotations": left}})
+    left = {QUEUE_KEY: "students", GROUP_KEY: None}
+    stage.eve.patch(path, {"metadata": {"annotations": left}, "spec": {"schedulingGates": None}})
+
+
+def test_a_bare_pod_does_not_enter_the_queue_of_its_namespace(stage: Stage) -> None:
+    space = f"/api/v1/namespaces/{SPACE}"
+    named = {"metadata": {"annotations": {QUEUE_KEY: "lab"}}}
+    stage.admin.patch(space, named)
+    try:
+
+        def said() -> str:
+            try:
+                stage.eve.post(stage.path(kinds.POD), sized(pod("bare"), 1))
+            except Refused as e:
+                return str(e)
+            stage.admin.delete(stage.path(kinds.POD, "bare"))
+            return ""
+
+        # The webhook may learn of the annotation a moment later.
+        until(lambda: "user eve may not use queue lab" in said(), "the pod is refused")
+        stage.ann.post(stage.path(kinds.POD), sized(pod("of-ann"), 1))
+        await_bound(stage, "of-ann")
+    finally:
+        stage.admin.patch(space, {"metadata": {"annotations": {QUEUE_KEY: None}}})
+
+
+def test_a_bare_pod_does_not_enter_a_queue_that_comes_later(stage: Stage) -> None:
+    path = object_path(kinds.QUEUE, None, "comes-later")
+    for user, name in ((stage.eve, "of-eve"), (stage.ann, "of-ann")):
+        user.post(stage.path(kinds.POD), sized(pod(name, **{QUEUE_KEY: "comes-later"}), 1))
+    meta = {"name": "comes-later", "annotations": {"optsched.io/users": "ann"}}
+    body = {"apiVersion": kinds.QUEUE.api_version, "kind": "Queue", "spec": {"weight": 1}}
+    stage.admin.post(collection_path(kinds.QUEUE), {**body, "metadata": meta})
+    try:
+        await_bound(stage, "of-ann")
+        said = "user eve may not use queue comes-later"
+        until(lambda: any(said in each for each in stage.events("of-eve")), "it is reported")
+        assert not node_of(stage, "of-eve")
+        assert held_by(stage, "comes-later") in ("0", "1")
+    finally:
+        for name in ("of-eve", "of-ann"):
+            stage.admin.delete(stage.path(kinds.POD, name))
+        stage.admin.delete(path)

@@ -15,7 +15,7 @@ from optsched.api.podgroup import parse_podgroup, parse_scheduling_group
 from optsched.api.priorityclass import parse_priority_class
 from optsched.api.wellknown import MOVES, SUBMITTER, format_joined
 from optsched.cluster.node_parts import NO_SHARDING
-from optsched.cluster.reasons import Flaw, FlawCode
+from optsched.cluster.reasons import Flaw, FlawCode, Reason, ReasonCode
 from optsched.cluster.snapshot import Snapshot
 from optsched.cluster.snapshot_builder import SnapshotBuilder
 from optsched.formats.codec.pod_groups import (
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from optsched.api.podgroup import PodGroup, SchedulingPodGroup
     from optsched.api.priorityclass import PriorityClass
     from optsched.api.queue import Queue
-    from optsched.cluster.reasons import Reason
     from optsched.cluster.snapshot import Budget, Gang, Node, Quota
     from optsched.cluster.task import Task
     from optsched.formats.snapshots.object_stores import Raw
@@ -241,7 +240,36 @@ class GangStore:
         queue = self._pods.queue_of(pod, self._namespaces.annotations(task.namespace))
         if not key.partition("/")[2].startswith(IMPLICIT_PREFIX):
             return gang_without_group(key, tasks, queue)
-        return implicit_gang(BarePod(task, queue, self._pods.priority_of(pod), pod.annotations))
+        gang = implicit_gang(BarePod(task, queue, self._pods.priority_of(pod), pod.annotations))
+        problem = self._find_access_problem(key, pod, task, queue)
+        return gang if problem is None or gang.problem else replace(gang, problem=problem)
+
+    def _find_access_problem(self, key: str, pod: Pod, task: Task, queue: str) -> Reason | None:
+        """Return why a bare pod does not start in a queue before it has a PodGroup, or None.
+
+        Admission checks the access of a bare pod at its creation, but the queue, or its access
+        lists, may be newer. Admission checks the PodGroup that controllers create for the pod.
+        """
+        if task.status.holds_resources or task.status in AT_THEIR_END or not pod.submitters:
+            return None
+        named = self._queues.by_key.get(queue)
+        if named is None:
+            self._guested.add(key)
+            return None
+        is_restricted = (
+            any(named.access_lists.values())
+            if pod.joined is None
+            else pod.joined != format_joined("", queue)
+        )
+        denied = [each.user for each in pod.submitters if not named.lists(each, task.namespace)]
+        if not is_restricted or not denied:
+            return None
+        self._guested.add(key)
+        message = (
+            f"user {denied[0]} may not use queue {queue} without a review by admission: pod "
+            f"{task.key} waits until controllers have created a PodGroup for it"
+        )
+        return Reason(ReasonCode.POD_GROUP_NOT_FOUND, message)
 
     def _find_members(
         self, key: str, group: PodGroup | None, upstream: SchedulingPodGroup | None

@@ -40,6 +40,7 @@ class LiveWorld:
         self._on_failure = on_failure
         self._queues: dict[str, Queue] = {}
         self._children: dict[str, dict[str, Queue]] = {}
+        self._default_classes: tuple[str, ...] = ()
         self._watch_log = WatchLog(Outage())
 
     # --- World -----------------------------------------------------------------------------------
@@ -64,6 +65,10 @@ class LiveWorld:
     def has_priority_class(self, name: str) -> bool:
         """See `World`."""
         return self._store.get(PRIORITY_CLASS, "", name) is not None
+
+    def default_priority_class(self) -> str | None:
+        """See `World`."""
+        return next(iter(self._default_classes), None)
 
     def template_queue(self, namespace: str, name: str) -> str | None:
         """See `World`."""
@@ -116,6 +121,8 @@ class LiveWorld:
             self._store.apply(kind, Listed(()))
 
     def _changed(self, kind: Kind, before: Raw | None, after: Raw | None) -> None:
+        if kind == PRIORITY_CLASS:
+            self._update_default_class(before, after)
         if kind != QUEUE:
             return
         old = self._queues.get(before["metadata"]["name"]) if before else None
@@ -131,3 +138,10 @@ class LiveWorld:
             siblings.pop(old.name)
             if not siblings:
                 del self._children[old.parent]
+
+    def _update_default_class(self, before: Raw | None, after: Raw | None) -> None:
+        """Replace the names of the default PriorityClasses, oldest first; there is at most one."""
+        known = str((before or after or {})["metadata"]["name"])
+        names = tuple(name for name in self._default_classes if name != known)
+        is_default = after is not None and after.get("globalDefault") is True
+        self._default_classes = (*names, known) if is_default else names

@@ -184,3 +184,58 @@ def test_where_roles_count_lists_and_the_same_user_still_do() -> None:
     pods = [member(f"p{i}", mark) for i, mark in enumerate(marks)]
     cluster = Cluster(lab(users="eve"), of_ann(), *pods)
     assert cluster.members() == ["p0", "p1"]
+
+
+# --- bare pods, before controllers have created their PodGroups -----------------------------------
+
+
+def bare(marks: dict[str, str], *parts: dict[str, Any], queue_name: str = "lab") -> dict[str, Any]:
+    marks = {"scheduling.volcano.sh/queue-name": queue_name, **marks}
+    return pod("b", *parts, uid="uid-b", annotations=marks)
+
+
+def problem(cluster: Cluster) -> str:
+    """The problem of the only gang, which has one pod and no PodGroup."""
+    (gang,) = cluster.cache.snapshot(7).gangs
+    (anew,) = assemble(cluster.objects.all(), taken_ms=7).snapshot.gangs
+    assert (anew.problem, anew.queue) == (gang.problem, gang.queue)
+    return "" if gang.problem is None else str(gang.problem)
+
+
+@pytest.mark.parametrize(
+    ("lists", "joined", "starts"),
+    [
+        ({}, None, True),
+        ({"users": "ann"}, None, False),
+        ({"groups": "students"}, None, True),
+        ({"namespaces": "ns"}, "", True),
+        ({}, "", False),
+        ({}, format_joined("", "lab"), True),
+        ({"users": "ann"}, format_joined("", "lab"), True),
+        ({}, format_joined("", "default"), False),
+        ({}, format_joined(GROUP_UID, "lab"), False),
+    ],
+)
+def test_a_bare_pod_starts_without_a_podgroup_in_a_queue_that_its_user_may_use(
+    lists: dict[str, str], joined: str | None, starts: bool
+) -> None:
+    cluster = Cluster(lab(**lists), bare(record(EVE, joined=joined)))
+    message = (
+        "PodGroupNotFound: user eve may not use queue lab without a review by admission: pod ns/b "
+        "waits until controllers have created a PodGroup for it"
+    )
+    assert problem(cluster) == ("" if starts else message)
+    # The pod is bound, or nobody recorded its user: it counts, whatever the lists say.
+    cluster.put(bare(record(EVE, joined=joined), *RUNNING))
+    assert problem(cluster) == ""
+    cluster.put(bare({}))
+    assert problem(cluster) == ""
+
+
+def test_a_bare_pod_does_not_start_in_a_queue_that_comes_later() -> None:
+    cluster = Cluster(bare(record(EVE)))
+    problem(cluster)
+    cluster.put(lab(users="ann"))
+    assert "user eve may not use queue lab" in problem(cluster)
+    cluster.put(lab(users="ann, eve"))
+    assert problem(cluster) == ""
