@@ -116,7 +116,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def processes(plane: ControlPlane, folder: Path) -> Iterator[tuple[str, str]]:
-    """Start both webhooks; yield the URLs of optsched's webhook and of the other one."""
+    """Start both webhooks, and yield the URLs of optsched's webhook and of the idle webhook."""
     made, _ = renew_credentials(None, ("127.0.0.1",), datetime.now(UTC))
     certificate, key, authority = (folder / f"tls.{end}" for end in ("crt", "key", "ca"))
     certificate.write_bytes(made.certificate)

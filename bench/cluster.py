@@ -173,7 +173,7 @@ async def clear(client: Client) -> None:
 
 
 async def raw(client: Client, work: Workload, nodes: Sequence[str]) -> dict[str, float]:
-    """Create and bind pods without a scheduler; return rates in objects per second."""
+    """Create and bind pods without a scheduler, and return rates in objects per second."""
     start = time.perf_counter()
     await all_of(client.post(GROUPS, g) for g in work.groups())
     await all_of(client.post(PODS, p) for p in work.pods())
@@ -200,7 +200,7 @@ def binding(manifest: dict[str, Any], node: str) -> dict[str, Any]:
 
 
 async def scheduled(client: Client, work: Workload) -> float:
-    """Create pods and wait until all are bound; return the rate in pods per second."""
+    """Create pods, wait until all are bound, and return the rate in pods per second."""
     start = time.perf_counter()
     await all_of(client.post(GROUPS, g) for g in work.groups())
     await all_of(client.post(PODS, p) for p in work.pods())

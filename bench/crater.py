@@ -2,7 +2,7 @@
 
 Run `make bench-crater`. The cluster has four KWOK nodes with GPUs, ten without, and Crater's
 configuration. Scheduler, controllers and webhook run together. One command applies queues and jobs,
-so the time includes that of kubectl. The manifests are Crater's own, unmodified.
+so the time includes the run time of kubectl. The manifests are Crater's own, unmodified.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Measure the growth of session time with task classes, queues, resources and priorities.
 
 Run `make bench-growth`. Each scenario runs at half its size and at its full size with the default
-model and the limits of a live scheduler: two workers, 400 ms. Every plan must pass the verifier.
-The result is the wall time from the snapshot to the verified plan, without the time for waiting
-reasons and bounds. Growth is the ratio of the CPU seconds of both sizes, which is 2 for linear
-time. CPU seconds of this process do not depend on other load of the machine.
+model. The limits are those of a live scheduler: two workers, 400 ms. Every plan must pass the
+verifier. The result is the wall time from the snapshot to the verified plan, without the time for
+waiting reasons and bounds. Growth is the ratio of the CPU seconds of both sizes, which is 2 for
+linear time. CPU seconds of this process do not depend on other load of the machine.
 
 Results of two idle cores, November 2026:
 
@@ -92,7 +92,10 @@ def different_shapes(num_gangs: int) -> Snapshot:
 
 
 def deep_queues(num_queues: int) -> Snapshot:
-    """Return a queue tree of depth five with 4.6 pods per leaf queue, of which a third run."""
+    """Return a queue tree of depth five, with 4.6 pods per queue, a third of them running.
+
+    Only leaf queues have pods.
+    """
     rng = np.random.default_rng(2)
     names = [f"q{q:05d}" for q in range(num_queues)]
     widths = np.cumsum([1, 2, 4, 8])  # sizes of the first four depths, in 31sts
@@ -153,7 +156,7 @@ def many_priorities(num_priorities: int) -> Snapshot:
 
 
 def one_gang(num_pods: int) -> Snapshot:
-    """Return one gang whose pods are all different, and a node for every five pods."""
+    """Return one gang of different pods, and a node for every five pods."""
     rng = np.random.default_rng(5)
     shapes = [
         _shape({CPU: 1000 + i, MEMORY: int(rng.integers(1024, 65_536)) * MIB})

@@ -2,10 +2,10 @@
 
 Run `make bench-jobs`. The cluster has 1 000 KWOK nodes. Workload (a) is 1 000 jobs × 10 pods, and
 workload (b) is 10 jobs × 100 pods. A client creates the jobs with 64 concurrent requests, and polls
-the API server until the last pod is bound. `optsched controllers` and `optsched scheduler` do the
-rest. In the raw run of (a), the same client creates jobs, PodGroups and pods and binds the pods
-without these processes. In the raw run of (b), as in `bench.cluster`, it creates PodGroups and pods
-and binds the pods. Results are ratios of the two rates within one run.
+the API server until the last pod is bound. `optsched controllers` creates the pods, and `optsched
+scheduler` binds them. In the raw run of (a), the same client creates jobs, PodGroups and pods and
+binds the pods without these processes. In the raw run of (b), as in `bench.cluster`, it creates
+PodGroups and pods and binds the pods. Results are ratios of the two rates within one run.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Controllers:
 
 
 async def raw(client: Client, work: Workload, nodes: Sequence[str]) -> float:
-    """Create all objects and bind the pods; return the rate in pods per second."""
+    """Create all objects, bind the pods, and return the rate in pods per second."""
     start = time.perf_counter()
     if work.counts_jobs:
         await all_of(client.post(JOBS, job) for job in work.jobs())
@@ -153,7 +153,7 @@ async def raw(client: Client, work: Workload, nodes: Sequence[str]) -> float:
 
 
 async def submitted(client: Client, work: Workload) -> float:
-    """Create jobs and wait until all their pods are bound; return the rate in pods per second."""
+    """Create jobs, wait until all their pods are bound, and return the rate in pods per second."""
     start = time.perf_counter()
     await all_of(client.post(JOBS, job) for job in work.jobs())
     while await num_pods(client) < work.num_pods:

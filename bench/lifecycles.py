@@ -76,7 +76,7 @@ EVENTS: Final = 1_000
 
 
 class Cluster:
-    """A store of objects with watches and emulated kubelets, whose pods run for a short time."""
+    """A store of objects with watches and emulated kubelets that run pods for a short time."""
 
     def __init__(self) -> None:
         self.objects: defaultdict[Kind, dict[tuple[str, str], Raw]] = defaultdict(dict)
@@ -115,7 +115,7 @@ class Cluster:
             self._tell(ref.kind, before, None)
 
     def get(self, ref: Ref) -> Raw:
-        """Return an object; raise NotFound if it does not exist."""
+        """Return an object, or raise NotFound if it does not exist."""
         found = self.objects[ref.kind].get((ref.namespace, ref.name))
         if found is None:
             raise NotFound(404, "NotFound", f"{ref} not found")
@@ -276,7 +276,7 @@ def _line(version: int, before: Raw | None, after: Raw | None, selection: Select
 
 
 def job(name: str, replicas: int, cpus: str, **more: Any) -> Raw:
-    """Return an admitted job, whose pods prefer different nodes with `is_spread`."""
+    """Return an admitted job. With `is_spread`, its pods prefer different nodes."""
     requests = {"cpu": cpus, "memory": "64Mi"}
     pod: Raw = {
         "restartPolicy": "Never",

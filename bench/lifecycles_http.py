@@ -1,4 +1,4 @@
-"""Measure the memory of scheduler and controllers over many pod lifecycles, each in a process.
+"""Measure the memory of scheduler and controllers as two processes over many pod lifecycles.
 
 Run `make bench-lifecycles-http`. The cluster of `bench.lifecycles` is served over HTTP. The
 resident memory is therefore that of the real processes, with their connections and logs. The memory

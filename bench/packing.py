@@ -2,9 +2,10 @@
 
 Run `python -m bench.packing [--every 10] [--seconds 120] [--out packing.csv]`. It packs the
 instances with a known optimum sequentially. Each instance has 120 s of CPU time, which is 60 s on
-two cores. An existing file is resumed. `--data FOLDER --family New --class class2` packs one class
-of another set, from a checkout of Vectorpack/experiments_vector_paper. The targets for Panigrahy's
-instances are 80 % found and 65 % proved. The target for triplets of up to 120 items is 80 % found.
+two cores. A run skips the instances that the file already contains. `--data FOLDER --family New
+--class class2` packs one class of another set, from a checkout of
+Vectorpack/experiments_vector_paper. The targets for Panigrahy's instances are 80 % found and 65 %
+proved. The target for triplets of up to 120 items is 80 % found.
 """
 
 from __future__ import annotations

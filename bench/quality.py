@@ -2,13 +2,13 @@
 
 Run `make bench-quality`, or `python -m bench.quality [--clusters 100] [--model volcano-default]`.
 The clusters are `MixedCluster`s of 40 to 400 nodes, drawn from a seed. Each cluster is solved by
-the pipeline alone, within the live budget (400 ms, two workers), and within 20 times the budget.
-Plans are compared lexicographically on the levels of the model above the node scores.
+the pipeline, within the live budget (400 ms, two workers), and within 20 times the budget. Plans
+are compared lexicographically on the levels of the model above the node scores.
 
-The goals: live plans are better than the pipeline on half of the clusters where the long solve is
-better. They reach 80 % of the gain of the long solve. They are never worse than the pipeline, and
-the verifier rejects none. On 60 % of the clusters of up to 100 nodes, admission is proved optimal,
-or within 2 % of its bound.
+Live plans have four goals. They are better than the pipeline on half of the clusters on which the
+long solve is better. Live plans reach 80 % of the gain of the long solve. Live plans are never
+worse than the pipeline, and the verifier rejects none. On 60 % of the clusters of up to 100 nodes,
+admission is proved optimal, or within 2 % of its bound.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def gained(
 
 @dataclass(frozen=True)
 class Run:
-    """The results of one cluster, where `long` is None if the long solve was not requested."""
+    """The results of one cluster. `long` is None if the long solve was not requested."""
 
     cluster: MixedCluster
     none: tuple[LevelResult, ...] | None
@@ -152,9 +152,7 @@ class Run:
 
     @property
     def base(self) -> tuple[LevelResult, ...]:
-        """The levels of the better of the pipeline's plans in Volcano's gang order and in priority
-        order.
-        """
+        """The levels of the pipeline's better plan, in Volcano's gang order or by priority."""
         start, none = self.start.levels, self.none
         return start if none is None or compared(start, none) >= 0 else none
 

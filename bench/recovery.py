@@ -143,7 +143,7 @@ def leader_of(schedulers: list[Scheduler]) -> Scheduler:
 
 
 def cpu_seconds(scheduler: Scheduler) -> float:
-    """Return the CPU seconds of the process so far, without those of its solver."""
+    """Return the CPU seconds of the process so far, without the solver process."""
     fields = Path(f"/proc/{scheduler.process.pid}/stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
@@ -176,7 +176,7 @@ def kill_leaders(stage: Stage, tries: int) -> Recovery:
 
 
 def restart_container(stage: Stage, tries: int) -> Recovery:
-    """Kill (-9) the only scheduler; its container restarts in the same pod."""
+    """Kill (-9) the only scheduler, and restart its container in the same pod."""
     found = Recovery("kill -9 of the only one, its container starts again", 5)
     os.environ["POD_UID"] = f"uid-{stage.site.name}"
     scheduler = stage.candidate()

@@ -3,8 +3,8 @@
 Run `make bench-requests`. Jobs arrive at a steady rate on a real API server with KWOK nodes. Each
 pod runs for a few seconds and succeeds. The API server's audit log attributes requests to
 processes. Every request counts: binds, pods, statuses, events, leases. Lists and watches are shown
-separately. The delay of an event is the time until the API server has stored the event, from the
-bind or from the timestamp of the event. Event timestamps have whole seconds, so events that are not
+separately. The delay of an event ends when the API server has stored the event. It begins at the
+bind, or at the timestamp of the event. Event timestamps have whole seconds, so events that are not
 timed from the bind seem up to a second later.
 
 `--show` prints the bodies of patches and events, most frequent first, as fields without values.
@@ -44,7 +44,7 @@ CPUS, NUM_NODES = 32, 4
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Jobs of equal pods that arrive at a steady rate, where a job needs all its pods.
+    """Jobs of equal pods that arrive at a steady rate. A job needs all its pods.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Workload:
         return max(1, round(self.pods_per_s * self.seconds / self.size))
 
     def job(self, number: int) -> Raw:
-        """Return the job manifest with a number."""
+        """Return the manifest of the job with this number."""
         requests = {"cpu": "1", "memory": "64Mi"}
         pod = {
             "metadata": {"annotations": {"optsched.io/run-seconds": str(self.run_s)}},

@@ -1,8 +1,8 @@
 """Measure the cost of reservations for gangs that have waited too long, with backfilled jobs.
 
 Run `make bench-session`. Every node has a job that ends at a known instant, and one idle GPU. Four
-gangs wait whose pods request whole nodes. Together, these gangs need all nodes. The same session
-without reservations is timed in the same run, and both plans are checked.
+waiting gangs have pods that request whole nodes. Together, these gangs need all nodes. The same
+session without reservations is timed in the same run, and both plans are checked.
 """
 
 from __future__ import annotations

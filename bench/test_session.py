@@ -1,7 +1,7 @@
 """Measure the time from problem to decisions for the greedy pipeline and both encodings.
 
 Run `make bench-session`. The clusters are synthetic. Every solution is verified against every rule.
-Where the optimum is expected, the certificate must prove it.
+If the test expects an optimum, the certificate must prove it.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def test_direct_beside_configurations(
     monkeypatch: pytest.MonkeyPatch,
     num_ratios: int,
 ) -> None:
-    """The direct encoding solves the same level by node, where this is feasible.
+    """The direct encoding solves the same level by node on a small cluster.
 
-    A proved value must equal that of the configurations.
+    A proved value must equal the value of the configurations.
     """
     problem = problem_of(GpuCluster(200, 200, num_ratios))
     by_class = optimise(problem, solver)

@@ -1,4 +1,4 @@
-"""Measure gangs of several task classes that fill their nodes, where greedy placement can fail.
+"""Measure gangs of several task classes that fill their nodes, so that a greedy placement can fail.
 
 Run `make bench-session`. Each gang has pods of 1, 1, 2 and 4 CPUs for two nodes of 4 CPUs. A
 scheduler that spreads the small pods over both nodes first never places the large pod. Pods come in
@@ -32,7 +32,7 @@ ROUNDS = 3
 
 
 def filled(num_gangs: int) -> Snapshot:
-    """Return two nodes of 4 CPUs per gang, where gangs order their pod sizes differently."""
+    """Return two nodes of 4 CPUs per gang, and gangs with different orders of pod sizes."""
     shapes = {cpus: TaskShape((("cpu", 1000 * cpus),)) for cpus in (1, 2, 4)}
     gangs = []
     for g in range(num_gangs):

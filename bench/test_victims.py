@@ -1,8 +1,9 @@
-"""Measure reclaim whose victims are proved minimal or proved useless.
+"""Measure reclaim with a proof that the victims are minimal, or that evictions are useless.
 
 Run `make bench-session`. A session runs from snapshot to plan, with a check of its certificate. The
-in-memory benchmark of another scheduler has the same cases. There, 121 s pass until the gang of 80
-GPUs is found not to fit on 200 nodes. Reclaim for 250 × 8 GPUs on 500 nodes takes 102 s there.
+in-memory benchmark of another scheduler has the same cases. That scheduler takes 121 s to find that
+the gang of 80 GPUs does not fit on 200 nodes. Its reclaim for 250 × 8 GPUs on 500 nodes takes 102
+s.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def shape(gpus: int) -> TaskShape:
 def full_cluster(num_nodes: int, deserved: tuple[int, int], size: int) -> Snapshot:
     """Return nodes of 8 GPUs full of queue a's one-GPU jobs, and one waiting gang of queue b.
 
-    `deserved` are the deserved GPUs of queues a and b. `size` is the number of pods of the gang,
-    which have 8 GPUs each.
+    `deserved` contains the deserved GPUs of queues a and b. `size` is the number of pods of the
+    gang. Each of these pods requests 8 GPUs.
     """
     one, eight = shape(1), shape(8)
     gangs, nodes = [], []

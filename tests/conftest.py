@@ -1,8 +1,8 @@
 """Fix hypothesis examples and deselect long tests by default.
 
-`pytest` alone draws the same examples each time. `--hypothesis-seed=N`, `--hypothesis-profile` and
-more effort (`make nightly`) draw others. Tests marked `nightly` run with `OPTSCHED_EFFORT` of 1 or
-more, and with a marker expression.
+`pytest` without options draws the same examples each time. `--hypothesis-seed=N`,
+`--hypothesis-profile` and more effort (`make nightly`) draw others. Tests marked `nightly` run with
+`OPTSCHED_EFFORT` of 1 or more, and with a marker expression.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write ../volcano-development.yaml from the chart: run `python deploy/helm/render.py`.
 
-`kubectl apply --server-side -f` installs everything from this file. tests/e2e/test_chart.py fails
-where the file and the chart disagree.
+The command `kubectl apply --server-side -f` installs everything from this file. The test
+tests/e2e/test_chart.py fails if the file and the chart disagree.
 """
 
 from __future__ import annotations

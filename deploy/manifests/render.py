@@ -1,6 +1,6 @@
 """Write webhook.yaml: run `python deploy/manifests/render.py`.
 
-tests/kube/webhook/test_manifests.py fails where the manifests and the code disagree.
+The test tests/kube/webhook/test_manifests.py fails if the manifests and the code disagree.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def test_a_hierarchy_has_a_weight_for_each_part_of_its_path(weights: str, is_all
 def test_a_job_asks_its_quotas_for_all_that_they_count() -> None:
     """Minimum resources count pods, requests and limits.
 
-    With less, half of a gang was created and waited for the other half.
+    With smaller minimum resources, half of a gang was created and waited for the other half.
     """
     jobs = [o for o in objects("quota.yaml") if o["kind"] == "Job"]
     quotas = [o["spec"]["hard"] for o in objects("quota.yaml") if o["kind"] == "ResourceQuota"]

@@ -23,9 +23,7 @@ DEFAULT = "volcano-default"
 
 
 class End(NamedTuple):
-    """The expected result of a case, with None where a field depends on the
-    progress of the search.
-    """
+    """The expected result of a case. A None field depends on the progress of the search."""
 
     case: str
     model: str

@@ -69,8 +69,8 @@ def test_a_cluster_does_not_stand_still_for_the_last_unit_of_a_share(name: str) 
 
 
 def test_nor_does_a_department_that_gets_all_that_it_requests() -> None:
-    """Floating-point and integer rounds once computed different shares near
-    this amount of memory.
+    """Share computations in floating point and in integers once differed near this amount of
+    memory.
     """
     queues = [Queue("d", weight=3)]
     queues += [Queue(f"t{i}", weight=w, parent="d") for i, w in enumerate((3, 3, 2))]
@@ -158,7 +158,7 @@ def test_victims_of_the_session_still_request() -> None:
 
 
 def test_what_a_preemptor_evicts_gives_its_neighbours_no_larger_share() -> None:
-    """Of 8 CPUs, two queues deserve 4 each, also while one of them evicts its own gang."""
+    """Two queues deserve 4 of 8 CPUs each, even while one queue evicts its own gang."""
     queues = [Queue("a"), Queue("b")]
     old = held(gang("old", ("w", 4, shape(1)), queue="a"), "n")
     new = gang("new", ("w", 2, shape(1)), queue="a", priority=5)

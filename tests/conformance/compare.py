@@ -18,7 +18,7 @@ def differences(
 ) -> list[str]:
     """Return the expectations that an outcome does not meet.
 
-    Where Volcano's outcome is random, each observed outcome is accepted.
+    If Volcano's outcome is random, each observed outcome is accepted.
     """
     return [
         *(f"broken: {b}" for b in played.broken),
@@ -87,7 +87,7 @@ def _statuses(expect: Mapping[str, Any], played: Played) -> Iterator[str]:
 
 
 def _custom(custom: Mapping[str, Any], played: Played, snapshot: Snapshot) -> Iterator[str]:
-    """Yield the gangs whose allocation differs from the custom expectation `jobAllocated`."""
+    """Yield the gangs that differ from the custom expectation `jobAllocated`."""
     assert custom.keys() <= {"jobAllocated"}, sorted(custom)
     for name, wanted in custom.get("jobAllocated", {}).items():
         held = _held(name, played, snapshot)

@@ -25,10 +25,10 @@ GONE = "1970-01-01T00:00:00Z"
 
 @dataclass(frozen=True)
 class Played:
-    """The outcome of a session for a scenario, by names.
+    """The outcome of a session for a scenario, with names of tasks, nodes and gangs.
 
-    `broken` contains every rule violation of the plan and of its rejected predecessors. `statuses`
-    contains the number of tasks by gang and status, with Volcano's names.
+    `broken` contains every rule violation of the plan and of the plans rejected before it.
+    `statuses` contains the number of tasks by gang and status, with Volcano's names.
     """
 
     binds: Mapping[str, str]
@@ -45,7 +45,7 @@ def alone() -> SessionContext:
 
 
 def solving() -> SessionContext:
-    """Return the context of a session whose solver reads no clock."""
+    """Return the context of a session with a solver that reads no clock."""
     return SessionContext(solver=InProcess(), limits=Limits(budget_ms=None, num_workers=1))
 
 

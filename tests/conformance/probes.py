@@ -129,7 +129,7 @@ class Desk:
     def moved(self, probe: Mapping[str, Any]) -> list[int] | int:
         """Return the positions of the candidates that may be moved.
 
-        Without candidates, return the number of pods that the action shuffle evicts.
+        Without candidates, return the number of pods that the action `shuffle` evicts.
         """
         if probe["candidates"]:
             return self._victims(probe, lambda faces, _gang, _class, tasks: faces.movable(tasks))
@@ -158,9 +158,7 @@ class Desk:
     # --- who is asked about ----------------------------------------------------------------------
 
     def _twin(self, task: str) -> Asked:
-        """Return the scenario with a pending copy of a task, which may have a
-        node in the original.
-        """
+        """Return the scenario with a pending copy of a task, even if the task has a node."""
         if task not in self._twins:
             gang, found = next(
                 (g, t) for g in self._snapshot.gangs for t in g.tasks if t.key == task
@@ -237,7 +235,7 @@ class Asked:
         return {running[v] for v in face(self.faces, gang, self._class(), free).tolist()}
 
     def moved(self) -> list[str]:
-        """Return the pods that the action shuffle evicts."""
+        """Return the pods that the action `shuffle` evicts."""
         return [eviction.task for eviction in shuffle(self._problem, self._rules)]
 
     def victims_in_order(self, keys: Iterable[str]) -> list[str]:

@@ -2,8 +2,8 @@
 
 Objects keep their recorded fields, without the defaults of an API server. Three things are added
 that the recording programs imply. Pods of a PodGroup get the scheduler name `volcano`. Objects
-without a creation time get the same time. Measured load is set on the nodes of the snapshot. Shards
-are set where a scenario has them.
+without a creation time get the same time. Measured load is set on the nodes of the snapshot. If a
+scenario has shards, the snapshot has them too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EPOCH = "1970-01-01T00:00:00Z"
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """One scenario file, where `kind` is actions, cycles or probe."""
+    """One scenario file. Its `kind` is actions, cycles or probe."""
 
     id: str
     kind: str
@@ -49,7 +49,9 @@ class Scenario:
 
     @property
     def package(self) -> str:
-        """The Volcano package of the scenario without `pkg/scheduler/`, such as actions/preempt."""
+        """The Volcano package of the scenario without `pkg/scheduler/`, for example
+        actions/preempt.
+        """
         return self.data["source"]["package"].removeprefix("pkg/scheduler/")
 
     @property

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Rejecter(Rule):
-    """A rule that votes against the PodGroup pgA at enqueue, and for all others."""
+    """A rule that votes against enqueueing the PodGroup pgA, and for enqueueing all others."""
 
     name = "test-rejecter"
 

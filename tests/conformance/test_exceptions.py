@@ -35,7 +35,7 @@ def test_a_gang_is_not_pipelined_because_no_plugin_votes_on_it(mode: str) -> Non
     is_pipeline = mode == "pipeline"
     policy = scenario.policy(**({"solver": "none"} if is_pipeline else {}))
     played = play(scenario.snapshot(), policy, alone() if is_pipeline else solving())
-    # A pod that does not match the anti-affinity stays.
+    # A pod that does not match the anti-affinity is not evicted.
     assert (played.evicted, played.pipelined) == ({"ns1/worker-1"}, {"ns1/worker-3": "n1"})
     assert mode in read_exceptions()[ANTI_AFFINITY]
 

@@ -114,8 +114,8 @@ _WHOLE_CLUSTER = "<cluster-top-hypernode>"
 def _unmet(preconditions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the preconditions that no test sets up.
 
-    Volumes are limited by their nodes only, with any provisioner. Measured load and shards are in
-    the snapshot. A nomination to the whole cluster has no effect.
+    optsched limits volumes by the limits of their nodes, for every provisioner. Measured load and
+    shards are in the snapshot. A nomination to the whole cluster has no effect.
     """
     met = ("ignoredCSIProvisioners", "nodeUsage", "sharding")
     unmet = {k: v for k, v in preconditions.items() if k not in met}

@@ -25,7 +25,7 @@ def linked(page: Path) -> set[Path]:
 
 
 def page_of(sample: Path) -> Path:
-    """Return the page of a sample, whose name begins with that of the page."""
+    """Return the page of a sample. The name of a sample begins with the name of its page."""
     [page] = [p for p in PAGES if sample.stem == p.stem or sample.stem.startswith(f"{p.stem}-")]
     return page
 

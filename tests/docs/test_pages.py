@@ -43,7 +43,9 @@ def test_the_index_lists_every_page() -> None:
 
 @pytest.mark.parametrize("builder", ["dummy", pytest.param("html", marks=pytest.mark.nightly)])
 def test_the_site_builds_without_warnings(tmp_path: Path, builder: str) -> None:
-    """Either builder resolves references, but HTML takes twice as long as all other pages."""
+    """Both builders resolve references, but the HTML builder takes longer than all other tests
+    here.
+    """
     command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", "-b", builder]
     built = subprocess.run(
         [*command, "-c", str(ROOT / ".ci" / "site"), str(ROOT), str(tmp_path)],

@@ -56,7 +56,7 @@ def test_costs_above_references_are_parts_of_the_first_cost(name: str) -> None:
 
 
 def test_the_best_entry_of_the_challenge_is_compared_with_honestly() -> None:
-    """Where a published cost is lower, the page states the difference."""
+    """If a published cost is lower, the page states the difference."""
     (name, best), (cost, *_) = *BEST_PUBLISHED.items(), ROWS["a2_2"]
     assert name == "a2_2"
     assert best < cost

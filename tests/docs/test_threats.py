@@ -21,7 +21,7 @@ READING = {"get", "list", "watch"}
 
 
 def roles(component: str) -> list[dict[str, Any]]:
-    """Return all roles of a component, including those of features."""
+    """Return all roles of a component, including the roles of features."""
     files = sorted((ROOT / "deploy" / "manifests").glob(f"{component}-*rbac.yaml"))
     texts = [file.read_text("utf-8") for file in files]
     parts = [part.value for text in texts for part in read_yaml(text) if isinstance(part, Document)]

@@ -53,13 +53,12 @@ class Stopping:
 
 
 class Door(Proxy):
-    """A proxy that delays, cuts and fails requests, loses responses, silences watches and stops
-    processes.
+    """A proxy that delays, cuts and fails requests, silences watches and stops processes.
 
     Attributes
     ----------
     counts
-        The number of requests by method and resource, in order of arrival.
+        The number of received requests by method and resource.
     late_binds
         Sentences about binds to nodes that the process already knew as closed.
 
@@ -108,7 +107,7 @@ class Door(Proxy):
         self._loop.call_soon_threadsafe(self._knowledge.resume, time.monotonic())
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request, and drop all requests of a stopped process."""
+        """Answer a request, or drop the request if its process has been stopped."""
         if self._is_shut:
             return cut(request)
         if not is_write(request.method, request.path_qs):
@@ -186,7 +185,7 @@ class Door(Proxy):
         if chance.random() >= self._rate:
             return None
         found = chance.choice(TREATMENTS)
-        # Only a list can expire with 410. A write with a conflict follows from an old read.
+        # Only a list can expire with 410, and only a write can conflict with 409.
         is_list = key.startswith("GET ")
         return "delay" if (found == 410) is not is_list and found in (409, 410) else found
 

@@ -65,7 +65,7 @@ def find_losses(
     """Return sentences about gangs that are neither completed, nor evicted, nor lost with their
     node.
 
-    `sizes` is the number of pods of each gang. `lost` contains the names of pods that were deleted
+    `sizes` contains the number of pods by gang. `lost` contains the names of pods that were deleted
     with their node.
     """
     now = {moment.name: moment for moment in moments}
@@ -88,7 +88,9 @@ def find_losses(
 def find_halves(
     moments: Sequence[Moment], sizes: Mapping[str, int], lost: Collection[str] = ()
 ) -> list[str]:
-    """Return sentences about gangs whose last pod was bound long after the first pod, or never."""
+    """Return sentences about gangs that stayed partially bound for a long time,
+    or until the end.
+    """
     taken = {moment.name for moment in moments if moment.is_evicted}.union(lost)
     torn = {moment.gang for moment in moments if moment.name in taken}
     bound_s: defaultdict[str, dict[str, float]] = defaultdict(dict)
@@ -122,9 +124,10 @@ def find_shared_devices(claims: Sequence[Mapping[str, Any]]) -> list[str]:
 def find_false_statuses(
     groups: Sequence[Mapping[str, Any]], moments: Sequence[Moment]
 ) -> list[str]:
-    """Return sentences about PodGroups whose status differs from their pods after a quiet time.
+    """Return sentences about PodGroups with a status that differs from their pods.
 
-    Evicted pods do not count even if they exist, because a scheduler ignores terminating pods.
+    The check comes after a quiet time. Evicted pods do not count even if they exist, because a
+    scheduler ignores terminating pods.
     """
     there = _staying_pods(moments)
     found = []
@@ -140,7 +143,7 @@ def find_false_statuses(
 
 
 def find_false_allocation(queue: Mapping[str, Any], moments: Sequence[Moment]) -> list[str]:
-    """Return sentences about a queue whose status is empty or differs from its pods.
+    """Return sentences about a queue with an empty or wrong allocation in its status.
 
     All pods belong to this queue.
     """

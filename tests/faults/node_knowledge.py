@@ -27,7 +27,7 @@ class NodeKnowledge:
         self._closed_s.clear()
 
     def resume(self, at_s: float) -> None:
-        """Restart all times, because the process has read no event while it was stopped."""
+        """Reset the time of each closed node, because a stopped process reads no events."""
         self._closed_s = dict.fromkeys(self._closed_s, at_s)
 
     def receive_list(self, nodes: Iterable[Mapping[str, Any]], at_s: float) -> None:

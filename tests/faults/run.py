@@ -100,7 +100,7 @@ class Result:
 
 
 class Run:
-    """A run on a site, where the processes of each type share a lease."""
+    """A run on a site. The processes of each type share a lease."""
 
     def __init__(
         self, plane: ControlPlane, site: Site, schedule: Schedule, folder: Path, rate: float

@@ -1,4 +1,4 @@
-"""Find the write at which a process is stopped, which is the n-th write of its type."""
+"""Find the write at which a process is stopped, by its type and number."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WRITES: Final = (
 
 
 class StopPoints:
-    """A counter of writes over all proxies, which threads may share."""
+    """A thread-safe counter of the writes through all proxies."""
 
     def __init__(self, stops: Sequence[Stop]) -> None:
         self._left = list(stops)

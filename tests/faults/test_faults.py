@@ -172,7 +172,7 @@ def test_pods_that_went_with_their_node_are_not_lost() -> None:
     ],
 )
 def test_a_gang_that_was_begun_and_left_is_found(last: Moment, sentence: str) -> None:
-    """A gang that is completed late or never is found, but not a gang with a lost pod."""
+    """The checker finds a gang that is completed late or never, but not a gang with a lost pod."""
     begun = [*history(), moment("c-0", 5.0, "n1"), moment("c-1", 5.0)]
     sizes = {"a": 1, "b": 1, "c": 2, "d": 1}
     assert find_halves([*begun, moment("c-1", 4.0 + COMPLETE_S, "n2")], sizes) == []

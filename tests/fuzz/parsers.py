@@ -95,7 +95,7 @@ class Parser:
     seeds
         A function that returns valid inputs.
     steps
-        The maximum number of executed Python lines: per character of the input, and in addition.
+        The limit of executed Python lines per character of the input, and a constant to add.
 
     """
 

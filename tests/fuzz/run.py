@@ -46,7 +46,7 @@ class Finding:
 
 
 def input_of(parser: Parser, seed: int, index: int) -> Any:
-    """Return the input with a seed and an index."""
+    """Return the input for a seed and an index."""
     random = Random(f"{seed}/{parser.name}/{index}")
     seeds = parser.seeds()
     begun = random.choice(seeds)

@@ -93,7 +93,7 @@ def test_objects_become_texts(tmp_path: Path) -> None:
 
 
 def test_numbers_of_thousands_of_digits_are_refused() -> None:
-    """Python itself raises ValueError for integers of this length."""
+    """Python itself raises ValueError for integers with thousands of digits."""
     for text in (f"{'9' * 5000} * * * *", f"*/{'9' * 5000} * * * *", f"1-{'9' * 5000} * * * *"):
         with pytest.raises(CronError, match="names no minute"):
             parse_timetable(text)

@@ -1,4 +1,4 @@
-"""Find functions whose names contain only vague words, and modules that share a name.
+"""Find functions with names of vague words only, and modules that share a name.
 
 `python -m tests.house.words` writes the current numbers to words.csv.
 """
@@ -26,7 +26,7 @@ def parse_module(path: Path) -> ast.Module:
 
 
 def find_vague_functions(root: Path) -> Iterator[str]:
-    """Yield `path:line: name` of each function whose name contains only vague words."""
+    """Yield `path:line: name` of each function with a name of vague words only."""
     for path in sorted((root / "optsched").rglob("*.py")):
         for node in ast.walk(parse_module(path)):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

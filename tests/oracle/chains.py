@@ -73,7 +73,7 @@ def _settle(cluster: Cluster) -> None:
 
 
 def finish(cluster: Cluster, rng: Random) -> Cluster:
-    """Return the cluster without some completed gangs."""
+    """Return the cluster after some fully running gangs have completed."""
     names = Counter(gang_of(p) for p in cluster.of_kind("Pod") if "nodeName" in p["spec"])
     waiting = {gang_of(p) for p in cluster.of_kind("Pod") if "nodeName" not in p["spec"]}
     ended = {n for n in sorted(names) if n and n not in waiting and rng.random() < 0.25}
@@ -91,7 +91,7 @@ def check_calm(decided: Decided) -> Iterator[Finding]:
     """Ten sessions without other changes come to rest.
 
     No pod is evicted twice, each nominated pod is bound, and the last sessions have no actions. At
-    the end, no gang waits that could start. A pod that started while its queue borrowed may be
+    the end, no waiting gang could start. A pod that started while its queue borrowed may be
     preempted in that queue. A pod that started above its queue's `deserved` may be reclaimed again.
     Both cases are counted as open.
     """
@@ -169,7 +169,9 @@ def _exceeds(held: Counter[str], deserved: Manifest, used: dict[str, int]) -> bo
 
 
 def check_history(decided: Decided, seed: str = "0") -> Iterator[Finding]:
-    """Sessions between gang completions keep every rule, and no gang waits that fits."""
+    """Sessions keep every rule while gangs complete in between, and no gang that fits keeps
+    waiting.
+    """
     model, rng = decided.model, Random(seed)
     for turn in range(SESSIONS):
         for finding in refused(decided.report, model):

@@ -37,7 +37,7 @@ class Finding:
     Attributes
     ----------
     kind
-        The check and its subject, such as `dominance admission`.
+        The check and its subject, for example `dominance admission`.
     model
         The model of the session.
     text
@@ -51,7 +51,7 @@ class Finding:
 
     @property
     def is_open(self) -> bool:
-        """Whether the certificate leaves the better plan open, so that the finding is no defect."""
+        """Whether the certificate allows for the better plan, so that the finding is no defect."""
         return self.kind.startswith(OPEN)
 
 

@@ -143,8 +143,8 @@ class _Draw:
         gang = self._gang("r", minimum, **spec)
         gang["status"]["phase"] = "Running"
         name = gang["metadata"]["name"]
-        # The annotation does not protect pods from claims within a guarantee, which the oracle
-        # ignores.
+        # The annotation has an exception for claims within a guarantee, which the oracle does not
+        # model.
         if rng.random() < 0.05 and not self.has_guarantees:
             given = {**given, "notes": {"volcano.sh/preemptable": "false"}}
         for i, node in enumerate(where):
@@ -500,7 +500,7 @@ FAMILIES: dict[str, Callable[[_Draw], None]] = {
 
 
 def draw_cluster(family: str, seed: int, number: int, size: Size = SMALL) -> Cluster:
-    """Return the cluster of a family with a number under a seed."""
+    """Return the cluster for a family, a seed and a number."""
     draw = _Draw(Random(f"{seed}/{family}/{number}"), size)
     draw.cluster.queue("default")
     (_mixed if family == MIXED else FAMILIES[family])(draw)

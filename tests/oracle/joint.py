@@ -6,13 +6,13 @@ its output is a plan. It runs in a separate process and reads one request per li
 
     {"document": List, "policy": a model file, parsed, "barred": [[task, …], …], "evict": true}
 
-With "started": [gang, …] and "evicted": [task, …], the reply is the total value of these gangs, and
-an upper bound on the value of every plan.
+A request may name gangs and victims with "started": [gang, …] and "evicted": [task, …]. Then the
+reply is the total value of these gangs, and an upper bound on the value of every plan.
 
-Its plans are proposals, and the project's verifier decides whether a proposal counts. Therefore a
-constraint that is too loose here costs a try, and a constraint that is too tight hides a better
-plan. Neither makes a finding by itself. For the same reason, shares are computed with floating
-point.
+The plans of this model are proposals, and the project's verifier decides whether a proposal counts.
+Therefore a constraint that is too loose here costs one try, and a constraint that is too tight
+hides a better plan. Neither mistake causes a finding by itself. For the same reason, shares are
+computed with floating point.
 """
 
 from __future__ import annotations
@@ -946,7 +946,7 @@ class Joint:
     # --- solving ---------------------------------------------------------------------------------
 
     def bar(self, tasks: Sequence[str]) -> None:
-        """Forbid a plan that the verifier rejected: its victims together, or its gangs together."""
+        """Forbid the combination of victims and started gangs of a rejected plan."""
         chosen = set(tasks)
         kept = [v for k, v in self.gone.items() if k in chosen and not isinstance(v, int)]
         starts = [self.y[k] for k in chosen if k in self.y]

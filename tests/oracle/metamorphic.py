@@ -119,7 +119,7 @@ def split(cluster: Cluster, rng: Random) -> Cluster | None:
 
 
 def check_split(decided: Decided, seed: str = "0") -> Iterator[Finding]:
-    """No bound excludes a plan that two half queues reach together."""
+    """No bound of a queue excludes a plan that the two halves of the queue reach together."""
     halves = split(decided.cluster, Random(seed))
     if halves is None:
         return
@@ -161,7 +161,7 @@ def _same(name: str, model: str, plan: Plan, other: Plan, weights: list[int]) ->
         found = theirs.get(mine.name)
         if found is None or not (mine.status == "OPTIMAL" == found.status):
             return
-        # Rounding in half the unit may cost each counted gang one unit.
+        # After doubling, the rounding of each counted gang may add one unit.
         slack = sum(weights) if "weighted" in mine.name else len(weights)
         is_double = name == "units" and 0 <= found.value - 2 * mine.value < slack
         if found.value != mine.value and not is_double:
@@ -175,7 +175,7 @@ def _changed(name: str, level: str, model: str, plan: Plan, other: Plan) -> Find
 
 
 def check_roomier(decided: Decided) -> Iterator[Finding]:
-    """With one more node, no gang level is worse, if the plan is still valid.
+    """With one more node, no level over gangs is worse than with the earlier plan.
 
     A search that ends before a proof may find a worse value on a larger cluster. Therefore a worse
     plan is a finding only if the certificate excludes the better plan. Other cases are counted as

@@ -1,4 +1,4 @@
-"""Check certificates against the independent joint model, whose plans must not exceed a bound."""
+"""Check that no accepted plan of the independent joint model exceeds a bound of a certificate."""
 
 from __future__ import annotations
 

@@ -100,8 +100,8 @@ def run_case(
 ) -> Iterator[tuple[str, list[Finding]]]:
     """Yield the findings of a case by model.
 
-    A session decides every case. Half of the cases are compared with the joint model. The other
-    half is compared with changed clusters, or over several sessions.
+    A session decides every case. Half of the small cases are compared with the joint model. The
+    other half is compared with changed clusters, or over several sessions.
     """
     cluster = case.draw()
     turn = case.number // len(FAMILIES)

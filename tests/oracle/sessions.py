@@ -190,7 +190,7 @@ class Difference:
 
 
 def first_loss(plan: Worth, other: Worth) -> Difference | None:
-    """Return the first difference if `other` is better there, or None otherwise."""
+    """Return the first level that differs if `other` is better on this level, or None otherwise."""
     for name, is_max, mine, theirs in _paired(plan, other):
         if mine == theirs:
             continue
@@ -201,10 +201,10 @@ def first_loss(plan: Worth, other: Worth) -> Difference | None:
 
 
 def _paired(plan: Worth, other: Worth) -> Iterator[tuple[str, bool, int, int]]:
-    """Yield the levels of both plans in one order, where a missing level counts 0.
+    """Yield the levels of both plans in one order, with 0 for a missing level.
 
-    A plan without victims has no victims level. A plan without missing shares has no level for
-    them.
+    A plan without victims has no victims level. Without due amounts, a plan has no fair-share
+    level.
     """
     mine = {name: value for name, _, value in plan.levels}
     theirs = {name: value for name, _, value in other.levels}

@@ -267,7 +267,7 @@ def test_what_leaves_a_queue_counts_for_the_claims_of_its_other_gangs():
 
 
 def test_lenders_return_what_they_hold_for_certain():
-    """A lender is above its share without gangs that may still be moved to other nodes."""
+    """A lender counts as above its share only by gangs that cannot move to other nodes."""
     cluster = MixedCluster(22, 72, 20, 4, 2, fill=0.908084694727612, seed=7000088)
     report = decide(cluster.snapshot(), policy_of("capacity-hierarchical"))
     assert report.trace.violations == ()
@@ -302,7 +302,7 @@ def test_a_claim_binds_only_for_lenders_outside_its_queue():
 
 
 def test_victims_that_nobody_needs_any_more_stay():
-    """A victim stays if the gang that the quota counted is not placed."""
+    """A victim for a quota stays if the counted gang is not placed after all."""
     cluster = Case(8108, 369).draw()
     assert list(check_session(Decided(cluster, "min-fragmentation"))) == []
     plan = decide(snapshot_of(cluster), policy_of("min-fragmentation")).plan
@@ -310,7 +310,7 @@ def test_victims_that_nobody_needs_any_more_stay():
 
 
 def test_shares_of_gpus_do_not_move_when_a_pod_leaves():
-    """GPU assignments of pods without an annotation do not change without the victims."""
+    """The guessed GPUs of pods without an annotation do not change after evictions."""
     cluster = Case(8108, 1847).draw()
     assert list(check_history(Decided(cluster, "gpus-shared"))) == []
 
@@ -325,7 +325,9 @@ def test_a_queue_with_loans_may_gain_no_gang(number: int):
 def test_victims_of_all_gangs_together_serve_gangs_that_use_their_capacity(
     number: int, level: int, value: int
 ):
-    """A victim that serves no entitled gang on its node does not discard the other victims."""
+    """A victim that serves no entitled gang on its node does not make the search discard other
+    victims.
+    """
     cluster = Case(8200, number).draw()
     assert list(check_session(Decided(cluster, "volcano-default"))) == []
     plan = decide(snapshot_of(cluster), policy_of("volcano-default")).plan
@@ -333,7 +335,7 @@ def test_victims_of_all_gangs_together_serve_gangs_that_use_their_capacity(
 
 
 def test_victims_that_leave_for_the_share_of_their_queue_alone_do_not_end_the_search():
-    """A victim without a preemptor on its node does not discard the other victims."""
+    """A victim without a preemptor on its node does not make the search discard other victims."""
     snapshot = draw_mixed(25, 2)[0].snapshot()
     context = SessionContext(None, InProcess(), limits=Limits(None, 2.0, num_workers=1))
     report = run_session(snapshot, policy_of("volcano-default"), context)
@@ -344,10 +346,10 @@ def test_victims_that_leave_for_the_share_of_their_queue_alone_do_not_end_the_se
 
 
 def test_gangs_that_use_the_room_of_reclaimed_victims_are_named_as_their_preemptors():
-    """Each victim names the gang on its node.
+    """Each victim names the gang that uses its node.
 
-    The victims were once selected for the share of one gang's queue, and other gangs used their
-    nodes.
+    The victims were once selected for the share of one gang's queue, and other gangs used the
+    victims' nodes.
     """
     snapshot = snapshot_of(Case(8117, 1945).draw())
     assert decide(snapshot, policy_of("min-fragmentation")).trace.violations == ()
@@ -359,12 +361,12 @@ def test_a_search_begins_with_no_loans():
 
 
 def test_a_gang_for_which_pods_left_passes_nobody_in_a_fifo_queue():
-    """A nomination once stayed while an earlier gang lost its nominations to other gangs."""
+    """A gang's nomination once stayed while an earlier gang lost its nominations to other gangs."""
     assert list(check_session(Decided(Case(8121, 1292).draw(), "crater"))) == []
 
 
 def test_a_needless_victim_leaves_with_its_gang():
-    """A victim without a preemptor once stayed alone after the eviction of its gang."""
+    """A victim without a preemptor once was the only pod left of an evicted gang."""
     assert list(check_session(Decided(Case(8121, 1982).draw(), "drf-lexicographic"))) == []
 
 
@@ -392,7 +394,8 @@ def test_nominated_pods_count_for_the_spread_of_pods_that_are_nominated_after_th
 def test_a_gang_that_starts_for_the_capacity_of_needless_victims_makes_no_plan_refused():
     """A gang does not use capacity that a more important gang of its queue is entitled to.
 
-    The more important gang once used the queue's share only with the needless victims.
+    The usage of the queue depends on its needless victims. With these victims, a more important
+    gang uses the queue's whole share.
     """
     cluster = Case(9703, 338, is_mixed=True).draw()
     assert list(check_session(Decided(cluster, "volcano-default"))) == []

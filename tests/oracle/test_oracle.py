@@ -1,4 +1,7 @@
-"""A small part of the oracle with fixed draws, where `make oracle SEED=N` draws others."""
+"""Run a small part of the oracle with fixed draws.
+
+`make oracle SEED=N` draws other clusters.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ def test_a_plan_with_loans_is_worth_what_its_certificate_says(number: int):
 
 
 class TestTheJointModel:
-    """The joint model finds better plans where a certificate claims too much."""
+    """The joint model finds better plans if a certificate claims too much."""
 
     def test_two_gangs_that_one_victim_would_serve(self):
         cluster = Cluster()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect these tests without a marker expression."""
+    """Deselect the page tests if no marker expression is given."""
     if config.option.markexpr:
         return
     slow = [item for item in items if item.get_closest_marker("pages")]
@@ -42,7 +42,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Chromium, without which these tests fail in CI and skip elsewhere."""
+    """A running Chromium browser.
+
+    Without Chromium, page tests fail in CI and skip elsewhere.
+    """
     found = programs()
     if found is None:
         if os.environ.get("CI"):
@@ -67,7 +70,7 @@ def timeline() -> Timeline:
 
 @pytest.fixture(scope="session")
 def replay(folder: Path) -> Path:
-    """A small replay, where every gang and every GPU has its own mark."""
+    """A small replay with a separate mark for every gang and every GPU."""
     result, timeline = failures()
     write_page(simulation_page(result, timeline, base()), folder / "replay.html")
     return folder / "replay.html"
@@ -75,7 +78,7 @@ def replay(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def crowd(folder: Path) -> Path:
-    """A large replay, where nodes, gangs and queues are grouped."""
+    """A large replay with grouped nodes, gangs and queues."""
     result, _ = failures()
     write_page(simulation_page(result, large(3000, 200), base()), folder / "crowd.html")
     return folder / "crowd.html"
@@ -83,7 +86,7 @@ def crowd(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def trap(folder: Path) -> Path:
-    """A replay whose names are markup and scripts."""
+    """A replay with names that are markup and scripts."""
     write_page(simulation_page(*harmful(), base()), folder / "trap.html")
     return folder / "trap.html"
 

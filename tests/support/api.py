@@ -112,7 +112,7 @@ class Api:
         self._user, self._groups = user, tuple(groups)
 
     def as_user(self, user: str, *groups: str) -> Api:
-        """Return a client for another user, whom the administrator impersonates."""
+        """Return a client for another user, with impersonation by the administrator."""
         return Api(self._kubeconfig, user, groups)
 
     def get(self, path: str, **query: str) -> Raw:
@@ -233,7 +233,7 @@ def _put(
     body: bytes | None,
     headers: list[tuple[str, str]],
 ) -> None:
-    """Send one request, whose headers may repeat a name."""
+    """Send one request. The headers may contain a name several times."""
     connection.putrequest(method, path)
     for name, value in headers:
         connection.putheader(name, value)

@@ -36,7 +36,7 @@ NO_LIMIT = 1 << 60
 class Taker(NamedTuple):
     """A queue that shares capacity with its siblings.
 
-    It has a floor, a ceiling, its claimed amounts and the creation time of its oldest gang.
+    Its fields are a floor, a ceiling, claimed amounts, and the creation time of its oldest gang.
     """
 
     queue: Queue
@@ -86,7 +86,7 @@ def _capped(amounts: Counter[str], queue: Queue) -> Counter[str]:
 
 
 class Put(NamedTuple):
-    """A task on a node, where `new` says that the plan places the task."""
+    """A task on a node. `new` is true if the plan places the task."""
 
     task: Task
     node: Node
@@ -275,7 +275,10 @@ class Checker:
         return self.snapshot.bookings
 
     def _takes_from(self, number: int, booking: CapacityReservation) -> bool:
-        """Return whether later gangs hold resources that a reservation needs at its start."""
+        """Return whether new tasks take capacity that a reservation needs at its start.
+
+        Only gangs count that the reservation binds.
+        """
         come = [p for p in self.new if self._binds(number, self.gang_of[p.task.key])]
         for name, kept in booking.nodes:
             node = next((n for n in self.snapshot.nodes if n.name == name), None)
@@ -371,7 +374,7 @@ class Checker:
 
     @cached_property
     def supply(self) -> Counter[str]:
-        """The capacity that ready nodes offer beyond pods without a gang, node by node."""
+        """The capacity of ready nodes, node by node, minus the pods without a gang."""
         supply: Counter[str] = Counter()
         for node in (n for n in self.snapshot.nodes if n.ready):
             held = summed(
@@ -511,7 +514,7 @@ class Checker:
             yield ""
 
     def shares_volumes(self) -> bool:
-        """Return whether the claims can get different volumes."""
+        """Return whether the claims can get volumes without using a volume twice."""
         claims, standing = self.snapshot.claims, dict[str, set[str]]()
         for node in self.snapshot.nodes:
             for key in (k for task in node.residents for k in task.shape.claims):

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for crowded clusters, where rules decide which gangs start.
+"""Hypothesis strategies for crowded clusters, in which rules decide the gangs that start.
 
 All objects are valid, names are few, and every plan can be listed. Unlike in `strategies`, tasks
 share a few shapes, so task classes have several members.
@@ -200,7 +200,7 @@ _CUTS = (
 
 
 def _sharing(shape: TaskShape, shared_gpus: tuple[GpuShareRequest, ...], group: str) -> TaskShape:
-    """Return the shape of a pod with GPU shares and NPUs, possibly apart from its group."""
+    """Return the shape of a pod with GPU shares and NPUs, sometimes with a group that spreads."""
     notes = ((VGPU_PODGROUP_POLICY, group),) if group and shared_gpus else ()
     return replace(shape, shared_gpus=shared_gpus, notes=notes)
 
@@ -539,7 +539,7 @@ class _Contest:
         return amounts({driver: most for driver, most in found.items() if most is not None})
 
     def _cards(self) -> tuple[SharedGpu, ...]:
-        """Draw vGPUs, some of them with MIG, and NPUs."""
+        """Draw shared GPUs with or without MIG, and NPUs."""
         made = []
         for i in range(self._from(0, 1, 2, 2)):
             mode, sharers = self._from("hami-core", "hami-core", "mig"), self._from(1, 2, 3)
@@ -579,7 +579,7 @@ def _without_gpus(holds: list[NumaHold]) -> tuple[NumaHold, ...]:
 
 @st.composite
 def contests(draw: DrawFn, about: frozenset[str] = CONSTRAINTS, most: Most = Most()) -> Snapshot:
-    """Draw a small cluster, whose tasks have the constraints `about`."""
+    """Draw a small cluster with tasks that have the constraints `about`."""
     return _Contest(draw, about, most).snapshot()
 
 
@@ -615,5 +615,5 @@ class _Crowd(_Contest):
 
 @st.composite
 def crowds(draw: DrawFn, about: frozenset[str] = CONSTRAINTS, most: Most = Most()) -> Snapshot:
-    """Draw a small cluster that is nearly full, whose tasks have the constraints `about`."""
+    """Draw a small cluster that is nearly full, with tasks that have the constraints `about`."""
     return _Crowd(draw, about, most).snapshot()

@@ -1,7 +1,7 @@
-"""Count the devices of plans one by one, without code of the rules and engines.
+"""Check the allocation of single devices in plans, without code of the rules and engines.
 
-A plan names the shared GPUs, slices, NPUs and claimed devices of its tasks. Plain GPUs and GPU
-shares are counted by node, so some assignment to devices must exist.
+A plan names the shared GPUs, slices, NPUs and claimed devices of its tasks. For plain GPUs and GPU
+shares, a plan names only nodes. Therefore the check searches for an assignment to devices.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ def _wants_it_alone(task: Task) -> bool:
 def _deserved(
     node: Node, task: Task, action: Allocate, shared_gpus: Mapping[tuple[str, str], SharedGpu]
 ) -> Iterator[str]:
-    """Yield the tasks whose devices do not match their request.
+    """Yield the tasks with devices that do not match their request.
 
-    Each container needs different devices.
+    The devices of one container are distinct.
     """
     asked = [(r.number, r.memory, r.percent, r.cores, r.npu) for r in task.shape.shared_gpus]
     request = dict(task.shape.request)

@@ -25,7 +25,7 @@ def num_examples(number: int) -> int:
 
 
 def nightly_except(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
-    """Return the parameters of a test, where only the `quick` values run outside of `make nightly`.
+    """Return the parameters of a test. Only the `quick` values run outside of `make nightly`.
 
     Raises ValueError for a quick value that is not a parameter.
     """

@@ -119,7 +119,9 @@ class Bench:
         return maximize(task, _EFFORT).answer is Found.OPTIMAL
 
     def configurations_allow(self, binds: Mapping[str, str]) -> bool:
-        """Return whether node classes have configurations that place as many tasks of each gang."""
+        """Return whether node classes have configurations that place the same number of tasks per
+        gang.
+        """
         goal = Goal(self.tiers, (), ())
         encoded = encode_configurations(self.problem, self.rules, goal, self.decisions(binds))
         lower, upper = self._fixed(encoded.form, encoded.model.hint, encoded.model)
@@ -129,7 +131,9 @@ class Bench:
         return update.solution is not None
 
     def _fixed(self, form, hint, model):
-        """Return bounds that fix gangs and tasks at the hint, and leave other variables free."""
+        """Return bounds that fix the variables of gangs and tasks to the hint, and leave others
+        free.
+        """
         lower, upper = model.lower.copy(), model.upper.copy()
         held = np.unique(np.concatenate([form.start[form.start >= 0], form.placed_variable]))
         lower[held] = upper[held] = hint[held]

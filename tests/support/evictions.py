@@ -128,7 +128,7 @@ def _owned(rng: np.random.Generator, made: Gang, queues: Sequence[Queue]) -> Gan
 
 
 def every_plan(snapshot: Snapshot, policy: Policy) -> Iterator[tuple[Action, ...]]:
-    """Yield every verified plan, up to the choice of preemptors and of equal tasks."""
+    """Yield every verified plan, without variants in preemptors or in equal tasks only."""
     rules = policy.rules.guarded_by(Entitled(policy.rules))
     pending = [t for g in snapshot.gangs for t in g.tasks if not t.node]
     stands = [t for g in snapshot.gangs for t in g.tasks if t.node]
@@ -176,7 +176,7 @@ def _orders(
         ]
         reclaims = [e for e in evictions if e.action == RECLAIM]
         rest = [e for e in evictions if e.action != RECLAIM]
-        # A plan that binds now could wait for capacity as well, with equal values on all levels.
+        # Nominations replace binds here, because both have equal values on all levels.
         kind = Nominate if gone else Allocate
         coming = tuple(kind(t.key, name, t.gang) for t, name in pairs)
         for ordered in permutations(reclaims):
@@ -199,7 +199,10 @@ def levels_of(
 def bounds_of(
     snapshot: Snapshot, policy: Policy, known: Mapping[str, int] | None = None
 ) -> tuple[Sequence[AnyLevel], EvictionBounds | None]:
-    """Return the levels of a snapshot and their bounds, for a plan of known or of poor values."""
+    """Return the levels of a snapshot and their bounds.
+
+    The bounds are for a plan with the values `known`, or with poor values by default.
+    """
     rules = policy.rules.guarded_by(Entitled(policy.rules))
     problem = compile_problem(snapshot, None)
     tiers = find_tiers(problem, policy)

@@ -1,4 +1,4 @@
-"""Volcano jobs after their controllers and webhooks: a PodGroup and pods."""
+"""Build the PodGroup and the pods that Volcano's controllers and webhooks create for a job."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def lasting_solver() -> Iterator[None]:
-    """Give commands in this process one shared solver process, which outlives them."""
+    """Let the commands in this process share one solver process, which outlives each command."""
     process = WorkerProcess()
 
     class Lasting:
-        """A `WorkerProcess` whose owner does not end its process."""
+        """A `WorkerProcess` with a shared process that `close` does not end."""
 
         def __init__(self, is_stopped: Callable[[], bool] | None = None) -> None:
             self._is_stopped = is_stopped
@@ -36,7 +36,7 @@ def lasting_solver() -> Iterator[None]:
             return process.solve(model, limits, on_step)
 
         def close(self) -> None:
-            """Keep the process for the next command."""
+            """Do nothing, because the next command uses the process."""
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solve_settings, "WorkerProcess", Lasting)

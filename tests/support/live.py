@@ -78,7 +78,7 @@ class Process:
         return int(found[1]) if found else 0
 
     def ask(self, path: str) -> tuple[int, str]:
-        """Return the status code and the text of a response."""
+        """Send GET to a path of the health server, and return the status code and the text."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
         try:
             connection.request("GET", path)
@@ -264,7 +264,7 @@ class Site:
         return group_name(job)
 
     def suit(self, job: Raw) -> None:
-        """Set the scheduler and the node selector of a job to those of the site."""
+        """Set the scheduler and the node selector of a job to the values of the site."""
         job["spec"].setdefault("schedulerName", self.name)
         for task in job["spec"]["tasks"]:
             task["template"]["spec"]["nodeSelector"] = {SITE_LABEL: self.name}
@@ -342,7 +342,7 @@ class Site:
             )
 
     def end_pod(self, name: str, how: str = COMPLETE) -> None:
-        """End a pod through the annotation `how`."""
+        """End a pod by an annotation with the key `how`."""
         self.change_pod(name, {"metadata": {"annotations": {how: ""}}})
 
     def change_pod(self, name: str, patch: Raw) -> None:
@@ -391,7 +391,7 @@ class Site:
     def assert_still(self, scheduler: Scheduler, num_sessions: int = 10) -> None:
         """Check that no pod changes in `num_sessions` further sessions.
 
-        A meaningless node label triggers each session. Bound pods must run before, because their
+        A meaningless node label triggers each session. All bound pods must run first, because their
         start would be a change.
         """
         story = self.story
@@ -478,7 +478,7 @@ class Site:
         ]
 
     def await_event(self, name: str, *texts: str, reason: str = "", namespace: str = "") -> Raw:
-        """Wait for an event about an object whose message contains some texts, and return it.
+        """Wait for an event about an object with some texts in its message, and return the event.
 
         Events are written in the background, after the actions that they describe.
         """

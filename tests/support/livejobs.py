@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Place(Protocol):
-    """A place for jobs: a site with separate schedulers, or a room in a shared cluster."""
+    """A place for jobs: a `Site` with separate schedulers, or a `Room` in a shared cluster."""
 
     name: str
     api: Api
@@ -26,7 +26,7 @@ class Place(Protocol):
         """Change a pod by a merge patch."""
 
     def end_pod(self, name: str, how: str = COMPLETE) -> None:
-        """End a pod through the annotation `how`."""
+        """End a pod by an annotation with the key `how`."""
 
 
 class LiveJob:

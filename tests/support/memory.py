@@ -4,9 +4,10 @@
     world.put(POD, {"metadata": {"name": "a", "namespace": "x"}})
     world.apply(reconcile(world.get(...), world))
 
-Objects get UIDs, versions and times. A write to an existing, changed or deleted object is refused
-like on the server, and recorded in `refused`. Deletion waits for finalizers and for the end of
-pods, and also deletes owned objects. Bound pods stay until `ended(...)` removes them.
+Objects get UIDs, versions and times. The world refuses a write that the server would refuse, and
+records the write in `refused`. Examples are writes to existing, changed or deleted objects.
+Deletion waits for finalizers and for the end of pods, and also deletes owned objects. Bound pods
+stay until `ended(...)` removes them.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class MemoryWorld:
         self._delete(Delete(ref.kind, ref.namespace, ref.name, propagation=propagation))
 
     def ended(self, *names: str, namespace: str = "default") -> None:
-        """Remove terminating pods, as their kubelets, all of them or some by name."""
+        """Remove terminating pods like their kubelets, either all of them or some by name."""
         for ref, obj in list(self._objects.items()):
             is_asked = ref.kind == POD and "deletionTimestamp" in obj["metadata"]
             if is_asked and (not names or (ref.namespace == namespace and ref.name in names)):
@@ -334,7 +335,7 @@ def _is_leaving(obj: Mapping[str, Any]) -> bool:
 
 
 def _is_held(effect: Delete, obj: Mapping[str, Any]) -> bool:
-    """Return whether an object with a deletion request still exists for some time."""
+    """Return whether a finalizer or a running pod delays the deletion of an object."""
     if obj["metadata"].get("finalizers"):
         return True
     if effect.kind != POD or effect.grace_s == 0:

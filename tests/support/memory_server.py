@@ -165,10 +165,10 @@ def is_selected(obj: Mapping[str, Any], selection: Selection) -> bool:
 
 
 def _line(word: str, before: Any, after: Any, selection: Selection) -> bytes:
-    """Return the watch line for a change, or an empty value without a line.
+    """Return the watch line for a change, or empty bytes if the watch sends nothing.
 
-    If an object is no longer selected, the line is a DELETED event with the old object and the new
-    version.
+    If an object is no longer selected, the line is a DELETED event. The event has the old object
+    and the new version.
     """
     was, now = before is not None and is_selected(before, selection), is_selected(after, selection)
     if not was and not now:
@@ -184,4 +184,4 @@ def _line(word: str, before: Any, after: Any, selection: Selection) -> bytes:
 
 
 class Killed(KubeError):
-    """A kill of the requesting process, so that no client receives the response."""
+    """An error that stands for the kill of the requesting process, which receives no response."""

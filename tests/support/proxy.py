@@ -189,7 +189,7 @@ class Proxy:
                     return cut(request)
                 return await self._forward(request, answer)
         except aiohttp.ClientError:
-            # The client gets an aborted connection, like this proxy.
+            # The server has aborted the connection, so the client's connection is aborted too.
             return cut(request)
 
     def _is_lost(self, method: str, path: str) -> bool:

@@ -19,7 +19,7 @@ from optsched.study.reassignment.reassignment_problem import (
 
 
 def some_reassignment(seed: int, most_processes: int = 6, most_machines: int = 3) -> Reassignment:
-    """Return an instance with constraints of every type, whose initial assignment is feasible."""
+    """Return an instance with constraints of every type and a feasible initial assignment."""
     random = np.random.default_rng(seed)
     num_machines = int(random.integers(2, most_machines + 1))
     num, num_services = int(random.integers(2, most_processes + 1)), most_processes - 1

@@ -19,7 +19,7 @@ HOLD = "optsched.io/held"
 
 
 class Room:
-    """The namespace of one test, whose cluster other tests may use at the same time."""
+    """The namespace of one test, in a cluster that other tests may use at the same time."""
 
     def __init__(self, cluster: Together, name: str) -> None:
         self.name = name
@@ -31,7 +31,7 @@ class Room:
         """Leave the job unchanged, because the webhook sets its defaults."""
 
     def job(self, body: Raw) -> LiveJob:
-        """Create a job like a user."""
+        """Create a job through the API server, like a user."""
         return LiveJob(self, body)
 
     def change_pod(self, name: str, patch: Raw) -> None:
@@ -39,7 +39,7 @@ class Room:
         self.api.patch(object_path(kinds.POD, self.name, name), patch)
 
     def end_pod(self, name: str, how: str = COMPLETE) -> None:
-        """End a pod through the annotation `how`."""
+        """End a pod by an annotation with the key `how`."""
         self.change_pod(name, {"metadata": {"annotations": {how: ""}}})
 
     def delete_pod(self, name: str) -> None:

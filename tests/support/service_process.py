@@ -41,7 +41,7 @@ class Service(Protocol):
     def poll(self) -> int | None:
         """Return the exit code, or None while the process runs.
 
-        A signal is a negative code.
+        After a signal, the exit code is negative.
         """
 
     def wait(self, timeout: float | None = None) -> int:
@@ -86,7 +86,7 @@ class ForkedService:
     def poll(self) -> int | None:
         """Return the exit code, or None while the process runs.
 
-        A signal is a negative code.
+        After a signal, the exit code is negative.
         """
         return self._process.exitcode
 

@@ -1,4 +1,4 @@
-"""Run `optsched` commands on a real cluster, written like in a shell."""
+"""Run `optsched` command lines on a real cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Shell:
-    """A user of a site, whose current context has the namespace of the site."""
+    """A user with a current context in the namespace of a site."""
 
     def __init__(self, site: Site, folder: Path) -> None:
         self.site = site

@@ -68,7 +68,7 @@ def shape(cpu: int = 1, gpu: int = 0, **fields: object) -> TaskShape:
 def gang(
     name: str, *roles: tuple[str, int, TaskShape], least: int | None = None, **fields: object
 ) -> Gang:
-    """Return a gang from (role, number, shape), where `least` defaults to all tasks."""
+    """Return a gang from (role, number, shape). `least` is its minimum, by default all tasks."""
     key = f"ns/{name}"
     labels = fields.pop("labels", {})
     tasks = [
@@ -106,7 +106,7 @@ def runs(made: Gang, *where: str) -> Gang:
 def cluster(
     nodes: Sequence[Node], gangs: Sequence[Gang], queues: Sequence[Queue] = (), now_ms: int = 0
 ) -> Snapshot:
-    """Return an ordered snapshot, where running tasks are residents of their nodes."""
+    """Return an ordered snapshot, in which running tasks are residents of their nodes."""
     names = {q.name for q in queues}
     always = [Queue(n) for n in ("default", "root") if n not in names]
     hosted = [
@@ -256,7 +256,7 @@ def network(*racks: Sequence[str], spines: Sequence[Sequence[int]] = ()) -> Topo
 
 
 def random_network(rng: np.random.Generator, nodes: Sequence[str]) -> Topology:
-    """Draw up to three racks, sometimes below a spine, where a node may be in no rack."""
+    """Draw up to three racks, sometimes below a spine. Some nodes are in no rack."""
     racks: list[list[str]] = [[] for _ in range(int(rng.integers(1, 4)))]
     for name in nodes:
         if rng.random() < 0.9:

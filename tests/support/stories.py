@@ -176,7 +176,7 @@ def large(num_jobs: int, num_nodes: int, num_queues: int = 11) -> Timeline:
 def compared(num_seeds: int = 3) -> Comparison:
     """Return a comparison of two models on one trace.
 
-    Its figures are those of one replay, scaled by model and seed.
+    The figures of one replay are scaled by model and seed.
     """
     result, timeline = failures()
     played = {**result, "series": series_of(timeline)}
@@ -210,7 +210,7 @@ def solved(instance: str, *names: str) -> tuple[Snapshot, list[Answer]]:
 
 
 def answered(snapshot: Snapshot, policy: Policy, path: Path) -> Answer:
-    """Return the result of one model."""
+    """Return the result of one model for a snapshot."""
     limits = limits_of(policy, None, deterministic=True)
     assignment = Assignment(
         InstanceIdentity(path.name, (FileSum(path.name, "0" * 64),)),

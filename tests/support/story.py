@@ -30,7 +30,7 @@ BINDS_S = 30.0
 
 @dataclass(frozen=True)
 class Moment:
-    """The state of one pod from a time on, where `is_there` is false after its deletion."""
+    """The state of one pod from a time on. `is_there` is false after the deletion of the pod."""
 
     at_s: float
     name: str

@@ -295,7 +295,7 @@ def problems(code: ReasonCode) -> SearchStrategy[Reason | None]:
 
 @st.composite
 def queues(draw: DrawFn, name: str, parents: Sequence[str]) -> Queue:
-    """Draw a queue whose guarantee is within its deserved amounts and its capability."""
+    """Draw a queue with a guarantee within its deserved amounts and its capability."""
     guarantee = draw(some_amounts(3, 0))
     deserved = draw(_at_least(guarantee))
     return Queue(
@@ -409,7 +409,7 @@ def sub_group_rules() -> SearchStrategy[SubGroupRule]:
 
 @st.composite
 def topologies(draw: DrawFn, nodes: Sequence[str]) -> Topology:
-    """Draw a forest of HyperNodes over some of the nodes, where each HyperNode has members."""
+    """Draw a forest of HyperNodes with members over some of the nodes."""
     names = [f"s{i}" for i in range(draw(st.integers(0, 4)))]
     tiers = {name: draw(st.integers(0, 3)) for name in names}
     parents = {
@@ -627,5 +627,5 @@ def snapshots(
     sizes: Sizes = Sizes(),
     shape: SearchStrategy[TaskShape] | None = None,
 ) -> Snapshot:
-    """Draw a small cluster, whose tasks have the shape `shape`, by default any shape."""
+    """Draw a small cluster with tasks of the shape `shape`, by default any shape."""
     return _Cluster(draw, sizes, shape).snapshot()

@@ -185,7 +185,10 @@ def is_terminating(api: Api, namespace: str) -> bool:
 
 
 def is_queue(api: Api, name: str) -> bool:
-    """Return whether a queue exists after an attempt to create it, or False without the webhook."""
+    """Create a queue unless it exists, and return whether the queue exists.
+
+    Return False while the webhook does not answer.
+    """
     lists = {"optsched.io/users": "ann"} if name == "lab" else {}
     body = {"apiVersion": kinds.QUEUE.api_version, "kind": "Queue"}
     meta = {"name": name, "annotations": lists}

@@ -1,4 +1,4 @@
-"""Run scheduler, controllers and webhook together on a control plane, for users of kubectl."""
+"""Run scheduler, controllers and webhook together on a control plane, and use kubectl."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ class Together:
         return "failed calling webhook" not in said
 
     def _takes_jobs(self) -> bool:
-        """Return whether the default queue exists, and the webhook knows the queue."""
+        """Return whether the default queue exists and the webhook knows the queue."""
         said = self.kubectl("create", "--dry-run=server", "-f", "-", text=JOB_PROBE).stderr
         return "unable to find job queue" not in said and "with state Open" not in said
 
     # --- kubectl ---------------------------------------------------------------------------------
 
     def kubectl(self, *words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Return the result of kubectl, even if it fails."""
+        """Run kubectl and return its result, even after a failure."""
         kubectl = self.plane.kubectl
         cache = kubectl.kubeconfig.with_name("kubectl-cache")
         common = (f"--kubeconfig={kubectl.kubeconfig}", f"--cache-dir={cache}")
@@ -164,7 +164,7 @@ class Together:
         return {body["metadata"]["name"]: self.await_whole(body) for body in jobs_of(*paths)}
 
     def end(self, *pods: str, namespace: str = "default", how: str = COMPLETE) -> None:
-        """End pods through the annotation `how`."""
+        """End pods by an annotation with the key `how`."""
         for pod in pods:
             path = object_path(kinds.POD, namespace, pod)
             self.api.patch(path, {"metadata": {"annotations": {how: ""}}})
@@ -200,7 +200,7 @@ class Together:
                 self._delete(kinds.NODE, obj)
 
     def _left_pods(self) -> list[Raw]:
-        """Return the remaining pods, and delete those without an owner."""
+        """Return the remaining pods, and delete the pods without an owner."""
         found = self.api.items(collection_path(kinds.POD))
         for pod in found:
             if "ownerReferences" not in pod["metadata"]:

@@ -183,7 +183,7 @@ def shares_of(problem: Problem) -> dict[str, list[int]]:
 
 
 def changed_by_victims(tree: Tree, snapshot: Snapshot) -> list[str]:
-    """Return the queues whose shares an eviction would change."""
+    """Return the queues with shares that an eviction would change."""
     before = compile_problem(snapshot)
     after = compile_problem(with_terminating(snapshot, tree.victims(snapshot)), before)
     kept = kept_amounts(before, deserved_shares(before))

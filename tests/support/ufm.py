@@ -21,7 +21,7 @@ USERNAME, PASSWORD = "reader", "open sesame"
 
 
 class Ufm:
-    """A server that answers with `links`, or with an error code and a separate body."""
+    """A server that answers with `links`, or with an error code and `body`."""
 
     def __init__(self, folder: Path) -> None:
         now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""The `minResources` of controllers, with resource names of nodes and of ResourceQuotas."""
+"""Build `minResources` like the controllers, with resource names of nodes and of ResourceQuotas."""
 
 from __future__ import annotations
 

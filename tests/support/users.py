@@ -17,12 +17,12 @@ SEEDS = ("manifests", "seeds")
 
 
 def conf(name: str) -> Path:
-    """Return the path of a Volcano configuration of users."""
+    """Return the path of a user's Volcano configuration, by name."""
     return shared("experiments", "conf", f"{name}.conf")
 
 
 def seed(name: str) -> Path:
-    """Return the path of a manifest of users, by the beginning of its name."""
+    """Return the path of a user's manifest, by the beginning of its name."""
     (path,) = shared(*SEEDS).glob(f"{name}*.yaml")
     return path
 
@@ -34,7 +34,7 @@ def begin(site: Site, config: Path | str, solver: str = "cpsat") -> Scheduler:
 
 
 def reach(site: Site, wanted: Mapping[str, int]) -> None:
-    """Wait until each gang holds a number of pods."""
+    """Wait until each gang has its wanted number of pods that hold resources."""
 
     def reached(story: Story) -> bool:
         return {gang: story.held(gang) for gang in wanted} == wanted
@@ -43,6 +43,6 @@ def reach(site: Site, wanted: Mapping[str, int]) -> None:
 
 
 def settle(site: Site, scheduler: Scheduler, wanted: Mapping[str, int]) -> None:
-    """Wait until each gang holds a number of pods, and check that ten sessions change nothing."""
+    """Wait for the wanted numbers of pods per gang, and check that ten sessions change nothing."""
     reach(site, wanted)
     site.assert_still(scheduler)

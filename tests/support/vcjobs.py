@@ -23,7 +23,7 @@ def container(**more: Any) -> dict[str, Any]:
 
 
 def task(name: str, replicas: int = 1, /, **more: Any) -> dict[str, Any]:
-    """Return a task, whose pods are minimal by default."""
+    """Return a task with minimal pods, unless fields are given."""
     template = {"spec": {"containers": [container()], "restartPolicy": "Never"}}
     return {"name": name, "replicas": replicas, "template": template, **more}
 
@@ -43,7 +43,7 @@ def job(*tasks: dict[str, Any], name: str = "j", **spec: Any) -> dict[str, Any]:
 
 
 class Play:
-    """One job from its creation on, where every step runs the controller until it has no effect."""
+    """One job with its controller. Every step runs the controller until it has no effect."""
 
     def __init__(self, manifest: dict[str, Any], *, is_admitted: bool = True) -> None:
         self.world = MemoryWorld()

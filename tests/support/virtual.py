@@ -1,4 +1,4 @@
-"""A cluster on virtual time, where sessions decide and gangs end after their estimate."""
+"""A cluster on virtual time. Sessions decide, and gangs end after their estimate."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ CONFIGURATIONS = [configuration(SERVICE_OF[path]) for path in DEFAULT_PATHS]
 
 
 def free_port() -> int:
-    """Return an unused port outside of the range of automatically chosen ports."""
+    """Return an unused port outside of the ephemeral port range."""
     return choose_ports(["webhook"], {})["webhook"]
 
 
@@ -213,10 +213,10 @@ def serving(api: Api, kubeconfig: Path, folder: Path) -> Iterator[Webhook]:
 
 
 def queue_is_made(api: Api, name: str, **spec: Any) -> bool:
-    """Return whether a queue exists after an attempt to create it, or False without the webhook.
+    """Create a queue unless it exists, and return whether the queue exists.
 
-    The root queue has the fields that the scheduler sets, because later tests on the plane rely on
-    them.
+    Return False while the webhook does not answer. The root queue has the fields that the scheduler
+    sets, because later tests on the plane rely on them.
     """
     kind = {"apiVersion": kinds.QUEUE.api_version, "kind": "Queue"}
     spec = {"reclaimable": name != "root", **spec}
