@@ -1,4 +1,4 @@
-"""One control plane for all tests that need a real one."""
+"""Fixtures that start one control plane for all tests on a real cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SITES = count(1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave these tests out unless a marker expression asks for them."""
+    """Deselect the e2e tests unless a marker expression is given."""
     if config.option.markexpr:
         return
     slow = [item for item in items if item.get_closest_marker("e2e")]
@@ -35,7 +35,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Prints past pytest's capture: a build of minutes may not look like a hang."""
+    """Return a function that prints despite pytest's capture.
+
+    Otherwise a long build would look stuck.
+    """
     capture = request.config.pluginmanager.getplugin("capturemanager")
 
     def write(message: str) -> None:
@@ -47,7 +50,7 @@ def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 @pytest.fixture(scope="session")
 def assets(report: Callable[[str], None]) -> Assets:
-    """The binaries; without them these tests fail where they must run and skip elsewhere."""
+    """Return the binaries. Without them the tests fail in CI and are skipped elsewhere."""
     try:
         return require(report)
     except AssetsError as e:
@@ -60,7 +63,10 @@ def assets(report: Callable[[str], None]) -> Assets:
 def control_plane(
     assets: Assets, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:
-    """A running plane with our CRDs; `.kubectl(...)` gives text, `.kubectl.json(...)` objects."""
+    """Yield a running control plane with the project's CRDs.
+
+    `.kubectl(...)` returns text, and `.kubectl.json(...)` returns objects.
+    """
     options = Options(definitions=shipped("crds"))
     with ControlPlane.start(tmp_path_factory.mktemp("plane"), assets, options) as plane:
         yield plane
@@ -68,7 +74,7 @@ def control_plane(
 
 @pytest.fixture(scope="session", autouse=True)
 def _forked_services() -> Iterator[None]:
-    """Have services forked, not executed: that takes a third of the processor time."""
+    """Fork services instead of executing them, which takes a third of the processor time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Process, "start", staticmethod(ForkedService))
         yield
@@ -76,7 +82,7 @@ def _forked_services() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def api(control_plane: ControlPlane) -> Iterator[Api]:
-    """Requests of the administrator to the running plane."""
+    """Yield a client with the administrator's rights for the running control plane."""
     api = Api(control_plane.kubeconfig)
     yield api
     api.close()
@@ -84,20 +90,20 @@ def api(control_plane: ControlPlane) -> Iterator[Api]:
 
 @pytest.fixture
 def site(control_plane: ControlPlane, api: Api, tmp_path: Path) -> Iterator[Site]:
-    """A part of the running plane for one test."""
+    """Yield a separate part of the running control plane for one test."""
     with Site(f"site-{next(_SITES)}", api, control_plane.kubeconfig, tmp_path) as site:
         yield site
 
 
 @pytest.fixture
 def shell(site: Site, tmp_path: Path) -> Shell:
-    """A user of the site who writes commands."""
+    """Return a shell in which a user of the site runs commands."""
     return Shell(site, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def own_plane(assets: Assets, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A plane for one file of tests: for what has names that nobody may change."""
+    """Yield a separate control plane for a test file whose objects have fixed names."""
     options = Options(definitions=shipped("crds"))
     with ControlPlane.start(tmp_path_factory.mktemp("plane"), assets, options) as plane:
         yield plane

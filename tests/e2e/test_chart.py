@@ -1,4 +1,4 @@
-"""The chart: what it makes of values, its own and others', and that an API server takes it."""
+"""The Helm chart: its output for default and users' values, which an API server accepts."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ Raw = dict[str, Any]
 
 
 class Helm:
-    """Calls helm, away from whatever the user of this machine has set up."""
+    """A runner of helm that ignores the configuration of this machine's user."""
 
     def __init__(self, binary: Path, home: Path) -> None:
         self._binary = binary
         self._env = {"HOME": str(home), "PATH": os.environ["PATH"]}
 
     def __call__(self, *arguments: str | Path) -> tuple[str, str]:
-        """What it printed, and what it complained of; the first is empty where it failed."""
+        """Return stdout and stderr of a helm command; stdout is empty if the command failed."""
         result = run([self._binary, *arguments], env=self._env)
         return (result.stdout if result.returncode == 0 else ""), result.stderr
 
     def objects(self, *arguments: str | Path) -> list[Raw]:
-        """The objects of the release `volcano`."""
+        """Return the objects of the release `volcano`."""
         shown, error = self("template", "volcano", CHART, "-n", "volcano-system", *arguments)
         assert shown, error
         return [found for found in yaml.safe_load_all(shown) if found]
@@ -60,7 +60,7 @@ class Helm:
 
 @pytest.fixture(scope="session")
 def helm(report: Callable[[str], None], tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    """Helm; without it these tests fail where they must run and skip elsewhere."""
+    """Return a runner of helm. Without helm the tests fail in CI and are skipped elsewhere."""
     try:
         assets = require(report, binaries=(HELM,))
     except AssetsError as e:
@@ -71,7 +71,7 @@ def helm(report: Callable[[str], None], tmp_path_factory: pytest.TempPathFactory
 
 
 def deployments(objects: list[Raw]) -> dict[str, Raw]:
-    """Pod specs by the name of their Deployment."""
+    """Return the pod specs by name of their Deployment."""
     found = (obj for obj in objects if obj["kind"] == "Deployment")
     return {obj["metadata"]["name"]: obj["spec"]["template"]["spec"] for obj in found}
 
@@ -99,7 +99,7 @@ def test_nothing_is_wrong_with_it(helm: Helm) -> None:
 def test_an_api_server_takes_all_of_it(
     helm: Helm, control_plane: ControlPlane, values: str
 ) -> None:
-    """Applied for good, for what a dry run takes may still refer to nothing."""
+    """The test applies the objects, because a dry run accepts references to missing objects."""
     kubectl = control_plane.kubectl
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "volcano-system"}})
     items = helm.objects("--set", values)
@@ -145,7 +145,7 @@ def test_flags_are_those_of_the_commands(helm: Helm) -> None:
 
 
 def test_nothing_runs_as_root_or_writes_where_it_should_not(helm: Helm) -> None:
-    """Crater's file sets security contexts to null, which means no more than leaving them out."""
+    """Crater's values set security contexts to null, which has the same effect as omitting them."""
     for pod in deployments(helm.objects("-f", shared(CRATER))).values():
         (container,) = pod["containers"]
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -171,7 +171,7 @@ def test_values_of_crater_install_crater_s_configuration(helm: Helm, tmp_path: P
 
 
 def test_what_has_no_meaning_is_named(helm: Helm) -> None:
-    """Volcano's images hold other programs."""
+    """Volcano's images contain other programs, so the notes list the values without effect."""
     given = ("--dry-run=client", "-f", shared(CRATER), "--set", "custom.vap_enable=true")
     shown, error = helm("install", "volcano", CHART, "-n", "volcano-system", *given)
     notes = shown.partition("These values have no meaning here")[2]
@@ -262,13 +262,13 @@ def test_the_name_of_a_scheduler_is_that_of_its_lease(helm: Helm) -> None:
 
 
 def webhooks(objects: list[Raw]) -> dict[str, Raw]:
-    """Webhooks by the path that they ask."""
+    """Return the webhooks by the path that the API server calls."""
     found = (obj["webhooks"][0] for obj in objects if obj["kind"].endswith("WebhookConfiguration"))
     return {webhook["clientConfig"]["service"]["path"]: webhook for webhook in found}
 
 
 def test_webhooks_are_asked_where_they_are_served(helm: Helm) -> None:
-    """By the service, with the path and in the namespace of the release, and not about itself."""
+    """The API server calls the release's service with its path, except for the webhook's pods."""
     given = ("template", "batch", CHART, "-n", "jobs", "-f", shared(CRATER))
     shown, error = helm(*given)
     assert shown, error
@@ -413,7 +413,7 @@ def test_the_api_server_knows_the_levels_of_our_requests(
 
 
 def grants(objects: list[Raw]) -> set[tuple[str, str, str]]:
-    """Kind of role, resource and verb, of everything that the chart grants to anything."""
+    """Return the role kind, resource and verb of every grant in the chart."""
     return {
         (obj["kind"], resource, verb)
         for obj in objects

@@ -1,4 +1,4 @@
-"""Commands on a real cluster, with our controllers and scheduler behind them."""
+"""Commands on a real cluster that runs the project's controllers and scheduler."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ SPELLINGS = ["-n {}", "-N {} -n {ns}"]
 
 
 def row(text: str, name: str) -> dict[str, str]:
-    """The line of a table that begins with a name, by its headings."""
+    """Return the table row that begins with a name, keyed by column heading."""
     headings, *lines = (line.split() for line in text.splitlines())
     (cells,) = (cells for cells in lines if cells[0] == name)
     return dict(zip(headings, cells, strict=True))
 
 
 def await_row(show: Callable[[], dict[str, str]], **cells: str) -> None:
-    """Wait until a line of a table says something."""
+    """Wait until a table row contains the given cells."""
     until(lambda: cells.items() <= show().items(), f"a line says {cells}")
 
 
@@ -61,7 +61,7 @@ def await_phase(site: Site, name: str, wanted: str) -> None:
 
 
 def pods_of(site: Site, name: str) -> list[str]:
-    """The names of a job's pods."""
+    """Return the names of a job's pods."""
     path = f"/api/v1/namespaces/{site.name}/pods"
     found = site.api.items(path, labelSelector=f"volcano.sh/job-name={name}")
     return sorted(pod["metadata"]["name"] for pod in found)
@@ -100,7 +100,7 @@ def test_queues_are_created_operated_and_deleted(
         shell(f"queue operate {meant} -a update -w 7 --capability cpu=4")
         stored = shell.json(f"queue get {meant}")
         assert (stored["spec"]["weight"], stored["spec"]["capability"]) == (7, {"cpu": "4"})
-        # Controllers may write between both.
+        # Controllers may update the queue between the two commands.
         until(
             lambda: (
                 shell.json(f"queue get {meant}") == values(shell(f"queue get {meant} -o yaml"))[0]
@@ -141,8 +141,8 @@ def test_queues_that_are_needed_stay(site: Site, shell: Shell) -> None:
 
 
 def test_operating_a_queue_says_what_has_no_effect(site: Site, shell: Shell) -> None:
-    """No Command is created either: a controller that is there would have carried it out by now."""
-    # The scheduler makes the root.
+    """No Command is created either; a running controller would have executed it by now."""
+    # The scheduler creates the root queue.
     site.scheduler()
     site.controllers()
     until(lambda: site.api.find(f"{QUEUES}/root"), "the root is there")
@@ -180,7 +180,7 @@ def test_operating_a_queue_says_what_has_no_effect(site: Site, shell: Shell) -> 
 
 
 def refusal(shell: Shell, line: str, code: int = 4) -> str:
-    """The sentence with which a command refuses to do something."""
+    """Return the error message of a command that refuses an operation."""
     result = shell.try_(line)
     assert (result.exit_code, result.stdout) == (code, ""), result.output
     return result.stderr.splitlines()[-1].removeprefix("Error: ")
@@ -360,7 +360,7 @@ def test_a_namespace_that_does_not_exist_is_told_by_every_command(
 
 @pytest.fixture
 def webhook(control_plane: ControlPlane, api: Api, tmp_path: Path) -> Iterator[Webhook]:
-    """The webhook, which API servers ask as long as this lasts; it is asked for queues by now."""
+    """Yield the webhook, which the API server already calls for queues."""
     make_namespace(api, SYSTEM)
     running = Webhook(control_plane.kubeconfig, tmp_path / "webhook.log", free_port())
     with registered(api):
@@ -507,7 +507,7 @@ def test_pods_of_jobs_and_queues(site: Site, shell: Shell) -> None:
 
 
 def install(name: str, folder: Path) -> None:
-    """A command as an installation makes it."""
+    """Create the script of a command as an installation does."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, _, function = scripts[name].partition(":")
     path = folder / name

@@ -1,4 +1,4 @@
-"""Flows and timetables make jobs on a real cluster."""
+"""JobFlows and CronJobs create jobs on a real cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUN_SECONDS = "optsched.io/run-seconds"
 
 
 def spec(site: Site, seconds: str = "") -> dict[str, Any]:
-    """A job of one pod that runs for a while, or until somebody ends it."""
+    """Return the spec of a job with one pod, which runs for some seconds or until it is ended."""
     marks = {RUN_SECONDS: seconds} if seconds else {}
     requests = {"cpu": "100m"}
     container = {"name": "c", "image": "i", "resources": {"requests": requests}}
@@ -70,7 +70,7 @@ def jobs(site: Site) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def works(site: Site) -> Iterator[Site]:
-    """A site with a node, a scheduler and controllers."""
+    """Yield a site with a node, a scheduler and controllers."""
     site.nodes(1)
     scheduler, controllers = site.scheduler("--loners", "wait"), site.controllers()
     yield site
@@ -110,7 +110,7 @@ def test_the_flow_of_the_guide_runs_in_its_order_and_clears_up(works: Site) -> N
 
 
 def test_a_flow_that_is_named_twice_makes_one_job(works: Site) -> None:
-    """As in Volcano: entries of one name share a job."""
+    """As in Volcano, entries of the same name share a job."""
     template(works, "first", "0.2")
     template(works, "second", "0.2")
     second = {"name": "second", "dependsOn": {"targets": ["first"]}}
@@ -136,7 +136,7 @@ def test_a_flow_with_a_job_that_fails_has_failed(works: Site) -> None:
 
 
 class Ready(BaseHTTPRequestHandler):
-    """Says no until it is told to say yes."""
+    """An HTTP handler that answers 503 until the test declares it ready."""
 
     is_ready = False
 
@@ -168,7 +168,7 @@ def test_a_server_that_answers_lets_its_clients_begin(works: Site) -> None:
             lambda: (works.api.find(pods) or {}).get("status", {}).get("phase") == "Running",
             "the server runs",
         )
-        # Pods of KWOK have addresses where nobody lives.
+        # Pods of KWOK have addresses at which no process listens.
         here = {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}
         works.api.patch(f"{pods}/status", {"status": here})
         assert set(jobs(works)) == {"test-server"}
@@ -198,9 +198,9 @@ def cron(site: Site, **more: Any) -> None:
 def test_a_timetable_makes_jobs_and_clears_old_ones_away(works: Site) -> None:
     cron(works)
     path = BATCH.format(works.name, "cronjobs/tick")
-    # As if it had been there for long: the last minute is made up for.
+    # The CronJob seems to be old, so that the controller makes up for the last minute.
     works.api.patch(f"{path}/status", {"status": {"lastScheduleTime": "2026-01-01T00:00:00Z"}})
-    # Another minute may begin meanwhile.
+    # The next minute may begin in the meantime.
     [name, *_] = until(lambda: sorted(jobs(works)), "the last minute has its job")
     until(
         lambda: jobs(works)[name].get("status", {}).get("state", {}).get("phase") == "Completed",

@@ -31,7 +31,7 @@ networkTopologyDiscovery:
 
 
 def found(site: Site) -> dict[str, tuple[int, int]]:
-    """Tier and number of nodes by the value of the label."""
+    """Return the tier and the number of nodes by label value."""
 
     def value(hypernode: dict[str, Any]) -> str:
         labels = hypernode["metadata"].get("labels", {})
@@ -94,7 +94,7 @@ networkTopologyDiscovery:
 
 
 def leaves(site: Site) -> list[list[str]]:
-    """The nodes of each HyperNode that UFM has made, the spine's leaves not among them."""
+    """Return the nodes of each tier-1 HyperNode that UFM discovered."""
     made = site.api.items(HYPER_NODES, labelSelector="volcano.sh/network-topology-source=ufm")
     return sorted(
         [member["selector"]["exactMatch"]["name"] for member in each["spec"]["members"]]
@@ -104,7 +104,7 @@ def leaves(site: Site) -> list[list[str]]:
 
 
 def spine(site: Site) -> int:
-    """How many nodes are below the spine."""
+    """Return the number of nodes below the spine."""
     found = site.api.find(f"{HYPER_NODES}/spine-hn") or {}
     number: int = found.get("status", {}).get("nodeCount", 0)
     return number

@@ -1,4 +1,4 @@
-"""Names that jobs need and others have; what controllers know of a cluster's Secrets."""
+"""Name conflicts of jobs with other objects, and the Secrets that controllers cache."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FOREIGN = "only-for-others"
 
 
 class Recorder:
-    """Keeps what would become events."""
+    """A recorder that keeps the notes from which events would be created."""
 
     def __init__(self) -> None:
         self.notes: list[Note] = []
@@ -51,9 +51,9 @@ def put(site: Site, plural: str, name: str, **body: Any) -> None:
 
 @asynccontextmanager
 async def controllers(site: Site) -> AsyncIterator[tuple[Manager, Recorder]]:
-    """The controller of jobs in this process, so that all that it knows can be looked at.
+    """Yield the job controller and its recorder in this process, so that tests can read its state.
 
-    It asks over plain HTTP: TLS connections end behind the back of who closes them.
+    The controller uses plain HTTP, because a TLS connection closes only after its client.
     """
     told = Recorder()
     async with connect(str(site.proxy().kubeconfig)) as client:
@@ -86,7 +86,8 @@ async def watch_a_job_that_finds_its_names_taken(site: Site) -> None:
         assert FOREIGN not in json.dumps(list(store.listed(SECRET)))
         met = store.unfollowed_metadata(SECRET, site.name, "j-ssh")
         assert met is None or met.keys() == {"apiVersion", "kind", "metadata"}
-        # What is made is followed; without its label it is found again, and gets it back.
+        # The controller watches Secrets by label. It finds a Secret that lost its label, and
+        # restores it.
         body = job(task("a"), name="k", plugins={"ssh": []})
         LiveJob(site, body)
         await until(lambda: secrets(shell, site) == ["k-ssh"], "it is followed")
@@ -98,7 +99,7 @@ async def watch_a_job_that_finds_its_names_taken(site: Site) -> None:
 
 
 def secrets(shell: Manager, site: Site) -> list[str]:
-    """Names of the Secrets of the site that the process knows."""
+    """Return the names of the site's Secrets in the controller's store."""
     return [name_of(s) for s in shell.store.listed(SECRET) if namespace_of(s) == site.name]
 
 

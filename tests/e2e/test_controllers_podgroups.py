@@ -1,4 +1,4 @@
-"""PodGroups are made for pods of Deployments, sets, Jobs and alone on a real cluster."""
+"""Controllers create PodGroups for Deployments, sets, Jobs and bare pods on a real cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NAMESPACE, ACCOUNT = "volcano-system", "optsched-controllers"
 def workload(
     site: Site, kind: str, name: str, size: int, annotations: dict[str, str] | None = None
 ) -> str:
-    """A set of pods of the site; its UID."""
+    """Create a workload with pods in the site and return its UID."""
     labels = {"app": name}
     container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "100m"}}}
     spec: dict[str, Any] = {
@@ -71,7 +71,7 @@ def groups(site: Site) -> dict[str, Any]:
 
 
 def members(site: Site) -> dict[str, str | None]:
-    """The PodGroup that each pod names."""
+    """Return the PodGroup that each pod names."""
     pods = site.api.items(f"/api/v1/namespaces/{site.name}/pods")
     return {p["metadata"]["name"]: p["metadata"].get("annotations", {}).get(GROUP) for p in pods}
 
@@ -182,7 +182,7 @@ def test_controllers_that_are_killed_at_any_moment_lose_and_double_nothing(site:
         for number in range(num_sets):
             workload(site, "ReplicaSet", f"set-{number}", size)
             if number % 3 == 2:
-                # Some die while they begin, others in the middle of writing.
+                # Some processes die during their start, others while they write.
                 until(lambda process=process: process.port, "it has begun", BEGIN_S)
                 if chance.random() < 0.7:
                     process.begin()
@@ -195,7 +195,7 @@ def test_controllers_that_are_killed_at_any_moment_lose_and_double_nothing(site:
         until(lambda: sum(bool(name) for name in members(site).values()) == pods, "all are named")
     assert deaths == 4
     assert Counter(members(site).values()) == dict.fromkeys(groups(site), size)
-    # Created once and, without a scheduler, never written again.
+    # Each PodGroup was created once and, without a scheduler, never updated.
     changes = Counter(event["object"]["metadata"]["name"] for event in chronicle.events(path))
     assert changes == dict.fromkeys(groups(site), 1)
     process.stop()
@@ -203,7 +203,7 @@ def test_controllers_that_are_killed_at_any_moment_lose_and_double_nothing(site:
 
 @pytest.fixture
 def account(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Path]:
-    """The administrator's kubeconfig with a token of the controllers' account in his place."""
+    """Yield a kubeconfig with a token of the controllers' account instead of the administrator."""
     kubectl = control_plane.kubectl
     kubectl("apply", "-f", str(MANIFEST))
     token = kubectl("create", "token", ACCOUNT, "-n", NAMESPACE, "--duration=1h").strip()

@@ -1,4 +1,4 @@
-"""Queues of a real cluster: Commands, parents and what is left in them decide on their states."""
+"""Commands, parents and remaining PodGroups determine the states of queues on a real cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def await_state(site: Site, name: str, wanted: str) -> None:
 
 
 def operate(site: Site, name: str, action: str) -> None:
-    """Ask for something as vcctl does, and wait until the Command has been seen to."""
+    """Create a Command as vcctl does, and wait until the controller has executed it."""
     queue = site.api.get(f"{QUEUES}/{name}")
     target: dict[str, Any] = {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -63,7 +63,7 @@ def test_a_queue_with_work_is_closing_until_the_work_is_done(site: Site) -> None
 
     operate(site, queue, "CloseQueue")
     assert state(site, queue) == "Closing"
-    # The scheduler may learn of pods before it learns of their queue.
+    # The scheduler may receive pods before it receives their queue.
     site.group("late", 1, queue)
     site.await_waits("late", "QueueNotOpen")
     site.members("late", range(1))
@@ -140,7 +140,7 @@ def test_a_queue_at_rest_is_not_written(site: Site) -> None:
     controllers = site.controllers()
     await_state(site, queue, "Open")
     until(lambda: site.api.get(f"{QUEUES}/{queue}")["spec"].get("parent"), "it has its parent")
-    # What is written is counted once it is answered, so after it is seen; a Command comes after.
+    # The metric counts a write after its response, so only a later Command proves the count final.
     operate(site, queue, "SyncQueue")
     until(
         lambda: controllers.metric("optsched_controller_waiting") == 0,

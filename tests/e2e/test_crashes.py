@@ -1,7 +1,7 @@
-"""Whoever is killed whenever: nothing is lost, and nothing is made or bound twice.
+"""Processes killed at random moments lose no object, and create or bind no object twice.
 
-Two schedulers and two controllers, of which one leads, and the webhook before them. Under load of
-jobs, flows, timetables, pods alone and queues the leaders are killed again and again.
+Two schedulers, two controller managers and the webhook run. One replica of each leads. The leaders
+are killed repeatedly while jobs, flows, CronJobs, bare pods and queues change.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FOLLOWED: Final = (kinds.POD, kinds.POD_GROUP, kinds.JOB, kinds.SERVICE, kinds.C
 
 
 class Replicas:
-    """Two processes of a kind, of which one leads; who is killed is replaced at once."""
+    """Two processes of one service, one of which leads; killed processes are replaced."""
 
     def __init__(self, spawn: Callable[[], Process], leads: str) -> None:
         self._spawn = spawn
@@ -53,7 +53,7 @@ class Replicas:
         self.processes = [spawn(), spawn()]
 
     def kill_leader(self) -> None:
-        """End the one that works as a crash would; another one is started."""
+        """Kill the leader, as a crash would, and start another process."""
         leader = until(self._leader, "one of them leads", ALLOWED_S)
         leader.kill()
         self.processes.remove(leader)
@@ -66,11 +66,14 @@ class Replicas:
         try:
             return bool(process.port) and process.metric(self._leads) == 1
         except OSError:
-            return False  # it has only just begun
+            return False  # the process has only just begun
 
 
 def pod_of(name: str, seconds: str) -> dict[str, Any]:
-    """A task whose pods take a CPU each and end by themselves; or fail, without seconds."""
+    """Return a task whose pods take one CPU each.
+
+    The pods succeed after the given seconds, or fail if `seconds` is empty.
+    """
     found = task(name, 3)
     marks = {RUN: seconds} if seconds else {FAIL: "1"}
     found["template"]["metadata"] = {"annotations": marks}
@@ -80,7 +83,7 @@ def pod_of(name: str, seconds: str) -> dict[str, Any]:
 
 
 def submit(site: Site) -> tuple[list[LiveJob], list[LiveJob]]:
-    """Jobs that succeed, and jobs that fail as often as they may."""
+    """Create jobs that succeed, and jobs that fail after all their retries; return both lists."""
     good = [
         LiveJob(site, job(pod_of("a", "1"), name=f"good-{i}", **PLUGINS)) for i in range(NUM_GOOD)
     ]
@@ -97,7 +100,7 @@ def submit(site: Site) -> tuple[list[LiveJob], list[LiveJob]]:
 
 
 def begin_flows(site: Site) -> None:
-    """A flow of three jobs, one after the other, and a timetable that is behind."""
+    """Create a flow of three consecutive jobs, and a CronJob whose schedule is overdue."""
     spec = {"schedulerName": site.name, "minAvailable": 3, "tasks": [pod_of("t", "0.5")]}
     spec["tasks"][0]["template"]["spec"]["nodeSelector"] = {"site": site.name}
     templates = collection_path(kinds.JOB_TEMPLATE, site.name)
@@ -120,7 +123,7 @@ def begin_flows(site: Site) -> None:
 
 
 def close(site: Site, queue: str) -> None:
-    """Ask for a queue to be closed, as vcctl does."""
+    """Create a Command that closes a queue, as vcctl does."""
     found = site.api.get(object_path(kinds.QUEUE, None, queue))
     api = kinds.QUEUE.api_version
     target = {"apiVersion": api, "kind": "Queue", "name": queue, "uid": found["metadata"]["uid"]}
@@ -148,7 +151,7 @@ def site(own_plane: ControlPlane, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def hook(site: Site, tmp_path: Path) -> Iterator[Callable[[], Webhook]]:
-    """Starts the webhook, again and again under the same address; it is asked by then."""
+    """Yield a function that starts the webhook, always at the same address."""
     port, started = free_port(), list[Webhook]()
 
     def start() -> Webhook:
@@ -162,7 +165,7 @@ def hook(site: Site, tmp_path: Path) -> Iterator[Callable[[], Webhook]]:
 
 
 def is_asked(site: Site) -> bool:
-    """Whether API servers reach the webhook."""
+    """Return whether API servers reach the webhook."""
     head = {"apiVersion": kinds.QUEUE.api_version, "kind": "Queue", "spec": {"weight": 1}}
     try:
         path = collection_path(kinds.QUEUE)
@@ -193,7 +196,7 @@ def test_leaders_that_are_killed_again_and_again_lose_and_double_nothing(
         begin_flows(site)
         close(site, queue)
         for number in range(NUM_ROUNDS):
-            # At some moment of what goes on, whatever that is; a job more, so that something does.
+            # The kill comes at a random moment. Another job ensures that the processes are at work.
             until(lambda: is_asked(site), "the webhook is asked", ALLOWED_S)
             good.append(LiveJob(site, job(pod_of("a", "1"), name=f"more-{number}", **PLUGINS)))
             seen = len(site.story.moments()) + chance.randrange(1, 12)
@@ -248,7 +251,7 @@ def test_answers_that_are_lost_or_say_no_lose_and_double_nothing(site: Site) -> 
 
 
 def await_the_end(site: Site, good: list[LiveJob], bad: list[LiveJob], queue: str) -> None:
-    """Wait until all that was asked for has come about."""
+    """Wait until all jobs, flows and queues have reached their final states."""
     for one in good:
         one.await_phase("Completed", ALLOWED_S)
     for one in bad:
@@ -278,14 +281,14 @@ def await_the_end(site: Site, good: list[LiveJob], bad: list[LiveJob], queue: st
 
 
 def all_alone(site: Site) -> bool:
-    """Whether only PodGroups of pods alone are left."""
+    """Return whether only PodGroups of bare pods remain."""
     return all(group["metadata"]["name"].startswith("podgroup-") for group in site.groups())
 
 
 def assert_once(
     chronicle: Chronicle, paths: dict[kinds.Kind, str], good: list[LiveJob], bad: list[LiveJob]
 ) -> None:
-    """Each pod was made once for each version of its job, and all else once for each job."""
+    """Check that pods were created once per job version, and other objects once per job."""
     made = Counter(
         (pod["metadata"]["name"], pod["metadata"]["annotations"].get("volcano.sh/job-version"))
         for pod in chronicle.all(paths[kinds.POD])

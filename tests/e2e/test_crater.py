@@ -1,4 +1,4 @@
-"""What Crater's backend does with a cluster and reads from it, with Crater's own configuration."""
+"""The operations of Crater's backend on a cluster, with Crater's own configuration."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LABELS = {f"volcano.sh/{n}" for n in ("job-name", "job-namespace", "queue-name",
 
 
 def crater(name: str) -> Path:
-    """A manifest as Crater's backend posts it."""
+    """Return the path of a manifest that Crater's backend posts."""
     return shared("manifests", "crater", f"{name}.yaml")
 
 
@@ -64,7 +64,7 @@ def cluster(
 
 @pytest.fixture
 def together(cluster: Together) -> Iterator[Together]:
-    """All that we run, with nothing else there."""
+    """Yield a cluster with all components and without other objects."""
     yield cluster
     cluster.clear()
 
@@ -74,7 +74,7 @@ def post(together: Together, body: Raw) -> Raw:
 
 
 def sized(name: str, queue: str, gpus: int) -> Raw:
-    """A custom job with so many GPUs."""
+    """Return a custom job with the given number of GPUs."""
     [body] = jobs_of(crater("custom"))
     body["metadata"]["name"] = name
     body["spec"]["queue"] = queue
@@ -85,12 +85,12 @@ def sized(name: str, queue: str, gpus: int) -> Raw:
 
 
 def put(together: Together, path: str, body: Raw) -> Raw:
-    """A full update, as Go clients make it."""
+    """Replace an object by a full update, as Go clients do."""
     return together.api._call("PUT", path, body)
 
 
 def test_the_five_shapes_run(together: Together) -> None:
-    """Queues and jobs in one go, without a pause (K2, K3)."""
+    """Queues and jobs are created without a pause in between (K2, K3)."""
     begun = time.monotonic()
     together.apply(crater("queues"), *(crater(name) for name in SHAPES))
     bodies = jobs_of(*(crater(name) for name in SHAPES))
@@ -98,7 +98,7 @@ def test_the_five_shapes_run(together: Together) -> None:
     for body in bodies:
         together.await_whole(body)
     print(f"five shapes: {time.monotonic() - begun:.1f} s from kubectl apply to all pods Running")
-    # What the account page shows: the account has what its users have (K17), and counts (K18).
+    # The account page shows the sum of its users (K17) and the counts (K18).
     wanted = {"cpu": "32", "memory": "108Gi", GPU: "7", "pods": "9"}
     for name in (ALICE, ACCOUNT):
         together.await_(lambda n=name: held(together, n) == amounts(wanted), f"{name} holds")
@@ -122,18 +122,18 @@ def test_the_five_shapes_run(together: Together) -> None:
 
 
 def amounts(resources: dict[str, str]) -> dict[str, int]:
-    """Amounts in whole units, those that are zero left out."""
+    """Return the nonzero amounts in whole units."""
     found = {name: parse_quantity(amount).value() for name, amount in resources.items()}
     return {name: amount for name, amount in found.items() if amount}
 
 
 def held(together: Together, queue: str) -> dict[str, int]:
-    """What a queue says that it holds."""
+    """Return the resources that a queue holds according to its status."""
     return amounts(together.queue(queue).get("status", {}).get("allocated") or {})
 
 
 def look_at_pods(together: Together, body: Raw) -> None:
-    """Names (K4, K5), labels (K6) and owners (K7) of a job's pods."""
+    """Check the names (K4, K5), labels (K6) and owners (K7) of a job's pods."""
     name = body["metadata"]["name"]
     uid = together.job(name, SPACE)["metadata"]["uid"]
     pods = together.pods(name, SPACE)
@@ -162,7 +162,7 @@ def test_a_task_without_a_name_is_named_in_its_job(together: Together) -> None:
 
 
 def test_what_go_clients_send_is_taken(together: Together) -> None:
-    """Times that are null, and queues made just before (K2, K3)."""
+    """The webhook accepts null times, and jobs in queues that were created just before (K2, K3)."""
     for number in range(15):
         queues = [copy.deepcopy(body) for body in documents(crater("queues"))][:2]
         account, user = f"q-b{number}", f"q-b{number}-u1"
@@ -180,7 +180,7 @@ def test_what_go_clients_send_is_taken(together: Together) -> None:
 
 
 def test_a_running_job_takes_notes(together: Together) -> None:
-    """K21: a full update that changes annotations alone."""
+    """K21: a full update may change annotations of a running job."""
     together.apply(crater("queues"))
     job = together.run_all(crater("jupyter"))[JUPYTER]
     path = object_path(kinds.JOB, SPACE, JUPYTER)
@@ -206,7 +206,7 @@ def test_a_running_job_takes_notes(together: Together) -> None:
 
 
 def test_times_of_stages_stay_for_the_bill(together: Together) -> None:
-    """K8 and K12: every stage has its time, and ends are as policies say."""
+    """K8 and K12: every stage has its time, and policies determine the final phase."""
     together.apply(crater("queues"))
     together.run_all(crater("custom"), crater("pytorch"))
     together.end(f"{CUSTOM}-default0-0", namespace=SPACE)
@@ -225,7 +225,7 @@ def test_times_of_stages_stay_for_the_bill(together: Together) -> None:
 
 
 def test_a_guarantee_alone_is_taken_and_a_queue_is_written_as_a_whole(together: Together) -> None:
-    """K14, K15 and G1."""
+    """K14, K15 and G1: a guarantee without `deserved` is accepted, and full updates work."""
     said = together.apply(crater("queue-guarantee-without-deserved"))
     assert "deserved" in said
     path = object_path(kinds.QUEUE, None, "q-a3")
@@ -245,7 +245,7 @@ def test_a_guarantee_alone_is_taken_and_a_queue_is_written_as_a_whole(together: 
 
 
 def test_accounts_come_and_go(together: Together) -> None:
-    """K16: users go before their account; children that ask for too much are told."""
+    """K16: users are deleted before their account, and excessive child queues are refused."""
     together.apply(crater("queues"))
     names = {body["metadata"]["name"]: body for body in documents(crater("queues"))}
     greedy = copy.deepcopy(names[ALICE])
@@ -270,7 +270,7 @@ def test_accounts_come_and_go(together: Together) -> None:
 
 
 def test_an_account_has_no_more_than_it_may_and_says_so(together: Together) -> None:
-    """K19 and K20: 8 GPUs for two users, and events that Crater's page can show."""
+    """K19 and K20: two users share 8 GPUs, and Crater's page can show the events."""
     together.apply(crater("queues"))
     post(together, sized("first", ALICE, 6))
     together.await_phase("Running", "first", SPACE)
@@ -287,7 +287,7 @@ def test_an_account_has_no_more_than_it_may_and_says_so(together: Together) -> N
         again(together, str(number))
     assert together.scheduler.metric(SESSIONS) >= sessions + 20
     assert together.phase("second", SPACE) == "Pending"
-    # The status of a queue follows within some seconds, however many sessions these have.
+    # The scheduler updates the status of a queue within seconds, after one or more sessions.
     together.await_(lambda: held(together, ACCOUNT).get(GPU) == 6, "the account holds 6 GPUs")
     events = together.await_(lambda: together.events("second", SPACE), "the job is told")
     for event in events:
@@ -301,14 +301,14 @@ def test_an_account_has_no_more_than_it_may_and_says_so(together: Together) -> N
 
 
 def again(together: Together, value: str) -> None:
-    """One more session."""
+    """Trigger one more session and wait for it."""
     before = together.scheduler.metric(SESSIONS)
     together.api.patch("/api/v1/nodes/cpu1", {"metadata": {"labels": {"asked-again": value}}})
     together.await_(lambda: together.scheduler.metric(SESSIONS) > before, "another session")
 
 
 def test_nothing_is_written_to_a_job_that_runs(together: Together) -> None:
-    """K30: neither to its spec, ever, nor to its status once it runs."""
+    """K30: no component writes to the job's spec, or to the status of a running job."""
     together.apply(crater("queues"))
     [body] = jobs_of(crater("pytorch"))
     together.run_all(crater("pytorch"))
@@ -325,12 +325,12 @@ def test_nothing_is_written_to_a_job_that_runs(together: Together) -> None:
 
 
 def test_a_pod_that_grows_in_place_counts_with_more(together: Together) -> None:
-    """K23."""
+    """K23: a queue is charged for the larger request after an in-place resize."""
     together.apply(crater("queues"))
     together.run_all(crater("jupyter"))
     name = f"{JUPYTER}-default0-0"
     pod = together.pods(JUPYTER, SPACE)[name]
-    # What a kubelet that can resize tells of its containers; KWOK tells less.
+    # A kubelet that can resize containers reports their resources; KWOK does not.
     told = pod["status"]["containerStatuses"]
     told[0]["resources"] = pod["spec"]["containers"][0]["resources"]
     path = object_path(kinds.POD, SPACE, name, "status")
@@ -348,7 +348,7 @@ def test_a_pod_that_grows_in_place_counts_with_more(together: Together) -> None:
 
 
 def test_a_burst_of_deletions_makes_room(together: Together) -> None:
-    """K27: five small jobs go, and one that needs their room follows."""
+    """K27: five small jobs end, and a job that needs their capacity starts."""
     together.apply(crater("queues"))
     for number in range(4):
         post(together, sized(f"small-{number}", ALICE, 2))
@@ -362,7 +362,7 @@ def test_a_burst_of_deletions_makes_room(together: Together) -> None:
 
 
 def test_vllm_waits_for_its_devices_and_then_runs(together: Together) -> None:
-    """F15: what is missing is named; with such nodes both parts run."""
+    """F15: the job's status names the missing devices; with suitable nodes, both tasks run."""
     claim(together)
     path = crater("vllm")
     together.apply(path)
@@ -394,7 +394,7 @@ def test_vllm_waits_for_its_devices_and_then_runs(together: Together) -> None:
 
 
 def test_nodes_of_an_account_are_for_its_members(together: Together) -> None:
-    """K22: the toleration that Crater gives, and none else."""
+    """K22: only pods with the toleration that Crater adds run on the account's nodes."""
     together.apply(crater("queues"))
     node = node_manifest("lab-a", cpu="32", memory="256Gi")
     taint = {"key": "crater.raids.io/account", "value": "lab-a", "effect": "NoSchedule"}
@@ -425,7 +425,7 @@ def test_nodes_of_an_account_are_for_its_members(together: Together) -> None:
 
 
 def claim(together: Together) -> None:
-    """The volume with the models, bound to its claim."""
+    """Create the volume with the models and its bound claim."""
     size = {"resources": {"requests": {"storage": "1Gi"}}}
     access = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     reference = {"name": "crater-ro-storage", "namespace": SPACE}
@@ -453,7 +453,7 @@ def claim(together: Together) -> None:
 
 
 def test_the_rights_of_crater_are_enough(together: Together) -> None:
-    """K29: create, get, list, watch, update and delete."""
+    """K29: create, get, list, watch, update and delete are sufficient."""
     verbs = "create,get,list,watch,update,delete"
     resources = "queues.scheduling.volcano.sh,jobs.batch.volcano.sh"
     together.kubectl(

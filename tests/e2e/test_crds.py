@@ -1,4 +1,4 @@
-"""The definitions in deploy/crds before a real API server: what it takes, fills in and refuses."""
+"""The definitions in deploy/crds on a real API server: validation, defaults and refusals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read(kubectl: Kubectl, kind: str, name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def queue(kubectl: Kubectl) -> Iterator[Callable[..., dict[str, Any]]]:
-    """Creates a queue, hands back what the server made of it, and removes it afterwards."""
+    """Yield a function that creates a queue and returns it as stored; delete all at the end."""
     made = []
 
     def create(name: str, **parts: Any) -> dict[str, Any]:
@@ -219,7 +219,7 @@ PARSE = {
 
 
 def jobs_of_users() -> list[tuple[kinds.Kind, dict[str, Any]]]:
-    """The objects of jobs in the manifests of users, each with a name of its own."""
+    """Return the job-related objects in the manifests of users, with unique names."""
     found = []
     for path in found_in_shared("manifests/*/**/*.yaml"):
         text = path.read_text(encoding="utf-8")
@@ -258,7 +258,7 @@ def test_jobs_of_users_are_taken_and_read_back_as_they_were_written(kubectl: Kub
 
 
 def contained(written: Any, stored: Any, path: str = "spec") -> list[str]:
-    """Where what was written is not what is stored; what the server adds does not count."""
+    """Return the fields whose stored value differs from the written one; ignore added fields."""
     if isinstance(written, dict) and isinstance(stored, dict):
         return [
             problem
@@ -337,7 +337,10 @@ def test_a_jobs_status_is_written_apart_and_shown(kubectl: Kubectl):
 
 
 def row(kubectl: Kubectl, kind: str, name: str, *arguments: str) -> dict[str, str]:
-    """The one line that `kubectl get` prints, by heading; empty cells count by their position."""
+    """Return the only row that `kubectl get` prints, keyed by column heading.
+
+    An empty cell is recognized by its position.
+    """
     heading, line = kubectl("get", kind, name, "-n", NAMESPACE, *arguments).splitlines()
     starts = [
         at for at, char in enumerate(heading) if char != " " and heading[at - 1 : at] in ("", " ")

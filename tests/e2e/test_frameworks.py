@@ -1,6 +1,7 @@
-"""The pages about frameworks: their samples, unmodified, with all that we run.
+"""The samples of the framework pages run unmodified with all components.
 
-Every command of a page is run and prints what the page shows. Operators of others are played.
+The tests run every command of a page and compare its output with the page. They simulate the
+operators of other projects.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def cluster(
 
 @pytest.fixture
 def together(cluster: Together) -> Iterator[Together]:
-    """All that we run, with nothing else there."""
+    """Yield a cluster with all components and without other objects."""
     yield cluster
     cluster.clear()
 
@@ -56,7 +57,7 @@ def together(cluster: Together) -> Iterator[Together]:
 def reader(
     assets: Assets, own_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, str]:
-    """The environment of a reader who has installed it all on a cluster."""
+    """Return the environment of a reader who has installed all components on a cluster."""
     commands = tmp_path_factory.mktemp("bin")
     (commands / "kubectl").symlink_to(assets.path("kubectl"))
     (commands / "vcctl").symlink_to(Path(sys.executable).with_name("optsched"))
@@ -68,7 +69,7 @@ def reader(
 def test_commands_print_what_is_shown(
     together: Together, reader: Mapping[str, str], page: Path
 ) -> None:
-    assert together.phase  # the cluster is there, and is cleared afterwards
+    assert together.phase  # the fixture clears the cluster afterwards
     shown = [example for block in fences(page, "console") for example in examples(block)]
     printed = run([example.command for example in shown], reader)
     for example, output in zip(shown, printed, strict=True):
@@ -79,7 +80,7 @@ def test_spark_fills_the_podgroup_of_its_template(together: Together) -> None:
     [template] = documents(SAMPLES / "spark-podgroup.yaml")
     body = {**template, "metadata": {"name": "spark-1f0c-podgroup"}}
     together.api.post(collection_path(kinds.POD_GROUP, "default"), body)
-    # The driver first, which makes the executors once it runs.
+    # The driver comes first, because it creates the executors once it runs.
     names = ["driver", *(f"exec-{i}" for i in range(1, 5))]
     for name in names:
         together.api.post(
@@ -91,7 +92,7 @@ def test_spark_fills_the_podgroup_of_its_template(together: Together) -> None:
 
 
 def member(name: str, group: str) -> Raw:
-    """A pod as Spark makes it: for the scheduler, and with its PodGroup."""
+    """Return a pod as Spark creates it: with the scheduler's name and its PodGroup."""
     container = {"name": "spark", "image": "spark", "resources": {"requests": {"cpu": "1"}}}
     return {
         "metadata": {"name": name, "annotations": {GROUP: group}},
@@ -128,13 +129,13 @@ def test_three_ranks_add_up_their_numbers(together: Together, sample: str) -> No
 
 
 def container_of(pod: Raw) -> Raw:
-    """The container of a pod that has one."""
+    """Return the only container of a pod."""
     [container] = pod["spec"]["containers"]
     return dict(container)
 
 
 def variables(together: Together, pod: Raw) -> dict[str, str]:
-    """The environment of a pod's container, as its kubelet makes it."""
+    """Return the environment of a pod's container, as its kubelet resolves it."""
     found = {}
     for each in container_of(pod)["env"]:
         key = each.get("valueFrom", {}).get("configMapKeyRef")
@@ -143,12 +144,15 @@ def variables(together: Together, pod: Raw) -> dict[str, str]:
 
 
 def config(together: Together, name: str) -> dict[str, str]:
-    """What a ConfigMap says."""
+    """Return the data of a ConfigMap."""
     return dict(together.api.get(f"/api/v1/namespaces/default/configmaps/{name}")["data"])
 
 
 def addresses(together: Together, job: str) -> dict[str, str]:
-    """An address of this machine for each host of a job; nobody else's, as ports are fixed."""
+    """Return a loopback address for each host of a job.
+
+    The addresses are random, because the samples use fixed ports.
+    """
     files = {name: text for name, text in config(together, f"{job}-svc").items() if ".host" in name}
     hosts = [host for text in files.values() for host in text.split()]
     net = f"127.{random.randrange(1, 255)}.{random.randrange(255)}"
@@ -158,7 +162,7 @@ def addresses(together: Together, job: str) -> dict[str, str]:
 def begun(
     container: Raw, environment: Mapping[str, str], hosts: Mapping[str, str]
 ) -> subprocess.Popen[str]:
-    """What a container runs, as a process: its command, its variables, and nothing else."""
+    """Start the command of a container as a process with the container's environment."""
     found = {name: hosts.get(value, value) for name, value in environment.items()}
     return subprocess.Popen(
         [*container["command"], *container.get("args", ())],

@@ -1,4 +1,4 @@
-"""Jobs on a real cluster, from Pending to each of their ends, and what they get on the way."""
+"""Jobs on a real cluster: from Pending to each final phase, with all steps in between."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ RESTART = policy("PodFailed", "RestartJob")
 
 
 def is_leaving(job: LiveJob) -> bool:
-    """Whether a job is deleted, or will be once the garbage collector has seen to it."""
+    """Return whether a job is deleted or waits for the garbage collector."""
     found = job.site.api.find(f"{job.jobs}/{job.name}")
     return found is None or "deletionTimestamp" in found["metadata"]
 
 
 def manifests() -> list[Path]:
-    """Files with jobs in them."""
+    """Return the manifests that contain jobs."""
     return [
         path
         for path in found_in_shared("manifests/**/*.yaml")
@@ -65,9 +65,9 @@ def test_the_server_takes_the_pods_of_every_manifest(site: Site, api: Api, path:
             for container in pod["spec"]["containers"]:
                 amounts = container.get("resources", {})
                 for name in [n for n in amounts.get("requests", {}) if "/" in n]:
-                    # The webhook copies what can not be overcommitted to the limits.
+                    # The webhook copies requests of resources without overcommitment to the limits.
                     amounts.setdefault("limits", {}).setdefault(name, amounts["requests"][name])
-            pod["spec"].pop("priorityClassName", None)  # of a class that may not be there
+            pod["spec"].pop("priorityClassName", None)  # its PriorityClass may not exist
             made = api.post(f"/api/v1/namespaces/{site.name}/pods?dryRun=All", pod)
             assert made["metadata"]["name"] == f"{meta['name']}-{one.name}-0"
 
@@ -226,7 +226,7 @@ def test_evictions_by_the_scheduler_cost_no_retry(site: Site) -> None:
     site.nodes(1, cpus=4)
     high, low = site.priority("high", 1000), site.priority("low", 1)
     scheduler, controllers = site.scheduler(), site.controllers()
-    cpu = {"limits": {"cpu": "2"}}  # what is requested by name is not let in while all is full
+    cpu = {"limits": {"cpu": "2"}}  # a full queue does not admit a job that names its requests
 
     def sized(name: str, importance: str, **spec: Any) -> LiveJob:
         body = job(task("a", 2), name=name, priorityClassName=importance, **spec)
@@ -302,7 +302,7 @@ EXAMPLES = tuple(
 
 
 def as_admitted(body: dict[str, Any], site: Site) -> dict[str, Any]:
-    """A job of a guide for a site: in its queue, and as the webhook would have let it in."""
+    """Return a guide's job as the webhook would admit it, in the queue of a site."""
     spec = body["spec"]
     spec |= {"schedulerName": site.name, "queue": "default"}
     spec.pop("priorityClassName", None)

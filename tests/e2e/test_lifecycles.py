@@ -1,7 +1,8 @@
-"""The lives of jobs on a real API server, with scheduler, controllers and webhook together.
+"""The life cycles of jobs on a real API server with scheduler, controllers and webhook.
 
-Every event that a policy may name with every action, every stage with the ways into it and out of
-it, and what a job waits for. Jobs of one test live side by side.
+The tests combine every event that a policy may name with every action. They also cover every phase,
+the transitions into and out of it, and the conditions for which a job waits. The jobs of one test
+run in parallel.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _FORBIDDEN: Final = str.maketrans("_[]", "---")
 
 @pytest.fixture
 def room(cluster: Together, request: pytest.FixtureRequest) -> Iterator[Room]:
-    """A namespace for one test."""
+    """Yield a namespace for one test."""
     name = request.node.name.removeprefix("test_").translate(_FORBIDDEN).strip("-").lower()
     room = Room(cluster, name[:60].strip("-"))
     yield room
@@ -108,7 +109,7 @@ def grow(room: Room, one: LiveJob) -> None:
 
 @dataclass(frozen=True)
 class Event:
-    """How a policy names something, how it comes about, and which pods each restart means."""
+    """An event of a policy: its policy fields, its trigger, and the pods restarted by action."""
 
     said: dict[str, Any]
     happen: Callable[[Room, LiveJob], None]
@@ -129,7 +130,7 @@ EVENTS: Final = {
 
 
 def began(room: Room, event: str, action: str) -> LiveJob:
-    """A job with a policy; those whose gangs break later are on one node."""
+    """Start a job with a policy; jobs whose gangs break later run on one node."""
     said = [{**EVENTS[event].said, "action": action}]
     is_job_s = EVENTS[event].restarts is OF_THE_JOB
     first = task("a", 4, partitionPolicy=PARTS, policies=[] if is_job_s else said)
@@ -142,7 +143,7 @@ def began(room: Room, event: str, action: str) -> LiveJob:
 
 @contextmanager
 def breaking(room: Room, event: str) -> Iterator[None]:
-    """Pods of gangs that break find no other place, until this is over."""
+    """Keep the pods of broken gangs from starting on another node while the context is open."""
     path = object_path(kinds.NODE, None, BROKEN)
     if event == "Unknown":
         room.api.patch(path, {"spec": {"unschedulable": True}})
@@ -201,9 +202,9 @@ def test_each_action_follows_when_a_pod_is_pending_too_long(room: Room) -> None:
 
 
 def made_again(one: LiveJob) -> dict[str, str]:
-    """For which version of its job each pod was made, once both are there and one is not the first.
+    """Return the job version of each pod, once both pods exist and one belongs to a later version.
 
-    The other one follows at some other time if it follows at all.
+    The other pod follows later, if at all.
     """
     versions = {
         name: pod["metadata"]["annotations"]["volcano.sh/job-version"]
@@ -238,7 +239,7 @@ def test_a_job_fails_after_three_retries_unless_it_says_otherwise(room: Room) ->
     policies = [policy("PodFailed", "RestartJob")]
     one = room.job(job(task("a", 2), name="hopeless", policies=policies))
     for retry in range(3):
-        # Pods that fail as soon as they run may do so before anything has seen them run.
+        # A pod that fails at once may do so before any component has seen it run.
         one.await_count(running=2, retryCount=retry)
         one.fail("a-0")
     status = one.await_phase("Failed")
@@ -490,7 +491,7 @@ def test_what_is_taken_from_a_job_never_fails_it(room: Room) -> None:
     for one in (drained, deleted):
         one.await_phase("Running")
         assert one.status.get("retryCount", 0) == 0
-        one.fail("a-1")  # nobody answers
+        one.fail("a-1")  # no controller answers
     room.delete_pod("deleted-a-0")
     deleted.await_count(evictions=3, running=2)
 
@@ -608,7 +609,7 @@ def test_the_service_of_a_job_lets_in_its_own(room: Room) -> None:
 
 
 def variables(pod: dict[str, Any]) -> dict[str, Any]:
-    """What the first container of a pod finds in its environment."""
+    """Return the environment of the first container of a pod."""
     return {
         each["name"]: each.get("value") or each.get("valueFrom")
         for each in pod["spec"]["containers"][0].get("env", ())
@@ -616,7 +617,7 @@ def variables(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def mounts(pod: dict[str, Any]) -> dict[str, str]:
-    """The volumes of the first container of a pod, by where they are seen."""
+    """Return the volumes of the first container of a pod, keyed by mount path."""
     found = pod["spec"]["containers"][0]["volumeMounts"]
     return {mount["mountPath"]: mount["name"] for mount in found}
 
@@ -662,11 +663,11 @@ def test_a_job_has_keys_hosts_and_numbers_and_takes_them_along(room: Room) -> No
 
 
 def test_frameworks_find_each_other(room: Room) -> None:
-    """The webhook adds the plugins that others need."""
+    """The webhook adds the plugins on which other plugins depend."""
     flow = room.job(job(task("ps"), task("worker", 2), name="flow", plugins={"tensorflow": []}))
     mpi = room.job(job(task("master"), task("worker", 2), name="mpi", plugins={"mpi": []}))
     torch = room.job(job(task("master"), task("worker", 2), name="torch", plugins={"pytorch": []}))
-    # A master without workers names no hosts; Volcano lets it run, too.
+    # A master without workers lists no hosts; Volcano runs this job as well.
     alone = room.job(job(task("master"), name="alone", plugins={"mpi": []}))
     assert flow.raw["spec"]["plugins"] == {"tensorflow": [], "svc": []}
     assert mpi.raw["spec"]["plugins"] == {"mpi": [], "svc": [], "ssh": []}

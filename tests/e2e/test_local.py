@@ -1,4 +1,4 @@
-"""The local control plane: up, pods that run and end, parts that break, down without a trace."""
+"""The local control plane: start, running pods, failing components, and a clean stop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
 
 
 def pod(name: str, namespace: str, *, annotations: dict[str, str] | None = None) -> dict[str, Any]:
-    # Of a group that is not served: the garbage collector waits for owners whom it does not know.
+    # The API server does not serve this group: the garbage collector waits for unknown owners.
     owner = {"apiVersion": "jobs.example.org/v1", "kind": "Job", "name": "j", "uid": "u"}
     return {
         "apiVersion": "v1",
@@ -135,7 +135,7 @@ def test_a_pod_runs_for_its_seconds_whatever_happens_meanwhile(
     numbers = count()
 
     def has_ended() -> bool:
-        """Whether it has, although it changes all the time."""
+        """Return whether the pod has ended, although its labels change all the time."""
         touched = f"touched=number-{next(numbers)}"
         kubectl("label", "--overwrite", "pod", "timed", "-n", namespace, touched)
         status = kubectl.json("get", "pod", "timed", "-n", namespace)["status"]
@@ -168,7 +168,7 @@ def test_a_node_set_to_not_ready_stays_so(control_plane: ControlPlane, namespace
     kubectl("wait", "--for=condition=Ready", "--timeout=90s", "node/local-broken")
     patch = '{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}'
     kubectl("patch", "node", "local-broken", "--subresource=status", "-p", patch)
-    # KWOK handles the events of nodes one after the other, so it has seen the patch by now.
+    # KWOK handles events of nodes in sequence, so it has seen the patch by now.
     kubectl.apply(node_manifest("local-next"))
     kubectl("wait", "--for=condition=Ready", "--timeout=90s", "node/local-next")
     conditions = kubectl.json("get", "node", "local-broken")["status"]["conditions"]

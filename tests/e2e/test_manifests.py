@@ -1,7 +1,7 @@
-"""Manifests that users bring, unmodified, with scheduler, controllers and webhook together.
+"""Manifests of users run unmodified with scheduler, controllers and webhook.
 
-What each has to reach is what Volcano's own components were seen to do with it, or what its guide
-promises where the two disagree.
+The expected result of each manifest is the observed behaviour of Volcano's components. If its guide
+differs, the guide counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EPHEMERAL = "ephemeral-storage"
 
 
 def example(name: str) -> Path:
-    """A sample of Volcano, by its path below `example`."""
+    """Return a sample of Volcano by its path below `example`."""
     return shared("manifests", "volcano", "example", *f"{name}.yaml".split("/"))
 
 
@@ -49,7 +49,7 @@ def cluster(
 
 @pytest.fixture
 def together(cluster: Together) -> Iterator[Together]:
-    """All that we run, with nothing else there."""
+    """Yield a cluster with all components and without other objects."""
     yield cluster
     cluster.clear()
 
@@ -60,7 +60,7 @@ def together(cluster: Together) -> Iterator[Together]:
 def test_queues_of_the_guides_are_open(together: Together) -> None:
     names = ("s001-L050", "s001-L442", "s001-L486", "s002-L046")
     said = together.apply(*(seed(name) for name in names))
-    # A guarantee without deserved is taken, and told.
+    # A guarantee without `deserved` is accepted with a warning.
     assert "Warning" in said
     assert "deserved" in said
     made = [body["metadata"]["name"] for name in names for body in documents(seed(name))]
@@ -77,7 +77,7 @@ def test_jobs_of_the_overview_run(together: Together) -> None:
     names = ("s001-L152", "s001-L300", "s001-L381", "s001-L410")
     jobs = together.run_all(*(seed(name) for name in names))
     assert set(jobs) == {"tf-training", "mpi-job", "pytorch-ddp", "spark-job"}
-    # A device that is only requested is limited to the same.
+    # The webhook sets the limit of a device to its request.
     worker = together.pods("mpi-job")["mpi-job-worker-7"]["spec"]["containers"][0]
     assert worker["resources"]["limits"] == {GPU: "1"}
     variables = environment(together.pods("tf-training")["tf-training-worker-3"])
@@ -87,7 +87,7 @@ def test_jobs_of_the_overview_run(together: Together) -> None:
 
 
 def running_of(together: Together, queue: str, number: int) -> Raw:
-    """The status of a queue once it counts so many jobs that run."""
+    """Return the status of a queue if it counts the given number of running jobs, else `{}`."""
     status: Raw = together.queue(queue).get("status", {})
     return status if status.get("running") == number else {}
 
@@ -132,7 +132,7 @@ def test_a_gang_of_eight_starts_with_eight_gpus_and_not_with_seven(together: Tog
 
 
 def holder(node: str, gpus: int) -> Raw:
-    """A pod that holds GPUs of a node."""
+    """Return a pod that occupies GPUs of a node."""
     amounts = {GPU: str(gpus)}
     container = {"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}
     return {
@@ -221,7 +221,7 @@ def test_hosts_of_tensorflow_make_its_cluster(together: Together) -> None:
     path = "/api/v1/namespaces/default/configmaps/tensorflow-dist-mnist-svc"
     hosts = together.api.get(path)["data"]
     name = "tensorflow-dist-mnist"
-    # What the container does with its files, in shell: a host by line, with a port.
+    # The container's shell script writes one host with a port per line.
     cluster = {
         task: [f"{host}:2222" for host in hosts[f"{task}.host"].split()]
         for task in ("ps", "worker")
@@ -263,7 +263,7 @@ def test_paddle_waits_for_storage_on_nodes_and_says_so(together: Together) -> No
 
 
 def with_resources(node: Raw, more: dict[str, str]) -> Raw:
-    """A node that has more."""
+    """Return a node with additional resources."""
     for field in ("capacity", "allocatable"):
         node["status"][field] |= more
     return node
@@ -441,7 +441,7 @@ spec:
 
 
 def run_text(together: Together, text: str) -> str:
-    """Create a job and wait until all its pods run; its name."""
+    """Create a job, wait until all its pods run, and return its name."""
     made = together.kubectl("create", "-f", "-", "-o", "json", text=text)
     assert made.returncode == 0, made.stderr
     body = json.loads(made.stdout)
@@ -477,7 +477,7 @@ def test_fine_tuning_has_the_variables_of_torchrun(together: Together) -> None:
 
 
 def holds(condition: str, obj: Raw) -> bool:
-    """Whether a condition of Argo, `path.of.a.field = value`, is true of an object."""
+    """Return whether a condition of Argo, `path.of.a.field = value`, is true of an object."""
     path, value = (part.strip() for part in condition.split("="))
     found: Any = obj
     for field in path.split("."):
@@ -486,14 +486,14 @@ def holds(condition: str, obj: Raw) -> bool:
 
 
 def argo_steps() -> list[Raw]:
-    """The resources that the samples of workflows make, as Argo fills them in."""
+    """Return the resources that the workflow samples create, as Argo fills them in."""
     names = ("10-job-step", "20-job-DAG")
     bodies = [b for name in names for b in documents(example(f"integrations/argo/{name}"))]
     return [t["resource"] for b in bodies for t in b["spec"]["templates"] if "resource" in t]
 
 
 def argo_job(step: Raw) -> str:
-    """The manifest of a step, without its owner: the kind of workflows is not there."""
+    """Return the manifest of a step without its owner, because workflows are not installed."""
     text = re.sub(r"{{inputs\.parameters\.\w+}}", "hello", step["manifest"])
     return re.sub(r"  ownerReferences:\n(  - .*\n(    .*\n)*)", "", text)
 
@@ -521,7 +521,7 @@ def test_conditions_of_argo_hold_on_jobs(together: Together) -> None:
 
 @pytest.mark.parametrize("way", ["--server-side=false", "--server-side=true"])
 def test_a_job_is_applied_again_and_scaled_by_its_manifest(together: Together, way: str) -> None:
-    """What admission has filled in is no change of the user's."""
+    """Fields that admission has filled in do not count as changes by the user."""
 
     def apply(replicas: int) -> int:
         resources = {"requests": {"cpu": "1"}}

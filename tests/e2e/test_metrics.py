@@ -1,4 +1,4 @@
-"""Metrics over TLS for readers with the right, as an API server with authorization on says."""
+"""Metrics over TLS are available only to readers whom the API server authorizes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 
 HOST = "127.0.0.1"
 READERS = ("prometheus", "stranger")
-# Each does as little as it can: other tests use this plane.
+# Each process does little, because other tests use this control plane.
 COMMANDS = {
     "scheduler": ("--scheduler-name", "metrics", "--leader-elect=false", "--solver", "none"),
     "controllers": ("--controllers", "hypernode", "--leader-elect=false"),
@@ -58,7 +58,7 @@ class Served(Process):
         super().__init__(command, kubeconfig, folder / f"{command}.log", flags)
 
     def metrics(self, token: str = "") -> tuple[int, str]:
-        """What a reader with a token is answered."""
+        """Return the status code and body that a reader with the token receives."""
         connection = http.client.HTTPSConnection(
             HOST, self._metrics_port, context=self._trust, timeout=60
         )
@@ -73,7 +73,7 @@ class Served(Process):
 
 @pytest.fixture(scope="module")
 def tokens(control_plane: ControlPlane) -> Iterator[dict[str, str]]:
-    """Tokens of the processes, with the rights of their manifests, and of two readers."""
+    """Yield tokens of the processes, with the rights of their manifests, and of two readers."""
     kubectl = control_plane.kubectl
     manifests = [
         str(shipped("manifests", f"{name}-{kind}.yaml"))

@@ -1,4 +1,4 @@
-"""What queues have used lately, on a real cluster: kept with the queue, and read again."""
+"""The recorded past usage of queues on a real cluster survives a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages about clusters show is what happens on one, of the reader's own."""
+"""The commands and output on the pages about clusters match a reader's own cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GOES_BEFORE = {("docs/local.md", 1): UP}
 def machine(
     assets: Assets, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, str]]:
-    """The environment of a reader who has kubectl, and built everything before."""
+    """Return the environment of a reader who has kubectl and a filled build cache."""
     cache, commands = tmp_path_factory.mktemp("pages"), tmp_path_factory.mktemp("bin")
     (cache / "bin").symlink_to(cache_directory(os.environ) / "bin")
     (commands / "kubectl").symlink_to(assets.path("kubectl"))
@@ -73,7 +73,10 @@ spec:
 def test_the_webhook_of_the_page_is_trusted_within_seconds(
     machine: Mapping[str, str], tmp_path: Path
 ) -> None:
-    """The block with --webhook-url, each service in the background; then a job many times."""
+    """The test runs the block with `--webhook-url`, with services in the background.
+
+    Then it creates a job repeatedly.
+    """
     (block,) = [
         text for text in fences(ROOT / "docs" / "local.md", "sh") if "--webhook-url" in text
     ]
@@ -110,6 +113,6 @@ def test_the_webhook_of_the_page_is_trusted_within_seconds(
     distrusted = [when for when, answer in zip(at, answers, strict=True) if "x509" in answer]
     told = "\n".join(printed + [log.read_text() for log in logs])
     assert not distrusted or distrusted[-1] - at[0] <= TRUST_S, told
-    # The queue is filled in by the webhook alone.
+    # Only the webhook sets the queue.
     assert set(answers[-20:]) == {"default"}, told
     assert "job.batch.volcano.sh/reviewed condition met" in printed[-3], told

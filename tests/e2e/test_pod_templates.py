@@ -1,4 +1,4 @@
-"""A real API server validates pod templates for the webhook: one mistake of each kind."""
+"""A real API server validates pod templates for the webhook: one mistake per validation rule."""
 
 from __future__ import annotations
 
@@ -135,14 +135,14 @@ VALID: Final[dict[str, Any]] = {
 def judge(
     control_plane: ControlPlane, api: Api, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Api]:
-    """An API server that asks the webhook."""
+    """Yield a client of an API server that calls the webhook."""
     make_namespace(api, NAMESPACE)
     with serving(api, control_plane.kubeconfig, tmp_path_factory.mktemp("templates")):
         yield api
 
 
 def denial(api: Api, obj: Any, path: str = JOBS) -> str:
-    """Return why an object is refused; empty where it is accepted."""
+    """Return the reason for which an object is refused, or an empty text."""
     try:
         api.post(path, obj)
     except Refused as e:
@@ -200,7 +200,7 @@ def test_a_job_of_many_templates_is_validated_in_time(judge: Api):
 
 
 def test_without_a_verdict_no_job_is_accepted(judge: Api):
-    """The API server refuses dry runs because of a quota; accepted templates are remembered."""
+    """A quota makes the API server refuse dry runs; earlier accepted templates stay accepted."""
     assert denial(judge, job()) == ""
     quotas = f"/api/v1/namespaces/{SYSTEM}/resourcequotas"
     none = {"metadata": {"name": "none"}, "spec": {"hard": {"count/podtemplates": "0"}}}

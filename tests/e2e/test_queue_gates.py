@@ -1,4 +1,4 @@
-"""Pods that ask for it are held back from who adds nodes until their queue has room for them."""
+"""Scheduling gates hide pods from the cluster autoscaler until their queue has capacity."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ tiers:
 
 @contextmanager
 def gating(site: Site, folder: Path) -> Iterator[None]:
-    """A webhook that is asked about pods which want to be held back."""
+    """Run a webhook that the API server calls for pods which request a scheduling gate."""
     asked = configuration(replace(SERVICE_OF["/pods/mutate"], condition=GATE_ASKED))
     path = collection_path(MUTATING_WEBHOOK_CONFIGURATION)
     site.api.post(path, asked)
@@ -70,7 +70,7 @@ def pod(site: Site, name: str) -> Raw:
 
 
 def is_wanted(site: Site, name: str) -> bool:
-    """Whether who adds nodes sees a pod that has none."""
+    """Return whether the cluster autoscaler sees an unschedulable pod."""
     told = pod(site, name)["status"].get("conditions", ())
     facts = {each["type"]: each.get("reason") for each in told}
     return not gates(site, name) and facts.get("PodScheduled") == "Unschedulable"
@@ -89,10 +89,10 @@ def test_gates_open_when_the_queue_has_room(site: Site, tmp_path: Path, solver: 
         assert gates(site, "foreign-0") == [OTHER, GATE]
         scheduler = site.scheduler("--config", str(policy), "--solver", solver)
         site.await_bound("first", 4)
-        # The node is full, but the queue is not.
+        # The node is full, but the queue has capacity.
         gang(site, "second", 2, queue)
         until(lambda: all(is_wanted(site, f"second-{i}") for i in range(2)), "it is seen")
-        # What was let go counts: the queue is full.
+        # The pods without gates count, so the queue is full.
         gang(site, "third", 1, queue)
         site.await_waits("third", "NotEnoughResources")
         site.await_waits("foreign", "Gated")
@@ -107,7 +107,7 @@ def test_gates_open_when_the_queue_has_room(site: Site, tmp_path: Path, solver: 
 
 
 def is_held(site: Site) -> bool:
-    """Whether the API server asks the webhook by now."""
+    """Return whether the API server already calls the webhook."""
     site.pod("probe", scheduler=site.name, annotations={GATE: "true"})
     found = gates(site, "probe")
     site.delete_pod("probe")

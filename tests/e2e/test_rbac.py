@@ -1,4 +1,4 @@
-"""The scheduler works with the rights of deploy/manifests/scheduler-rbac.yaml and no others."""
+"""The scheduler works with exactly the rights of deploy/manifests/scheduler-rbac.yaml."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMESPACE, ACCOUNT = "volcano-system", "optsched-scheduler"
 def kubeconfig(
     control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """The administrator's kubeconfig with a token of the scheduler's account in his place."""
+    """Yield a kubeconfig with a token of the scheduler's account instead of the administrator."""
     kubectl = control_plane.kubectl
     kubectl("apply", "-f", str(MANIFEST))
     token = kubectl("create", "token", ACCOUNT, "-n", NAMESPACE, "--duration=1h").strip()

@@ -1,4 +1,4 @@
-"""Jobs whose pods the API server refuses: a quota or a webhook is the reason that users read."""
+"""Jobs whose pods the API server refuses show the responsible quota or webhook to users."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def num_pods(site: Site, name: str) -> int:
 
 
 def await_running(site: Site, *names: str) -> str:
-    """Wait until all pods of one of these jobs run; its name."""
+    """Wait until all pods of one of these jobs run, and return its name."""
 
     def running() -> str:
         return next((name for name in names if status(site, name).get("running") == GANG_SIZE), "")
@@ -71,7 +71,7 @@ def await_running(site: Site, *names: str) -> str:
 
 
 def await_reason(shell: Shell, job: str, *texts: str) -> str:
-    """Wait until `job explain` gives a reason with all these texts; its line."""
+    """Wait until `job explain` gives a reason with all these texts, and return the line."""
 
     def reason() -> str:
         result = shell.try_(f"job explain {job}")
@@ -91,7 +91,7 @@ def await_reason(shell: Shell, job: str, *texts: str) -> str:
 def test_gangs_of_a_quota_start_whole_one_after_the_other(
     site: Site, shell: Shell, resource: str
 ) -> None:
-    """Two gangs of three under a quota of four: with half of both, neither could start."""
+    """Two gangs of three share a quota of four; with half of each, neither gang could start."""
     site.nodes(1, cpus=2 * GANG_SIZE)
     add_quota(site, **{resource: "4"})
     site.controllers()
@@ -111,7 +111,7 @@ def test_gangs_of_a_quota_start_whole_one_after_the_other(
 
 
 def test_a_quota_that_keeps_pods_from_being_created_is_named(site: Site, shell: Shell) -> None:
-    """Without the plugin `resourcequota` half of a gang is there."""
+    """Without the plugin `resourcequota`, half of a gang is created."""
     site.nodes(1)
     add_quota(site, count__pods="2")
     site.controllers()
@@ -143,7 +143,7 @@ def test_a_webhook_that_keeps_pods_from_being_created_is_named(site: Site, shell
 
 
 def assert_named(shell: Shell, job: str, reason: str) -> None:
-    """Check that other commands give the reason that `job explain` gives, of this job alone."""
+    """Check that other commands give the reason of `job explain`, and only for this job."""
     sentence = reason.removeprefix("Reason:").strip()
     refusal = sentence.removeprefix("FailedCreate: ")
     (row,) = (line for line in shell("job list -o wide").splitlines() if line.startswith(job))
@@ -156,7 +156,7 @@ def assert_named(shell: Shell, job: str, reason: str) -> None:
 
 
 def assert_not_named(shell: Shell, job: str, text: str) -> None:
-    """Check that commands do not give a reason that is over, although its events are there."""
+    """Check that commands omit a past reason, although its events still exist."""
     assert text not in shell(f"job explain {job}")
     assert text not in shell("job list -o wide")
     assert text not in shell.try_("job list").stderr

@@ -1,7 +1,7 @@
-"""Requests of a tenant that fill their priority level of the API server hold up no component.
+"""Requests of a tenant that fill their priority level in the API server delay no component.
 
-The chart's FlowSchemas are used as they are. The level of service accounts is made small, so that
-some dozens of requests fill it; each of them waits for a webhook that does not answer.
+The tests use the chart's FlowSchemas unchanged. The level of service accounts is small, so that
+some dozens of requests fill it. Each request waits for a webhook that does not respond.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FIELD: Final = re.compile(r'(\w+)="([^"]*)"')
 
 
 def flow_metric(kubectl: Kubectl, name: str, **labels: str) -> float:
-    """The sum of the samples of a metric of the API server with some labels."""
+    """Return the sum of the samples of an API server metric with the given labels."""
     lines = kubectl("get", "--raw", "/metrics").splitlines()
     found = [line for line in lines if line.startswith(f"{name}{{")]
     wanted = labels.items()
@@ -67,7 +67,7 @@ def flow_metric(kubectl: Kubectl, name: str, **labels: str) -> float:
 
 @pytest.fixture
 def account(control_plane: ControlPlane, api: Api, tmp_path: Path) -> Iterator[Path]:
-    """A kubeconfig of the chart's scheduler, with its rights and the chart's FlowSchemas."""
+    """Yield a kubeconfig of the chart's scheduler, with its rights and the chart's FlowSchemas."""
     kubectl = control_plane.kubectl
     make_namespace(api, SYSTEM)
     chart = yaml.safe_load_all((ROOT / "deploy" / "volcano-development.yaml").read_text())
@@ -96,7 +96,7 @@ def account(control_plane: ControlPlane, api: Api, tmp_path: Path) -> Iterator[P
 
 @contextmanager
 def small_level(kubectl: Kubectl) -> Iterator[None]:
-    """Give the level of service accounts few seats while the context is open."""
+    """Give the priority level of service accounts few seats while the context is open."""
 
     def change(spec: Raw, *, is_default: bool) -> None:
         mark = {"apf.kubernetes.io/autoupdate-spec": str(is_default).lower()}
@@ -121,7 +121,7 @@ def small_level(kubectl: Kubectl) -> Iterator[None]:
 
 @contextmanager
 def flood(site: Site, kubectl: Kubectl) -> Iterator[None]:
-    """Send requests of a tenant's service account that wait; their level is full on entry."""
+    """Send requests that wait, as a tenant's service account, until their level is full."""
     space = f"{site.name}-crowd"
     make_namespace(site.api, space)
     kubectl(
@@ -159,7 +159,7 @@ def flood(site: Site, kubectl: Kubectl) -> Iterator[None]:
         try:
             until(is_full, f"requests wait for seats of {LEVEL}")
             yield
-            # Between two looks all may have been refused, and wait to ask again.
+            # Between two checks the server may have refused all requests, which then wait to retry.
             until(is_full, "the flood goes on")
         finally:
             is_over.set()

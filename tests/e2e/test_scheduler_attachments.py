@@ -1,4 +1,4 @@
-"""Volumes on a real cluster: in their zones, on nodes that may attach them."""
+"""Volumes on a real cluster: pods start in the volume's zone, on nodes that can attach it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ tiers:
 
 
 def attaches(site: Site, node: str, most: int) -> None:
-    """A CSINode: so many volumes of the driver of the site."""
+    """Create a CSINode that limits the number of volumes of the site's driver."""
     driver = {"name": driver_of(site), "nodeID": node, "allocatable": {"count": most}}
     owner = site.api.get(f"/api/v1/nodes/{node}")["metadata"]
     reference = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": owner["uid"]}
@@ -45,7 +45,7 @@ def driver_of(site: Site) -> str:
 
 
 def disk(site: Site, name: str, **labels: str) -> Raw:
-    """A volume, bound to a claim of its name; what a pod says to mount it."""
+    """Create a volume bound to a claim of its name, and return the pod's volume entry."""
     access = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     full = f"{site.name}-{name}"
     reference = {"namespace": site.name, "name": name}
@@ -82,7 +82,7 @@ def disk(site: Site, name: str, **labels: str) -> Raw:
 
 @pytest.mark.parametrize("solver", ["cpsat", "none"])
 def test_a_node_attaches_no_more_volumes_than_it_may(site: Site, solver: str) -> None:
-    """A pod waits for an attachment, is told of which driver, and starts when another one ends."""
+    """A pod waits for an attachment, its status names the driver, and it starts later."""
     (node,) = site.nodes(1, cpus=8)
     attaches(site, node, 2)
     disks = {name: disk(site, name) for name in ("a", "b", "c")}
@@ -100,7 +100,7 @@ def test_a_node_attaches_no_more_volumes_than_it_may(site: Site, solver: str) ->
 
 
 def test_a_limit_that_grows_lets_those_in_who_wait(site: Site) -> None:
-    """CSINodes are followed."""
+    """The scheduler watches CSINodes, so a higher limit admits waiting pods."""
     small, large = site.nodes(2, cpus=8)
     for node in (small, large):
         attaches(site, node, 0)
@@ -114,7 +114,7 @@ def test_a_limit_that_grows_lets_those_in_who_wait(site: Site) -> None:
 
 
 def test_a_pod_goes_to_the_zone_of_its_volume(site: Site) -> None:
-    """The label of the volume counts, and the sentence of who waits names it."""
+    """The label of the volume counts, and the message of a waiting pod names the zone."""
     zones = dict(zip(site.nodes(3, cpus=8), ("a", "b", "c"), strict=True))
     for node, zone in zones.items():
         site.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {ZONE: zone}}})

@@ -1,4 +1,4 @@
-"""What breaks: schedulers die, binds fail, watches end. Nothing is lost, nothing done twice."""
+"""Failures of schedulers, binds and watches: no pod is lost, and no action happens twice."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_gang_of_which_a_policy_refuses_one_pod_is_completed_once_it_does_not(
 
 
 def refuse_bindings(site: Site, expression: str) -> None:
-    """Have the API server refuse bindings of the site by a policy, from the return on."""
+    """Create an admission policy that refuses bindings of the site, and wait until it is active."""
     named = {"apiVersion": ADMISSION, "metadata": {"name": site.name}}
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
     policy = {
@@ -244,7 +244,7 @@ def test_a_watch_that_is_cut_goes_on_where_it_stood(site: Site) -> None:
 def test_a_container_that_is_started_again_takes_its_lease_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long the lease lasts: nothing else can have the name of its pod."""
+    """The restarted container does not wait for the lease, because its pod name is unique."""
     monkeypatch.setenv("POD_UID", site.name)
     times = ("--leader-elect-lease-duration", "600s", "--leader-elect-renew-deadline", "500s")
     flags = ("--leader-elect", "--lock-namespace", site.name, *times)

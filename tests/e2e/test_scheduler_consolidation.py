@@ -1,4 +1,4 @@
-"""Pods of a ReplicaSet move on a real cluster, so that a gang gets room in one piece."""
+"""Pods of a ReplicaSet move on a real cluster, so that a gang gets one whole node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ solver: {engine: cpsat, budget: 400ms}
 
 
 class Replicas:
-    """Pods of one CPU, made again whenever one of them goes."""
+    """A ReplicaSet of pods with one CPU each."""
 
     def __init__(self, site: Site, name: str, number: int) -> None:
         self._site, self._name, self.number = site, name, number
@@ -54,19 +54,22 @@ class Replicas:
         return [p for p in story.pods() if p.name.startswith(f"{self._name}-") and p.is_there]
 
     def run(self, story: Story) -> bool:
-        """Whether all of them do."""
+        """Return whether all replicas run."""
         pods = self.pods(story)
         return len(pods) == self.number and all(p.phase == "Running" for p in pods)
 
     def end(self) -> None:
-        """Have none of them."""
+        """Scale the ReplicaSet to zero and wait until its pods have ended."""
         self._site.api.patch(f"{self._path}/{self._name}", {"spec": {"replicas": 0}})
         self._site.story.until(lambda story: not self.pods(story), "all replicas are gone")
 
 
 @pytest.fixture
 def web(site: Site) -> Iterator[Replicas]:
-    """Two pods on each of four nodes of four CPUs: half of all is free, but no node."""
+    """Yield two pods on each of four nodes of four CPUs.
+
+    Half of the CPUs are idle, but no whole node is idle.
+    """
     for name in site.nodes(4):
         site.pod(f"filler-{name}", cpus=2, nodeName=name)
     replicas = Replicas(site, "web", 8)
@@ -75,7 +78,7 @@ def web(site: Site) -> Iterator[Replicas]:
 
 
 def begin(site: Site, web: Replicas) -> Scheduler:
-    """A scheduler, once all replicas run and what forced them apart is gone."""
+    """Start a scheduler, wait until all replicas run, and delete the filler pods."""
     scheduler = site.scheduler("--config", str(site.file("moving.yaml", MODEL)))
     scheduler.begun()
     site.story.until(web.run, "all replicas run")
@@ -86,20 +89,20 @@ def begin(site: Site, web: Replicas) -> Scheduler:
 
 
 def moves_of(site: Site, group: str) -> str:
-    """The record of moves on a PodGroup; empty where there is none."""
+    """Return the record of moves on a PodGroup, or an empty text."""
     (found,) = (each for each in site.groups() if each["metadata"]["name"] == group)
     return str(found["metadata"].get("annotations", {}).get(MOVES, ""))
 
 
 def consolidations(site: Site, number: int) -> list[Any]:
-    """Events of moves, once there are so many."""
+    """Return the events of moves, once the given number of events exists."""
     events = site.api.items(f"/api/v1/namespaces/{site.name}/events")
     found = [event for event in events if event["reason"] == "Consolidation"]
     return found if len(found) >= number else []
 
 
 def assert_nothing_moves(site: Site, scheduler: Scheduler) -> None:
-    """Ten sessions, each because there is something new that can not be placed."""
+    """Check that no pod moves in ten sessions, each triggered by a pod that fits nowhere."""
     before = {p.uid: p.node for p in site.story.pods()}
     for i in range(10):
         number = scheduler.metric("optsched_sessions_total")
@@ -130,14 +133,14 @@ def test_pods_move_and_all_run_in_the_end(site: Site, web: Replicas) -> None:
 
 
 def test_places_are_kept_over_a_restart(site: Site, web: Replicas) -> None:
-    """What moves takes long to leave; a scheduler that begins again knows where it will be."""
+    """The moving pods terminate slowly; a restarted scheduler knows their target nodes."""
     scheduler = begin(site, web)
     for pod in web.pods(site.story):
         site.change_pod(pod.name, {"metadata": {"finalizers": ["optsched.io/test"]}})
     old = web.pods(site.story)
     site.gang("large", 2, cpus=4)
     until(lambda: moves_of(site, "large"), "a record")
-    # What has come again already is not in the record any more; all of it is counted below.
+    # Moves of already recreated pods have left the record; the test counts all of them below.
     scheduler.kill()
     scheduler = site.scheduler("--config", str(site.file("moving.yaml", MODEL)))
     for pod in old:

@@ -1,4 +1,4 @@
-"""Dynamic resource allocation on a real API server: claims get devices, pods follow them."""
+"""Dynamic resource allocation on a real API server: claims get devices, and pods use them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DEVICES = "/apis/resource.k8s.io/v1"
 
 
 def driver(site: Site) -> str:
-    """A class and a driver of this site's own."""
+    """Return the name of the site's device driver and device class."""
     return f"{site.name}.example.com"
 
 
 def serve(site: Site, *by_node: tuple[str, tuple[str, ...]], selector: str = "") -> None:
-    """Devices of nodes, and the class that selects them."""
+    """Create the devices of nodes, and the class that selects them."""
     name = driver(site)
     text = selector or f"device.driver == '{name}'"
     site.create(f"{DEVICES}/deviceclasses", device_class(name, text))
@@ -171,7 +171,7 @@ def test_a_claim_gets_two_devices_of_one_kind_by_the_first_alternative_that_ther
 
 
 def test_dear_claims_of_one_user_stop_no_session(site: Site) -> None:
-    """Long selectors, ways that do not end, and constraints that nothing meets: others start."""
+    """Long selectors, endless searches and unsatisfiable constraints do not delay other gangs."""
     nodes = site.nodes(4)
     colour = f"{driver(site)}/colour"
     made = [
@@ -208,7 +208,7 @@ def test_dear_claims_of_one_user_stop_no_session(site: Site) -> None:
     site.pod("bare")
     for name in ("plain", "bare"):
         until(lambda name=name: node_of(site, name), "pods of others start")
-    # Nothing serves these, whether or not all selectors have been evaluated by now.
+    # No device satisfies these claims, even if not all selectors have been evaluated.
     for name in ("tied-0", "dear-0"):
         until(
             lambda name=name: any(

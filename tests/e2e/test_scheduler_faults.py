@@ -1,4 +1,4 @@
-"""Objects that are wrong beside each other, on a real cluster: each is told, the rest is bound."""
+"""Conflicting objects on a real cluster: each gets a message, and all valid pods are bound."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HYPERNODES = collection_path(kinds.HYPER_NODE)
 
 
 def messages(site: Site, kind: str, name: str, namespace: str = "default") -> dict[str, str]:
-    """What an object is told, by reason; it is found as `kubectl describe` finds it."""
+    """Return the event messages of an object by reason, found as `kubectl describe` finds them."""
     where = {"PodDisruptionBudget": f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"}
     paths = {"Queue": QUEUES, "HyperNode": HYPERNODES, **where}
     uid = site.api.get(f"{paths[kind]}/{name}")["metadata"]["uid"]
@@ -56,7 +56,7 @@ def test_queues_that_contradict_are_told_and_the_rest_is_bound(site: Site) -> No
     site.queue("other", parent=ring)
     small = site.queue("small", capability={"cpu": "2"}, deserved={"cpu": "2"})
     wide = site.queue("wide", parent=small, capability={"cpu": "3"})
-    # Older ones come first, and queues of the same second in the order of their names.
+    # Older queues come first, and queues of the same second are sorted by name.
     two = {"deserved": {"cpu": "2"}, "guarantee": {"resource": {"cpu": "2"}}}
     _, second = (site.queue(name, parent=small, **two) for name in ("one", "two"))
     vast = site.queue("vast", guarantee={"resource": {"cpu": "100"}})
@@ -152,7 +152,7 @@ def test_a_budget_that_forbids_everything_is_told_and_the_rest_is_bound(site: Si
 def test_queues_that_lend_without_reclaim_are_told_of_once(
     site: Site, monkeypatch: pytest.MonkeyPatch, actions: str
 ) -> None:
-    """G10: a line in the log, and an event on the ConfigMap that the policy comes from."""
+    """G10: the warning appears once in the log and as an event on the policy's ConfigMap."""
     monkeypatch.setenv("POLICY_CONFIG_MAP", f"{site.name}/policy")
     tiers = "tiers: [{plugins: [{name: gang}, {name: predicates}, {name: proportion}]}]"
     conf = site.file("policy.conf", f'actions: "{actions}"\n{tiers}\n')

@@ -1,4 +1,4 @@
-"""What is wrong with a command line is told in one line, before anything is done."""
+"""The scheduler reports mistakes in its command line in one line before it acts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_address_that_is_taken(control_plane: ControlPlane) -> None:
 
 
 def refused(flags: list[str], code: int, complaint: str) -> None:
-    """Run the scheduler, which has to end at once with one line about what is wrong."""
+    """Check that the scheduler ends immediately with a code and one line about the mistake."""
     command = [sys.executable, "-m", "optsched.cli.main", "scheduler"]
     address = ["--listen-address", "127.0.0.1:0"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Gangs on a real cluster: as a whole or not at all, whoever else is there."""
+"""A gang on a real cluster starts as a whole or not at all, whatever else runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def test_gangs_that_compete_start_as_a_whole_or_not_at_all(site: Site, solver: s
 
 
 def _is_settled(story: Story, minimum: Mapping[str, int], cpus: int) -> bool:
-    """Whether no gang is bound in part, and none that waits would fit; pods take 1 CPU each."""
+    """Return whether no gang is bound in part, and no waiting gang would fit.
+
+    Each pod takes 1 CPU.
+    """
     bound = story.bound()
     free = cpus - sum(pod.cpus for pod in story.pods() if pod.takes_room)
     return all(

@@ -1,4 +1,4 @@
-"""Shared GPUs on a real API server: pods are told which they get with their node."""
+"""Shared GPUs on a real API server: a bind assigns GPU shares to a pod together with its node."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_two_halves_share_a_gpu_and_know_it(site: Site) -> None:
     assert {a["volcano.sh/vgpu-node"] for a in told} == {node}
     (waiting,) = (p for p in "abc" if not annotations(site, p))
     site.await_event(waiting, "vGPU with 8000 memory")
-    # What is written later makes no GPU free, and a pod that comes with its node holds none.
+    # A later annotation frees no GPU, and a pod that is created with a node holds none.
     freed, other = (p for p in "abc" if p != waiting)
     nothing = {"metadata": {"annotations": {"volcano.sh/vgpu-ids-new": None}}}
     site.api.patch(f"/api/v1/namespaces/{site.name}/pods/{freed}", nothing)
@@ -193,7 +193,7 @@ def test_after_a_restart_the_record_of_the_bind_counts_and_not_what_a_tenant_wro
 
 
 def try_patch(user: Api, path: str, body: dict[str, Any]) -> bool:
-    """Patch an object; False as long as the server does not know the user's role."""
+    """Patch an object; return whether the server already knows the user's role."""
     try:
         user.patch(path, body)
     except Refused:

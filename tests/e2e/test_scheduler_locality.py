@@ -1,4 +1,4 @@
-"""Pods get to where their images and data sets are, on a real cluster (docs/locality.md)."""
+"""Pods start near their images and data sets on a real cluster (docs/locality.md)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def begin(site: Site, solver: str) -> None:
 
 
 def mark(site: Site, node: str, **metadata: Any) -> None:
-    """Say something on a node."""
+    """Set labels or annotations of a node."""
     site.api.patch(f"/api/v1/nodes/{node}", {"metadata": metadata})
 
 
 def running(image: str) -> dict[str, Any]:
-    """A container with 1 CPU."""
+    """Return a container with 1 CPU."""
     return {"name": "main", "image": image, "resources": {"requests": {"cpu": "1"}}}
 
 

@@ -1,4 +1,4 @@
-"""Schedulers side by side: other names on the same nodes, and replicas of which one leads."""
+"""Several schedulers on one cluster: other names on equal nodes, and replicas with a leader."""
 
 from __future__ import annotations
 
@@ -75,16 +75,17 @@ def test_two_of_us_side_by_side_leave_alone_what_is_the_others(site: Site) -> No
 
 
 def _versions(site: Site) -> dict[str, str]:
-    """When PodGroups that run were last written."""
+    """Return the resource versions of the two running PodGroups by name."""
     found = site.groups()
     version_of = {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in found}
     return {name: version_of[name] for name in ("runs-2", "runs-3")}
 
 
 def _await_unwritten_queue(site: Site) -> None:
-    """Wait until nobody writes the queue that both share, for longer than its interval of writes.
+    """Wait until the shared queue stays unwritten for longer than the interval of writes.
 
-    Both may still tell their own changes; schedulers that correct each other never stop.
+    Both schedulers may still report their own changes. Schedulers that correct each other never
+    stop.
     """
     last, since_s = "", 0.0
 

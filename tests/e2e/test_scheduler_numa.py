@@ -1,4 +1,4 @@
-"""NUMA on a real API server: pods go to nodes that have room on one NUMA node, and wait for it."""
+"""NUMA on a real API server: pods wait for a node with idle capacity on one NUMA node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DECIDED = "volcano.sh/topology-decision"
 
 
 def numatopology(name: str, free: str) -> dict[str, Any]:
-    """What an agent says of a machine with CPUs 0-3 and 4-7 on two NUMA nodes."""
+    """Return an agent's record of a machine with CPUs 0-3 and 4-7 on two NUMA nodes."""
     return {
         "apiVersion": "nodeinfo.volcano.sh/v1alpha1",
         "kind": "Numatopology",
@@ -46,7 +46,7 @@ def numatopology(name: str, free: str) -> dict[str, Any]:
 
 
 def solver(site: Site, name: str) -> None:
-    """A Guaranteed pod of three CPUs that wants them on one NUMA node."""
+    """Create a Guaranteed pod that requests three CPUs on one NUMA node."""
     limits = {"cpu": "3", "memory": "64Mi"}
     containers = [{"name": "main", "image": "none", "resources": {"limits": limits}}]
     site.pod(name, containers=containers, annotations=ASKS)

@@ -1,4 +1,4 @@
-"""Rules from outside on a real API server: a Python file, and a service that is asked."""
+"""Custom plugins on a real API server: a Python file, and an HTTP extender."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ REPAIR = "lab.example/repair"
 
 
 def nodes_of(site: Site, gang: str, size: int) -> list[str]:
-    """Where the pods of a gang are, in order."""
+    """Return the nodes of a gang's pods, sorted."""
     pods = [site.api.get(f"/api/v1/namespaces/{site.name}/pods/{gang}-{i}") for i in range(size)]
     return sorted(pod["spec"].get("nodeName", "") for pod in pods)
 
 
 def test_a_service_keeps_a_gang_off_a_node(site: Site) -> None:
-    """A14, K28: 2 nodes of 4 CPU, and one of them is refused by the service."""
+    """A14, K28: the cluster has 2 nodes of 4 CPUs, and the extender refuses one of them."""
     shut, free = site.nodes(2)
     refused = {shut}
 
@@ -86,7 +86,7 @@ def test_a_service_keeps_a_gang_off_a_node(site: Site) -> None:
 
 
 def assert_replayed(scheduler: Scheduler, config: Path) -> None:
-    """A dump, decided again without the service, says the same."""
+    """Check that a solve of the scheduler's dump, without the extender, gives the same result."""
     scheduler.process.send_signal(signal.SIGUSR2)
     folder = config.parent
     scheduler.await_log("snapshot dumped to")
@@ -98,7 +98,7 @@ def assert_replayed(scheduler: Scheduler, config: Path) -> None:
 
 
 def test_a_plugin_of_a_folder_decides_and_a_broken_one_changes_nothing(site: Site) -> None:
-    """A14: a Python file, named in the configuration, keeps pods with GPUs off a node."""
+    """A14: a Python plugin that the configuration names keeps GPU pods off a node."""
     repair, free = site.nodes(2)
     gpus = {"status": {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "4"}}}
     for name in (repair, free):
@@ -134,7 +134,7 @@ def test_a_plugin_of_a_folder_decides_and_a_broken_one_changes_nothing(site: Sit
 
 
 def test_an_action_of_a_folder_has_its_place_and_a_broken_one_costs_nothing(site: Site) -> None:
-    """A14: an action in a Python file, named in `actions`, gives the stage to a demonstration."""
+    """A14: a Python action that `actions` names reserves the stage node for a demonstration."""
     stage, _ = site.nodes(2)
     site.api.patch(f"/api/v1/nodes/{stage}", {"metadata": {"labels": {"lab.example/stage": "y"}}})
     folder = site.file("stage.conf", "").parent / "plugins"
@@ -179,7 +179,7 @@ ACTION = Action("swap", "gives places of old to new", build=lambda arguments: sw
 
 
 def test_an_action_has_pods_evicted_where_plugins_vote_for_it(site: Site) -> None:
-    """A14: pods leave for a more important gang, and only for such a one."""
+    """A14: pods are evicted only for a gang of higher priority."""
     (node,) = site.nodes(1)
     folder = site.file("swap.conf", "").parent / "plugins"
     folder.mkdir()
@@ -199,14 +199,14 @@ def test_an_action_has_pods_evicted_where_plugins_vote_for_it(site: Site) -> Non
 
 
 def replace(path: Path, text: str) -> None:
-    """Change a file at once: nobody reads it while it is empty."""
+    """Replace a file atomically, so that no reader finds it empty."""
     fresh = path.with_suffix(".fresh")
     fresh.write_text(text)
     fresh.replace(path)
 
 
 def container(gpus: str) -> dict[str, object]:
-    """A container with a CPU and some GPUs."""
+    """Return a container with one CPU and the given number of GPUs."""
     return {
         "name": "main",
         "image": "none",

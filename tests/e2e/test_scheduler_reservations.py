@@ -1,4 +1,4 @@
-"""A big gang waits, small ones run in the hole, and the big one starts when it was told."""
+"""A large gang waits while small ones run, and starts at the predicted time."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ TOLD = re.compile(r"room is reserved for it from (\S+) on$")
 
 
 def told_start_ms(site: Site, group: str) -> int:
-    """When a PodGroup is told that it starts; 0 where it is not."""
+    """Return the predicted start that a PodGroup's condition states, or 0."""
     found = TOLD.search(site.condition(group, "Unschedulable").get("message", ""))
     return parse_time_ms(found[1]) if found else 0
 
 
 def bound_ms(site: Site, pod: str) -> int:
-    """When a pod was bound."""
+    """Return the time in milliseconds at which a pod was bound."""
     found = site.api.get(f"/api/v1/namespaces/{site.name}/pods/{pod}")["status"]["conditions"]
     bound = next(each for each in found if each["type"] == "PodScheduled")
     return parse_time_ms(bound["lastTransitionTime"])

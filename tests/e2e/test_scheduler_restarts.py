@@ -1,4 +1,4 @@
-"""The API server goes away and comes back, on a plane of its own so that nobody else suffers."""
+"""The API server stops and restarts; a separate control plane protects the other tests."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_api_server_that_crashes_between_binds_loses_and_doubles_nothing(
     gate.await_held(6)
     plane.kill(API_SERVER)
     site.api.close()
-    # Watches fail first: an outage is told of once, with what failed first.
+    # Watches fail first, and the scheduler reports an outage once, with its first failure.
     scheduler.await_log("can not be followed")
     proxy.open(gate)
     assert scheduler.ask("/healthz") == (200, "ok")
@@ -69,7 +69,7 @@ def test_an_api_server_that_crashes_between_binds_loses_and_doubles_nothing(
     site.await_bound("rest", 1)
     site.await_running("during", 6)
     scheduler.await_metric(17, "volcano_schedule_attempts_total", result="scheduled")
-    # Whatever failed meanwhile: all watches, binds and statuses, and what a server says first.
+    # Watches, binds and status updates may all fail until the server is ready.
     (warning,) = (line for line in scheduler.log.splitlines() if " WARNING " in line)
     assert "can not be followed" in warning
     site.story.assert_bound_once()

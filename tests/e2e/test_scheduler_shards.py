@@ -1,4 +1,4 @@
-"""Nodes shared out on a real cluster: used, given away, and told of."""
+"""Sharded nodes on a real cluster: schedulers use nodes, hand them over, and report them."""
 
 from __future__ import annotations
 

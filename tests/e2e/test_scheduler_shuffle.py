@@ -1,4 +1,4 @@
-"""Pods that plugins want elsewhere, on a real cluster."""
+"""Pods that plugins move to other nodes on a real cluster."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ tiers:
 
 
 def measure(site: Site, node: str, cpu_percent: int) -> None:
-    """Say how much of a node's CPU is in use now."""
+    """Record the current CPU load of a node in its annotation."""
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     note = {"optsched.io/load": f"cpu {cpu_percent}% memory 10% at {at}"}
     site.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"annotations": note}})
 
 
 def evictions(site: Site) -> list[str]:
-    """What pods of the gang were told of their evictions."""
+    """Return the eviction messages of the gang's pods."""
     return [e["message"] for i in range(4) for e in site.events(f"work-{i}", "Evict")]
 
 
@@ -63,7 +63,7 @@ def test_pods_move_off_a_busy_node_once_and_do_not_come_back(site: Site, solver:
     (calm,) = site.nodes(1)
     measure(site, calm, 5)
     measure(site, busy, 90)
-    # A quarter of the node's CPU each: 65 % are in use after the first, 40 % after the second.
+    # Each pod uses a quarter of the CPU: 65 % load after one eviction, 40 % after two.
     scheduler.await_metric(2, "optsched_evictions_total", action="shuffle", plugin="rescheduling")
     until(lambda: len(evictions(site)) == 2, "both are told")
     assert evictions(site)[0] == (

@@ -1,4 +1,4 @@
-"""What a live scheduler tells: phases, conditions, events, queues, health, metrics."""
+"""The reports of a running scheduler: phases, conditions, events, queues, health, metrics."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_gang_waits_for_a_queue_that_exists_and_is_open(site: Site) -> None:
 
     site.api.patch(f"{QUEUES}/{queue}/status", {"status": {"state": "Closed"}})
     until(lambda: _state(site, queue) == "Closed", "the queue is closed")
-    # The scheduler may learn of pods before it learns of their queue.
+    # The scheduler may receive pods before it receives their queue.
     site.group("next", 2, queue=queue)
     site.await_waits("next", "QueueNotOpen")
     site.members("next", range(2))
@@ -294,7 +294,7 @@ def test_a_policy_is_read_again_and_the_last_good_one_stays(site: Site, tmp_path
     scheduler.await_log(f"policy {policy} reloaded")
     assert site.story.num_bound("parts") == 2
 
-    # A policy comes from a ConfigMap: it brings no code that the command line has not named.
+    # A policy from a ConfigMap loads no code that the command line does not name.
     loaded, folder = tmp_path / "loaded", tmp_path / "plugins"
     folder.mkdir()
     (folder / "quiet.py").write_text(f"open({str(loaded)!r}, 'w')\n")
@@ -305,7 +305,7 @@ def test_a_policy_is_read_again_and_the_last_good_one_stays(site: Site, tmp_path
 
 
 def _swap(path: Path, text: str) -> None:
-    """Change a file at once, as a mounted ConfigMap changes."""
+    """Replace a file atomically, as kubelet updates a mounted ConfigMap."""
     fresh = path.with_name("fresh")
     fresh.write_text(text)
     fresh.replace(path)

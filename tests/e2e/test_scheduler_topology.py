@@ -1,4 +1,4 @@
-"""Gangs stay together in the network of a real cluster."""
+"""Gangs stay within one part of the network topology on a real cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RACK = {"mode": "hard", "highestTierAllowed": 1}
 
 
 def rack(site: Site, name: str, first: int, last: int) -> None:
-    """A HyperNode of nodes by number, whether they are there yet or not."""
+    """Create a HyperNode that selects nodes by number, including nodes that do not exist yet."""
     pattern = f"^{site.name}-[{first}-{last}]$"
     body: dict[str, Any] = {
         "apiVersion": "topology.volcano.sh/v1alpha1",

@@ -1,4 +1,4 @@
-"""Room made on a real cluster: preempted, reclaimed, kept for whom it was made."""
+"""Preemption and reclaim on a real cluster; the freed capacity stays nominated to the gang."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ tiers:
 
 @pytest.fixture
 def classes(site: Site) -> tuple[str, str]:
-    """Two priority classes, the less important one first."""
+    """Create two priority classes and return their names, the lower priority first."""
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
     names = (f"{site.name}-low", f"{site.name}-high")
     for name, value in zip(names, (100, 1000), strict=True):
@@ -47,7 +47,7 @@ def gang(site: Site, name: str, size: int, importance: str, **more: object) -> s
 def test_a_webhook_that_never_answers_in_another_namespace_holds_up_no_preemption(
     site: Site, classes: tuple[str, str]
 ) -> None:
-    """Its PodGroups can not be written; their statuses wait, and evictions of others do not."""
+    """PodGroups of that namespace cannot be written, but evictions of other gangs proceed."""
     low, high = classes
     site.nodes(1)
     broken = f"{site.name}-broken"
@@ -105,7 +105,7 @@ def test_a_gang_is_evicted_as_a_whole_or_not_at_all(site: Site, classes: tuple[s
     site.await_bound("other", 4)
     gang(site, "urgent", 1, high, cpus=2)
     site.await_bound("urgent", 1)
-    # Two of its victims suffice to begin; the others of their gang may need longer to leave.
+    # Two victims of a gang suffice; its other pods may take longer to terminate.
     left = lambda story: sorted(story.num_bound(name) for name in ("whole", "other"))  # noqa: E731
     site.story.until(lambda story: left(story) == [0, 4], "one gang goes as a whole")
 
@@ -134,7 +134,7 @@ def test_room_stays_with_whom_it_was_made_for_over_a_restart(
     low, high = classes
     site.nodes(1)
     first = site.scheduler("--config", "volcano-default")
-    # It takes long to leave, so that somebody could take its room meanwhile.
+    # The victim terminates slowly, so that another pod could take its capacity.
     site.gang("slow", 1, cpus=4, priorityClassName=low, finalizer="optsched.io/test")
     site.await_bound("slow", 1)
     gang(site, "urgent", 1, high, cpus=4)
@@ -172,7 +172,7 @@ BROKEN = {
 def test_a_pod_that_ends_before_its_eviction_keeps_its_logs(
     site: Site, classes: tuple[str, str]
 ) -> None:
-    """And a PodGroup that a webhook refuses to have written stops no preemption."""
+    """A PodGroup whose writes a webhook refuses does not block preemption either."""
     low, high = classes
     site.nodes(1)
     proxy = site.proxy()
@@ -202,7 +202,7 @@ def test_a_deleted_pod_counts_against_the_capability_until_it_has_ended(site: Si
     site.nodes(2)
     queue = site.queue("limited", capability={"cpu": "4"})
     site.scheduler("--config", "volcano-default")
-    # As with a grace period of a year: the pod runs on, however often it is deleted.
+    # The finalizer acts like a very long grace period: the pod runs on after each deletion.
     site.gang("held", 1, cpus=4, queue=queue, finalizer="optsched.io/test")
     site.await_bound("held", 1)
     site.api.delete(f"/api/v1/namespaces/{site.name}/pods/held-0")
@@ -220,7 +220,7 @@ def test_a_deleted_pod_counts_against_the_capability_until_it_has_ended(site: Si
 def test_a_victim_does_not_hold_a_guarantee_by_taking_long_to_end(
     site: Site, flags: tuple[str, ...], granted_s: int
 ) -> None:
-    """Nobody plays the kubelet of this node: its pods stay until they are deleted for good."""
+    """No kubelet runs for this node, so its pods stay until they are force-deleted."""
     node = node_manifest(f"{site.name}-real", cpu="2", labels={SITE_LABEL: site.name})
     node["metadata"]["annotations"] = {}
     node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]

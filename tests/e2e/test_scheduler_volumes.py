@@ -1,7 +1,7 @@
-"""Claims that wait for their first consumer, on a real API server with its controllers of volumes.
+"""Claims that wait for their first consumer, with Kubernetes' own volume controllers.
 
-Nobody makes volumes here but the test, which does as a provisioner does: it looks for claims that
-have been told their node, and makes a volume there. Kubernetes binds both.
+The test acts as provisioner: it finds claims with a selected node and creates a volume there.
+Kubernetes binds the two.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def volume(site: Site, name: str, storage_class: str, node: str, **more: Any) ->
 
 
 def provide(site: Site, name: str, storage_class: str) -> None:
-    """Make a volume for a claim, once it has been told its node."""
+    """Create a volume for a claim, once the claim has a selected node."""
     until(lambda: selected(site, name), f"claim {name} has been told its node")
     made_for = site.api.get(f"{claims_of(site)}/{name}")["metadata"]
     ref = {key: made_for[key] for key in ("namespace", "name", "uid")}
@@ -111,7 +111,7 @@ def test_a_gang_is_bound_once_all_its_volumes_have_been_made(site: Site) -> None
         lambda: site.api.get(f"{claims_of(site)}/c0")["status"]["phase"] == "Bound",
         "the first claim is bound",
     )
-    # Others go on meanwhile, and the gang stays whole.
+    # Other pods start in the meantime, and no part of the gang does.
     assert site.story.num_bound("g") == 0
     provide(site, "c1", made)
     site.story.until(lambda story: story.num_bound("g") == 2, "the gang is bound")

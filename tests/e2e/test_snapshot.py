@@ -1,4 +1,4 @@
-"""A cluster taken as a file is decided as its manifests are."""
+"""A snapshot of a cluster leads to the same result as the manifests of that cluster."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ MANIFESTS = [
 
 @pytest.fixture(scope="module")
 def filled(control_plane: ControlPlane) -> Iterator[ControlPlane]:
-    """The plane with what the manifests say."""
+    """Yield the control plane with the objects of the manifests."""
     kubectl = control_plane.kubectl
     kubectl.apply(manifest_list(MANIFESTS))
     names = [f"node/{node['metadata']['name']}" for node in NODES]

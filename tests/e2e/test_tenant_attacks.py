@@ -1,6 +1,6 @@
-"""Ways round a queue that Kubernetes itself offers a tenant: each is denied or takes nothing.
+"""Ways around a queue that Kubernetes offers a tenant are denied or gain no capacity.
 
-A scheduler with the rights of its manifest works beside webhook and controllers.
+A scheduler with the rights of its manifest runs with the webhook and the controllers.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def stage(
 
 @pytest.fixture(autouse=True)
 def clean(stage: Stage) -> Iterator[None]:
-    """Leave nothing behind for the next test."""
+    """Delete all objects of the test at its end."""
     yield
     free(stage)
     for kind in (kinds.JOB, kinds.POD, kinds.POD_GROUP, kinds.PERSISTENT_VOLUME_CLAIM):
@@ -112,13 +112,13 @@ def state_of(stage: Stage, queue: str) -> str:
 
 
 def held_by(stage: Stage, queue: str) -> str:
-    """The CPUs that the pods of a queue hold, as its status says."""
+    """Return the CPUs that a queue's status counts as allocated."""
     found = stage.admin.get(object_path(kinds.QUEUE, None, queue))["status"]
     return str(found.get("allocated", {}).get("cpu", "0"))
 
 
 def sized(body: Raw, cpus: int, **spec: object) -> Raw:
-    """A pod that requests so many CPUs."""
+    """Set the CPU request of a pod and return the pod."""
     body["spec"]["containers"][0]["resources"] = {"requests": {"cpu": str(cpus)}}
     body["spec"] |= spec
     return body
@@ -129,7 +129,7 @@ def node_of(stage: Stage, name: str) -> str:
 
 
 def phase_of(stage: Stage, name: str) -> str:
-    """The phase of the PodGroup of a pod."""
+    """Return the phase of a pod's PodGroup."""
     group_name = stage.admin.get(stage.path(kinds.POD, name))["metadata"]["annotations"][GROUP_KEY]
     return str(stage.admin.get(stage.path(kinds.POD_GROUP, group_name))["status"]["phase"])
 
@@ -146,7 +146,7 @@ def await_bound(stage: Stage, name: str) -> None:
 
 
 def await_waits(stage: Stage, name: str, text: str) -> None:
-    """Wait until the PodGroup of a pod says why it waits; the pod has no node."""
+    """Wait until the PodGroup of a pod gives the reason; the pod must have no node."""
 
     def waits() -> bool:
         found = stage.admin.get(stage.path(kinds.POD, name))["metadata"]["annotations"][GROUP_KEY]
@@ -159,7 +159,7 @@ def await_waits(stage: Stage, name: str, text: str) -> None:
 
 
 def assert_others_start(stage: Stage) -> None:
-    """Another tenant's gang starts, and so does another pod of the narrow queue."""
+    """Check that another tenant's gang starts, and another pod of the narrow queue."""
     stage.ann.post(stage.path(kinds.POD_GROUP), group("goes-on", "lab"))
     stage.ann.post(stage.path(kinds.POD), sized(pod("goes-on", **{GROUP_KEY: "goes-on"}), 1))
     await_bound(stage, "goes-on")
@@ -171,7 +171,7 @@ def assert_others_start(stage: Stage) -> None:
 
 
 def test_a_tenant_decides_nothing_by_a_subresource(stage: Stage) -> None:
-    """Bindings, statuses, resizes and containers that are added later are not part of `edit`."""
+    """The role `edit` permits no bindings, statuses, resizes or ephemeral containers."""
     stage.eve.post(stage.path(kinds.POD), sized(pod("plain"), 1, schedulingGates=[{"name": "a/b"}]))
     stage.eve.post(stage.path(kinds.JOB), job("plain", "students"))
     target = {"apiVersion": "v1", "kind": "Node", "name": NODE}
@@ -210,7 +210,7 @@ def test_a_tenant_evicts_no_pod_of_another_namespace(stage: Stage) -> None:
 
 
 def test_server_side_apply_enters_no_queue_and_forges_no_record(stage: Stage) -> None:
-    """Neither by creating, nor by taking fields from their manager."""
+    """Server-side apply can neither create objects in the queue nor take over fields of others."""
     groups, jobs = stage.path(kinds.POD_GROUP), stage.path(kinds.JOB)
 
     def apply(path: str, body: Raw, *, force: bool = False) -> Raw:
@@ -236,7 +236,7 @@ def test_server_side_apply_enters_no_queue_and_forges_no_record(stage: Stage) ->
     assert stage.admin.get(f"{groups}/of-eve").get("status", {}).get("phase") != "Running"
     said = denial(lambda: apply(f"{groups}/of-eve", group("of-eve", "lab"), force=True))
     assert "user eve may not use queue lab" in said
-    # The fields stay his who wrote them, and owning a field without changing it does no harm.
+    # The fields keep their first manager; co-owning a field without a change does no harm.
     apply(f"{groups}/of-ann", group("of-ann", "lab"), force=True)
     kept = stage.admin.get(f"{groups}/of-ann")
     assert kept["spec"]["queue"] == "lab"
@@ -247,7 +247,7 @@ def test_server_side_apply_enters_no_queue_and_forges_no_record(stage: Stage) ->
 
 
 def test_names_that_the_server_makes_change_nothing(stage: Stage) -> None:
-    """The name of such an object is made after webhooks that change objects have seen it."""
+    """The API server generates the name of an object after the mutating webhooks have run."""
 
     def unnamed(body: Raw) -> Raw:
         body["metadata"]["generateName"] = body["metadata"].pop("name") + "-"
@@ -275,7 +275,7 @@ def test_names_that_the_server_makes_change_nothing(stage: Stage) -> None:
 
 
 def test_pods_that_never_go_hold_only_what_they_run_on(stage: Stage) -> None:
-    """A finalizer keeps a pod in the API; what has ended or never began holds no quota."""
+    """A finalizer keeps a pod in the API, but an ended or unstarted pod uses no quota."""
     never = sized(pod("never-began", **{QUEUE_KEY: NARROW}), 3)
     ended = sized(pod("has-ended", **{QUEUE_KEY: NARROW}), 2, restartPolicy="Never")
     nowhere = sized(pod("fits-nowhere", **{QUEUE_KEY: NARROW}), 2, nodeSelector={"is": "nowhere"})
@@ -320,7 +320,7 @@ def test_podgroups_and_jobs_that_never_go_stop_nothing(stage: Stage) -> None:
 
 
 def test_a_pod_that_comes_with_a_node_counts_in_its_queue(stage: Stage) -> None:
-    """Kubernetes lets a user name a node; the queue has to be his, and holds less afterwards."""
+    """Kubernetes lets a user set the node, but the user must have access to the pod's queue."""
     said = denial(
         stage.eve.post,
         stage.path(kinds.POD),
@@ -335,7 +335,7 @@ def test_a_pod_that_comes_with_a_node_counts_in_its_queue(stage: Stage) -> None:
 
 
 def test_a_pod_of_another_scheduler_joins_no_gang(stage: Stage) -> None:
-    """It is no member of the gang that it names, and nothing of its queue is charged for it."""
+    """The pod is no member of the gang that it names, and the gang's queue does not pay for it."""
     stage.ann.post(
         stage.path(kinds.POD_GROUP),
         {**group("pair", "lab"), "spec": {"minMember": 2, "queue": "lab"}},
@@ -357,7 +357,7 @@ RACES = 20
 def test_a_pod_that_was_created_with_the_podgroup_of_another_user_joins_nothing(
     stage: Stage,
 ) -> None:
-    """Two reviews at one moment see neither pod nor PodGroup, and let both in."""
+    """Two simultaneous reviews miss each other's object, and admit both pod and PodGroup."""
 
     def create(user: Api, kind: kinds.Kind, body: Raw) -> bool:
         try:
@@ -377,8 +377,7 @@ def test_a_pod_that_was_created_with_the_podgroup_of_another_user_joins_nothing(
             theirs = threads.submit(create, stage.ann, kinds.POD_GROUP, group(name, "lab"))
             if mine.result() and theirs.result():
                 raced.append(name)
-    # What such a race leaves, whether or not this machine has lost one: the record says that
-    # admission found no PodGroup.
+    # The record shows that admission found no PodGroup, as after a race that this test may not hit.
     stage.ann.post(stage.path(kinds.POD_GROUP), group("raced", "lab"))
     text = format_submitters([Subject("eve", frozenset({"students"}))], joined="")
     marks = {GROUP_KEY: "raced", SUBMITTER: text}
@@ -408,7 +407,7 @@ def test_a_gate_that_its_user_removes_opens_no_queue(stage: Stage) -> None:
 
 
 def test_a_false_owner_and_labels_of_controllers_give_no_queue(stage: Stage) -> None:
-    """A pod that claims to be of another's job is not in the queue of that job."""
+    """A pod with a false owner is not in the queue of the owner's job."""
     stage.ann.post(stage.path(kinds.JOB), job("real", "lab"))
     until(lambda: stage.find(kinds.POD, "real-w-0"), "the pod of the job")
     await_bound(stage, "real-w-0")
@@ -423,7 +422,7 @@ def test_a_false_owner_and_labels_of_controllers_give_no_queue(stage: Stage) -> 
         assert "user eve may not name Job real as owner" in said
     other = sized(pod("real-w-1", own=owner), 1, schedulerName="default-scheduler")
     assert "as owner" in denial(stage.eve.post, stage.path(kinds.POD), other)
-    # Labels alone make a pod no member, and an owner can not be added later.
+    # Labels do not make a pod a member, and an owner cannot be added later.
     forged["metadata"]["ownerReferences"] = []
     joining = {**forged["metadata"], "annotations": {GROUP_KEY: real["annotations"][GROUP_KEY]}}
     said = denial(stage.eve.post, stage.path(kinds.POD), {**forged, "metadata": joining})
@@ -436,7 +435,7 @@ def test_a_false_owner_and_labels_of_controllers_give_no_queue(stage: Stage) -> 
     await_bound(stage, "real-w-1")
     found = stage.admin.get(stage.path(kinds.POD, "real-w-1"))["metadata"]["annotations"]
     assert found.get(GROUP_KEY) != mine
-    # The pod of the job itself requests nothing.
+    # The pod of the job itself requests no resources.
     until(lambda: held_by(stage, "lab") == "0", "the queue is charged nothing")
 
 
@@ -444,7 +443,7 @@ def test_a_false_owner_and_labels_of_controllers_give_no_queue(stage: Stage) -> 
 
 
 def test_claims_that_are_never_bound_hold_up_nobody(stage: Stage) -> None:
-    """Volumes and devices that do not exist, and as many of them as a claim can name."""
+    """The claims name volumes and devices that do not exist, as many as a claim allows."""
     volume = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

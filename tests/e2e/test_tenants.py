@@ -1,4 +1,4 @@
-"""Two tenants of one namespace with the chart's roles: what one tries against the other."""
+"""Two tenants of one namespace with the chart's roles: attacks of one on the other."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_tenant_uses_queues_that_he_was_given_and_no_other(stage: Stage) -> No
         assert f"may not use queue {queue} from namespace {SPACE}" in said
     said = denial(stage.eve.post, stage.path(kinds.POD_GROUP), group("no", "lab"))
     assert "user eve may not use queue lab" in said
-    # What controllers make for the jobs says whose they are.
+    # The PodGroups that controllers create for jobs record the submitter.
     for name, user in (("of-ann", "ann"), ("of-eve", "eve")):
         until(lambda name=name: group_of(stage, name), f"the PodGroup of {name}")  # type: ignore[misc]
         assert record(group_of(stage, name)) == [user]
@@ -78,7 +78,7 @@ def test_the_record_can_not_be_forged(stage: Stage) -> None:
 
 
 def test_a_pod_does_not_enter_a_queue_later(stage: Stage) -> None:
-    """Ways 1 and 2: naming the queue after creation, and hiding behind the name of a PodGroup."""
+    """Ways 1 and 2: the pod names the queue after its creation, or uses the name of a PodGroup."""
     stage.eve.post(stage.path(kinds.POD), pod("later", **{QUEUE_KEY: "students"}))
     uid = stage.admin.get(stage.path(kinds.POD, "later"))["metadata"]["uid"]
     change = {"metadata": {"annotations": {QUEUE_KEY: "lab"}}}
@@ -97,7 +97,7 @@ def test_a_pod_does_not_enter_a_queue_later(stage: Stage) -> None:
 
 
 def test_work_made_before_the_queue_does_not_enter_it(stage: Stage) -> None:
-    """Way 3: templates may name a queue that does not exist yet; their jobs are looked at."""
+    """Way 3: templates may name a queue that does not exist yet, but their jobs are checked."""
     queue = "tenants-late"
     path = object_path(kinds.QUEUE, None, queue)
     template = {
@@ -136,7 +136,7 @@ def test_work_made_before_the_queue_does_not_enter_it(stage: Stage) -> None:
     try:
         until(lambda: (stage.admin.get(path).get("status") or {}).get("state"), "it is open")
         before = stage.num_refused()
-        # A change of the flow has the controller look at it again.
+        # A change of the flow triggers another reconciliation.
         labels = {"metadata": {"labels": {"look": "again"}}}
         stage.admin.patch(stage.path(kinds.JOB_FLOW, "early"), labels)
         until(lambda: stage.num_refused() > before, "the job is refused")
@@ -151,7 +151,7 @@ def test_work_made_before_the_queue_does_not_enter_it(stage: Stage) -> None:
 
 
 def test_a_pod_does_not_join_the_work_of_another_tenant(stage: Stage) -> None:
-    """Way 4: by the name of a PodGroup, before it is made or after, and by a false owner."""
+    """Way 4: a pod names a PodGroup before or after its creation, or claims a false owner."""
     groups = stage.path(kinds.POD_GROUP)
     stage.eve.post(stage.path(kinds.POD), pod("waits", **{GROUP_KEY: "gang"}))
     said = denial(stage.ann.post, groups, group("gang", "lab"))
@@ -165,13 +165,13 @@ def test_a_pod_does_not_join_the_work_of_another_tenant(stage: Stage) -> None:
     said = denial(stage.eve.patch, stage.path(kinds.POD, "free"), change)
     assert "user eve may not use queue lab" in said
     stage.ann.post(stage.path(kinds.POD), pod("member", **{GROUP_KEY: "gang"}))
-    # A false owner: the PodGroup of the owner takes the pod in only as Eve's.
+    # The PodGroup of the false owner admits the pod only as a pod of Eve.
     stage.ann.post(stage.path(kinds.POD), pod("owner", **{QUEUE_KEY: "lab"}))
     owner = stage.admin.get(stage.path(kinds.POD, "owner"))["metadata"]
     reference = {"apiVersion": "v1", "kind": "Pod", "name": "owner", "uid": owner["uid"]}
     made = f"podgroup-{owner['uid']}"
     until(lambda: stage.find(kinds.POD_GROUP, made), "the PodGroup of the owner")
-    # Times of objects are whole seconds: only a later one makes the pod the newest of the group.
+    # Object times are whole seconds, so only a later second makes this pod the newest of the group.
     made_at = datetime.fromisoformat(owner["creationTimestamp"])
     until(lambda: datetime.now(UTC) >= made_at + timedelta(seconds=1), "the next second")
     stage.eve.post(stage.path(kinds.POD), pod("child", own={**reference, "controller": True}))
@@ -185,7 +185,7 @@ def test_a_pod_does_not_join_the_work_of_another_tenant(stage: Stage) -> None:
 
 
 def test_work_does_not_grow_in_a_queue_that_its_user_may_no_longer_use(stage: Stage) -> None:
-    """Way 5: raising replicas after leaving the list; less is always allowed."""
+    """Way 5: a user who has left the list may not raise replicas, but may lower them."""
     lab = object_path(kinds.QUEUE, None, "lab")
     lists = "optsched.io/users"
     stage.admin.patch(lab, {"metadata": {"annotations": {lists: "ann,eve"}}})
@@ -235,7 +235,7 @@ def test_a_queue_is_not_closed_by_a_tenant(stage: Stage) -> None:
 
 
 def test_a_tenant_does_not_claim_what_only_others_may_say(stage: Stage) -> None:
-    """Shields from eviction, devices, whom use is charged to, and priorities of the system."""
+    """The fields are eviction protection, devices, charged users and system priorities."""
     shield = {"volcano.sh/preemptable": "false"}
     for key, value in (
         *shield.items(),
@@ -268,7 +268,7 @@ def test_a_tenant_does_not_claim_what_only_others_may_say(stage: Stage) -> None:
     urgent = {"spec": {"priorityClassName": "system-node-critical"}}
     said = denial(stage.eve.patch, path, urgent)
     assert "user eve may not name system-node-critical" in said
-    # An administrator may, and what he wrote stays when the tenant changes something else.
+    # An administrator may set these fields, and they survive other changes by the tenant.
     stage.admin.patch(path, {"metadata": {"annotations": shield}})
     stage.eve.patch(path, {"spec": {"minMember": 2}})
     assert stage.admin.get(path)["metadata"]["annotations"]["volcano.sh/preemptable"] == "false"
@@ -284,7 +284,7 @@ def test_a_tenant_does_not_claim_what_only_others_may_say(stage: Stage) -> None:
     ids=["priority", "queue", "device"],
 )
 def test_pods_of_jobs_claim_no_more_than_other_pods(stage: Stage, part: Raw, said: str) -> None:
-    """Neither in a job of a tenant, nor in one that controllers make of a template."""
+    """The rule holds for a tenant's job, and for a job that controllers create from a template."""
     claims = job("claims", "default")
     template = claims["spec"]["tasks"][0]["template"]
     for field, more in part.items():
@@ -308,7 +308,7 @@ def test_pods_of_jobs_claim_no_more_than_other_pods(stage: Stage, part: Raw, sai
 
 
 def test_a_tenant_does_not_let_his_own_gang_in(stage: Stage) -> None:
-    """The phase is part of the object: PodGroups have no status of their own in the API."""
+    """A PodGroup has no status subresource, so a tenant could write its phase."""
     let_in = {"status": {"phase": "Inqueue"}}
     path = stage.path(kinds.POD_GROUP, "let-in")
 

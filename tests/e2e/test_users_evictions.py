@@ -1,4 +1,4 @@
-"""What users were promised about who makes room for whom, on a real cluster."""
+"""The documented eviction rules, on a real cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ URGENT = "urgent-training-6f1c"
 def test_urgent_training_takes_the_room_of_experiments(
     site: Site, min_member: int, left: int
 ) -> None:
-    """E1, E5, G-5: 4 nodes with 8 GPUs; the gang leaves whole or gives what it can do without."""
+    """E1, E5, G-5: on 4 nodes with 8 GPUs, a victim gang ends or shrinks to its minimum."""
     site.nodes(4, cpus=16, gpus=8)
     site.apply(seed("s002-L046"), "training-queue")
     site.apply(seed("s002-L162"), "production-training", "dev-experiment")
@@ -42,7 +42,7 @@ def test_urgent_training_takes_the_room_of_experiments(
 
 
 def test_importance_counts_within_a_queue_and_shares_between_queues(site: Site) -> None:
-    """E2, E3, S1: what is due is reclaimed from more important pods, and no more than is due."""
+    """E2, E3, S1: reclaim may evict pods of higher priority, but only up to the entitlement."""
     site.nodes(1)
     mine, yours = site.queue("mine"), site.queue("yours")
     dev, urgent = site.priority("dev", 100), site.priority("urgent", 1000)
@@ -62,7 +62,7 @@ def test_importance_counts_within_a_queue_and_shares_between_queues(site: Site) 
 
 
 def test_a_queue_without_tolerance_returns_first(site: Site) -> None:
-    """E6: kubectl annotate queue guests volcano.sh/overuse-tolerance=0."""
+    """E6: the queue `guests` has the annotation volcano.sh/overuse-tolerance=0."""
     site.nodes(1)
     guests, others = site.queue("guests"), site.queue("others")
     owner = site.queue("owner", deserved={"cpu": "2"})
@@ -78,7 +78,7 @@ def test_a_queue_without_tolerance_returns_first(site: Site) -> None:
 
 
 def test_some_are_never_evicted_and_some_evict_nobody(site: Site) -> None:
-    """E7: volcano.sh/preemptable: "false", and preemptionPolicy: Never."""
+    """E7: the pods have volcano.sh/preemptable: "false", or preemptionPolicy: Never."""
     site.nodes(1)
     urgent = site.priority("urgent", 1000)
     polite = site.priority("polite", 1000, preemptionPolicy="Never")

@@ -1,4 +1,4 @@
-"""What users were promised about PodGroups, on a real cluster."""
+"""The documented behaviour of PodGroups, on a real cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_the_podgroup_of_the_guide_gathers_bare_pods(site: Site) -> None:
-    """G-1: the PodGroup training-job and four pods that name it."""
+    """G-1: the PodGroup training-job gathers four pods that name it."""
     site.nodes(2, cpus=16, memory="64Gi")
     site.apply(seed("prereqs"), "high-priority")
     site.apply(seed("s001-L050"))
@@ -34,7 +34,7 @@ def test_the_podgroup_of_the_guide_gathers_bare_pods(site: Site) -> None:
 
 
 def test_a_podgroup_without_a_queue_is_in_the_default_one(site: Site) -> None:
-    """G-1q: and names of queues that do not exist are told, see the tests of status."""
+    """G-1q: the PodGroup joins the default queue; the status tests cover unknown queues."""
     site.nodes(1)
     scheduler = begin(site, conf("seed-full"), "none")
     body = {"apiVersion": SCHEDULING, "kind": "PodGroup", "metadata": {"name": "plain"}}
@@ -48,7 +48,7 @@ def test_a_podgroup_without_a_queue_is_in_the_default_one(site: Site) -> None:
 
 @pytest.mark.parametrize("solver", ["cpsat", "none"])
 def test_fewer_than_the_minimum_are_none(site: Site, solver: str) -> None:
-    """G-2, S7: room for three of four; nothing is bound, and it is said why."""
+    """G-2, S7: three of four pods fit, so no pod is bound, and the status gives the reason."""
     site.nodes(1, cpus=3)
     scheduler = begin(site, conf("seed"), solver)
     site.gang("four", 4)
@@ -62,7 +62,7 @@ def test_fewer_than_the_minimum_are_none(site: Site, solver: str) -> None:
 
 
 def test_min_resources_that_are_not_there_keep_a_gang_pending(site: Site) -> None:
-    """G-3, S2: 8 CPUs are asked for and 7 are free: it is not let in, until they are."""
+    """G-3, S2: the gang requests 8 CPUs and stays Pending while only 7 are idle."""
     site.nodes(2)
     scheduler = begin(site, conf("seed-full"))
     site.group("one", 1, minResources={"cpu": "1"})
@@ -78,7 +78,7 @@ def test_min_resources_that_are_not_there_keep_a_gang_pending(site: Site) -> Non
 
 
 def test_a_configuration_without_enqueue_lets_gangs_in(site: Site, tmp_path: Path) -> None:
-    """Their pods are made once their PodGroup is Inqueue: allocate sees to it, as Volcano's."""
+    """Their pods exist only once the PodGroup is Inqueue, which `allocate` sets, as in Volcano."""
     site.nodes(1)
     text = conf("seed").read_text()
     assert "enqueue, " in text
@@ -97,7 +97,7 @@ def test_a_configuration_without_enqueue_lets_gangs_in(site: Site, tmp_path: Pat
 
 
 def test_the_class_of_a_podgroup_decides_who_is_next(site: Site) -> None:
-    """G-4, S8: of three that wait the one that came last goes first."""
+    """G-4, S8: of three waiting gangs, the newest one has the highest priority and starts first."""
     site.nodes(1, cpus=2)
     low, high = site.priority("low", 100), site.priority("high", 1000)
     scheduler = begin(site, conf("seed"))
@@ -114,7 +114,7 @@ def test_the_class_of_a_podgroup_decides_who_is_next(site: Site) -> None:
 
 
 def test_a_podgroup_counts_at_most_as_its_pods(site: Site) -> None:
-    """A class that only a PodGroup names puts nobody first, and an event says so."""
+    """A class that only a PodGroup names gives no precedence, and an event reports this."""
     site.nodes(1, cpus=1)
     low, high = site.priority("low", 100), site.priority("high", 1000)
     begin(site, conf("seed"))
@@ -132,7 +132,7 @@ def test_a_podgroup_counts_at_most_as_its_pods(site: Site) -> None:
 
 
 def test_a_full_queue_keeps_a_podgroup_pending(site: Site) -> None:
-    """G-6a: no pods exist yet, and none may be made."""
+    """G-6a: no pods exist yet, and the controllers may create none."""
     site.nodes(1)
     queue = site.queue("small", capability={"cpu": "2"})
     scheduler = begin(site, conf("seed-full"))
@@ -147,7 +147,7 @@ def test_a_full_queue_keeps_a_podgroup_pending(site: Site) -> None:
 
 
 def test_a_podgroup_that_no_node_suits_is_inqueue(site: Site) -> None:
-    """G-6b, S11: pods exist and wait for a node; the sentence names what keeps them away."""
+    """G-6b, S11: the pods exist and wait; the message names the binding constraint."""
     (node,) = site.nodes(1)
     scheduler = begin(site, conf("seed-full"))
     site.gang("picky", 2, nodeSelector={"kubernetes.io/hostname": "nowhere"})
@@ -164,7 +164,7 @@ def test_a_podgroup_that_no_node_suits_is_inqueue(site: Site) -> None:
 
 
 def test_a_gang_that_loses_a_pod_is_unknown_and_wastes_gpus_until_it_is_whole(site: Site) -> None:
-    """G-6d, T5: a pod goes while its node is cordoned; three GPUs work for nobody meanwhile."""
+    """G-6d, T5: a pod ends while its node is cordoned, and the other three GPUs idle meanwhile."""
     (node,) = site.nodes(1, gpus=4)
     scheduler = begin(site, conf("seed-full"))
     site.gang("four", 4, gpus=1)
@@ -186,7 +186,7 @@ def test_a_gang_that_loses_a_pod_is_unknown_and_wastes_gpus_until_it_is_whole(si
 
 
 def test_a_gang_is_running_until_a_member_that_terminates_is_gone(site: Site) -> None:
-    """Volcano's status: a pod that terminates still runs, and still counts."""
+    """As in Volcano's status, a terminating pod still counts as running."""
     site.nodes(1)
     scheduler = begin(site, conf("seed-full"), "none")
     site.gang("two", 2)
@@ -194,7 +194,7 @@ def test_a_gang_is_running_until_a_member_that_terminates_is_gone(site: Site) ->
     pod = f"/api/v1/namespaces/{site.name}/pods/two-1"
     site.api.patch(pod, {"metadata": {"finalizers": ["example.com/held"]}})
     site.api.delete(pod)
-    # Sessions have seen the deletion once a pod that came after it is bound.
+    # A later pod is bound, so the sessions have seen the deletion.
     site.gang("next", 1)
     site.await_bound("next", 1)
     site.assert_still(scheduler)
@@ -205,7 +205,7 @@ def test_a_gang_is_running_until_a_member_that_terminates_is_gone(site: Site) ->
 
 
 def test_operators_name_their_podgroup_in_either_way(site: Site) -> None:
-    """G-8: tf-operator, Spark operator."""
+    """G-8: tf-operator and Spark operator use different annotations."""
     site.nodes(2)
     scheduler = begin(site, conf("seed-full"), "none")
     keys = {name: f"scheduling.{name}/group-name" for name in ("k8s.io", "volcano.sh")}

@@ -1,4 +1,4 @@
-"""What users were promised about queues, on a real cluster with the manifests they have."""
+"""The documented behaviour of queues, on a real cluster with manifests of users."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ tiers:
 
 
 def test_a_capability_is_a_ceiling_that_a_waiting_job_is_told(site: Site) -> None:
-    """Q2, Q11: 8 GPUs at most; a gang of 9 waits forever, one of 8 runs."""
+    """Q2, Q11: the limit is 8 GPUs; a gang of 9 waits forever, and one of 8 runs."""
     site.nodes(2, cpus=16, gpus=8, memory="64Gi")
     site.apply(seed("s001-L050"))
     scheduler = begin(site, conf("seed-full"))
@@ -50,7 +50,7 @@ def test_a_capability_is_a_ceiling_that_a_waiting_job_is_told(site: Site) -> Non
 
 
 def test_pods_count_for_their_queue_after_their_podgroup_is_deleted(site: Site) -> None:
-    """Also for a scheduler that starts after that."""
+    """A scheduler that starts after the deletion counts the pods as well."""
     site.nodes(2)
     queue = site.queue("small", capability={"cpu": "4"})
     path = collection_path(POD_GROUP, site.name)
@@ -71,7 +71,7 @@ def test_pods_count_for_their_queue_after_their_podgroup_is_deleted(site: Site) 
 
 
 def test_a_guarantee_is_kept_free_and_used_at_once(site: Site) -> None:
-    """Q3, Q4: 30 of 100 CPUs are guaranteed to one queue; another one gets 70 and not 71."""
+    """Q3, Q4: one queue has a guarantee of 30 of 100 CPUs, and another one gets 70 but not 71."""
     site.nodes(10, cpus=10)
     kept = site.queue("kept", guarantee={"resource": {"cpu": "30"}})
     rest = site.queue("rest")
@@ -83,7 +83,10 @@ def test_a_guarantee_is_kept_free_and_used_at_once(site: Site) -> None:
 
 
 def test_a_guarantee_without_deserved_counts(site: Site) -> None:
-    """Q5: Crater writes such queues, newer Volcanos refuse them."""
+    """Q5: Crater creates queues with a guarantee but without `deserved`.
+
+    Newer versions of Volcano refuse these queues.
+    """
     site.nodes(1, cpus=16, gpus=8, memory="64Gi")
     site.apply(shared("manifests", "crater", "queue-guarantee-without-deserved.yaml"))
     scheduler = begin(site, conf("crater"))
@@ -94,7 +97,7 @@ def test_a_guarantee_without_deserved_counts(site: Site) -> None:
 
 
 def test_a_guarantee_above_deserved_closes_the_queue_to_new_work(site: Site) -> None:
-    """Q5: what a webhook refuses, and what happens where there is none."""
+    """Q5: a webhook would refuse this queue; the test shows its effect without a webhook."""
     site.nodes(1)
     above = {"guarantee": {"resource": {"cpu": "16"}}, "deserved": {"cpu": "8"}}
     queue = site.queue("odd", **above)
@@ -105,7 +108,7 @@ def test_a_guarantee_above_deserved_closes_the_queue_to_new_work(site: Site) -> 
 
 
 def test_weights_share_what_is_saturated(site: Site) -> None:
-    """Q6, Q20, S10: the three teams with weights 4:2:1 on 28 GPUs: 16/8/4."""
+    """Q6, Q20, S10: three teams with weights 4:2:1 share 28 GPUs as 16/8/4."""
     site.nodes(4, cpus=8, gpus=7)
     site.apply(seed("s002-L046"))
     scheduler = begin(site, conf("seed-full"))
@@ -115,7 +118,7 @@ def test_weights_share_what_is_saturated(site: Site) -> None:
 
 
 def test_a_capability_limits_only_what_it_lists(site: Site) -> None:
-    """Q19: data-pipeline lists no GPUs, so it may use all but those that are guaranteed."""
+    """Q19: data-pipeline lists no GPUs, so it may use all GPUs without a guarantee."""
     site.nodes(2, cpus=32, gpus=4, memory="128Gi")
     site.apply(seed("s001-L442"))
     scheduler = begin(site, conf("crater"))
@@ -129,7 +132,7 @@ def test_a_capability_limits_only_what_it_lists(site: Site) -> None:
 
 
 def test_a_strict_queue_lets_nobody_pass_its_head(site: Site) -> None:
-    """Q1."""
+    """Q1: a strict queue starts its jobs in order."""
     site.nodes(1)
     queue = site.queue("line", dequeueStrategy="fifo")
     scheduler = begin(site, conf("seed-full"))
@@ -145,7 +148,7 @@ def test_a_strict_queue_lets_nobody_pass_its_head(site: Site) -> None:
 
 
 def test_queues_that_matter_more_go_first_and_give_back_last(site: Site) -> None:
-    """Q9: priorities 100 and 50."""
+    """Q9: the queues have the priorities 100 and 50."""
     site.nodes(1)
     less, more = site.queue("less", priority=50), site.queue("more", priority=100)
     owner = site.queue("owner", deserved={"cpu": "2"})
@@ -164,7 +167,7 @@ def test_queues_that_matter_more_go_first_and_give_back_last(site: Site) -> None
 
 
 def test_only_an_open_queue_takes_new_work(site: Site) -> None:
-    """Q12, Q13, Q14: what runs goes on."""
+    """Q12, Q13, Q14: running pods continue."""
     site.nodes(1)
     states = {queue: site.queue(queue.lower()) for queue in ("Closing", "Closed", "Unknown")}
     scheduler = begin(site, conf("seed-full"), "none")
@@ -176,7 +179,7 @@ def test_only_an_open_queue_takes_new_work(site: Site) -> None:
         site.api.patch(f"{path}/status", {"status": {"state": state}})
         until(lambda path=path, state=state: _state(site, path) == state, state)
         after = f"after-{state.lower()}"
-        # The scheduler may learn of pods before it learns of their queue.
+        # The scheduler may receive pods before it receives their queue.
         site.group(after, 1, queue)
         site.await_waits(after, "QueueNotOpen", queue)
         site.members(after, range(1))
@@ -193,7 +196,7 @@ def _state(site: Site, path: str) -> str:
 
 
 def test_the_queues_of_an_account_share_its_gpus(site: Site) -> None:
-    """Q10, Q23: an account of 8 GPUs in Crater, two users with 8 each; both want all of it."""
+    """Q10, Q23: an account in Crater has 8 GPUs, and each of its two users requests all 8."""
     site.nodes(2, cpus=16, gpus=8, memory="64Gi")
     site.apply(shared("manifests", "crater", "queues.yaml"))
     scheduler = begin(site, conf("crater"))
@@ -206,7 +209,7 @@ def test_the_queues_of_an_account_share_its_gpus(site: Site) -> None:
 
 
 def test_departments_share_by_weight_and_then_their_teams(site: Site) -> None:
-    """Q22: departments 3 and 2, teams 2, 1 and 1; 60 GPUs."""
+    """Q22: the parent queues have weights 3 and 2, their teams 2, 1 and 1; 60 GPUs."""
     site.nodes(10, cpus=8, gpus=6)
     teams = {"a1": ("a", "1/3/2"), "a2": ("a", "1/3/1"), "b1": ("b", "1/2/1")}
     for name, (department, weights) in teams.items():
@@ -219,7 +222,7 @@ def test_departments_share_by_weight_and_then_their_teams(site: Site) -> None:
 
 
 def test_tenants_have_floors_ceilings_shares_and_priorities(site: Site) -> None:
-    """Q18: two labs on 8 GPUs."""
+    """Q18: two labs share 8 GPUs."""
     site.nodes(2, cpus=8, gpus=4)
     a, b = (
         site.queue(
@@ -241,7 +244,7 @@ def test_tenants_have_floors_ceilings_shares_and_priorities(site: Site) -> None:
 
 
 def test_gangs_of_three_queues_start_as_gangs(site: Site) -> None:
-    """Q25: queue A with two gangs, B and C with one; all run, none is ever half there."""
+    """Q25: queue A has two gangs, B and C have one; all run, and none ever runs in part."""
     site.nodes(4)
     a, b, c = (site.queue(n, weight=w) for n, w in (("a", 3), ("b", 1), ("c", 1)))
     scheduler = begin(site, conf("seed-full"))

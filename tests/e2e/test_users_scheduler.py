@@ -1,4 +1,4 @@
-"""What users were promised about actions and plugins, on a real cluster."""
+"""The documented behaviour of actions and plugins, on a real cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ tiers:
 
 @pytest.mark.parametrize(("first", "second"), [("priority", "drf"), ("drf", "priority")])
 def test_the_first_tier_decides_who_is_next(site: Site, first: str, second: str) -> None:
-    """A13: a more important job that holds a lot, against one that holds nothing."""
+    """A13: a high-priority job that holds much competes with a job that holds no resources."""
     site.nodes(1)
     high = site.priority("high", 1000)
     scheduler = begin(site, site.file("order.conf", ORDER.format(first, second)), "none")
@@ -51,7 +51,7 @@ def test_the_first_tier_decides_who_is_next(site: Site, first: str, second: str)
 
 @pytest.mark.parametrize("solver", ["cpsat", "none"])
 def test_dominant_shares_are_equal(site: Site, solver: str) -> None:
-    """S9: 9 CPUs and 18 GB, tasks of (1 CPU, 4 GB) and (3 CPU, 1 GB): three and two of them."""
+    """S9: 9 CPUs and 18 GB hold three tasks of (1 CPU, 4 GB) and two of (3 CPU, 1 GB)."""
     site.nodes(1, cpus=9, memory="18Gi")
     site.gang("a", 6, min_member=1, cpus=1, memory="4Gi")
     site.gang("b", 6, min_member=1, cpus=3, memory="1Gi")
@@ -60,7 +60,7 @@ def test_dominant_shares_are_equal(site: Site, solver: str) -> None:
 
 
 def test_pods_that_ask_for_nothing_run_while_a_large_gang_waits(site: Site) -> None:
-    """S6."""
+    """S6: best-effort pods run while a large gang waits."""
     site.nodes(1)
     scheduler = begin(site, conf("seed"))
     site.gang("now", 3)
@@ -81,7 +81,7 @@ def test_pods_that_ask_for_nothing_run_while_a_large_gang_waits(site: Site) -> N
     ids=["nodeorder", "nodeorder with other weights", "binpack of the guide"],
 )
 def test_scores_spread_or_pack(site: Site, plugin: str, num_nodes: int) -> None:
-    """S3, S12, S13: four pods with a GPU each on four nodes."""
+    """S3, S12, S13: four pods with one GPU each are placed on four nodes."""
     fragment = seed("s001-L329").read_text()
     entry = f"- {plugin if plugin.startswith('{') else f'name: {plugin}'}\n" if plugin else fragment
     site.nodes(4, gpus=4)
@@ -93,7 +93,7 @@ def test_scores_spread_or_pack(site: Site, plugin: str, num_nodes: int) -> None:
 
 @pytest.mark.parametrize("solver", ["cpsat", "none"])
 def test_pods_of_the_system_go_first_and_are_never_evicted(site: Site, solver: str) -> None:
-    """S14: both want the whole node, and wait at once."""
+    """S14: both pods request the whole node at the same time."""
     site.nodes(1)
     urgent = site.priority("urgent", 1000)
     site.gang("urgent", 1, cpus=4, priorityClassName=urgent)
@@ -113,13 +113,13 @@ def test_pods_of_the_system_go_first_and_are_never_evicted(site: Site, solver: s
 
 
 def pairs_apart(pods: list[Moment]) -> int:
-    """Pairs of a parameter server and a worker that are on different nodes."""
+    """Return the number of pairs of a parameter server and a worker on different nodes."""
     nodes = {role: [p.node for p in pods if f"-{role}-" in p.name] for role in ("ps", "worker")}
     return sum(a != b for a in nodes["ps"] for b in nodes["worker"])
 
 
 def training(name: str, notes: dict[str, str]) -> dict[str, object]:
-    """A job with 2 parameter servers of 1 CPU and 4 workers of 2 CPU."""
+    """Return a job with 2 parameter servers of 1 CPU and 4 workers of 2 CPUs."""
 
     def task(role: str, number: int, cpu: str, memory: str) -> dict[str, object]:
         container = {"name": "c", "image": "tf"}
@@ -146,7 +146,7 @@ def training(name: str, notes: dict[str, str]) -> dict[str, object]:
 def test_servers_and_workers_are_together_as_far_as_can_be(
     site: Site, notes: dict[str, str], least: int
 ) -> None:
-    """X2, S22: three jobs on six nodes of 8 CPU, three times: always the fewest pairs apart."""
+    """X2, S22: three jobs on six nodes of 8 CPUs always have the fewest separated pairs."""
     site.nodes(6, cpus=8)
     scheduler = begin(site, conf("tt"))
     for repetition in range(3):

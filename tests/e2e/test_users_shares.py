@@ -1,4 +1,4 @@
-"""What users were promised about sharing, on a real cluster with the configurations they have."""
+"""The documented behaviour of sharing, on a real cluster with configurations of users."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.mark.parametrize("solver", ["cpsat", "none"])
 def test_what_was_borrowed_comes_back_on_demand(site: Site, solver: str) -> None:
-    """Q17: 100 CPUs, weights 3:1:1; what stands idle is lent, and given back: 60/20/20."""
+    """Q17: queues with weights 3:1:1 borrow idle CPUs of 100, and return them: 60/20/20."""
     site.nodes(10, cpus=10)
     qa, qb, qc = (site.queue(n, weight=w) for n, w in (("a", 3), ("b", 1), ("c", 1)))
     scheduler = begin(site, conf("seed-full"), solver)
@@ -29,7 +29,7 @@ def test_what_was_borrowed_comes_back_on_demand(site: Site, solver: str) -> None
 
 
 def test_the_demo_of_the_capacity_plugin_ends_with_two_and_six(site: Site) -> None:
-    """Q7: 8 CPUs, 2 and 6 deserved; the borrower gives back all that is due, pod by pod."""
+    """Q7: the queues deserve 2 and 6 of 8 CPUs; the borrower returns its excess pod by pod."""
     site.nodes(2, cpus=4)
     small, large = (
         site.queue(n, deserved={"cpu": str(c)}) for n, c in (("small", 2), ("large", 6))
@@ -42,7 +42,7 @@ def test_the_demo_of_the_capacity_plugin_ends_with_two_and_six(site: Site) -> No
 
 
 def test_a_queue_that_is_not_reclaimable_gives_nothing_back(site: Site) -> None:
-    """Q8."""
+    """Q8: a non-reclaimable queue keeps its borrowed CPUs."""
     site.nodes(2, cpus=4)
     small = site.queue("small", deserved={"cpu": "2"}, reclaimable=False)
     large = site.queue("large", deserved={"cpu": "6"})

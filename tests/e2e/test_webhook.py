@@ -1,4 +1,4 @@
-"""The webhook before a real API server, over TLS: what it refuses, fills in and lives through."""
+"""The webhook with a real API server over TLS: refusals, defaults and failures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ GPU = "nvidia.com/gpu"
 def start(
     control_plane: ControlPlane, api: Api, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Webhook]]:
-    """Starts a webhook under the port that API servers ask; its configurations are there."""
+    """Yield a function that starts a webhook on the port of the registered configurations."""
     folder, port = tmp_path_factory.mktemp("webhook"), free_port()
     started: list[Webhook] = []
     make_namespace(api, SYSTEM)
@@ -74,7 +74,7 @@ def start(
 
 @pytest.fixture(scope="module")
 def webhook(start: Callable[..., Webhook], api: Api) -> Webhook:
-    """A webhook that every test may use."""
+    """Return a webhook that all tests share."""
     running = start()
     until(lambda: queue_is_made(api, "default"), "the webhook answers")
     queue_is_made(api, "root")
@@ -83,7 +83,7 @@ def webhook(start: Callable[..., Webhook], api: Api) -> Webhook:
 
 @pytest.fixture
 def space(api: Api, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of its own."""
+    """Yield a separate namespace for a test."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:40].strip("-")
     api.post("/api/v1/namespaces", {"metadata": {"name": name}})
     yield name
@@ -173,7 +173,7 @@ def test_a_closed_queue_takes_neither_jobs_nor_podgroups(webhook: Webhook, api: 
     assert "can only submit PodGroup to queue with state Open, queue shut status is Closed" in said
     gone = {**group, "spec": {"queue": "gone"}}
     assert "unable to find queue" in denial(lambda: api.post(path, gone))
-    # Opened again, it takes the very next job, whatever watches have told by then.
+    # A reopened queue accepts the next job, even if the watch is late.
     api.patch(f"{QUEUES}/shut/status", {"status": {"state": "Open"}})
     submit(api, space, job(queue="shut"), "later")
     api.delete(f"{QUEUES}/shut")
@@ -200,7 +200,7 @@ def test_a_podgroup_without_a_queue_goes_to_that_of_its_namespace(
     }
     path = collection_path(kinds.POD_GROUP, space)
     assert api.post(path, group)["spec"]["queue"] == "default"
-    # Its status is part of the object: the scheduler, which writes it, asks nobody.
+    # PodGroups have no status subresource; no webhook reviews the scheduler's status updates.
     account = f"system:serviceaccount:{SYSTEM}:optsched-scheduler"
     scheduler = api.as_user(account, "system:masters")
     before = webhook.metric("optsched_admission_reviews_total", path="/podgroups/validate")
@@ -232,7 +232,7 @@ def test_queues_that_contradict_each_other_are_refused(webhook: Webhook, api: Ap
 
 
 def test_accounts_of_crater_come_change_and_go(webhook: Webhook, api: Api, space: str):
-    """As its server does it: queues without weights, one right after the other, whole updates."""
+    """Crater's server creates queues without weights in quick succession and updates them."""
     amounts = {"cpu": "32", GPU: "8"}
     account, users = f"{space}-a9", [f"{space}-a9-u{i}" for i in range(3)]
     floor = {"resource": {"cpu": "8"}}
@@ -322,7 +322,7 @@ WRONG = ("duplicatedPolicyEvent", "duplicatedTaskName", "minAvailable")
 
 
 def of_users() -> Iterator[tuple[str, Raw]]:
-    """The objects in the manifests of users that are reviewed, by file."""
+    """Yield the reviewed objects in the manifests of users, with their files."""
     reviewed = {service.kind for service in SERVICE_OF.values()} - {kinds.POD}
     for path in found_in_shared("manifests/*/**/*.yaml"):
         text = path.read_text(encoding="utf-8")
@@ -366,7 +366,7 @@ def test_manifests_of_users_are_taken_but_for_those_that_are_wrong(
 
 
 def queue_is_made_of(api: Api, obj: Raw) -> bool:
-    """Whether a queue of a manifest could be made, or one of its name is there."""
+    """Return whether a queue of a manifest was created, or already exists."""
     try:
         api.post(QUEUES, obj)
     except Refused as e:
@@ -419,7 +419,7 @@ def test_what_is_no_review_is_never_a_yes(webhook: Webhook, body: bytes, status:
 
 
 def test_memory_stays_within_the_chart_whatever_comes(webhook: Webhook):
-    """60 clients send 8 MiB each at one time: as many values as are decoded, and a long text."""
+    """60 clients send 8 MiB each at the same time: as many values as allowed, and a long text."""
     values = b"[" + b'{"a":0},' * (MAX_VALUES_OF_REVIEW // 2 - 100) + b"0]"
     text = b"a" * (MAX_BODY - len(values) - 100)
     body = b'{"kind":' + values + b',"text":"' + text + b'"}'
@@ -428,7 +428,7 @@ def test_memory_stays_within_the_chart_whatever_comes(webhook: Webhook):
         try:
             return webhook.post("/jobs/validate", body)[0]
         except OSError:
-            # Clients that wait too long for room are cut off while they still send.
+            # The webhook disconnects clients that wait too long for memory while they still send.
             return HTTPStatus.SERVICE_UNAVAILABLE
 
     with ThreadPoolExecutor(60) as clients:
@@ -450,7 +450,7 @@ def test_an_unknown_version_is_denied(webhook: Webhook):
 
 
 def test_the_key_of_the_authority_is_in_a_secret_of_its_own(webhook: Webhook, api: Api):
-    del webhook  # It has made both.
+    del webhook  # The webhook created both queues.
     leaf = object_path(kinds.SECRET, SYSTEM, "volcano-admission-secret")
     assert sorted(api.get(leaf)["data"]) == ["ca.crt", "tls.crt", "tls.key"]
     assert sorted(api.get(f"{leaf}-authority")["data"]) == ["ca.crt", "ca.key"]
@@ -470,14 +470,14 @@ def test_whom_to_trust_is_put_back_where_somebody_took_it_out(webhook: Webhook, 
 
 
 def test_the_largest_jobs_can_be_made_and_changed(webhook: Webhook, api: Api, space: str):
-    """etcd takes objects of 1.5 MiB; a review of a change holds two of them."""
+    """etcd accepts objects of 1.5 MiB, and a review of an update contains two of them."""
     large = job(task(template=template(container(args=["x" * 1_450_000]))))
     submit(api, space, large)
     path = object_path(kinds.JOB, space, "j")
     assert api.patch(path, {"metadata": {"labels": {"a": "b"}}})["metadata"]["labels"] == {"a": "b"}
     said = denial(lambda: api.patch(path, {"spec": {"queue": "root"}}))
     assert "job updates may not change fields" in said
-    # What is larger than servers read never gets as far as the webhook.
+    # Objects above the API server's size limit never reach the webhook.
     larger = job(task(template=template(container(args=["x" * 3 * 2**20]))))
     with pytest.raises(Refused) as caught:
         submit(api, space, larger, "k")
@@ -487,7 +487,7 @@ def test_the_largest_jobs_can_be_made_and_changed(webhook: Webhook, api: Api, sp
 def test_resource_groups_follow_their_file(
     control_plane: ControlPlane, tmp_path: Path, space: str
 ) -> None:
-    """No API server asks: what a server with a file of its own answers is enough to see."""
+    """No API server is involved: the responses of a separate webhook suffice."""
     conf = tmp_path / "conf"
     conf.write_text("resourceGroups: [{resourceGroup: a, labels: {kind: first}}]")
     log = tmp_path / "log"

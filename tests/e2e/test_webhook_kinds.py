@@ -1,4 +1,4 @@
-"""Each kind under the webhook: made, changed and deleted, before and after somebody looks at it."""
+"""The webhook with each object kind: creation, update and deletion of old and new objects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Raw = dict[str, Any]
 
 
 def cycle(*names: str) -> list[Raw]:
-    """Flows that wait for one another in a circle."""
+    """Return flows that wait for each other in a cycle."""
     waits = zip(names, (*names[1:], names[0]), strict=True)
     return [{"name": name, "dependsOn": {"targets": [other]}} for name, other in waits]
 
@@ -80,7 +80,7 @@ LATER_WRONG: dict[Kind, Raw] = {
 
 
 def put(api: Api, kind: Kind, name: str, spec: Raw) -> str:
-    """Make an object; gives its path."""
+    """Create an object and return its path."""
     obj = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}}
     api.post(collection_path(kind, SPACE if kind.namespaced else None), {**obj, "spec": spec})
     return object_path(kind, SPACE if kind.namespaced else None, name)
@@ -94,7 +94,7 @@ def denial(action: Callable[[], object]) -> str:
 
 @pytest.fixture(scope="module")
 def strange(api: Api) -> dict[Kind, str]:
-    """Objects that were stored before there was a webhook, which would not take them."""
+    """Return the paths of objects that were stored before the webhook, which would refuse them."""
     make_namespace(api, SPACE)
     return {kind: put(api, kind, "strange", spec) for kind, spec in LATER_WRONG.items()}
 
@@ -106,7 +106,7 @@ def webhook(
     api: Api,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Webhook]:
-    """A webhook that was started later."""
+    """Yield a webhook that started after these objects were stored."""
     folder = tmp_path_factory.mktemp("kinds")
     with serving(api, control_plane.kubeconfig, folder) as webhook:
         yield webhook
@@ -135,7 +135,7 @@ def test_what_was_there_before_may_be_marked_and_deleted_and_no_more(
         said = denial(lambda: api.patch(path, {"spec": {"minAvailable": 8}}))
         assert "job 'minAvailable' should not be greater than total replicas in tasks" in said
     api._call("DELETE", path)
-    # What is going loses its finalizers, too.
+    # A terminating object also loses its finalizers.
     api.patch(path, {"metadata": {"finalizers": None}})
     until(lambda: api.find(path) is None, "it is gone")
 

@@ -1,6 +1,6 @@
-"""A webhook that is killed and started again while clients go on; certificates change meanwhile.
+"""A webhook is killed and restarted while clients continue and certificates change.
 
-Nothing bad is let in at any moment, and what is good is let in as soon as somebody answers.
+No invalid object is ever admitted, and valid objects are admitted once a webhook responds.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TRUST_S = 10.0
 
 @dataclass
 class Load:
-    """Clients that submit good jobs and bad ones, and change those that are there for the worse."""
+    """Clients that submit valid and invalid jobs, and try invalid changes of stored jobs."""
 
     api: Api
     done: threading.Event = field(default_factory=threading.Event)
@@ -69,7 +69,7 @@ class Load:
     """By time: whether an API server distrusted the certificate, or made a job."""
 
     def client(self, worker: int) -> None:
-        """Work until it is done."""
+        """Submit jobs until the load is done."""
         try:
             for number in count():
                 if self.done.wait(PAUSE_S):
@@ -79,7 +79,7 @@ class Load:
             self.api.close()
 
     def _work(self, name: str) -> None:
-        """A good job, which is tried until it is there, and what may not be."""
+        """Submit a valid job until it is stored, and try invalid requests."""
         bad = submitted(f"bad-{name}", 9)
         self._refuse(name, partial(self.api.post, JOBS, bad))
         if not self._make(name):
@@ -104,7 +104,7 @@ class Load:
         return False
 
     def _refuse(self, name: str, action: Callable[[], Any]) -> None:
-        """Do what may not be done."""
+        """Send an invalid request and record its refusal."""
         try:
             action()
         except Refused as e:
@@ -122,7 +122,7 @@ class Load:
         (self.lost if lost else self.wrong).append(str(error))
 
     def longest_distrust_s(self) -> float:
-        """The longest time from an answer with an x509 error to the next job that is made."""
+        """Return the longest time from an x509 error to the next stored job."""
         longest, began = 0.0, None
         for at, is_distrust in self.distrusts:
             if is_distrust and began is None:
@@ -133,7 +133,7 @@ class Load:
         return longest
 
     def go_on(self, what: str) -> None:
-        """Wait until as much again has been made and refused."""
+        """Wait until the clients have stored and failed to store further jobs."""
         num_made, num_refused = len(self.made), len(self.refused)
 
         def went_on() -> bool:
@@ -153,7 +153,7 @@ def submitted(name: str, minimum: int) -> dict[str, Any]:
 
 @contextmanager
 def loaded(api: Api) -> Iterator[Load]:
-    """Clients, as long as this lasts."""
+    """Yield a load whose clients run while the context is open."""
     load = Load(api)
     with ThreadPoolExecutor(NUM_CLIENTS) as pool:
         clients = [pool.submit(load.client, worker) for worker in range(NUM_CLIENTS)]
@@ -185,7 +185,7 @@ def test_nothing_bad_gets_in_while_a_webhook_comes_and_goes(
             shown = ssl.get_server_certificate(("127.0.0.1", port))
             for _ in range(3):
                 running = killed(running, start, load)
-            # All have shown the same certificate: it is in the Secret.
+            # All webhooks served the same certificate, because it is in the Secret.
             assert ssl.get_server_certificate(("127.0.0.1", port)) == shown
             certificates_change(api, running, load, port)
             for secret in (SECRET, AUTHORITY):
@@ -205,7 +205,7 @@ def test_nothing_bad_gets_in_while_a_webhook_comes_and_goes(
 def test_api_servers_distrust_a_webhook_for_seconds_at_most(
     control_plane: ControlPlane, api: Api, tmp_path: Path
 ):
-    """Whether it signs anew or its configurations are applied again without an authority."""
+    """The webhook issues a new authority, or its configurations lose their authority."""
     port, number = free_port(), count()
     make_namespace(api, SYSTEM)
     make_namespace(api, SPACE)
@@ -239,7 +239,7 @@ def test_api_servers_distrust_a_webhook_for_seconds_at_most(
 
 
 def reapply(api: Api) -> None:
-    """Apply the configurations again as GitOps does: without the authority."""
+    """Apply the configurations again without the authority, as GitOps tools do."""
     for each in CONFIGURATIONS:
         kind = kinds.find_kind(each["apiVersion"], each["kind"])
         assert kind is not None
@@ -251,11 +251,11 @@ def reapply(api: Api) -> None:
 
 
 def killed(running: Webhook, start: Callable[[], Webhook], load: Load) -> Webhook:
-    """Kill it, see that nobody gets in, and start another one."""
+    """Kill a webhook, check that no job is stored, and start another webhook."""
     running.kill()
     num_lost, num_made = len(load.lost), len(load.made)
     until(lambda: len(load.lost) >= num_lost + 2 * NUM_CLIENTS, "nobody answers")
-    # Those whose answer was on its way may still have come through.
+    # Jobs whose review response was in transit may still have been stored.
     assert len(load.made) <= num_made + NUM_CLIENTS
     other = start()
     load.go_on("it answers again")
@@ -263,7 +263,7 @@ def killed(running: Webhook, start: Callable[[], Webhook], load: Load) -> Webhoo
 
 
 def certificates_change(api: Api, running: Webhook, load: Load, port: int) -> None:
-    """A new certificate, and then another authority, while it runs."""
+    """Replace the certificate, and then the authority, while the webhook runs."""
     for secret, name in ((SECRET, "tls.crt"), (AUTHORITY, "ca.crt")):
         shown = ssl.get_server_certificate(("127.0.0.1", port))
         api.patch(secret, {"data": {name: ""}})
@@ -292,9 +292,9 @@ def test_while_nobody_answers_nothing_is_let_in_and_what_runs_goes_on(
             partial(api._call, "DELETE", f"{default}?dryRun=All"),
         ]
         for trial in trials:
-            # API servers learn of configurations within moments.
+            # API servers receive configurations within moments.
             until(partial(is_refused, trial), "nobody is asked, and nothing let in")
-        # Controllers and schedulers go on: status, pods and deletions of jobs ask nobody.
+        # Controllers and schedulers continue: status, pods and deletions of jobs need no webhook.
         status = {"status": {"state": {"phase": "Running"}, "running": 2}}
         assert api.patch(f"{path}/status", status)["status"]["running"] == 2
         pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
@@ -305,7 +305,7 @@ def test_while_nobody_answers_nothing_is_let_in_and_what_runs_goes_on(
 
 
 def is_refused(trial: Callable[[], object]) -> bool:
-    """Whether an action fails because nobody can look at it."""
+    """Return whether an action fails because no webhook responds."""
     try:
         trial()
     except Refused as e:

@@ -1,4 +1,4 @@
-"""What is said of jobs that are not there, and what becomes of them once they are."""
+"""The predictions for hypothetical jobs match the later reality."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ pytestmark = pytest.mark.e2e
 
 
 def asking(name: str, replicas: int, cpu: int, **annotations: str) -> Raw:
-    """A job whose pods ask for so many CPUs each; annotations with `_` for `-`."""
+    """Return a job whose pods request the given CPUs each.
+
+    `annotations` are names with `_` for `-` and their values.
+    """
     template = {"spec": {"containers": [container(resources={"requests": {"cpu": str(cpu)}})]}}
     body = job(task("w", replicas, template=template), name=name, minAvailable=replicas)
     marks = {f"optsched.io/{key.replace('_', '-')}": value for key, value in annotations.items()}
@@ -34,7 +37,7 @@ def asking(name: str, replicas: int, cpu: int, **annotations: str) -> Raw:
 
 
 class Asking:
-    """A user who asks through a door that writes down what is done."""
+    """A user whose requests pass a recording proxy."""
 
     def __init__(self, site: Site, proxy: Proxy, folder: Path) -> None:
         self.site = site
@@ -47,7 +50,7 @@ class Asking:
         return False
 
     def __call__(self, *bodies: Raw, code: int) -> list[Raw]:
-        """What is said of jobs, each of which suits the site."""
+        """Return the predictions for jobs, after adapting the jobs to the site."""
         files = []
         for body in bodies:
             body["metadata"]["namespace"] = self.site.name
@@ -57,7 +60,7 @@ class Asking:
         return found
 
     def file(self, body: Raw) -> str:
-        """A file with a job that suits the site."""
+        """Write a job that is adapted to the site to a file, and return its path."""
         body["metadata"].pop("uid", None)
         self.site.suit(body)
         path = self._folder / f"{body['metadata']['name']}.json"
@@ -65,7 +68,7 @@ class Asking:
         return str(path)
 
     def optsched(self, *words: str, code: int) -> Raw:
-        """What a command prints in JSON that ends with a code."""
+        """Return the JSON output of a command that ends with a code."""
         place = ["--kubeconfig", str(self._proxy.kubeconfig), "-o", "json"]
         result = CliRunner().invoke(main, [*words, *place])
         assert result.exit_code == code, result.output
@@ -157,7 +160,7 @@ def test_one_that_is_not_let_in_is_told_what_its_job_is_told(site: Site, ask: As
 
 
 def test_admission_is_asked(site: Site, ask: Asking) -> None:
-    """A LimitRange gives pods what they do not ask for; a namespace that is missing is named."""
+    """A LimitRange sets default requests, and the prediction names a missing namespace."""
     site.nodes(1, cpus=4)
     limits = [{"type": "Container", "defaultRequest": {"cpu": "5"}}]
     body = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "five"}}
@@ -178,7 +181,7 @@ def test_admission_is_asked(site: Site, ask: Asking) -> None:
 
 
 def test_claims_that_nobody_has_granted_do_not_count(site: Site, ask: Asking) -> None:
-    """A PriorityClass that does not exist, and GPUs that other schedulers' pods name."""
+    """The claims are a missing PriorityClass, and GPUs that pods of other schedulers name."""
     site.nodes(2, cpus=64, gpus=8)
     site.controllers()
     site.scheduler()
@@ -190,7 +193,7 @@ def test_claims_that_nobody_has_granted_do_not_count(site: Site, ask: Asking) ->
         spec["template"]["spec"]["containers"][0]["resources"] = limits
         return body
 
-    # It holds 4 GPUs, and its annotations name all of the node.
+    # The pod holds 4 GPUs, and its annotations name all GPUs of the node.
     site.pod(
         "foreign",
         gpus=4,

@@ -1,4 +1,4 @@
-"""A wheel has every module and every file that the code looks for."""
+"""A wheel contains every module and every data file that the code reads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ for folder in ("crds", "local", "manifests", "schemas"):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of the tree as it stands."""
+    """Build a wheel of the current tree and return its path."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     source.mkdir()

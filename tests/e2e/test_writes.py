@@ -1,4 +1,4 @@
-"""What we write, as the API server's own audit log has it."""
+"""The writes of the project's components, according to the API server's audit log."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def is_ours(entry: Raw) -> bool:
 
 
 def is_told_bind(entry: Raw) -> bool:
-    """Whether an event about a bind is written."""
+    """Return whether an audit entry creates an event about a bind."""
     return what(entry) == "create events" and entry["requestObject"]["reason"] == "Scheduled"
 
 
@@ -51,7 +51,7 @@ def what(entry: Raw) -> str:
 
 
 def without_effect(entries: list[Raw]) -> list[str]:
-    """Our writes after which an object is what it was: its version has been seen before."""
+    """Return the writes that left an object unchanged: its version occurred before."""
     seen: set[tuple[str, str]] = set()
     found = []
     for entry in entries:
@@ -69,7 +69,7 @@ def without_effect(entries: list[Raw]) -> list[str]:
 def plane_and_log(
     assets: Assets, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[ControlPlane, Audit]]:
-    """A plane of its own, that notes every write."""
+    """Yield a separate control plane and the audit log of its writes."""
     folder = tmp_path_factory.mktemp("audited")
     options, audit = audited(folder, RULES)
     with ControlPlane.start(folder / "plane", assets, options) as plane:
@@ -88,7 +88,7 @@ def site(plane_and_log: tuple[ControlPlane, Audit], tmp_path: Path) -> Iterator[
 def test_few_writes_a_pod_none_in_vain_and_events_in_time(
     site: Site, plane_and_log: tuple[ControlPlane, Audit]
 ) -> None:
-    """Jobs from their submission to their end: pods, binds, status, events and all."""
+    """The test counts all writes from submission to end: pods, binds, statuses and events."""
     plane, audit = plane_and_log
     users = {name: plane.kubeconfig_for(name, ["system:masters"]) for name in MOST_REQUESTS}
     site.nodes(4, cpus=32)
@@ -119,7 +119,7 @@ def test_few_writes_a_pod_none_in_vain_and_events_in_time(
     late_s = measured.delays_s["scheduler", "Scheduled"]
     assert len(late_s) == len(measured.stamps_s) == num_pods
     assert max(late_s) <= MOST_LATE_S
-    # Times of events are cut to whole seconds; the scheduler may be slow to read the answer.
+    # Event times are whole seconds, and the scheduler may be slow to read the response.
     stamps_s = sorted(measured.stamps_s)
     assert stamps_s[0] >= -1.1
     assert stamps_s[-1] <= MOST_LATE_S
