@@ -86,7 +86,7 @@ def review(number: int, obj: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# --- the webhook that does nothing ---------------------------------------------------------------
+# --- the idle webhook ----------------------------------------------------------------------------
 
 
 async def nothing(port: int, folder: Path) -> None:

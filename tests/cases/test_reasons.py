@@ -51,7 +51,7 @@ def test_a_resource_that_no_node_has_is_impossible_before_pods_exist() -> None:
     assert "1 example.com/fpga" in found.message
 
 
-# --- the same in small ---------------------------------------------------------------------------
+# --- small clusters ------------------------------------------------------------------------------
 
 
 def test_which_pods_make_up_the_minimum_is_a_choice() -> None:

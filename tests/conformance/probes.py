@@ -68,7 +68,7 @@ class Desk:
             what = probe.get("task") or probe.get("job", "")
             yield f"{probe['fn']}({what}, {probe.get('node', '')}) = {ours}, Volcano says {theirs}"
 
-    # --- questions -------------------------------------------------------------------------------
+    # --- probes ----------------------------------------------------------------------------------
 
     def score(self, probe: Mapping[str, Any]) -> float:
         """Return the sum of the scores of one node for one task."""
@@ -155,7 +155,7 @@ class Desk:
         named = asked.named(face, keys)
         return [number for number, key in enumerate(keys) if key in named]
 
-    # --- who is asked about ----------------------------------------------------------------------
+    # --- probed gangs and tasks ------------------------------------------------------------------
 
     def _twin(self, task: str) -> Asked:
         """Return the scenario with a pending copy of a task, even if the task has a node."""

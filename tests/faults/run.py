@@ -194,7 +194,7 @@ class Run:
     def _chosen(self, kind: str, target: int) -> int:
         return target % len(self._processes[kind])
 
-    # --- what happens ----------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     def _pass(self, until_s: float) -> None:
         """Wait until a time, and end each fault at its end time."""
@@ -384,7 +384,7 @@ class Run:
         for door in (door for doors in self._doors.values() for door in doors):
             door.heal()
 
-    # --- what must hold --------------------------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------------
 
     def _check(self) -> Result:
         site, result = self._site, Result(self._schedule.seed)

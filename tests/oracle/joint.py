@@ -443,7 +443,7 @@ class Joint:
         taints = given.get("spec", {}).get("taints", ())
         return all(t["key"] in tolerated for t in taints)
 
-    # --- variables and rows ----------------------------------------------------------------------
+    # --- variables and constraints ---------------------------------------------------------------
 
     def _variables(self) -> None:
         inst, model = self.inst, self.model

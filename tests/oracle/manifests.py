@@ -61,7 +61,7 @@ class Cluster:
         """Write an instance for `optsched solve`."""
         path.write_text(json.dumps(self.document(), indent=1) + "\n", encoding="utf-8")
 
-    # --- making ----------------------------------------------------------------------------------
+    # --- creation --------------------------------------------------------------------------------
 
     def add(self, api: str, kind: str, name: str, **parts: Any) -> Manifest:
         """Add an object, and merge `metadata` from the parts."""

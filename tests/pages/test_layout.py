@@ -30,7 +30,7 @@ def page(request: pytest.FixtureRequest) -> Path:
     return found
 
 
-# --- nothing is clipped, nothing covers anything -------------------------------------------------
+# --- clipping and overlaps -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [800, 1200])
@@ -193,7 +193,7 @@ def test_names_move_with_the_slider(browser: Browser, replay: Path) -> None:
     assert len(set(seen)) > 2
 
 
-# --- what waits, gaps, waiting times -------------------------------------------------------------
+# --- waiting gangs, gaps, waiting times ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["names", "plans", "shared"])

@@ -51,7 +51,7 @@ class Browser:
         """End the browser."""
         self.driver.quit()
 
-    # --- what is shown ---------------------------------------------------------------------------
+    # --- pages -----------------------------------------------------------------------------------
 
     def open(self, page: Path, width: int = 1200, **media: str) -> None:
         """Load a page in a window of a width, with media features such as dark colours."""
@@ -76,7 +76,7 @@ class Browser:
         asked = {"preferCSSPageSize": True, "generateDocumentOutline": True}
         return b64decode(self.driver.execute_cdp_cmd("Page.printToPDF", asked)["data"])
 
-    # --- looking ---------------------------------------------------------------------------------
+    # --- elements --------------------------------------------------------------------------------
 
     def all(self, selector: str) -> Sequence[WebElement]:
         """Return the elements that match a selector."""
@@ -112,7 +112,7 @@ class Browser:
         told = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
         return [m["params"]["request"]["url"] for m in told if m["method"] == ASKED]
 
-    # --- what holds for every page ---------------------------------------------------------------
+    # --- checks of every page --------------------------------------------------------------------
 
     def assert_quiet(self, page: Path, sections: Sequence[str]) -> None:
         """Check that the page has these sections, no network requests and no console messages."""

@@ -44,7 +44,7 @@ def wrong_with_devices(snapshot: Snapshot, actions: Sequence[object]) -> list[st
     return [*found, *_claims(snapshot, placed, tasks)]
 
 
-# --- plain GPUs and parts of them ----------------------------------------------------------------
+# --- plain GPUs and GPU shares -------------------------------------------------------------------
 
 
 def _plain(node: Node, come: Sequence[Task]) -> Iterator[str]:

@@ -64,7 +64,7 @@ class Bench:
         names = ", ".join(a.rule.name for a in self.rules.active)
         printer.text(f"{briefly(self.problem.snapshot)} under {names}")
 
-    # --- answers ---------------------------------------------------------------------------------
+    # --- solutions -------------------------------------------------------------------------------
 
     def greedy(self, *, gated: bool = False) -> Decisions:
         """Return the decisions of the pipeline, tier by tier."""

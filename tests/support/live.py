@@ -415,7 +415,7 @@ class Site:
         self.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {ASKED: value}}})
         until(lambda: scheduler.metric(SESSIONS) > held, "another session")
 
-    # --- what is told ----------------------------------------------------------------------------
+    # --- statuses and events ---------------------------------------------------------------------
 
     def groups(self) -> list[Raw]:
         """Return the PodGroups of the site."""

@@ -41,7 +41,7 @@ class LiveJob:
         site.suit(body)
         self.uid = site.api.post(self.jobs, body)["metadata"]["uid"]
 
-    # --- what happens to it ----------------------------------------------------------------------
+    # --- changes ---------------------------------------------------------------------------------
 
     def succeed(self, *pods: str) -> None:
         for pod in pods:
@@ -63,7 +63,7 @@ class LiveJob:
     def patch(self, **spec: Any) -> None:
         self.site.api.patch(f"{self.jobs}/{self.name}", {"spec": spec})
 
-    # --- what becomes of it ----------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------
 
     @property
     def raw(self) -> Raw:

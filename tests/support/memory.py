@@ -116,7 +116,7 @@ class MemoryWorld:
     def is_answered(self, question: Question) -> bool:
         return question in self.asked and question in self.answers
 
-    # --- what others do --------------------------------------------------------------------------
+    # --- actions of other clients ----------------------------------------------------------------
 
     def put(self, kind: Kind, obj: Mapping[str, Any]) -> Mapping[str, Any]:
         """Create or replace an object with its status, as another client."""

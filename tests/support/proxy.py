@@ -89,7 +89,7 @@ class Proxy:
             self._thread.join()
             self._loop.close()
 
-    # --- what is done to requests ----------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------
 
     def hold(self, matches: Matches) -> Gate:
         """Hold the requests for which `matches(method, path)` is true."""
@@ -131,7 +131,7 @@ class Proxy:
         number: int = self._do(self._end_watches(plural, last))
         return number
 
-    # --- inside ----------------------------------------------------------------------------------
+    # --- implementation --------------------------------------------------------------------------
 
     def _do(self, action: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(action, self._loop).result(BEGIN_S)

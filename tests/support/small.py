@@ -306,7 +306,7 @@ def _part_label(rng: np.random.Generator) -> dict[str, str]:
     return {} if part == "none" else {"part": part}
 
 
-# --- every answer --------------------------------------------------------------------------------
+# --- every plan ----------------------------------------------------------------------------------
 
 
 def every_plan(problem: Problem) -> Iterator[Decisions]:

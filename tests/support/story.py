@@ -124,7 +124,7 @@ class Story:
                 self._watch.close()
         self._thread.join()
 
-    # --- what is and what was --------------------------------------------------------------------
+    # --- current and past states -----------------------------------------------------------------
 
     def until(self, probe: Callable[[Story], T], what: str, seconds: float = PATIENCE_S) -> T:
         """Return the first true result of the probe, or raise AssertionError after `seconds`."""
@@ -200,7 +200,7 @@ class Story:
         finally:
             self._prober = 0
 
-    # --- what must hold at every moment ----------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------------
 
     def assert_bound_once(self) -> None:
         """Check that no pod ever changed its node."""

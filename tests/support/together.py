@@ -114,7 +114,7 @@ class Together:
         """Add nodes until `clear`."""
         self.plane.kubectl.apply(manifest_list(manifests))
 
-    # --- what becomes of it ----------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------
 
     def job(self, name: str, namespace: str = "default") -> Raw:
         """Return a job."""
@@ -182,7 +182,7 @@ class Together:
         selector = {"fieldSelector": f"involvedObject.name={name}"}
         return self.api.items(collection_path(kinds.EVENT, namespace), **selector)
 
-    # --- afterwards ------------------------------------------------------------------------------
+    # --- cleanup ---------------------------------------------------------------------------------
 
     def clear(self) -> None:
         """Restore the initial state of the cluster."""

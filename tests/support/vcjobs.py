@@ -53,7 +53,7 @@ class Play:
         self.phases: list[str] = []
         self.settle()
 
-    # --- what others do --------------------------------------------------------------------------
+    # --- actions of other clients ----------------------------------------------------------------
 
     def admit(self, phase: str = "Inqueue") -> None:
         """Let the scheduler enqueue the gang."""
@@ -139,7 +139,7 @@ class Play:
         self.world.change(self.ref, change)
         self.settle()
 
-    # --- what the controller does ----------------------------------------------------------------
+    # --- the controller --------------------------------------------------------------------------
 
     def decide(self) -> tuple[Effect, ...]:
         manifest = self.world.get(*_where(self.ref))
@@ -166,7 +166,7 @@ class Play:
             self.world.change(ref, lambda obj: obj.update(status={"phase": "Inqueue"}))
             self.world.apply(self.decide())
 
-    # --- what there is ---------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------
 
     @property
     def exists(self) -> bool:
