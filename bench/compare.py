@@ -70,7 +70,7 @@ def grid(num_jobs: int, num_seeds: int) -> list[Cell]:
 
 
 def played(place: OnDask, cells: Sequence[Cell]) -> tuple[dict[str, str], float]:
-    """Return the record digests of all cells by key, and the elapsed seconds."""
+    """Return the record digest of each cell by its key, and the elapsed seconds."""
     began = time.perf_counter()
     done = list(place.play(cells))
     seconds = time.perf_counter() - began

@@ -50,8 +50,8 @@ class Recovery:
     """A fault with its description, the target of the median time to bind, and the measured times.
 
     `warnings` are the numbers of warnings and errors in the log of the surviving process, by try.
-    `cpu_s` are the CPU seconds of a new process until the gang is bound, by try. An idle machine
-    spends these CPU seconds too.
+    `cpu_s` are the CPU seconds of a new process until the gang is bound, by try. The start of a
+    process takes these CPU seconds on an idle machine too.
     """
 
     what: str

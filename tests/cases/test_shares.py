@@ -40,12 +40,12 @@ def case(name: str) -> Snapshot:
 
 
 def seated(plan: Plan) -> Counter[str]:
-    """Return the number of bound or nominated tasks by gang."""
+    """Return the number of bound or nominated tasks of each gang."""
     return Counter(a.gang for a in plan.actions if isinstance(a, Allocate | Nominate))
 
 
 def victims(snapshot: Snapshot, plan: Plan) -> Counter[str]:
-    """Return the number of evicted tasks by queue."""
+    """Return the number of evicted tasks of each queue."""
     queue_of = {t.key: g.queue for g in snapshot.gangs for t in g.tasks}
     return Counter(queue_of[a.task] for a in plan.actions if isinstance(a, Evict))
 

@@ -44,7 +44,7 @@ def evicted(plan: Plan) -> list[str]:
 
 
 def placed(plan: Plan) -> dict[str, str]:
-    """Return the node by pod of the bound and the nominated pods."""
+    """Return the node of each bound or nominated pod, by pod name."""
     coming = (a for a in plan.actions if not isinstance(a, Evict))
     return {a.task.partition("/")[2]: a.node for a in coming if hasattr(a, "node")}
 

@@ -44,7 +44,7 @@ def _binds(expect: Mapping[str, Any], played: Played, scenario: Scenario) -> Ite
 
 
 def leaf_of(scenario: Scenario) -> dict[str, str]:
-    """Return the leaf HyperNode by node name."""
+    """Return the leaf HyperNode of each node, by node name."""
     leaf = {}
     for hypernode in scenario.data["objects"].get("hyperNodes", []):
         for member in hypernode["spec"].get("members", []):

@@ -1,4 +1,4 @@
-"""The scenarios that optsched does not meet, by mode, each with its reason."""
+"""The scenarios that optsched does not meet, with a reason for each mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BY_DESIGN = "by design: "
 
 
 def read_exceptions() -> Mapping[str, Mapping[str, str]]:
-    """Return the reason by mode, by scenario id.
+    """Return the reasons of each scenario, by scenario id and then by mode.
 
     A duplicate key is an error.
     """

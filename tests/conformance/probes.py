@@ -58,7 +58,7 @@ class Desk:
         self._twins: dict[str, Asked] = {}
 
     def wrong(self, probe: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the difference of the result of a probe from Volcano's result, if any."""
+        """Yield a sentence if the result of a probe differs from Volcano's result."""
         ask = _QUESTIONS.get(probe["fn"])
         if ask is None:
             raise NoFaceError(f"nobody is asked {probe['fn']}")
@@ -100,7 +100,7 @@ class Desk:
         return asked.faces.may_enqueue(asked.gang(key))
 
     def enqueued(self, probe: Mapping[str, Any]) -> None:
-        """Record in the rules that a gang is enqueued, without a result."""
+        """Notify the rules that a gang is enqueued."""
         self._plain.faces.record_enqueued(self._plain.gang(probe["job"]))
 
     def comes_first(self, probe: Mapping[str, Any]) -> bool:
@@ -201,8 +201,9 @@ class Asked:
         return live + sum(float(b[n]) for b in bases)
 
     def nearness(self, hypernode: str, gang: Gang) -> dict[str, float] | None:
-        """Return the scores of nodes for a task of a gang in a HyperNode, or None without a
-        HyperNode.
+        """Return the node scores for another task of a gang in a HyperNode.
+
+        Return None for an empty HyperNode name.
         """
         if not hypernode:
             return None

@@ -1,4 +1,4 @@
-"""docs/plugins.md shows the plugin and the tests of the files that it names."""
+"""docs/plugins.md shows the same plugin and tests as the files that the page names."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Fault:
 
 
 class WriteKind(StrEnum):
-    """A type of write of a scheduler, at which its process can be stopped."""
+    """A type of scheduler write, at which the scheduler can be stopped."""
 
     BIND = "bind"
     NEXT_BIND = "bind-after-another-of-its-gang"
@@ -84,14 +84,14 @@ class WriteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A kill or a stop of the process that sends a certain write, at this write.
+    """A kill or a stop of a scheduler at a certain write.
 
     Attributes
     ----------
     number
-        The number of the write among writes of its type by all schedulers, from 1.
+        The position of the write among all writes of its type, from 1.
     is_sent
-        Whether the server receives the write. Its response is always lost.
+        Whether the server receives the write. The response to the write is always lost.
     is_frozen
         Whether the process is stopped (SIGSTOP) for `seconds` rather than killed.
 
@@ -183,7 +183,10 @@ def draw_schedule(
 
 
 def draw_stops(seed: int, number: int) -> tuple[Stop, ...]:
-    """Return `number` stops of a seed, at the first few writes of each type in rotation."""
+    """Return `number` stops drawn from a seed.
+
+    The types of writes rotate, and each stop comes at one of the first writes of its type.
+    """
     chance = Random(f"stops {seed}")
     kinds = [*WriteKind]
     chance.shuffle(kinds)

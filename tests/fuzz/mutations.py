@@ -91,6 +91,6 @@ def _places(root: Any) -> Any:
 
 
 def shown(value: object) -> str:
-    """Return an input in the quoted form of a report."""
+    """Return the quoted text of an input for a report."""
     text = value if isinstance(value, str) else json.dumps(value, default=repr)
     return repr(text if len(text) <= 2000 else f"{text[:2000]}…")

@@ -1,4 +1,4 @@
-"""Apply plans to manifests over several sessions, like a cluster."""
+"""Simulate a cluster over several sessions by applying plans to manifests."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class _Pod:
 
     @property
     def kind(self) -> str:
-        """A key that is equal for pods of a gang in one task class."""
+        """A text that is equal for pods of one task class."""
         parts = ("nodeSelector", "affinity", "tolerations")
         told = {part: self.spec.get(part) for part in parts}
         return json.dumps([self.request, told, self.ports, dict(self.labels)], sort_keys=True)
@@ -358,7 +358,7 @@ class Joint:
     """The joint problem of one session, with fewer constraints if `relaxed`.
 
     The relaxed problem has only gangs and the capacity of nodes, and every evictable pod may be
-    evicted without cost. No plan of any policy starts more gangs.
+    evicted without cost. No plan of any policy starts more gangs than the relaxed problem.
     """
 
     def __init__(
@@ -918,7 +918,9 @@ class Joint:
         return sorted(tiers.items())
 
     def _missing(self, what: str, grid: int) -> Any:
-        """Return the missing steps of queues up to their guarantee or share (shortfall.md)."""
+        """Return the number of steps by which queues miss their guarantee or
+        share (shortfall.md).
+        """
         inst, model = self.inst, self.model
         total: Any = 0
         for q in inst.queues:

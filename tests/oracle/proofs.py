@@ -73,7 +73,7 @@ class Worker:
 
 @cache
 def worker() -> Worker:
-    """Return the joint model process of this process, and end both together."""
+    """Return the one joint model process, which ends together with this process."""
     started = Worker()
     atexit.register(started.close)
     return started
@@ -123,7 +123,9 @@ def check_proof(decided: Decided) -> Iterator[Finding]:
 
 
 def check_value(decided: Decided) -> Iterator[Finding]:
-    """The certificate's admission value is correct, and within the upper bound."""
+    """The admission value of a plan agrees with the joint model and stays
+    within its upper bound.
+    """
     snapshot, policy, model = decided.snapshot, decided.policy, decided.model
     if "admission" not in policy.levels:
         return

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 MODELS = Path(__file__).parent / "models"
 _MOST_SETS = 500
-"""The number of sets of borrowing gangs above which the judge of the sessions chooses alone."""
+"""The maximum number of examined sets of borrowing gangs.
+
+With more sets, the session's own judgement decides.
+"""
 WORK = 0.4
 """The budget of a session per level, in CP-SAT's deterministic seconds."""
 

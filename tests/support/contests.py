@@ -552,7 +552,7 @@ class _Contest:
         return tuple(made)
 
     def _numa(self, here: list[Task]) -> Numa | None:
-        """Draw one or two NUMA cells, with the reported holds of all residents."""
+        """Draw one or two NUMA cells. All residents have reported their CPUs and GPUs."""
         policy = self._from(None, *Alignment)
         if policy is None:
             return None

@@ -141,7 +141,10 @@ def _deserved(
 
 
 def _slices(where: str, card: SharedGpu, uses: Iterable[GpuShare]) -> Iterator[str]:
-    """Yield the errors of slices, which must be distinct and belong to one geometry."""
+    """Yield the errors of MIG slices.
+
+    The slices of a GPU must be distinct and belong to one geometry.
+    """
     cut = [u.instance for u in uses if u.instance and not u.npu]
     if not cut:
         return

@@ -100,7 +100,7 @@ class Bench:
         return replace(Decisions.nothing(self.problem), node_of=node_of)
 
     def direct_allows(self, binds: Mapping[str, str]) -> bool:
-        """Return whether the direct encoding has a solution with exactly these placements."""
+        """Return whether the direct encoding allows exactly the placements `binds`."""
         decisions = self.decisions(binds)
         goal = Goal(self.tiers, (), ())
         encoded = encode_direct(self.problem, self.rules, goal, decisions)
@@ -119,8 +119,8 @@ class Bench:
         return maximize(task, _EFFORT).answer is Found.OPTIMAL
 
     def configurations_allow(self, binds: Mapping[str, str]) -> bool:
-        """Return whether node classes have configurations that place the same number of tasks per
-        gang.
+        """Return whether the configuration encoding can place as many tasks of each gang as
+        `binds`.
         """
         goal = Goal(self.tiers, (), ())
         encoded = encode_configurations(self.problem, self.rules, goal, self.decisions(binds))

@@ -176,7 +176,8 @@ def _orders(
         ]
         reclaims = [e for e in evictions if e.action == RECLAIM]
         rest = [e for e in evictions if e.action != RECLAIM]
-        # Nominations replace binds here, because both have equal values on all levels.
+        # After evictions, all tasks are nominated, because binds and nominations count equally on
+        # all levels.
         kind = Nominate if gone else Allocate
         coming = tuple(kind(t.key, name, t.gang) for t, name in pairs)
         for ordered in permutations(reclaims):

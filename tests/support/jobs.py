@@ -47,7 +47,7 @@ def group_of(job: Raw) -> Raw:
 
 
 def pods_of(job: Raw, scheduler: str) -> Iterator[Raw]:
-    """Yield the pods that the controller creates for a job, with another scheduler name."""
+    """Yield the pods that the controller creates for a job, for the named scheduler."""
     name = job["metadata"]["name"]
     for task in job["spec"]["tasks"]:
         for index in range(task["replicas"]):

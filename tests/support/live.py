@@ -123,7 +123,7 @@ class Process:
         assert "Traceback" not in self.log
 
     def num_broken(self) -> float:
-        """Return the number of errors that must never occur."""
+        """Return the number of errors in the metrics of the process that must not occur."""
         return 0
 
 

@@ -5,9 +5,9 @@
     world.apply(reconcile(world.get(...), world))
 
 Objects get UIDs, versions and times. The world refuses a write that the server would refuse, and
-records the write in `refused`. Examples are writes to existing, changed or deleted objects.
-Deletion waits for finalizers and for the end of pods, and also deletes owned objects. Bound pods
-stay until `ended(...)` removes them.
+records the write in `refused`. For example, the creation of an existing object is refused. Deletion
+waits for finalizers and for the end of pods, and also deletes owned objects. Bound pods stay until
+`ended(...)` removes them.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ def every_plan(problem: Problem) -> Iterator[Decisions]:
 
 
 def actions_of(problem: Problem, decisions: Decisions) -> list[Allocate]:
-    """Return the allocations of decisions, with names."""
+    """Return the Allocate actions of decisions."""
     return [
         Allocate(task.key, problem.snapshot.nodes[n].name, task.gang)
         for task, n in zip(problem.tasks, decisions.node_of.tolist(), strict=True)

@@ -2,8 +2,8 @@
 
 Names and values are few on purpose, so that selectors match labels, tolerations match taints, and
 tasks compete. Clusters keep the invariants of real clusters. Nodes hold no more than their
-allocatable resources. Tasks on nodes are residents. Lists are ordered, and references name existing
-objects.
+allocatable resources. Tasks with a node are residents of this node. Lists are ordered, and
+references name existing objects.
 """
 
 from __future__ import annotations
