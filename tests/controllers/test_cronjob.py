@@ -1,4 +1,4 @@
-"""Jobs that are made by a timetable."""
+"""Tests of jobs that a CronJob creates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ms(text: str) -> int:
 
 
 def play(now: str = "2026-11-21T10:00:30Z", **spec: Any) -> MemoryWorld:
-    """A world with one CronJob, made just now."""
+    """Return a world with one CronJob that was created just now."""
     world = MemoryWorld(ms(now))
     spec = {"schedule": "0 * * * *", "jobTemplate": TEMPLATE, **spec}
     world.put(CRON_JOB, {"metadata": {"name": "nightly"}, "spec": spec})
@@ -33,7 +33,7 @@ def play(now: str = "2026-11-21T10:00:30Z", **spec: Any) -> MemoryWorld:
 
 
 def settle(world: MemoryWorld) -> None:
-    """Look until nothing is written any more."""
+    """Reconcile until no further write happens."""
     for _ in range(10):
         before = len(world.writes)
         world.apply(CONTROLLER.decide(REF, world))

@@ -56,7 +56,7 @@ def settle(world: MemoryWorld) -> None:
 
 
 def tree(world: MemoryWorld) -> dict[str, tuple[int, set[str]]]:
-    """Tier and members by label."""
+    """Return the tier and members of each HyperNode by label value."""
     value_of = {
         h["metadata"]["name"]: next(
             v for k, v in h["metadata"]["labels"].items() if k in ("leaf", "spine")

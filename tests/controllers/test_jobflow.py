@@ -1,4 +1,4 @@
-"""Jobs that follow one another."""
+"""Tests of jobs that a JobFlow creates one after another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ DIAMOND = {"a": [], "b": ["a"], "c": ["b"], "d": ["b"], "e": ["c", "d"]}
 
 
 def play(waits: dict[str, list[str]] | None = None, **more: Any) -> MemoryWorld:
-    """A world with a flow and its templates; more: fields of single flows by name."""
+    """Return a world with a flow and its templates.
+
+    `more` are additional fields of single flows by name.
+    """
     waits = DIAMOND if waits is None else waits
     world = MemoryWorld()
     flows = []

@@ -1,4 +1,4 @@
-"""The world that tests of controllers play in behaves like an API server where it matters."""
+"""The in-memory API server of controller tests behaves like a real one in the relevant ways."""
 
 from __future__ import annotations
 

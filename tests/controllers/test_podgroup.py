@@ -1,4 +1,4 @@
-"""PodGroups that are made for pods without one."""
+"""Tests of PodGroups that the controller creates for bare pods."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def pod(
 
 
 def settle(world: MemoryWorld, controller: Controller = CONTROLLER) -> None:
-    """Look at all that something wakes until nobody wants anything any more."""
+    """Reconcile all objects until no further write happens."""
     for _ in range(10):
         before = len(world.writes)
         refs = dict.fromkeys(Ref(POD_GROUP, "default", name(g)) for g in world.listed(POD_GROUP))

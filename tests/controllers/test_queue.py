@@ -1,4 +1,4 @@
-"""States of queues, by tables and by play."""
+"""The states of queues, tested by tables and by simulation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ask(world: MemoryWorld, action: str, name: str, uid: str | None = None) -> N
 
 
 def settle(world: MemoryWorld, rounds: int = 20) -> None:
-    """Look at all queues until nobody wants anything any more."""
+    """Reconcile all queues until no further write happens."""
     for _ in range(rounds):
         before = len(world.writes)
         for name in [q["metadata"]["name"] for q in world.listed(QUEUE)]:
@@ -242,14 +242,14 @@ TREE = {"root": "", "a": "root", "b": "root", "a1": "a", "a2": "a", "a11": "a1"}
 
 
 def crash(world: MemoryWorld, cuts: list[int]) -> None:
-    """Look at all queues, and stop after some of the effects, again and again."""
+    """Reconcile all queues repeatedly, and drop some of the effects each time."""
     for cut in cuts:
         for name in sorted(TREE):
             world.apply(QUEUES.decide(Ref(QUEUE, "", name), world)[:cut])
 
 
 def assert_sound(name: str, found: dict[str, str], busy: set[str]) -> None:
-    """A queue is in the state that its parent and what is left in it allow."""
+    """Check that the state of a queue fits its parent and its remaining children and PodGroups."""
     parent = TREE[name]
     left = [c for c, p in TREE.items() if p == name and found[c] != "Closed"]
     left += [name] * (name in busy)

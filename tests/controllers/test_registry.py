@@ -1,4 +1,4 @@
-"""Which controllers run."""
+"""Tests of the set of controllers that run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Controllers act on behalf of users: what they make carries the record of who submitted it."""
+"""Controllers act on behalf of users: created objects carry the record of their submitter."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_podgroup_of_a_pod_is_of_its_submitter() -> None:
 
 
 def test_a_pod_that_claims_the_owner_of_others_does_not_take_their_podgroup() -> None:
-    """A pod names its owner itself; the newest pod of the same user is followed, as before."""
+    """A pod may claim any owner, so the PodGroup follows only the newest pod of the same user."""
     world = MemoryWorld()
     for name in ("default", "lab"):
         world.put(QUEUE, {"metadata": {"name": name}, "status": {"state": "Open"}})
@@ -117,7 +117,7 @@ def test_a_pod_that_claims_the_owner_of_others_does_not_take_their_podgroup() ->
 
 
 def test_a_pod_that_misnames_the_owner_of_others_changes_nothing_of_their_podgroup() -> None:
-    """The UID of the owner alone makes a pod part of the PodGroup; its name was believed, too."""
+    """Only the UID of an owner makes a pod part of its PodGroup; the owner's name is not enough."""
     world = MemoryWorld()
     world.put(QUEUE, {"metadata": {"name": "default"}, "status": {"state": "Open"}})
     marks = {"scheduling.volcano.sh/group-min-member": "3"}

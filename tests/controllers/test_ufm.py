@@ -1,4 +1,4 @@
-"""HyperNodes of a fabric that UFM knows."""
+"""HyperNodes of a fabric that UFM manages."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_leaves_keep_the_names_that_most_of_their_nodes_know() -> None:
 
 
 def named(*links: tuple[str, str]) -> list[tuple[tuple[str, str], str]]:
-    """Links alone in a fabric, and the names of their leaves."""
+    """Return links that are alone in a fabric, each with the name of its leaf."""
     return [
         (link, next(n for n in fabric_hypernodes([link], ()) if n != "spine-hn")) for link in links
     ]
@@ -199,7 +199,7 @@ def hear(world: MemoryWorld, *links: tuple[str, str], problem: str = "") -> None
 
 
 def settle(world: MemoryWorld) -> list[str]:
-    """What there is once nothing is left to be done."""
+    """Reconcile twice, and return the names of the HyperNodes."""
     for _ in range(2):
         world.agains.clear()
         world.apply(CONTROLLER.decide(CONFIG, world))

@@ -1,4 +1,4 @@
-"""A server's objects and the events that they cause, for tests of what follows them."""
+"""The objects of a server and the events of their changes, for tests of caches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Objects:
-    """Objects as a server keeps them, each change with a resource version of its own."""
+    """Objects as a server stores them; each change gets a new resource version."""
 
     def __init__(self) -> None:
         self.history: list[tuple[Kind, WatchEvent]] = []
@@ -24,7 +24,7 @@ class Objects:
         self._objects: dict[tuple[Kind, str], dict[str, Any]] = {}
 
     def put(self, obj: dict[str, Any]) -> tuple[Kind, WatchEvent]:
-        """Create or change an object; its event."""
+        """Create or change an object and return its event."""
         kind = kind_of(obj)
         key = key_of(obj)
         before = self._objects.get((kind, key))
@@ -35,27 +35,27 @@ class Objects:
         return self._told(kind, Changed(copy.deepcopy(stored)))
 
     def delete(self, kind: Kind, key: str) -> tuple[Kind, WatchEvent] | None:
-        """Delete an object; its event, or None if it is not there."""
+        """Delete an object and return its event, or None if the object does not exist."""
         obj = self._objects.pop((kind, key), None)
         return None if obj is None else self._told(kind, Deleted(self._stamped(copy.deepcopy(obj))))
 
     def list(self, kind: Kind, size: int = 2) -> list[tuple[Kind, WatchEvent]]:
-        """All objects of a kind, page by page."""
+        """Return the events that list all objects of a kind, page by page."""
         found = [copy.deepcopy(obj) for (k, _), obj in self._objects.items() if k == kind]
         pages = [found[i : i + size] for i in range(0, len(found), size)] or [[]]
         last = len(pages) - 1
         return [(kind, Listed(tuple(p), i == 0, i == last)) for i, p in enumerate(pages)]
 
     def all(self) -> list[dict[str, Any]]:
-        """Every object."""
+        """Return every object."""
         return [copy.deepcopy(obj) for obj in self._objects.values()]
 
     def get(self, kind: Kind, key: str) -> dict[str, Any] | None:
-        """One object."""
+        """Return one object, or None if it does not exist."""
         return self._objects.get((kind, key))
 
     def sync(self, cache: ClusterCache) -> None:
-        """Tell a cache everything there is."""
+        """Pass all objects to a cache."""
         for kind in READ_KINDS:
             for event in self.list(kind):
                 cache.apply(*event)
@@ -81,6 +81,6 @@ def kind_of(obj: dict[str, Any]) -> Kind:
 
 
 def key_of(obj: dict[str, Any]) -> str:
-    """`namespace/name`, or the name alone."""
+    """Return `namespace/name`, or the bare name of an object without namespace."""
     meta = obj["metadata"]
     return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])

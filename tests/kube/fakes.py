@@ -1,4 +1,4 @@
-"""A clock, a way of waiting and an API server without time, network or cluster."""
+"""A clock, a timer and an API server that need no time, network or cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class FakeClock:
-    """Time that passes when it is told to."""
+    """A clock that advances only when a test sets it."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -38,7 +38,7 @@ class FakeClock:
 
 
 def waiting(clock: FakeClock, slept: list[float] | None = None) -> Timing:
-    """Sleeps at once, by moving the clock on, and leaves nothing to chance."""
+    """Return a timing whose sleeps return immediately, advance the clock and have no jitter."""
 
     async def sleep(seconds: float) -> None:
         if slept is not None:
@@ -55,10 +55,10 @@ def ref_of(obj: Raw) -> Ref:
 
 
 class FakeApi:
-    """Objects in memory, with resource versions; answers differently where it is told to.
+    """An in-memory API server with resource versions and injected failures.
 
-    `refuse` has the next calls of a method fail before they do anything; `lose` lets them do it
-    and then loses the answer. `calls` holds what was asked, `writes` what was sent.
+    `refuse` lets the next calls of a method fail before they take effect. `lose` lets them take
+    effect, and then drops the response. `calls` are the requests, and `writes` are their bodies.
     """
 
     def __init__(self, *objects: Raw) -> None:
@@ -73,7 +73,7 @@ class FakeApi:
             self.put(obj)
 
     def put(self, obj: Raw) -> Raw:
-        """Create or replace an object, as somebody else."""
+        """Create or replace an object, as another client."""
         self._version += 1
         kept = copy.deepcopy(obj)
         kept["metadata"]["resourceVersion"] = str(self._version)
@@ -89,11 +89,11 @@ class FakeApi:
         self._after[method].extend(errors)
 
     def of(self, kind: Kind) -> list[Raw]:
-        """The objects of a kind."""
+        """Return the objects of a kind."""
         return [copy.deepcopy(obj) for ref, obj in self.objects.items() if ref.kind == kind]
 
     def tell(self, cache: ClusterCache) -> None:
-        """Tell a cache everything there is."""
+        """Pass all objects to a cache."""
         for kind in READ_KINDS:
             cache.apply(kind, Listed(tuple(self.of(kind))))
 
@@ -163,7 +163,7 @@ class FakeApi:
         self._end("evict")
 
     async def validate(self, ref: Ref, body: Raw) -> tuple[str, ...]:
-        """Accept every object: a real API server is asked in tests/e2e/test_pod_templates.py."""
+        """Accept every object; tests/e2e/test_pod_templates.py uses a real API server."""
         await self._begin("validate", ref)
         self.validated.append(copy.deepcopy(body))
         return ()
@@ -203,7 +203,7 @@ class FakeApi:
 
 
 def merged(known: Any, patch: Any) -> Any:
-    """What a JSON merge patch makes of a value (RFC 7386)."""
+    """Return the result of a JSON merge patch of a value (RFC 7386)."""
     if not isinstance(patch, dict):
         return patch
     base = dict(known) if isinstance(known, dict) else {}
@@ -217,7 +217,7 @@ def merged(known: Any, patch: Any) -> Any:
 
 @asynccontextmanager
 async def running(*services: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Services that run for as long as a test looks at them."""
+    """Run services while the context is open."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(service) for service in services]
         yield

@@ -1,4 +1,4 @@
-"""What a scheduler and controllers remember of pods goes with the pods."""
+"""Schedulers and controllers forget pods that are deleted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def members(name: str, phase: str = "", at: str = "") -> list[dict[str, Any]]:
 
 
 async def live(plant: Plant, name: str) -> None:
-    """A gang comes, runs, ends and goes."""
+    """Create a gang, let it run and succeed, and delete it."""
     plant.tell(group(name, {"minMember": 2, "queue": "q"}), *members(name))
     await until(lambda: plant.node_of(f"{name}-0") == plant.node_of(f"{name}-1") == "n1")
     plant.tell(*members(name, "Running", "n1"))
@@ -74,7 +74,7 @@ def sizes(plant: Plant) -> dict[str, int]:
 
 
 def sizes_of(*parts: object) -> dict[str, int]:
-    """Entries by path, but for memories of a fixed size."""
+    """Return the number of entries by path, without caches of fixed size."""
     found: dict[str, int] = {}
     for part in parts:
         found |= container_sizes(part)
@@ -82,7 +82,7 @@ def sizes_of(*parts: object) -> dict[str, int]:
 
 
 def growth(before: dict[str, int], after: dict[str, int]) -> dict[str, tuple[int, int]]:
-    """What holds more than a few entries more."""
+    """Return the containers that grew by more than eight entries."""
     both = {path: (before.get(path, 0), size) for path, size in after.items()}
     return {path: (old, new) for path, (old, new) in both.items() if new > old + 8}
 
@@ -101,7 +101,7 @@ async def test_after_many_lifecycles_a_scheduler_holds_what_it_held(tmp_path: Pa
 
 
 def strangers(number: int) -> list[dict[str, Any]]:
-    """A namespace with objects that share no name, label or resource with those of others."""
+    """Return the objects of a namespace that shares no name, label or resource with others."""
     at = {"namespace": f"ns{number}"}
     resource = f"example.com/r{number}"
     place = node(f"n-{number}", {"kubernetes.io/hostname": f"n-{number}", "rack": f"r{number}"})
@@ -129,7 +129,7 @@ def strangers(number: int) -> list[dict[str, Any]]:
 
 
 async def live_elsewhere(plant: Plant, number: int) -> None:
-    """A namespace with a node, queues and gangs comes and goes."""
+    """Create a namespace with a node, queues and gangs, and delete it."""
     made = strangers(number)
     plant.tell(*made)
     ref = Ref(POD, f"ns{number}", "g")
@@ -153,7 +153,7 @@ async def live_elsewhere(plant: Plant, number: int) -> None:
 async def test_names_that_are_gone_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever nodes, queues, labels, resources and namespaces a scheduler has seen."""
+    """The names are those of nodes, queues, labels, resources and namespaces."""
     monkeypatch.setattr(compile_module, "FEW_RESOURCES", 8)
     plant = Plant(tmp_path, node("n1"), queue("q"))
     plugins = "[{name: gang}, {name: predicates}, {name: drf, arguments: {usage.halfLife: 1h}}]"
@@ -191,7 +191,7 @@ def test_what_was_written_of_objects_that_are_gone_is_forgotten() -> None:
 
 
 async def live_job(process: Process, server: MemoryServer, name: str) -> None:
-    """A job comes, runs, ends and is deleted with all that was made for it."""
+    """Create a job, let it run and succeed, and delete it with its objects."""
     world = server.world
     made = world.put(JOB, job(task("w", 2), name=name))
     await server.news()
@@ -235,7 +235,7 @@ async def test_after_many_jobs_controllers_hold_what_they_held() -> None:
 
 @pytest.mark.asyncio
 async def test_after_many_reviews_a_webhook_holds_what_it_held() -> None:
-    """Of jobs, users and queues that differ each time; every other job is denied."""
+    """Jobs, users and queues differ in each review, and every other job is denied."""
 
     async def ask(first: int, last: int) -> None:
         for number in range(first, last):

@@ -8,7 +8,7 @@ from tests.support.api import is_current, until
 
 
 def listed(at: int, **versions: int) -> dict[str, object]:
-    """A list of a collection: versions by UID."""
+    """Return a list response with the given versions by UID."""
     items = [
         {"metadata": {"uid": uid, "resourceVersion": str(version)}}
         for uid, version in versions.items()

@@ -1,4 +1,4 @@
-"""Problems too large for a model of all nodes: some nodes are searched at a time."""
+"""Problems too large for a model of all nodes: the solver searches some nodes at a time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ POLICY = replace(
 
 @cache
 def large_reports():
-    """The pipeline's report and the solver's on a cluster above the limit."""
+    """Return the reports of the pipeline and of the solver on a cluster above the limit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(portfolio, "ROUNDS_OF_WORK", 1)
         return decide(large()), decide(large(), solver=InProcess(), work=0.1)
@@ -52,7 +52,7 @@ def large():
 
 @pytest.fixture
 def some_nodes(monkeypatch):
-    """Search small problems some nodes at a time, too."""
+    """Let the solver search small problems some nodes at a time, too."""
     monkeypatch.setattr(portfolio, "MOST_RELAXED", 0)
     monkeypatch.setattr(portfolio, "FEW_ROOMS", 0.0)
     monkeypatch.setattr(neighbourhoods, "MOST_PAIRS", 120)
@@ -64,7 +64,7 @@ def decide(snapshot, policy=POLICY, solver=None, work=0.4, seed=0):
 
 
 def compare(one, other):
-    """1 where the first report is better on the first level over gangs that differs."""
+    """Return 1 if the first report is better on the first different level, −1 if worse, else 0."""
     levels = (report.plan.certificate.levels for report in (one, other))
     for a, b in zip(*levels, strict=True):
         if a.name != "node score" and a.value != b.value:
@@ -83,7 +83,7 @@ def test_a_cluster_above_the_limit_gets_a_better_plan_that_keeps_every_rule():
 
 
 def test_its_bounds_are_those_of_merged_nodes():
-    """A search of some nodes proves nothing of all plans; a model of merged nodes bounds them."""
+    """A search of some nodes proves no bound for all plans, but a model of merged nodes does."""
     greedy, found = large_reports()
     pairs = zip(found.plan.certificate.levels, greedy.plan.certificate.levels, strict=True)
     first, ideal = next(pairs)
@@ -93,7 +93,7 @@ def test_its_bounds_are_those_of_merged_nodes():
 
 @pytest.mark.parametrize("seed", nightly_except(range(3), [1]))
 def test_no_plan_beats_its_bounds(seed, monkeypatch):
-    """A search of all nodes, with more work, is better on the first level within the bound."""
+    """A search of all nodes with more work is better on the first level, but within the bound."""
     drawn = MixedCluster(num_nodes=20, num_pods=80, num_shapes=20, fill=0.7, seed=seed).snapshot()
     whole = decide(drawn, solver=InProcess(), work=2.0).plan.certificate.levels[0]
     monkeypatch.setattr(portfolio, "MOST_RELAXED", 0)
@@ -134,7 +134,7 @@ def test_nodes_that_are_open_to_very_many_shapes_are_searched_with_few_gangs(
 
 @pytest.mark.parametrize(("affordable", "ends"), [(1, TOO_MANY_CAPACITIES), (4, SOME_NODES)])
 def test_a_budget_pays_for_the_tables_of_each_search(some_nodes, monkeypatch, affordable, ends):
-    """At most 60 classes and 20 nodes: 400 ms pay for one search, or for none."""
+    """A search has at most 60 classes and 20 nodes: 400 ms suffice for one search or none."""
     monkeypatch.setattr(neighbourhoods, "MOST_PAIRS", 12)
     monkeypatch.setattr(portfolio, "MOST_DIRECT", 0)
     monkeypatch.setattr(portfolio, "PAIRS_PER_MS", 1)
@@ -170,7 +170,7 @@ def test_the_same_problem_and_limits_give_the_same_plan(some_nodes):
 
 
 class Recorder:
-    """A solver that finds nothing and records what it was to spend."""
+    """A solver that finds no solution and records its limits."""
 
     def __init__(self):
         self.limits = []
@@ -218,7 +218,7 @@ def test_a_budget_that_is_too_short_for_all_nodes_is_spent_on_some(monkeypatch):
 
 
 def test_rooms_that_can_not_be_priced_are_searched_some_at_a_time(monkeypatch):
-    """Where configurations come first and there turn out to be too many idle vectors."""
+    """The configurations come first, and their number of idle vectors proves to be too large."""
 
     def refuse(*_):
         raise TooManyCapacities

@@ -1,4 +1,4 @@
-"""Two engines one after the other: what the first one can not prove the second one may."""
+"""Two engines in sequence: the second one may prove what the first one cannot."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_is_told_goes_on_in_time(monkeypatch):
 
 
 def test_what_is_only_as_good_on_a_level_is_not_taken_for_the_next():
-    """The first level is at its best already; nothing is found for the second one."""
+    """The first level is already optimal, and the search finds no solution for the second one."""
     both = Expression(array([0, 1]), array([1, 1]), 0)
     second = Expression(array([1]), array([1]), 0)
     rows = Rows(array([0, 0]), array([0, 1]), array([1, 1]), array([-(2**62)]), array([3]))

@@ -1,4 +1,4 @@
-"""The action shuffle: who is moved, and who is not."""
+"""The action shuffle: the moved pods and the remaining pods."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def rescheduling(solver: str = "none", *, fit: bool = True) -> Policy:
 
 
 def moved(snapshot: Snapshot, policy: Policy) -> list[str]:
-    """Names of the pods that are told to go; the plan keeps every rule."""
+    """Return the names of the evicted pods, and check that the plan satisfies every rule."""
     report = run_session(snapshot, policy, SessionContext())
     assert report.trace.violations == ()
     evictions = [a for a in report.plan.actions if isinstance(a, Evict)]
@@ -84,7 +84,7 @@ def lent(name: str, zone: str) -> Node:
 
 
 def busy(name: str, cpu: int, cpu_percent: int, memory_percent: int = 10, age_s: int = 0) -> Node:
-    """A node of some CPUs whose load has been measured."""
+    """Return a node with a measured load."""
     load = Load(cpu_percent * 10_000, memory_percent * 10_000, NOW_MS - age_s * 1000)
     return node(name, cpu, load=load)
 
@@ -176,7 +176,7 @@ def test_nothing_moves_without_the_action_or_the_switch() -> None:
 
 @both
 def test_busy_nodes_give_until_they_are_at_their_target(solver: str) -> None:
-    """Two of six CPUs of ten are 20 %: from 80 % down to 60 %."""
+    """Two of six CPUs of ten are 20 %: the load falls from 80 % to 60 %."""
     snapshot = at_noon([busy("n0", 10, 80), busy("n1", 10, 10)], [runs("a", "n0", 6)])
     assert moved(snapshot, rescheduling(solver)) == ["a-w-0", "a-w-1"]
 
@@ -201,7 +201,7 @@ def test_old_measurements_say_nothing() -> None:
 
 
 def test_pods_go_only_if_a_node_takes_them() -> None:
-    """The pods may run on n0 alone; without nodeFit nobody asks."""
+    """The pods may run only on n0; without `nodeFit` the plugin does not check this."""
     made = gang("a", ("w", 6, shape(1, node_selector=(("kubernetes.io/hostname", "n0"),))), least=1)
     made = replace(made, tasks=tuple(running(t, "n0") for t in made.tasks))
     snapshot = at_noon([busy("n0", 10, 80), busy("n1", 10, 10)], [made])
@@ -234,7 +234,7 @@ def test_no_gang_is_broken_to_relieve_a_node() -> None:
 
 
 def test_what_was_moved_does_not_come_back() -> None:
-    """The pod that is made anew goes to the other node, although that holds more requests."""
+    """The recreated pod goes to the other node, although that node has higher requests."""
     nodes = [busy("n0", 10, 80), busy("n1", 10, 10)]
     anew = gang("a", ("w", 1, shape(1)))
     snapshot = at_noon(nodes, [anew, runs("b", "n1", 4)], last_shuffle_ms={"rescheduling": NOW_MS})

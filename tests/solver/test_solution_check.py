@@ -1,4 +1,4 @@
-"""Answers of a solver over configurations: what is a solution and what is none."""
+"""Solutions of a solver over configurations: valid and invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a job, its PodGroup, its pods or a Command hold, it is decided on."""
+"""The job controller handles every value in a job, its PodGroup, its pods or a Command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ anything = st.recursive(
 
 
 def whole() -> dict[str, Any]:
-    """A job with a value in every place."""
+    """Return a job with a value in every field."""
     one = task(
         "a",
         2,
@@ -48,7 +48,7 @@ def whole() -> dict[str, Any]:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The ways to every value inside of a value."""
+    """Return the paths to every value inside a nested value."""
     inner: Any = ()
     if isinstance(value, dict):
         inner = value.items()

@@ -1,7 +1,7 @@
-"""A controller may stop anywhere: random lives of jobs, cut at random points, end alike.
+"""A controller may stop at any point: cut and uncut runs of random jobs reach the same end state.
 
-Each life is played twice: once as it should be, and once with a controller that is stopped after
-any number of effects and begins again, as often as the strategy says.
+Each run is played twice: once without cuts, and once with a controller that stops. The strategy
+draws the number of its stops and of the effects before each stop.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ steps = st.lists(
 
 
 class Cut(Play):
-    """A play whose controller is stopped again and again.
+    """A play whose controller stops repeatedly.
 
-    `cuts` states which effects of an answer are carried out, each time, as bits; effects of one
-    answer are under way at once, so that any of them may be lost. Without cuts it works to the end.
+    `cuts` are bit masks, one per decision, of the effects that are executed. The effects of one
+    decision run concurrently, so that any of them may be lost. After the last cut the controller
+    works to the end.
     """
 
     def __init__(self, manifest: dict[str, Any], cuts: list[int]) -> None:
@@ -82,7 +83,7 @@ class Cut(Play):
 
 
 def _kept(effects: tuple[Effect, ...], bits: int) -> Iterator[Effect]:
-    """The effects that bits keep; of those in an order the first ones."""
+    """Yield the effects that the bits keep; of an ordered group, yield the first ones."""
     for effect in effects:
         if not isinstance(effect, Then):
             keeps, bits = bits & 1, bits >> 1
@@ -97,7 +98,7 @@ def _kept(effects: tuple[Effect, ...], bits: int) -> Iterator[Effect]:
 
 
 def act(play: Play, what: str, number: int) -> None:
-    """One thing that happens to a job, to one of the pods it is possible for."""
+    """Let one event happen to a job, or to one of the pods to which it can happen."""
     running, pods = sorted(play.pods_that("Running")), play.pods
     pick = [pods[number % len(pods)]] if pods else []
     match what:
@@ -132,7 +133,7 @@ def act(play: Play, what: str, number: int) -> None:
 
 
 def end_of(play: Play) -> dict[str, Any]:
-    """All that has to be alike in the end."""
+    """Return the parts of the end state that must be equal."""
     status = copy.deepcopy(play.status)
     status.pop("lastCommand", None)
     pods = {

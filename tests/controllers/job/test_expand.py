@@ -1,4 +1,4 @@
-"""A job expanded is what its controller makes of it."""
+"""The pods of an expanded job are those that its controller creates."""
 
 from __future__ import annotations
 

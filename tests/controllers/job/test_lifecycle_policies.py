@@ -1,4 +1,4 @@
-"""Which policy answers to what."""
+"""Tests of which lifecycle policy applies to an event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORDINARY = {E.POD_PENDING, E.POD_RUNNING, E.JOB_UPDATED, E.OUT_OF_SYNC, E.COMMAN
 def answer(
     mine: list[dict[str, Any]], jobs: list[dict[str, Any]], event: JobEvent, *codes: int
 ) -> str | None:
-    """What is done about something that happened to pod 0 of a task."""
+    """Return the action that follows an event of pod 0 of a task."""
     found, errors = parse_job(job(task("a", 2, policies=mine), policies=jobs))
     assert found is not None
     assert not errors

@@ -1,6 +1,6 @@
-"""Every event with every action, at the job and at the task: what ends, and which pods start again.
+"""Every event with every action, at job and task level: the ended and restarted pods.
 
-A job has a task of two partitions and another task; what happens, happens to pod 2 of the first.
+A job has a task of two partitions and another task. Each event happens to pod 2 of the first task.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def change(play: Play) -> None:
 
 
 class Event:
-    """A way to say that something is to be answered, how it comes about, and whom it is about."""
+    """An event: its policy fields, its trigger, and the pods that each action restarts."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ OF_THE_JOB_ONLY: Final = {"Unknown", "JobUnknown", "JobUpdated", "* unknown"}
 
 
 def began(event: str, action: str, level: str) -> Play:
-    """A job whose pods run, but for pod 2 where that is the event; and its pods."""
+    """Return a job whose pods run, except pod 2 if the event is PodPending."""
     mine = [{**EVENTS[event].said, "action": action}]
     of = {"task": mine if level == "task" else [], "job": mine if level == "job" else []}
     a = task("a", 4, policies=of["task"], partitionPolicy=PARTS)

@@ -1,4 +1,4 @@
-"""Every transition of a job's stages, as a table."""
+"""A table of every transition between the phases of a job."""
 
 from __future__ import annotations
 

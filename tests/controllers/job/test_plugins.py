@@ -1,4 +1,4 @@
-"""What each plugin gives to pods, word for word."""
+"""Tests of the exact fields that each plugin adds to pods."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pod_of(manifest: dict[str, Any], name: str, index: int = 0) -> dict[str, Any
 
 
 def env(pod: dict[str, Any], which: str = "containers") -> dict[str, str]:
-    """Variables of the first container; those from elsewhere as `name/key`."""
+    """Return the variables of the first container, with references as `name/key`."""
     found = {}
     for each in pod["spec"][which][0].get("env", ()):
         source = each.get("valueFrom", {}).get("configMapKeyRef", {})
@@ -42,7 +42,7 @@ def env(pod: dict[str, Any], which: str = "containers") -> dict[str, str]:
 
 
 def with_start(one: dict[str, Any]) -> dict[str, Any]:
-    """The same task with an init container."""
+    """Return the same task with an init container."""
     spec = one["template"]["spec"]
     spec["initContainers"] = [{"name": "start", "image": "busybox"}]
     return one
@@ -190,7 +190,7 @@ def test_all_that_plugins_make_has_the_label_by_which_it_is_followed() -> None:
 
 
 def stranger(play: Play, name: str, **meta: Any) -> tuple[Effect, ...]:
-    """What is done for a job that needs a ConfigMap that nobody follows."""
+    """Return the effects for a job that needs a ConfigMap which the controller does not watch."""
     ref = Ref(CONFIG_MAP, "default", name)
     play.world.remove(ref)
     play.world.strangers[ref] = {"metadata": {"name": name, "uid": "u", **meta}}
@@ -281,7 +281,7 @@ def test_pytorch() -> None:
         pod = pod_of(manifest, name, index)
         found = env(pod)
         assert shared.items() <= found.items()
-        assert "VC_WORKER_HOSTS" in found  # svc comes with it
+        assert "VC_WORKER_HOSTS" in found  # the plugin adds svc
         ranks[f"{name}-{index}"] = found.get("RANK")
         port = {"name": "pytorchjob-port", "containerPort": 23456, "protocol": "TCP"}
         assert pod["spec"]["containers"][0]["ports"] == [port]
@@ -352,7 +352,7 @@ def test_mpi() -> None:
         assert master["spec"][which][0]["ports"] == [port]
     assert "MPI_HOST" not in env(worker)
     volumes = [volume["name"] for volume in worker["spec"]["volumes"]]
-    assert volumes == ["j-svc", "j-ssh"]  # both come with it
+    assert volumes == ["j-svc", "j-ssh"]  # the plugin adds both
 
 
 def test_mpi_of_a_master_alone_names_no_hosts() -> None:

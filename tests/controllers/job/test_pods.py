@@ -1,4 +1,4 @@
-"""Pods, PodGroups and claims as they are made."""
+"""Tests of pods, PodGroups and claims as the controller creates them."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_gang_asks_for_what_its_first_pods_need() -> None:
         "minMember": 4,
         "minTaskMember": {"ps": 2, "worker": 1},
         "queue": "q",
-        "minResources": least(4, {"cpu": "5"}),  # both ps, the worker that must be, and one more
+        "minResources": least(4, {"cpu": "5"}),  # both ps, the required worker and one more
         "priorityClassName": "high",
         "networkTopology": {"mode": "soft", "highestTierAllowed": 2},
     }
@@ -191,7 +191,7 @@ def test_limits_alone_are_not_asked_for() -> None:
 
 
 def test_quotas_on_requests_count_tasks_that_have_limits_alone() -> None:
-    """The API server makes them their requests; half of the gang was refused."""
+    """The API server uses limits as requests; otherwise the quota would refuse half of a gang."""
     limited, asking = task("a", 2), task("b", 1)
     limited["template"]["spec"]["containers"] = [container(resources={"limits": {"cpu": "3"}})]
     asking["template"]["spec"]["containers"] = [container(resources={"requests": {"cpu": "1"}})]
@@ -277,6 +277,6 @@ def changes_of(group: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any
 def test_the_podgroup_of_a_job_says_which_other_scheduler_lets_it_in(
     name: str, noted: str | None
 ) -> None:
-    """Kubernetes' own scheduler knows no PodGroups: ours lets its jobs in."""
+    """The default scheduler knows no PodGroups, so optsched admits its jobs."""
     annotations = group_of(job(task("a", 1), schedulerName=name))["metadata"]["annotations"]
     assert annotations.get("optsched.io/scheduler") == noted

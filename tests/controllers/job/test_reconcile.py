@@ -1,4 +1,4 @@
-"""Jobs from their creation to their end, played in a world in memory."""
+"""Jobs from creation to end, played on an in-memory API server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_pods_come_once_the_gang_is_admitted() -> None:
     play.succeed()
     assert play.phases == ["Pending", "Running", "Completed"]
     assert statuses(play) == ["Pending", "Running", "Completed"]
-    assert play.pods == ["a-0", "a-1", "b-0"]  # for their logs
+    assert play.pods == ["a-0", "a-1", "b-0"]  # the ended pods stay for their logs
     assert play.group is None
 
 
@@ -65,13 +65,13 @@ def test_nothing_is_written_twice() -> None:
     assert play.decide() == ()
     kinds = [getattr(write, "kind", None) for write in play.world.writes]
     assert kinds.count(POD) == 5
-    # Pending with the job, then when its pods are there, then when they run.
+    # The status is written as Pending with the job, with its pods, and when they run.
     assert kinds.count(JOB) == 3
     assert not play.world.refused
 
 
 def test_what_schedulers_note_on_podgroups_does_not_come_from_a_job() -> None:
-    """A tenant writes annotations of jobs, and the PodGroup has them in the controller's name."""
+    """A tenant writes a job's annotations, which the controller copies to the PodGroup."""
     manifest = job(task("a", 1))
     own = {"optsched.io/shuffled-by-rescheduling": "2026-11-24T00:00:00Z", "team": "blue"}
     manifest["metadata"]["annotations"] = own
@@ -136,7 +136,7 @@ def test_a_job_fails_after_its_last_retry() -> None:
         assert play.status["retryCount"] == retry_count
     life = ["Pending", "Running", "Restarting"]
     assert play.phases == [*life, *life, *life, "Failed"]
-    assert play.pods == ["a-1"]  # the last ones stay for their logs
+    assert play.pods == ["a-1"]  # the last pods stay for their logs
     assert play.status["state"]["reason"] == "MaxRetryReached"
     assert "pod j-a-1 has failed with exit code 137" in play.status["state"]["message"]
 
@@ -691,7 +691,7 @@ def test_evictions_may_count_as_in_volcano(is_ours: bool, max_retry: int) -> Non
 
 
 def test_a_job_with_more_pods_than_a_cluster_holds_is_named_and_left_alone() -> None:
-    """A webhook that is down lets it in; pods are kept one by one."""
+    """A job can pass while the webhook is down, and the controller stores each pod separately."""
     play = Play(job(task("a", 2**31 - 1)))
     play.settle()
     assert play.group is None

@@ -1,4 +1,4 @@
-"""What a tenant writes on pods so that cards of others look free or taken, and what counts."""
+"""Annotations of a tenant can make GPUs look idle or used; the bind record counts."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_bind_that_failed_is_no_holding() -> None:
 
 
 def recorded(on: str = "n1", message: object = None) -> dict[str, Any]:
-    """The pod that eve has changed after a bind to n1 with `HELD` and `CELL`."""
+    """Return the pod that eve changed after a bind to n1 with `HELD` and `CELL`."""
     message = device_message(on, (HELD,), (CELL,)) if message is None else message
     condition = {"type": "optsched.io/BoundDevices", "status": "True", "message": message}
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}, condition]}

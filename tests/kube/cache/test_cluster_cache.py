@@ -43,7 +43,7 @@ OPTIONS = DecodeOptions(scheduler_names=("volcano", "optsched"))
 
 
 class Cluster:
-    """A server, a cache that follows it, and what the cache should say."""
+    """A server, a cache that follows it, and the expected contents of the cache."""
 
     def __init__(self, *objects: dict[str, Any]) -> None:
         self.objects = Objects()
@@ -94,7 +94,7 @@ class Cluster:
                 obj["spec"]["nodeName"] = self.assumed[key_of(obj)]
                 obj["status"] = {}
         snapshot = assemble(objects, OPTIONS, 7).snapshot
-        # Who may join depends on the queue that a gang counts for.
+        # The right to join depends on the queue that a gang counts for.
         held = {g.key for g in snapshot.gangs if any(t.status.holds_resources for t in g.tasks)}
         for obj in objects:
             if obj["kind"] == "PodGroup":
@@ -111,7 +111,7 @@ class Cluster:
         return replace(snapshot, gangs=gangs)
 
     def as_admitted(self, gang: Gang) -> Gang:
-        """The gang in the queue for which its pods were bound, as long as there are any."""
+        """Return the gang in the queue for which its pods were bound, if it has bound pods."""
         if not any(task.status.holds_resources for task in gang.tasks):
             self.admitted.pop(gang.key, None)
             return gang
@@ -249,7 +249,10 @@ claim_specs = st.fixed_dictionaries(
 
 
 def numatopology(name: str, free: str, held: int) -> dict[str, Any]:
-    """A machine of four CPUs in two NUMA nodes; `held` pods have said which they have."""
+    """Return a machine of four CPUs in two NUMA nodes.
+
+    `held` is the number of pods whose allocations are recorded.
+    """
     allocations = [{"name": "c", "allocations": {"cpu": "3"}}]
     pods = [{"name": "a", "namespace": "ns", "containerAllocations": allocations}][:held]
     spec = {
@@ -609,7 +612,7 @@ def test_everything_that_matters_grows_the_version():
 
 
 def bound(name: str, **more: Any) -> dict[str, Any]:
-    """A pod that runs for the gang g."""
+    """Return a running pod of the gang g."""
     return pod(name, {"nodeName": "n1"}, {"phase": "Running"}, **more)
 
 
@@ -670,7 +673,7 @@ def test_a_podgroup_without_pods_is_for_one_scheduler(
 
 
 def test_a_podgroup_that_is_deleted_waits_for_no_pods() -> None:
-    """A finalizer keeps it in the API; with pods it is a gang as before."""
+    """A finalizer keeps the PodGroup in the API; with pods it still counts as a gang."""
     cache, objects = ClusterCache(), Objects()
     made = group("g", {"minMember": 1})
     made["metadata"]["deletionTimestamp"] = "2026-11-26T12:00:00Z"
@@ -685,7 +688,7 @@ def test_a_podgroup_that_is_deleted_waits_for_no_pods() -> None:
 
 
 def lifted(classes: frozenset[str] | None, *pods: dict[str, Any], **spec: Any) -> ClusterCache:
-    """A cache whose PodGroup names the class `high`."""
+    """Return a cache whose PodGroup names the class `high`."""
     objects = Objects()
     high = {"metadata": {"name": "high"}, "value": 1000, "kind": "PriorityClass"}
     objects.put({"apiVersion": "scheduling.k8s.io/v1", **high})

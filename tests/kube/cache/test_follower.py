@@ -25,7 +25,7 @@ NO = Forbidden(403, "Forbidden", "you may not")
 
 
 class Telling(FakeApi):
-    """Tells watches of nodes what it is given."""
+    """A fake API that delivers queued events to watches of nodes."""
 
     def __init__(self) -> None:
         super().__init__(node("n1"))
@@ -50,7 +50,7 @@ class Telling(FakeApi):
 
 
 class Listener:
-    """A follower, and what it was heard to say."""
+    """A follower and the events that it reported."""
 
     def __init__(self, slept: list[float] | None = None) -> None:
         self.api = Telling()
@@ -171,7 +171,7 @@ async def test_all_that_is_there_is_listed_again_before_it_counts_as_fresh() -> 
 
 @pytest.mark.asyncio
 async def test_a_list_that_began_before_does_not_count() -> None:
-    """Nor is a kind that is not installed then looked for more often."""
+    """A kind that is not installed is not retried more often after the refresh."""
     slept: list[float] = []
     listener = Listener(slept)
     listener.api.absent.add(HYPER_NODE)

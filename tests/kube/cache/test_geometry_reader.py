@@ -1,4 +1,4 @@
-"""Geometries of MIG are read from the ConfigMap that a policy names, and GPUs follow them."""
+"""The MIG geometries come from the ConfigMap that a policy names, and GPUs follow changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHERE = ("kube-system", "c")
 
 
 class Followed:
-    """A cluster with one GPU that MIG may cut, and the ConfigMap."""
+    """A cluster with one MIG-capable GPU, and the ConfigMap of geometries."""
 
     def __init__(self, *objects: dict[str, Any], where: Where = WHERE) -> None:
         self.api = FakeApi(node({"volcano.sh/node-vgpu-register": CUT}), *objects)

@@ -1,4 +1,4 @@
-"""Pods that name the PodGroup of another user, whose queue may be closed to them."""
+"""Pods that name the PodGroup of another user, whose queue may exclude them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def member(name: str, marks: dict[str, str], *parts: dict[str, Any]) -> dict[str
 
 
 def lab(**lists: str) -> dict[str, Any]:
-    """A queue with lists of who may use it."""
+    """Return a queue with access lists."""
     found = queue("lab")
     found["metadata"]["annotations"] = {f"optsched.io/{key}": text for key, text in lists.items()}
     return found
@@ -64,7 +64,7 @@ class Cluster:
 
 
 def test_a_pod_of_a_user_whom_the_queue_does_not_list_is_no_member_and_says_so() -> None:
-    """As if pod and PodGroup were created at one moment, and neither review saw the other."""
+    """Simultaneous reviews of pod and PodGroup could admit both, because neither sees the other."""
     cluster = Cluster(lab(users="ann"), of_ann(), member("a", record(ANN)))
     cluster.put(member("e", record(EVE)))
     assert cluster.members() == ["a"]
@@ -89,7 +89,7 @@ def test_who_may_use_the_queue_may_join_the_work_of_another(lists: dict[str, str
 
 
 def test_pods_without_a_record_and_of_the_same_user_join() -> None:
-    """Without the webhook there are no records, and lists of queues bind no user."""
+    """Without the webhook no records exist, and the access lists of queues bind no user."""
     other = Subject("ann", frozenset({"other"}))
     marks = [record(other), {}, {"optsched.io/submitter": "{"}]
     cluster = Cluster(
@@ -129,7 +129,7 @@ def test_a_pod_that_holds_resources_counts_whatever_the_lists_say() -> None:
 
 
 def test_a_pod_does_not_join_a_gang_that_counts_for_another_queue_than_its_podgroup_says() -> None:
-    """Eve moves the PodGroup to her queue; its pods that run keep the queue that admitted them."""
+    """Eve moves the PodGroup to her queue, but its running pods keep their queue."""
     cluster = Cluster(lab(users="ann"), of_ann(), member("a", record(ANN), *RUNNING))
     assert cluster.members() == ["a"]
     cluster.put(of_ann("default"))
@@ -195,7 +195,7 @@ def bare(marks: dict[str, str], *parts: dict[str, Any], queue_name: str = "lab")
 
 
 def problem(cluster: Cluster) -> str:
-    """The problem of the only gang, which has one pod and no PodGroup."""
+    """Return the diagnostic of the only gang, which has one pod and no PodGroup."""
     (gang,) = cluster.cache.snapshot(7).gangs
     (anew,) = assemble(cluster.objects.all(), taken_ms=7).snapshot.gangs
     assert (anew.problem, anew.queue) == (gang.problem, gang.queue)
@@ -225,7 +225,7 @@ def test_a_bare_pod_starts_without_a_podgroup_in_a_queue_that_its_user_may_use(
         "waits until controllers have created a PodGroup for it"
     )
     assert problem(cluster) == ("" if starts else message)
-    # The pod is bound, or nobody recorded its user: it counts, whatever the lists say.
+    # A bound pod, or a pod without a recorded user, counts despite the access lists.
     cluster.put(bare(record(EVE, joined=joined), *RUNNING))
     assert problem(cluster) == ""
     cluster.put(bare({}))

@@ -1,4 +1,4 @@
-"""What controllers see of a cluster."""
+"""Tests of the object store that controllers read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def owned(name: str, owner: str) -> dict[str, Any]:
 
 
 class Told(list[tuple[str | None, str | None]]):
-    """The changes that a store has told, by versions."""
+    """The version pairs of the changes that a store reported."""
 
     def __call__(self, _: Kind, before: Any, after: Any) -> None:
         self.append(tuple(o and o["metadata"]["resourceVersion"] for o in (before, after)))
@@ -143,7 +143,7 @@ OURS, NAMED = Scope(label="ours"), Scope("x", "named")
 
 
 def narrow() -> Store:
-    """A store that follows some objects by their label, and one by its name."""
+    """Return a store that watches some objects by label, and one object by name."""
     store = Store((CONFIG_MAP,), (), FakeClock(), Told(), {CONFIG_MAP: (OURS, NAMED)})
     store.apply(CONFIG_MAP, Listed((labelled("a"), labelled("b"))), OURS)
     store.apply(CONFIG_MAP, Listed((pod("named"),)), NAMED)
@@ -178,7 +178,7 @@ def test_what_two_scopes_hold_stays_until_it_is_gone() -> None:
     store.apply(CONFIG_MAP, Changed(labelled("named", 2)), NAMED)
     store.apply(CONFIG_MAP, Changed(labelled("named", 2)), OURS)
     store.apply(CONFIG_MAP, Changed(pod("named", 3)), NAMED)
-    # It has lost the label: the watch tells it as it was, with the version of the change.
+    # The object has lost its label: the watch reports its old state with the new version.
     store.apply(CONFIG_MAP, Deleted(labelled("named", 3)), OURS)
     assert store.get(CONFIG_MAP, "x", "named") == pod("named", 3)
     store.apply(CONFIG_MAP, Deleted(pod("named", 4)), NAMED)
@@ -214,7 +214,7 @@ STEPS = st.lists(
 def test_however_late_news_come_the_end_is_the_same(
     steps: list[tuple[str, str, bool]], every: int
 ) -> None:
-    """A server's history, told late by a watch and at once by our own writes."""
+    """A watch reports the server's history late, and own writes report it immediately."""
     store, there, version = make(), dict[str, dict[str, Any]](), 0
     store.apply(POD, Listed((), resource_version="0"))
     late: list[Any] = []

@@ -42,11 +42,11 @@ def error_line(code: int, reason: str) -> bytes:
 
 
 class End(Exception):
-    """The script is over."""
+    """The error that ends a script."""
 
 
 class Scripted:
-    """Answers as it was told to, and keeps what it was asked."""
+    """A source that gives scripted responses and records its requests."""
 
     def __init__(self, *script: Page | KubeError | Sequence[bytes | KubeError]) -> None:
         self._script = list(script)
@@ -79,7 +79,7 @@ class Scripted:
 
 
 class Run:
-    """A reflector on a script, to its end."""
+    """A run of a reflector on a script, up to its end."""
 
     def __init__(self, *script: Page | KubeError | Sequence[bytes | KubeError]) -> None:
         self.source = Scripted(*script)
@@ -185,13 +185,13 @@ async def test_a_busy_server_says_how_long_to_wait():
 
 @pytest.mark.asyncio
 async def test_after_an_outage_of_any_length_all_is_followed_soon():
-    """However often it was tried meanwhile: a server that starts says 410 and 429 first."""
+    """The time is short even after many retries; a starting server first responds 410 and 429."""
     away = [Unreachable("refused")] * 20
     starting = [Gone(410, "Expired", ""), *[TooMany(429, "TooManyRequests", "", 1.0)] * 5]
     run = await Run(Page([], "7"), *away, *starting, Page([], "8")).run()
     assert run.source.asked[-2:] == ["list", "watch 8"]
     assert run.slept[20:] == [0.2, *[AWAY_S] * 5]
-    # Without an outage a server that is busy is left alone for longer and longer.
+    # Without an outage, the waits for a busy server grow.
     busy = [TooMany(429, "TooManyRequests", "", 1.0)] * 7
     run = await Run(Page([], "7"), *busy).run()
     assert run.slept == [1.0, 1.0, 1.0, 1.6, 3.2, 6.4, 12.8]

@@ -1,4 +1,4 @@
-"""The client against a server that speaks HTTP as an API server does."""
+"""The client with a local server that speaks HTTP as an API server does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GROUP_REF = Ref(POD_GROUP, "ns", "g")
 
 
 class Server:
-    """Answers with what it was given, and keeps what it was asked."""
+    """A server that gives prepared responses and records its requests."""
 
     def __init__(self) -> None:
         self.answers: list[Callable[[], web.StreamResponse]] = []
@@ -65,7 +65,7 @@ class Server:
         stream = web.StreamResponse()
         await stream.prepare(request)
         for line in self.lines:
-            # In pieces, as a network may deliver them.
+            # A network may deliver a line in pieces.
             await stream.write(line[:7])
             await asyncio.sleep(0)
             await stream.write(line[7:] + b"\n")
@@ -154,7 +154,7 @@ async def test_a_watch_gives_whole_lines_however_long(tmp_path: Path) -> None:
 async def test_a_watch_that_is_silent_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection stays: a network that loses packets says nothing."""
+    """The connection stays open: a network that loses packets reports no error."""
     monkeypatch.setattr(module, "_WATCHING", aiohttp.ClientTimeout(sock_read=0.1))
     async with connected(tmp_path) as (server, client):
         server.lines, server.is_silent = [b'{"type": "ADDED"}'], True
@@ -165,7 +165,7 @@ async def test_a_watch_that_is_silent_is_given_up(
 
 
 def test_a_silent_watch_is_noticed_within_30_s() -> None:
-    """A server ends a watch before its silence means anything; a late bind ends with the lease."""
+    """A server ends a watch before the idle limit, and a late bind ends before the lease."""
     assert module.WATCH_S < module.IDLE_S == module._WATCHING.sock_read < 30
     times = LeaseTimes()
     assert module.BIND_S == module._BINDING.total <= times.duration_s - times.renew_s
@@ -292,7 +292,7 @@ async def test_what_a_server_says_besides_is_passed_on(tmp_path: Path) -> None:
 
 
 def server_port(folder: Path) -> str:
-    """That of the server that a kubeconfig names."""
+    """Return the port of the server in a kubeconfig."""
     config = json.loads((folder / "kubeconfig").read_text())
     return str(config["clusters"][0]["cluster"]["server"]).rpartition(":")[2]
 

@@ -1,4 +1,4 @@
-"""Kubeconfigs with mistakes: one sentence in the words of their user, before anything is asked."""
+"""Kubeconfigs with mistakes: the user reads one sentence before the client sends a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Some objects of a kind, and one object for as long as somebody looks."""
+"""Queries for selected objects of a kind, and watches of one object."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GONE = Expired(410, "Expired", "too old")
 
 
 class Source:
-    """Answers with what it was given, one after the other."""
+    """A source that gives prepared responses in sequence."""
 
     def __init__(self, *answers: Page | KubeError, lines: tuple[dict[str, Any], ...] = ()) -> None:
         self._answers = list(answers)
@@ -68,7 +68,7 @@ def test_pages_are_put_together_and_begun_anew_when_they_are_not_kept() -> None:
 
 
 def states(source: Source, number: int, told: list[KubeError]) -> list[str | None]:
-    """The first states of queue q, by resource version."""
+    """Return the resource versions of the first states of queue q."""
 
     async def seen() -> list[str | None]:
         found: list[str | None] = []

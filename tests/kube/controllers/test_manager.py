@@ -1,4 +1,4 @@
-"""The shell around controllers, with an API server in memory."""
+"""The manager of controllers with an in-memory API server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Leader:
 
 
 class Recorder:
-    """Keeps what would become events."""
+    """A recorder that keeps the notes from which events would be created."""
 
     def __init__(self) -> None:
         self.notes: list[Note] = []
@@ -66,7 +66,7 @@ class Recorder:
 
 
 class Process:
-    """One process of controllers on a server."""
+    """A process that runs controllers on a server."""
 
     def __init__(
         self, server: MemoryServer, *controllers: Controller, reads_again: bool = False
@@ -105,7 +105,7 @@ class Process:
                 await asyncio.sleep(0.001)
 
     async def until_idle(self) -> None:
-        """All that was asked for is done, twice in a row."""
+        """Wait until the manager is idle three times in a row."""
         for _ in range(3):
             await self.until(lambda: self.shell.store.is_synced and self.shell.is_idle)
             for _ in range(20):
@@ -119,7 +119,7 @@ class Process:
 
 
 def play(num_sets: int = 3, num_pods: int = 3) -> MemoryServer:
-    """A cluster with sets of pods, one of them in a queue that closes."""
+    """Return a cluster with ReplicaSets, of which one is in a closing queue."""
     world = MemoryWorld()
     for name in ("root", "default", "a"):
         world.put(QUEUE, {"metadata": {"name": name}, "spec": {}, "status": {"state": "Open"}})
@@ -146,7 +146,7 @@ def both() -> tuple[Controller, ...]:
 
 
 def outcome(world: MemoryWorld) -> dict[str, Any]:
-    """What came of it, without versions."""
+    """Return the resulting objects without versions."""
     states = {name_of(q): q.get("status", {}).get("state") for q in world.listed(QUEUE)}
     groups = {name_of(g): g["spec"] for g in world.listed(POD_GROUP)}
     pods = {name_of(p): p["metadata"].get("annotations") for p in world.listed(POD)}
@@ -163,8 +163,8 @@ async def test_controllers_bring_a_cluster_to_rest_with_no_write_too_many() -> N
     assert {tuple(found[f"p{i}-{j}"].values()) for i in range(3) for j in range(3)} == {
         (f"podgroup-u{i}",) for i in range(3)
     }
-    # Three PodGroups, nine annotations; parents of three queues, state and mark of the child,
-    # state of its parent by way of Closing, and the Command.
+    # These are three PodGroups and nine annotations. The parents of three queues, the state and
+    # mark of the child, two states of its parent and the Command follow.
     assert server.num_writes <= 3 + 9 + 3 + 2 + 2 + 2
     assert process.looks("queue", "error") == process.looks("podgroup", "error") == 0
 
@@ -242,7 +242,7 @@ async def test_watches_that_lag_behind_our_own_writes_make_nothing_twice() -> No
         await process.until_idle()
         server.lag()
         done = server.num_writes
-        # A pod that is made elsewhere is seen late; what follows from it is not done twice.
+        # The cache sees a pod of another client late; its consequences happen only once.
         await process.until_idle()
         assert server.num_writes == done
         await server.catch_up()
@@ -251,7 +251,7 @@ async def test_watches_that_lag_behind_our_own_writes_make_nothing_twice() -> No
 
 
 async def test_all_is_looked_at_again_after_a_lapse_that_went_unnoticed() -> None:
-    """What was to be written while the lease had lapsed was not, and nothing else changes."""
+    """The lapsed lease dropped a write, and no further event would trigger it again."""
     server = play()
     process = Process(server, *both())
     async with process.running():
@@ -296,7 +296,7 @@ async def test_what_was_just_written_is_known_before_any_watch_tells() -> None:
 async def test_numbers_are_written_together_and_all_else_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the queue says it has, one after the other; its state is no number."""
+    """Changed numbers of a queue's status are batched; its state is written immediately."""
     monkeypatch.setattr(module, "NUMBERS_EVERY_S", 0.1)
     server = play(num_sets=0)
 
@@ -556,13 +556,13 @@ async def test_secrets_of_others_never_enter_the_process() -> None:
         unfollowed_metadata = store.unfollowed_metadata(SECRET, "default", "j-ssh")
         assert unfollowed_metadata is not None
         assert unfollowed_metadata["kind"] == "PartialObjectMetadata"
-        # The name is free again: what is made for the job is followed.
+        # The name is free again, so the controller watches the object that it creates for the job.
         server.world.remove(Ref(SECRET, "default", "j-ssh"))
         process.clock.seconds += 10
         server.world.change(Ref(JOB, "default", "j"), lambda obj: obj.update(spec={**obj["spec"]}))
         await server.news()
         await process.until(lambda: len(store.listed(SECRET)) == 1)
-        # It loses its label, and gets it back.
+        # The object loses its label, and the controller restores it.
         server.world.change(
             Ref(SECRET, "default", "j-ssh"), lambda obj: obj["metadata"].update(labels={})
         )
@@ -577,7 +577,7 @@ async def test_secrets_of_others_never_enter_the_process() -> None:
 
 
 async def test_a_new_leader_works_on_what_it_has_read_since() -> None:
-    """Its watches were silent while another process led."""
+    """The new leader's watches received no event while another process led."""
     server = MemoryServer(MemoryWorld())
     server.world.put(QUEUE, {"metadata": {"name": "default"}, "status": {"state": "Open"}})
     process = Process(server, job_controller(JobOptions(lambda: KEYS)), reads_again=True)

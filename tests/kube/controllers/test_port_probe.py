@@ -1,4 +1,4 @@
-"""Whether pods answer."""
+"""Tests of the probe that connects to pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The role of the controllers: all that they ask for, and nothing else."""
+"""The controllers' role contains exactly the rights that they use."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LEASES: Final = {("coordination.k8s.io", "leases", verb) for verb in ("create", 
 
 
 def objects(name: str) -> dict[str, dict[str, Any]]:
-    """The objects of a manifest by kind."""
+    """Return the objects of a manifest by kind."""
     found = read_yaml((ROOT / "deploy" / "manifests" / name).read_text("utf-8"))
     return {part.value["kind"]: part.value for part in found if isinstance(part, Document)}
 
@@ -64,7 +64,7 @@ def granted(
 
 
 def adopt(server: MemoryServer, **more: Any) -> None:
-    """A job has things of its own that Volcano made."""
+    """Create a job and the objects that Volcano created for it."""
     manifest = job(task("a"), name="v", **more)
     meta = {"ownerReferences": [owner_reference(JOB, manifest)]}
     named = {SERVICE: "v", NETWORK_POLICY: "v", CONFIG_MAP: "v-svc", SECRET: "v-ssh"}
@@ -74,21 +74,21 @@ def adopt(server: MemoryServer, **more: Any) -> None:
 
 
 async def everything(*, has_ssh: bool = True) -> MemoryServer:
-    """Each write that a controller makes, at least once."""
+    """Return a server on which the controllers made each of their writes at least once."""
     server = play()
     options = Options(JobOptions((lambda: KEYS) if has_ssh else None))
     async with Process(server, *all_controllers(options)).running() as process:
         await process.until_idle()
-        # A set that wants no pods any more loses its PodGroup.
+        # A ReplicaSet that is scaled to zero loses its PodGroup.
         ref = Ref(REPLICA_SET, "default", "set-0")
         server.world.change(ref, lambda owner: owner["spec"].update(replicas=0))
-        # One whose pods are others now has its PodGroup changed.
+        # A ReplicaSet with a changed annotation has its PodGroup updated.
         ref = Ref(REPLICA_SET, "default", "set-1")
         marks = {"scheduling.volcano.sh/group-min-member": "2"}
         server.world.change(ref, lambda owner: owner["metadata"].update(annotations=marks))
         await server.news()
         await process.until_idle()
-        # A job gets all that one can have, grows, is restarted, and goes when it is old.
+        # The job uses every feature, grows, restarts, and is deleted after its TTL.
         claim = {"mountPath": "/data", "volumeClaim": {"accessModes": ["ReadWriteOnce"]}}
         more = {"plugins": {"svc": [], "ssh": []}, "ttlSecondsAfterFinished": 0}
         server.world.put(JOB, job(task("a"), task("b", 0), volumes=[claim], **more))
@@ -107,12 +107,12 @@ async def everything(*, has_ssh: bool = True) -> MemoryServer:
         adopt(server, **more)
         await server.news()
         await process.until_idle()
-        # A timetable makes a job.
+        # A CronJob creates a job.
         meta = {"name": "cron", "creationTimestamp": "2025-06-15T15:00:00Z"}
         template = {"spec": {"tasks": []}}
         spec = {"schedule": "* * * * *", "jobTemplate": template}
         server.world.put(CRON_JOB, {"metadata": meta, "spec": spec})
-        # So does a flow.
+        # A JobFlow creates a job, too.
         server.world.put(JOB_TEMPLATE, {"metadata": {"name": "a"}, "spec": {"tasks": []}})
         server.world.put(JOB_FLOW, {"metadata": {"name": "f"}, "spec": {"flows": [{"name": "a"}]}})
         await server.news()
@@ -122,7 +122,7 @@ async def everything(*, has_ssh: bool = True) -> MemoryServer:
 
 
 async def discover(server: MemoryServer, process: Process) -> None:
-    """HyperNodes are made of labels, changed and deleted."""
+    """Create HyperNodes from labels, change them and delete them."""
     text = (
         "networkTopologyDiscovery: [{source: label, enabled: true, config: "
         "{networkTopologyTypes: {t: [{nodeLabel: l}]}}}]"

@@ -1,4 +1,4 @@
-"""Asking UFM over real TLS."""
+"""Requests to UFM over real TLS."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ufm(tmp_path: Path) -> Iterator[Ufm]:
 
 @pytest_asyncio.fixture(autouse=True)
 async def ended(ufm: Ufm) -> AsyncIterator[None]:
-    """TLS connections end behind the back of who closes them."""
+    """Wait at the end for TLS connections, which close only after their client."""
     yield
     async with asyncio.timeout(60):
         while ufm.num_open:

@@ -27,7 +27,7 @@ CUT = Unreachable("cut")
 
 @dataclass
 class OwnClock:
-    """The clock of one machine: wrong about the date, counting seconds from its own start."""
+    """The clock of one machine: its date is wrong, and its seconds count from its start."""
 
     world: FakeClock
     wrong_by_s: int
@@ -40,7 +40,7 @@ class OwnClock:
 
 
 class Town:
-    """A server, a clock, and as many candidates as are asked for."""
+    """A server, a clock and a factory of candidates."""
 
     def __init__(self) -> None:
         self.api = FakeApi()
@@ -57,7 +57,7 @@ class Town:
 
 
 async def leads(elector: Elector) -> bool:
-    """Whether it leads after one more step."""
+    """Return whether a candidate leads after one more step."""
     await elector.step()
     return elector.is_leading
 
@@ -170,7 +170,7 @@ async def test_it_can_be_released_after_a_renewal_that_failed() -> None:
 
 @pytest.mark.asyncio
 async def test_it_can_be_released_while_a_renewal_is_under_way() -> None:
-    """A process that is stopped cancels a renewal that the server has taken."""
+    """A stopping process cancels a renewal that the server has already accepted."""
     town = Town()
     a, b = town.elector("a"), town.elector("b")
     await leads(a)

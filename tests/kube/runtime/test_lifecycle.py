@@ -1,4 +1,4 @@
-"""What processes that run for months have in common."""
+"""Tests of the life cycle that all long-running processes share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_what_exists_at_the_start_is_left_out_of_collections() -> None:
 
 
 def test_full_collections_come_while_a_scheduler_serves() -> None:
-    """What a session leaves in circles is freed before a few million objects more have come."""
+    """Cyclic garbage of a session is freed before a few million further objects exist."""
     before, default = gc.get_threshold(), (700, 10, 10)
     try:
         gc.set_threshold(*default)

@@ -1,4 +1,4 @@
-"""A fault of the server is reported once, whatever fails because of it."""
+"""A fault of the server is reported once, for all requests that fail because of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_other_errors_are_reported_each_for_itself() -> None:
     assert outage.record_failure("pods", FAULTS[0])
     for error in (NotFound(404, "", ""), Forbidden(403, "", "")):
         assert outage.record_failure("pods", error)
-    # The server has answered: nothing fails because of it any more.
+    # The server has responded, so no request fails because of the fault.
     assert not outage.is_active
 
 

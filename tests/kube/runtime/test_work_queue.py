@@ -1,4 +1,4 @@
-"""Keys that have to be looked at."""
+"""Tests of the queue of keys to reconcile."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Desk:
-    """An outbox, and what became of what was put there."""
+    """A write queue, and the results of its writes."""
 
     def __init__(self, *answers: KubeError | None, at_once: int = 1, most: int | None = None):
         self.written: list[tuple[str, int]] = []
@@ -143,7 +143,7 @@ async def test_what_waits_can_be_given_up() -> None:
 
 @pytest.mark.asyncio
 async def test_what_fails_holds_up_nothing_else_and_is_given_up_in_the_end() -> None:
-    """More keys that a webhook refuses than requests may be under way."""
+    """A webhook refuses more keys than requests may be in flight."""
     tried: Counter[str] = Counter()
     failed, written = list[str](), list[str]()
 

@@ -80,11 +80,11 @@ class World:
             yield
 
     def begin(self, made: Plan) -> None:
-        """Begin to carry out a plan of what the cache knows now."""
+        """Start to carry out a plan on the current snapshot of the cache."""
         self.binder.carry_out(made, self.cache.snapshot(0))
 
     async def carry_out(self, *tasks: str, at: str = "n1") -> None:
-        """Bind tasks from beginning to end."""
+        """Bind tasks and wait until the binder is idle."""
         self.begin(plan(*tasks, at=at))
         async with self.at_work():
             await self.binder.until_idle()
@@ -352,7 +352,7 @@ ERRORS = st.sampled_from([None, LOST, FAULT, TooMany(429, "", "", 1.0), NO])
 
 
 class Events:
-    """What happens beside a binder, one thing after each of its requests."""
+    """Events that happen during a bind, one after each request."""
 
     def __init__(self, world: World, happenings: list[str]) -> None:
         self._world = world
@@ -463,7 +463,7 @@ CLAIM = Ref(RESOURCE_CLAIMS[0], "ns", "c")
 
 
 def claiming_world() -> tuple[World, Plan]:
-    """A plan that binds one task, whose claim gets a device."""
+    """Return a world and a plan that binds one task, whose claim gets a device."""
     world = World("a")
     for obj in (device_claim("c"), device_slice("n1", "d0")):
         world.api.put(obj)
@@ -531,7 +531,7 @@ async def test_a_gate_goes_before_the_pod_is_bound() -> None:
 
 
 def close(world: World, how: str) -> None:
-    """Have a node closed, and the cache know of it."""
+    """Make a node unschedulable and update the cache."""
     closed = node("n1")
     if how == "cordoned":
         closed["spec"] = {**closed.get("spec", {}), "unschedulable": True}
@@ -569,7 +569,7 @@ async def test_no_pod_is_bound_to_a_node_that_was_cordoned_while_the_session_ran
 
 
 class Step:
-    """Something that happens while a request that precedes a bind waits for its answer."""
+    """An event that happens while a request before a bind waits for its response."""
 
     def __init__(self, world: World, happens: Callable[[], None]) -> None:
         self._patch, self._happens = world.api.patch, happens
@@ -582,7 +582,7 @@ class Step:
 
 
 def gated_world() -> tuple[World, Plan]:
-    """A plan that opens the gate of a pod before it binds it."""
+    """Return a world and a plan that removes the gate of a pod before the bind."""
     world = World("a")
     held = pod_of("a-0")
     held["metadata"]["annotations"][GATE] = "true"
@@ -593,7 +593,7 @@ def gated_world() -> tuple[World, Plan]:
 
 
 def recorded_world() -> tuple[World, Plan]:
-    """A plan that records the devices of a pod before it binds it."""
+    """Return a world and a plan that records the devices of a pod before the bind."""
     world = World("a")
     allocate = Allocate("ns/a-0", "n1", "ns/a", (GpuShare("GPU-x", 3000, 50),))
     return world, replace(plan("ns/a-0"), actions=(allocate,))

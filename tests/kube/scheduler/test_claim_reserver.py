@@ -1,4 +1,4 @@
-"""Claims get devices and pods before pods are bound, whoever else writes them meanwhile."""
+"""Claims get devices and reservations before a bind, despite writes of other clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods with GPU shares or NUMA cells get a record of them before they are bound."""
+"""Pods with GPU shares or NUMA cells get a record of them before the bind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHER = {"type": "example.com/mine", "status": "True"}
 
 
 class World:
-    """A node, a pod, and a binder that is told to bind the pod."""
+    """A node, a pod, and a binder that binds the pod."""
 
     def __init__(self, **status: Any) -> None:
         self.api = FakeApi(node("n1"), pod("p", uid="u") | {"status": status})

@@ -47,7 +47,7 @@ def member(name: str, **spec: Any) -> dict[str, Any]:
 
 
 class World:
-    """A gang that runs, one that waits, and an evictor."""
+    """A running gang, a waiting gang, and an evictor."""
 
     def __init__(self) -> None:
         gangs = (group("old"), group("new"))
@@ -85,13 +85,13 @@ class World:
             await self.writes.until_idle()
 
     def task(self, key: str) -> Task:
-        """A task as the next session sees it."""
+        """Return a task as the next session sees it."""
         tasks = {task.key: task for gang in self.cache.snapshot(0).gangs for task in gang.tasks}
         return tasks[key]
 
     @property
     def nominated(self) -> str | None:
-        """What the server knows of the nomination."""
+        """Return the nominated node of the pod on the server."""
         status = self.api.objects[Ref(POD, "ns", "new-0")]["status"]
         return status.get("nominatedNodeName")
 
@@ -104,7 +104,7 @@ class World:
 async def test_a_victim_takes_no_longer_than_the_administrator_grants(
     own_s: int, most_s: int | None, granted_s: int
 ) -> None:
-    """A shorter period of its own stays."""
+    """A shorter grace period of the pod stays."""
     world = World()
     ref = Ref(POD, "ns", "old-0")
     slow = member("old-0", nodeName="n1", terminationGracePeriodSeconds=own_s)
@@ -250,7 +250,7 @@ YOUNG = Evict("ns/new-0", "n1", "reclaim", "ns/old")
 
 
 def binding() -> World:
-    """A pod is about to be bound when its eviction is planned."""
+    """Return a world in which a pod is being bound when its eviction is planned."""
     world = World()
     world.cache.assume_bound("ns/new-0", "n1")
     world.begin(YOUNG)
@@ -310,7 +310,7 @@ MOVE = Evict("ns/old-0", "n1", "consolidation", "ns/new", to="n2")
 
 
 def recorded(world: World) -> str | None:
-    """The record that the server has."""
+    """Return the record of moves on the server."""
     meta = world.api.objects[Ref(POD_GROUP, "ns", "new")]["metadata"]
     found: str | None = (meta.get("annotations") or {}).get(MOVES)
     return found
@@ -335,7 +335,7 @@ async def test_what_moves_is_recorded_before_it_goes() -> None:
 
 @pytest.mark.asyncio
 async def test_a_record_ends_when_what_it_says_has_no_meaning() -> None:
-    """There is no node n2 here, so no place can be kept there."""
+    """The node n2 does not exist, so no capacity can be reserved there."""
     world = World()
     await world.carry_out(MOVE)
     assert recorded(world)
@@ -407,13 +407,13 @@ async def test_nobody_is_held_for_an_eviction_for_a_plugin_that_failed() -> None
 
 
 def change(world: World, name: str, **status: Any) -> None:
-    """Change the status of a pod behind the back of the cache."""
+    """Change the status of a pod without updating the cache."""
     known = world.api.objects[Ref(POD, "ns", name)]
     world.api.put({**known, "status": {**known["status"], **status}})
 
 
 def mark(world: World) -> str | None:
-    """Which pods the server knows to be evicted from the gang `old`."""
+    """Return the record of evicted pods on the PodGroup `old`."""
     found: str | None = (
         world.api.objects[Ref(POD_GROUP, "ns", "old")]["metadata"]
         .get("annotations", {})
@@ -484,7 +484,7 @@ async def test_a_pod_whose_room_is_still_needed_goes() -> None:
 async def test_a_gang_that_leaves_as_a_whole_is_not_torn(
     minimum: int, kept: dict[str, str]
 ) -> None:
-    """The second of two victims is yet to be bound when a plan comes that needs neither."""
+    """The second of two victims is not bound yet when a later plan needs neither victim."""
     world = World()
     world.api.put(group("old", {"minMember": minimum}))
     world.api.put(member("old-1"))
@@ -508,7 +508,7 @@ async def test_a_gang_that_leaves_as_a_whole_is_not_torn(
 
 @pytest.mark.asyncio
 async def test_writes_of_others_hold_up_no_eviction() -> None:
-    """A webhook of another namespace refuses a PodGroup, forever."""
+    """A webhook in another namespace permanently refuses a PodGroup."""
     world = World()
     broken = ServerFault(500, "InternalError", "failed calling webhook")
     other = Ref(POD_GROUP, "other", "g")
@@ -537,7 +537,7 @@ async def test_an_eviction_waits_for_its_nomination_until_a_deadline(
     world = World()
     world.begin(NOMINATE, EVICT)
     assert world.evictor.count_waiting() == {"nomination": 1, "answer": 0}
-    async with running(world.evictor.run()):  # none carries the nominations
+    async with running(world.evictor.run()):  # no request carries the nominations
         await world.evictor.until_idle()
     assert world.gone == ["ns/old-0"]
     assert world.slept.count(LOOK_S) == round(PATIENCE_S / LOOK_S)

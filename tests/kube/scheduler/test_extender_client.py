@@ -1,4 +1,4 @@
-"""An extender behind a real HTTP server: what it says, and what is done when it does not."""
+"""An extender behind a real HTTP server: its responses, and the handling of its failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ignorable = pytest.mark.parametrize("ignorable", [False, True], ids=["needed", "
 
 
 class Service:
-    """A server that answers by path, and keeps what it was asked."""
+    """A server with a response per path that records its requests."""
 
     def __init__(self, port=0, **answers):
         self.answers = answers
@@ -61,14 +61,14 @@ class Service:
                 self.wfile.write(sent)
 
             def log_message(self, *_):
-                """Nothing is logged."""
+                """Suppress the log."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
             block_on_close = False
 
             def handle_error(self, *_):
-                """Clients that hang up are part of the test."""
+                """Ignore clients that close the connection, which is part of the test."""
 
         self.server = Server(("127.0.0.1", port), Handler)
         self.scheme = "http"
@@ -93,7 +93,7 @@ class Service:
 
 
 def policy_for(url, *verbs, solver=SolverKind.NONE, actions="enqueue, allocate", **arguments):
-    """Gang, priority and an extender."""
+    """Return a policy with the plugins gang, priority and an extender."""
     given = {"urlPrefix": url, "httpTimeout": "2s", **arguments}
     given |= {f"{verb}Verb": verb for verb in verbs}
     lines = "".join(f"      extender.{n}: {json.dumps(v)}\n" for n, v in given.items())
@@ -106,7 +106,7 @@ def policy_for(url, *verbs, solver=SolverKind.NONE, actions="enqueue, allocate",
 
 
 def decide(snapshot, policy, seconds=5.0):
-    """A session that asks a real service."""
+    """Run a session that calls a real extender."""
     budgets = replace(policy.budgets, period_ms=int(seconds * 1000))
     policy = replace(policy, budgets=budgets)
     extenders = ExtenderClient(SystemClock())
@@ -126,12 +126,12 @@ def two(*gangs):
 
 
 def not_n0(body):
-    """Volcano's answer: about one node."""
+    """Return a response in Volcano's format, about one node."""
     return {"errorMessage": "n0 is being painted" if body["node"]["Name"] == "n0" else ""}
 
 
 def all_at_once(body):
-    """Ours: about all nodes."""
+    """Return a response in optsched's format, about all nodes."""
     return {"nodeErrors": {"n0": "n0 is being painted"}}
 
 
@@ -201,7 +201,7 @@ def waiting(name):
 
 @both
 def test_pods_are_created_as_the_service_votes(solver) -> None:
-    """As Crater's next version asks: by the owner of the PodGroup."""
+    """The extender votes by the owner of the PodGroup, as Crater's next version does."""
 
     def vote(body):
         (owner,) = body["job"]["PodGroup"]["ownerReferences"]
@@ -371,7 +371,7 @@ def test_points_that_are_none_do_not_count() -> None:
 
 
 def test_all_calls_of_a_session_together_have_a_limit() -> None:
-    """Five shapes and a service that hangs: not five times its timeout."""
+    """Five shapes and a hanging extender take less than five times its timeout."""
     gangs = [gang(f"g{i}", ("w", 1, shape(1, i))) for i in range(5)]
     held = threading.Event()
 
@@ -394,7 +394,7 @@ def test_all_calls_of_a_session_together_have_a_limit() -> None:
 
 
 def test_sessions_together_get_through_a_slow_service() -> None:
-    """Sixty nodes, asked about one by one, and no session has time for all of them."""
+    """The extender is called once for each of sixty nodes, which takes longer than a session."""
 
     def slowly(body):
         time.sleep(0.05)
@@ -479,7 +479,7 @@ def test_a_recorded_session_is_repeated_without_the_service(solver) -> None:
 
 
 def certificate(folder):
-    """A certificate for 127.0.0.1 that signs itself."""
+    """Return a self-signed certificate for 127.0.0.1."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "extender")])
     now = datetime.now(UTC)

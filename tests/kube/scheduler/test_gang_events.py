@@ -50,7 +50,7 @@ def snapshot(*gangs: Gang, second: int = 0) -> Snapshot:
 
 
 class Board:
-    """Notices, and where they end up."""
+    """A reporter of gang events, and the reported notes."""
 
     def __init__(self) -> None:
         self.notes: list[Note] = []
@@ -61,7 +61,7 @@ class Board:
         return self._notices.due_ms
 
     def tell(self, what: Snapshot, **reasons: Reason) -> list[str]:
-        """Objects that are told something."""
+        """Return the objects about which the reporter records notes."""
         self.notes.clear()
         by_key = {f"ns/{name}": reason for name, reason in reasons.items()}
         self._notices.report_pending(Outcome(what, by_key, ()))

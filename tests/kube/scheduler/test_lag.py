@@ -1,4 +1,4 @@
-"""Watches lag behind what the server knows, and the server behind what has been decided."""
+"""Watches lag behind the server, and the server lags behind the scheduler's decisions."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ ERRORS = (
 
 
 class Server(FakeApi):
-    """Tells what happened as late as it is asked to, each kind in its order; looks on for itself.
+    """An API server that delays events, each kind in its order.
 
-    AssertionError as soon as pods are bound to a node that hold more than it has.
+    The server raises AssertionError when the pods bound to a node exceed its capacity.
     """
 
     def __init__(self, *objects: Raw) -> None:
@@ -68,7 +68,7 @@ class Server(FakeApi):
         return kept
 
     def end(self) -> None:
-        """The first pod that was told to go is gone."""
+        """Delete the first terminating pod."""
         for ref, obj in self.objects.items():
             if ref.kind == POD and "deletionTimestamp" in obj["metadata"]:
                 self._delete(obj)
@@ -80,10 +80,10 @@ class Server(FakeApi):
         await super().evict(namespace, name, uid, version, grace_s=grace_s)
         (obj,) = (o for o in self.of(POD) if key_of(o) == f"{namespace}/{name}")
         if not obj["spec"].get("nodeName"):
-            self._delete(obj)  # what is on no node has nothing to end
+            self._delete(obj)  # a pod without a node has no containers to stop
 
     def catch_up(self, cache: ClusterCache, number: int) -> None:
-        """Tell the oldest news."""
+        """Deliver the oldest events."""
         for _ in range(min(number, len(self._news))):
             cache.apply(*self._news.popleft())
 
@@ -102,7 +102,7 @@ class Server(FakeApi):
 
 
 class World:
-    """Two nodes of four CPUs, three queues that share them, and what carries plans out."""
+    """Two nodes of four CPUs, three queues that share them, and the executors of plans."""
 
     def __init__(self) -> None:
         sizes = {"allocatable": {"cpu": str(CPUS), "pods": "20"}}
@@ -124,22 +124,22 @@ class World:
         self.evictor = Evictor(self.api, self.cache, self.writes, evicting)
 
     def bound(self, bind: Bind, seconds: float) -> None:
-        """Nothing to do."""
+        """Ignore the bind."""
 
     def failed(self, bind: Bind, failure: Failure) -> None:
-        """Nothing to do."""
+        """Ignore the failed bind."""
 
     def evicted(self, victim: Victim) -> None:
-        """Nothing to do."""
+        """Ignore the eviction."""
 
     def not_evicted(self, victim: Victim, error: KubeError) -> None:
-        """Nothing to do."""
+        """Ignore the failed eviction."""
 
     def spared(self, victim: Victim, why: str) -> None:
-        """Nothing to do."""
+        """Ignore the cancelled eviction."""
 
     def arrive(self, gang: str, number: int) -> None:
-        """More pods of a gang."""
+        """Create more pods of a gang."""
         for _ in range(number):
             name = f"{gang}-{self.made[gang]}"
             self.made[gang] += 1
@@ -147,7 +147,7 @@ class World:
             self.api.put(pod(name, uid=f"uid-{name}", annotations=mark))
 
     def session(self) -> None:
-        """Decide once, and begin to do it."""
+        """Run one session and start to carry out its plan."""
         self.binder.release_due()
         snapshot = self.cache.snapshot(self.clock.now_ms())
         plan = run_session(snapshot, POLICY, SessionContext()).plan
@@ -155,7 +155,7 @@ class World:
         self.evictor.carry_out(plan, snapshot)
 
     async def take(self, step: tuple[str, Any]) -> None:
-        """One thing that happens."""
+        """Apply one step of the scenario."""
         match step:
             case ("arrive", (gang, number)):
                 self.arrive(gang, number)
@@ -174,14 +174,14 @@ class World:
                 self.session()
 
     async def live(self, steps: list[tuple[str, Any]]) -> None:
-        """All that happens."""
+        """Apply all steps of the scenario."""
         async with running(self.binder.run(), self.writes.run(), self.evictor.run()):
             for step in steps:
                 await self.take(step)
 
     @property
     def held(self) -> Mapping[str, int]:
-        """Bound pods by gang."""
+        """Return the number of bound pods by gang."""
         return Counter(
             obj["metadata"]["name"].partition("-")[0]
             for obj in self.api.of(POD)

@@ -1,4 +1,4 @@
-"""The loop with all its parts, on a stand-in for the API server."""
+"""The scheduler loop with all its parts, on a fake API server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PERIOD_S = 0.005
 
 
 class NoSolver:
-    """Never comes up."""
+    """A solver that never becomes ready."""
 
     pid = None
 
@@ -66,11 +66,11 @@ class NoSolver:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing; no process exists."""
 
 
 class Plant:
-    """A scheduler, and the cluster that it works on."""
+    """A scheduler, and the fake cluster that it schedules."""
 
     def __init__(self, folder: Path, *objects: dict[str, Any]) -> None:
         self.api = FakeApi(*objects)
@@ -119,11 +119,11 @@ class Plant:
         return self.num_terms if self.is_leading else 0
 
     def follow(self, reading: Reading) -> None:
-        """Have the cluster read by somebody who says when it is known."""
+        """Replace the follower by one that the test controls."""
         self.scheduler = Scheduler(replace(self._parts, follower=reading))
 
     def use_solver(self, solver: Any, period_s: float) -> None:
-        """Have the policy use a solver, and a period that leaves time between sessions."""
+        """Let the policy use a solver, with a period that leaves time between sessions."""
         text = f"{self.policy}solver: cpsat\n"
         shelf = Shelf(Path("none"), lambda _: ())
         policies = PolicyFile(
@@ -152,7 +152,7 @@ class Plant:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[Self]:
-        """The scheduler works, and has heard of everything."""
+        """Run the scheduler with a complete cache while the context is open."""
         services = (self.binder, self.evictor, self.writes, self.events)
         async with running(*(service.run() for service in services)):
             loop = asyncio.create_task(self.scheduler.run())
@@ -164,7 +164,7 @@ class Plant:
                 await loop
 
     def tell(self, *objects: dict[str, Any]) -> None:
-        """Change objects, and let the scheduler know."""
+        """Change objects and wake the scheduler."""
         for obj in objects:
             self.api.put(obj)
         self.api.tell(self.cache)
@@ -178,7 +178,7 @@ class Plant:
         return status
 
     def reasons(self) -> list[str]:
-        """Why its conditions hold."""
+        """Return the reasons of the PodGroup's conditions."""
         return [condition.get("reason", "") for condition in self.group().get("conditions", ())]
 
     def count(self, name: str) -> float:
@@ -187,7 +187,7 @@ class Plant:
         return sum(sample.value for sample in samples if sample.name == name)
 
     async def skip(self) -> None:
-        """Change what decides on nothing until a session is left out for it."""
+        """Change an irrelevant object until a session is skipped."""
         before = self.count("optsched_sessions_skipped_total")
         async with asyncio.timeout(10):
             while self.count("optsched_sessions_skipped_total") == before:
@@ -195,7 +195,7 @@ class Plant:
                 await asyncio.sleep(0.005)
 
     async def sessions(self, number: int) -> None:
-        """Wait for so many sessions in all."""
+        """Wait until the given total number of sessions has run."""
         await until(lambda: self.count("optsched_sessions_total") >= number)
 
 
@@ -302,16 +302,16 @@ async def test_what_is_asked_again_may_be_searched_for_longer(
 
 
 class ReadySolver:
-    """A supervisor of a solver that is there at once, or never."""
+    """A supervisor whose solver is ready immediately, or never."""
 
     def __init__(self, solver: Solver | None) -> None:
         self.available = solver
 
 
 class LateFinder:
-    """Sessions that find nothing, with a search between them that does.
+    """Sessions that find no plan, and background solves that find one.
 
-    `sessions` are contexts of sessions, `searches` those of the searches between them.
+    `sessions` are the contexts of the sessions, and `searches` those of the background solves.
     """
 
     def __init__(self) -> None:
@@ -341,7 +341,7 @@ class LateFinder:
 async def search_between(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Plant], object]
 ) -> tuple[Plant, LateFinder]:
-    """Have a search between sessions place a gang, whatever happens meanwhile; then go on."""
+    """Let a background solve place a gang while an event happens, and run the next session."""
     finder = LateFinder()
     monkeypatch.setattr(module, "run_session", finder)
     plant = Plant(tmp_path, node(), group("g", {"minMember": 2}), *members("a", "b"))
@@ -463,7 +463,7 @@ async def test_who_does_not_lead_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_a_status_is_written_although_leading_lapsed_unnoticed(tmp_path: Path) -> None:
-    """Writes are dropped while the lease has lapsed; the loop sees only that it leads again."""
+    """Writes are dropped while the lease has lapsed, and the loop only sees that it leads again."""
     plant = Plant(tmp_path, node(), group("g"), *members("a"))
     async with plant.at_work():
         await until(lambda: plant.node_of("a") == "n1")
@@ -499,7 +499,7 @@ async def test_all_is_read_again_after_a_lapse_that_went_unnoticed(tmp_path: Pat
 async def test_a_plan_of_a_term_that_has_ended_is_not_carried_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lease is lost and taken again while a session runs; another may have led in between."""
+    """The lease is lost and regained during a session; another process may have led."""
     plant, reading = Plant(tmp_path, node(), group("g"), *members("a")), Reading()
     plant.follow(reading)
     plans: list[Plan] = []
@@ -520,7 +520,7 @@ async def test_a_plan_of_a_term_that_has_ended_is_not_carried_out(
 
 
 class Reading:
-    """Reads the cluster again when it is asked to, and is done when that is said."""
+    """A follower whose refresh ends when the test says so."""
 
     is_fresh = True
 
@@ -677,7 +677,7 @@ REMEMBERS = (
 
 
 def used(plant: Plant, name: str) -> dict[str, float]:
-    """What a queue says that it has used."""
+    """Return the resource seconds that a queue's usage record contains."""
     meta = plant.api.objects[Ref(QUEUE, "", name)]["metadata"]
     usage, errors = read_usage(meta.get("annotations", {}))
     assert errors == ()
@@ -685,7 +685,7 @@ def used(plant: Plant, name: str) -> dict[str, float]:
 
 
 def later(plant: Plant) -> bool:
-    """Let a second pass."""
+    """Advance the clock by one second."""
     plant.clock.seconds += 1
     return True
 

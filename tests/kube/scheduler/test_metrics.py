@@ -39,7 +39,7 @@ def decide(*gangs: Gang, queues: tuple[Queue, ...] = (TEAM,)) -> Report:
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
-    """Every sample by name and values of labels, in the order of the labels' names."""
+    """Return every sample by name and label values, in the order of the label names."""
     families = text_string_to_metric_families(metrics.exposition().decode())
     found = (sample for family in families for sample in family.samples)
     return {(s.name, tuple(v for _, v in sorted(s.labels.items()))): s.value for s in found}

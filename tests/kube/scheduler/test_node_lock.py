@@ -1,4 +1,4 @@
-"""One pod at a time gets vGPUs of a node: locks are taken, waited for, given back, and expire."""
+"""One pod at a time gets vGPUs of a node: acquiring, waiting for, releasing and expiring locks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_who_is_faster_has_it() -> None:
 
 
 def test_nodes_without_binds_are_forgotten() -> None:
-    """Also where a bind is cancelled while another one has the turn."""
+    """The rule also holds if a bind is cancelled while another one holds the lock."""
     api, clock = FakeApi(*(node(f"n{number}") for number in range(20))), FakeClock()
     locks = NodeLocks(api, clock, waiting(clock))
 
@@ -88,7 +88,7 @@ def test_nodes_without_binds_are_forgotten() -> None:
 
 
 class Locking(World):
-    """The same where pods with vGPUs are bound one after the other."""
+    """A world in which pods with vGPUs are bound one after another."""
 
     def __init__(self, *gangs: str) -> None:
         super().__init__(*gangs)

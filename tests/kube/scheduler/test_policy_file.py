@@ -19,7 +19,7 @@ GREEDY = f"{GANG}solver: none\n"
 
 
 class Desk:
-    """A policy file, and who reads it."""
+    """A policy file and its reader."""
 
     def __init__(
         self, text: str, solver: SolverKind | None = None, period_s: float | None = None
@@ -36,7 +36,7 @@ class Desk:
         return self.text
 
     def plugins(self, text: str | None = None) -> list[str]:
-        """The plugins in force a second after the file has changed."""
+        """Return the active plugins one second after a change of the file."""
         self.text = self.text if text is None else text
         self.clock.seconds += 1
         return [plugin.name for tier in self.policies.current().tiers for plugin in tier]

@@ -1,4 +1,4 @@
-"""The role of the scheduler: all that it asks for, and nothing else."""
+"""The scheduler's role contains exactly the rights that it uses."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LOCK: Final = ("volcano-system", "volcano")
 
 
 def objects(name: str) -> dict[str, dict[str, Any]]:
-    """The objects of a manifest by kind."""
+    """Return the objects of a manifest by kind."""
     found = read_yaml(shipped("manifests", name).read_text())
     return {part.value["kind"]: part.value for part in found if isinstance(part, Document)}
 
@@ -91,7 +91,7 @@ _SUBRESOURCE: Final = {"bind": "binding", "evict": "eviction"}
 
 
 def asked(api: FakeApi) -> Iterator[Access]:
-    """What the calls of a stand-in would have needed."""
+    """Yield the rights that the calls of a fake API would have needed."""
     for call in api.calls:
         method, kind, _, *rest = call.split()
         subresource = _SUBRESOURCE.get(method) or "".join(rest)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class FakeSolver:
-    """A process that comes up when it is let, as often as it is told to."""
+    """A process that becomes ready or fails at each start, as scripted."""
 
     def __init__(self, *comes_up: bool) -> None:
         self._comes_up = list(comes_up)

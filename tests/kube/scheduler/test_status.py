@@ -58,7 +58,7 @@ def leaving(name: str) -> dict[str, Any]:
 
 
 class World:
-    """A gang of two, its queue, and what they are told."""
+    """A gang of two, its queue, and the status patches for both."""
 
     def __init__(self, *objects: dict[str, Any]) -> None:
         self.book = StatusTracker()
@@ -68,14 +68,17 @@ class World:
         self.api = FakeApi(*base, *objects)
 
     def ask(self, *enqueued: str, **reasons: Reason) -> list[StatusPatch]:
-        """What would be written now; reasons by name of gang."""
+        """Return the patches for the current state.
+
+        `reasons` are keyed by gang name.
+        """
         self.api.tell(self.cache)
         by_key = {f"ns/{name}": reason for name, reason in reasons.items()}
         outcome = Outcome(self.cache.snapshot(self.now_ms), by_key, enqueued)
         return self.book.patches(outcome, self.cache.group, self.cache.queues)
 
     def tell(self, *enqueued: str, **reasons: Reason) -> list[StatusPatch]:
-        """Have it written, too."""
+        """Write the patches for the current state and return them."""
         patches = self.ask(*enqueued, **reasons)
         self.write(patches)
         return patches
@@ -252,7 +255,7 @@ def test_a_gang_that_starts_pod_by_pod_is_written_once() -> None:
 
 
 def test_a_gang_whose_pods_start_slowly_is_written_now_and_then() -> None:
-    """Within 5 s it says what is so, and no more often than every 2 s."""
+    """The status is at most 5 s old, and is written at most every 2 s."""
     names = [f"p{i:02d}" for i in range(30)]
     world = World(*(member(name, at="n1") for name in names))
     written, late_ms = [], 0
@@ -286,7 +289,7 @@ def test_another_phase_is_written_with_the_next_news() -> None:
 
 
 def test_a_gang_of_a_job_that_has_ended_is_written_only_if_it_stays() -> None:
-    """The controllers delete it."""
+    """The controllers normally delete the PodGroup before the write is due."""
     world = World(member("a", "Running", "n1"), member("b", "Running", "n1"))
     owner = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": "u"}
     owned = group("g", {"minMember": 2})

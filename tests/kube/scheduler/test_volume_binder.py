@@ -1,4 +1,4 @@
-"""Claims that wait for a node: what is done for them before their pods are bound."""
+"""The steps for claims that wait for a node, before their pods are bound."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def using(name: str, *claims: str) -> dict[str, Any]:
 
 
 class World:
-    """Two nodes, a gang with claims, and a binder that waits a minute."""
+    """Two nodes, a gang with claims, and a binder that waits for one minute."""
 
     def __init__(self, *objects: dict[str, Any], patience_s: float | None = 60) -> None:
         classes = [
@@ -94,7 +94,7 @@ class World:
             yield
 
     async def carry_out(self, **node_of: str) -> None:
-        """Bind pods, with what happens beside that, until nothing is left to do."""
+        """Bind pods and apply the scripted events until the binder is idle."""
         self.plan(**node_of)
         async with self.at_work():
             for _ in range(2000):
@@ -117,7 +117,7 @@ class World:
         self.begin(actions)
 
     def nodes(self) -> dict[str, str]:
-        """Pods that are bound, and where."""
+        """Return the node of each bound pod."""
         found = {p["metadata"]["name"]: p["spec"].get("nodeName") for p in self.api.of(POD)}
         return {name: at for name, at in found.items() if at}
 
@@ -133,7 +133,7 @@ class World:
     # --- controllers of volumes ------------------------------------------------------------------
 
     def provide(self) -> None:
-        """Make volumes for claims that have a node, and bind those that have one."""
+        """Create volumes for claims with a selected node, and bind claims that have a volume."""
         for each in self.api.of(PERSISTENT_VOLUME_CLAIM):
             name = each["metadata"]["name"]
             if not each["spec"].get("volumeName") and self.selected(name):

@@ -16,7 +16,7 @@ LOOPBACK = Address("127.0.0.1", 0)
 
 
 class Patient:
-    """What is asked for its health."""
+    """A service whose health is fixed."""
 
     def __init__(self, trouble: str = "", unready: str = "") -> None:
         self._trouble = trouble
@@ -30,7 +30,7 @@ class Patient:
 
 
 class Visitor:
-    """Asks one server."""
+    """A client of one server."""
 
     def __init__(self, http: aiohttp.ClientSession, place: Address) -> None:
         self._http = http

@@ -1,4 +1,4 @@
-"""Metrics over TLS, for readers who may; health beside them is for every one."""
+"""Metrics over TLS for authorized readers; health is open to every client."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ USERS: Final = {"good": "prometheus", "other": "stranger"}
 
 
 class Reviews:
-    """An API server that knows two tokens; `prometheus` may get /metrics."""
+    """An API server that knows two tokens; `prometheus` may read /metrics."""
 
     def __init__(self) -> None:
         self.specs: list[tuple[str, Raw]] = []
@@ -72,7 +72,7 @@ class Reviews:
 
 
 class Reader:
-    """Reads from one process."""
+    """A client of one process."""
 
     def __init__(
         self, http: aiohttp.ClientSession, trust: ssl.SSLContext, health: int, metrics: int
@@ -196,7 +196,7 @@ async def test_a_new_certificate_is_shown_without_a_restart(
             await look()
         assert caplog.text.count("the certificate was not replaced") == 1
         assert await reader.metrics() == (200, "up 1\n")
-        # Of another authority: a reader who trusts the first one no longer comes through.
+        # The authority is new, so that a reader who trusts the first one fails.
         write(tmp_path, made())
         await look()
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
@@ -294,7 +294,7 @@ async def test_where_the_api_server_does_not_say_nobody_reads(
     api.error = Unreachable("POST /apis: cut")
     access = MetricsAccess(api, FakeClock())
     assert [await judge(access, "good") for _ in range(3)] == [503] * 3
-    # A fault is one line, and it is not remembered.
+    # A fault causes one log line, and the server retries afterwards.
     assert caplog.text.count("metrics readers can not be authorized") == 1
     api.error = None
     assert await judge(access, "good") == 200

@@ -1,4 +1,4 @@
-"""The manifests of the webhook: made by the code, and no right more than it uses."""
+"""The webhook's manifests match the code and grant exactly the rights that it uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 def objects(name: str) -> dict[str, dict[str, Any]]:
-    """The objects of a manifest by kind."""
+    """Return the objects of a manifest by kind."""
     return {each["kind"]: each for each in documents(name)}
 
 

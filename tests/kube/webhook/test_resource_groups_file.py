@@ -1,4 +1,4 @@
-"""The file of resource groups, as it changes."""
+"""Reloads of the resource groups file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BROKEN = "resourceGroups: [{object: {key: label}}]"
 
 
 class Mount:
-    """A ConfigMap as a kubelet mounts it: a link to a link to what holds now."""
+    """A ConfigMap as a kubelet mounts it: a link to a link to the current files."""
 
     def __init__(self, folder: Path, content: str) -> None:
         self._folder = folder
@@ -38,7 +38,7 @@ class Mount:
 
 
 class Followed:
-    """A file that is followed, and what was found of it."""
+    """A watched file and the results of its reloads."""
 
     def __init__(self, folder: Path) -> None:
         self.mount = Mount(folder, GOOD.format("a"))

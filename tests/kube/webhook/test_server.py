@@ -1,4 +1,4 @@
-"""Reviews over HTTP, and what they know of the cluster; TLS is in tests/e2e/test_webhook.py."""
+"""Reviews over HTTP and their cache of the cluster; tests/e2e/test_webhook.py covers TLS."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def review(obj: Any = None, path: str = "/jobs/validate", **parts: Any) -> dict[
 
 
 class Hook:
-    """A server with a cluster behind it."""
+    """A webhook server with a fake cluster."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ async def test_a_denial_is_looked_at_again_before_it_is_given() -> None:
         hook.api.put(queue("new"))
         assert (await hook.post(review(job(queue="new"))))[1]["allowed"]
         hook.api.put(queue("new", "Closed"))
-        # An older state that is thought good is good: only denials are looked at again.
+        # An outdated accepting state is harmless: only denials are checked against the API server.
         assert (await hook.post(review(job(queue="new"))))[1]["allowed"]
         assert not (await hook.post(review(job(queue="gone"))))[1]["allowed"]
         hook.api.refuse("read", Unreachable("no answer"))
@@ -196,7 +196,7 @@ async def test_what_is_not_said_to_be_json_is_not_read(content: str) -> None:
 
 
 async def test_large_bodies_wait_for_room() -> None:
-    """Room is held while a body is read and reviewed; whoever waits too long is sent away."""
+    """Memory stays reserved while a body is read and reviewed; long waits end with a refusal."""
     room = MemoryBudget(10)
     taken: list[int] = []
 
@@ -210,7 +210,7 @@ async def test_large_bodies_wait_for_room() -> None:
     tasks += [asyncio.create_task(take(amount, rest)) for amount in (9, 8, 1)]
     await asyncio.sleep(0)
     assert taken == [6, 4]
-    # A client that goes away makes room in the line.
+    # A client that disconnects leaves the waiting line.
     tasks[2].cancel()
     await asyncio.sleep(0)
     first.set()
@@ -249,7 +249,7 @@ async def test_reviews_are_posted(method: str) -> None:
 
 
 async def test_reviews_of_the_largest_objects_are_read() -> None:
-    """An object of 1.5 MiB, as it was and as it is to be."""
+    """The review contains the old and the new version of an object of 1.5 MiB."""
     old, new = (job(task(template=template(container(args=["x" * 1_500_000])))) for _ in "ab")
     new["metadata"]["labels"] = {"a": "b"}
     async with following(Hook()) as hook:
@@ -265,7 +265,7 @@ async def test_reviews_of_the_largest_objects_are_read() -> None:
 async def test_an_object_that_goes_deeper_than_we_can_is_denied(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Python's parser goes deeper than its functions do."""
+    """Python's JSON parser accepts deeper nesting than its recursive functions."""
     deep = '{"metadata": ' * 450 + "1" + "}" * 450
     objects = [job(task(template="DEEP")), job(volumes=["DEEP"]), job(plugins="DEEP")]
     async with following(Hook()) as hook:
@@ -326,7 +326,7 @@ async def test_every_request_is_counted() -> None:
 
 
 class Judge(FakeApi):
-    """Says of everybody whether he may, and keeps what it is asked."""
+    """A fake API that allows or denies every access review, and records the reviews."""
 
     may = True
     asked: list[dict[str, Any]]
@@ -467,7 +467,7 @@ async def test_a_job_with_a_problem_beyond_the_limits_raises_no_questions() -> N
 async def test_an_api_server_that_is_silent_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The denial comes before the API server that asks gives up."""
+    """The denial comes before the timeout of the API server that waits for the review."""
 
     class Silent(FakeApi):
         async def validate(self, ref: Any, body: dict[str, Any]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Reviews over TLS, beside clients that are slow, broken or many."""
+"""Reviews over TLS while other clients are slow, broken or numerous."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NUM_CLIENTS = 150
 
 
 class Place:
-    """Where a server answers, and how it is trusted."""
+    """The address of a server, and its trusted certificate."""
 
     def __init__(self, port: int, credentials: Credentials, http: aiohttp.ClientSession) -> None:
         self.port = port
@@ -47,7 +47,7 @@ class Place:
         self.trust = ssl.create_default_context(cadata=credentials.authority.decode())
 
     async def ask(self, body: Any) -> bool:
-        """Whether a review is answered with yes."""
+        """Return whether a review is allowed."""
         url = f"https://{HOST}:{self.port}/jobs/validate"
         timeout = aiohttp.ClientTimeout(PATIENCE_S)
         async with self._http.post(url, json=body, ssl=self.trust, timeout=timeout) as answer:
@@ -57,14 +57,14 @@ class Place:
             return bool(said["response"]["allowed"])
 
     async def assert_well(self) -> None:
-        """It lets a good job in, and a bad one not."""
+        """Check that the server allows a valid job and denies an invalid one."""
         assert await self.ask(review())
         assert not await self.ask(review(job(minAvailable=9)))
 
     async def connect(
         self, *, is_safe: bool = True
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection, over TLS or without."""
+        """Open a connection with or without TLS."""
         trust = self.trust if is_safe else None
         return await asyncio.open_connection(HOST, self.port, ssl=trust)
 
@@ -74,7 +74,7 @@ async def serving(
     folder: Path,
     patience: ConnectionLimits = ConnectionLimits(),  # noqa: B008  it is frozen
 ) -> AsyncIterator[Place]:
-    """The server of the webhook, with the cluster that it needs, over TLS."""
+    """Run the webhook server over TLS with the cluster objects that it needs."""
     api, clock = FakeApi(queue("default")), FakeClock()
     world = LiveWorld(clock, lambda _: None)
     templates = TemplateValidator(api, "volcano-system", clock)
@@ -141,7 +141,7 @@ async def test_a_body_that_ends_too_soon_lets_nothing_in(
             reader, make_writer = await place.connect()
             make_writer.write(head(len(whole)) + whole[:length])
             await make_writer.drain()
-            # The client is gone before the body is whole.
+            # The client disconnects before the body is complete.
             make_writer.transport.abort()
             async with asyncio.timeout(PATIENCE_S):
                 assert b"allowed" not in await reader.read()
@@ -191,7 +191,7 @@ async def test_many_at_once_are_all_answered(tmp_path: Path) -> None:
 
 
 async def test_who_sends_nothing_is_cut_off(tmp_path: Path) -> None:
-    """Before TLS stands, and before the header ends."""
+    """The limits apply before the TLS handshake ends, and before the header ends."""
     async with serving(tmp_path, ConnectionLimits(handshake_s=0.05, header_s=0.05)) as place:
         begun = [await place.connect(is_safe=is_safe) for is_safe in (False, True, True)]
         begun[2][1].write(head(1000)[:30])
@@ -216,7 +216,7 @@ async def test_the_silent_make_room_for_others(tmp_path: Path) -> None:
 
 
 async def test_connections_beyond_the_limit_are_refused(tmp_path: Path) -> None:
-    """Those that have sent a request stay."""
+    """Connections that have sent a request stay."""
     async with serving(tmp_path, ConnectionLimits(connections=2)) as place:
         known = [await place.connect() for _ in range(2)]
         for reader, make_writer in known:
@@ -232,7 +232,7 @@ async def test_connections_beyond_the_limit_are_refused(tmp_path: Path) -> None:
 
 
 async def test_no_body_is_decompressed(tmp_path: Path) -> None:
-    """A few kilobytes can stand for gigabytes."""
+    """A few kilobytes of compressed data can expand to gigabytes."""
     packed = gzip.compress(json.dumps(review()).encode())
     async with serving(tmp_path) as place:
         for encoding in ("gzip", "deflate", "br", "zstd", "x"):
@@ -248,7 +248,7 @@ async def test_no_body_is_decompressed(tmp_path: Path) -> None:
 
 
 async def test_the_loop_answers_while_a_large_review_runs(tmp_path: Path) -> None:
-    """A review of a megabyte runs in a thread of its own; small ones and probes do not wait."""
+    """A review of a megabyte runs in a separate thread, so small reviews and probes do not wait."""
     async with serving(tmp_path) as place:
         variables = [{"name": f"V{index}", "value": "x"} for index in range(30_000)]
         large = review(job(task(template=template(container(env=variables)))))

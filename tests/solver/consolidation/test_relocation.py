@@ -1,4 +1,4 @@
-"""The fewest moves, against every way there is; and who may be moved at all."""
+"""The fewest moves, compared with all alternatives, and the pods that may be moved."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def decide(snapshot: Snapshot, actions: str = MOVING) -> Plan:
 
 
 def runs(which: Gang, *where: str, **fields: object) -> Gang:
-    """The gang on some nodes, made again by its owner where it is evicted."""
+    """Return the gang running on the given nodes; its owner recreates evicted pods."""
     fields = {"is_movable": True, "owner": which.key, **fields}
     tasks = tuple(
         replace(running(t, n), **fields)  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ def moves(plan: Plan) -> list[tuple[str, str, str]]:
 
 
 def halves(**fields: object) -> list[Gang]:
-    """One GPU in use on each of two nodes of two."""
+    """Return gangs that use one GPU on each of two nodes with two GPUs."""
     return [one("x", 1, "n0", **fields), one("y", 1, "n1", **fields)]
 
 
@@ -201,7 +201,7 @@ def test_a_gang_stays_below_the_ceiling_of_its_queue() -> None:
 
 
 def test_what_a_queue_would_not_take_in_again_stays() -> None:
-    """Its capability was lowered after its pods had started."""
+    """The queue's capability was lowered after its pods had started."""
     tight = [Queue("tight", capability=((GPU, 1),))]
     gangs = [replace(g, queue="tight") for g in halves()]
     wants = gang("wants", ("w", 1, shape(1, 2)))
@@ -228,7 +228,7 @@ def test_pods_move_only_to_nodes_that_they_may_use() -> None:
     tied = runs(gang("tied", ("w", 1, bound)), "n2")
     stuck = one("stuck", 1, "n1", is_movable=False)
     wants = gang("wants", ("w", 1, shape(1, 2)))
-    # Only n0 can be cleared: nobody leaves n1, and pool b has one node.
+    # Only n0 can be cleared: no pod can leave n1, and pool b has one node.
     (move,) = moves(decide(cluster(nodes, [free, tied, stuck, wants])))
     assert move[:2] == ("free-w-0", "n0")
     stays = replace(free, tasks=tuple(replace(t, is_movable=False) for t in free.tasks))
@@ -243,7 +243,7 @@ def test_the_highest_priority_comes_first() -> None:
 
 
 def test_several_resources_count() -> None:
-    """There are GPUs enough on both nodes, and CPUs only where two pods leave."""
+    """Both nodes have enough GPUs, but enough CPUs only after two pods move."""
     nodes = [node("n0", cpu=4, gpu=4), node("n1", cpu=4, gpu=4)]
     gangs = [runs(gang(f"c{i}", ("w", 1, shape(1))), f"n{i % 2}") for i in range(4)]
     wants = gang("wants", ("w", 1, shape(4, 1)))
@@ -286,7 +286,7 @@ def test_no_room_in_one_piece_however_much_moves() -> None:
 def test_where_too_many_may_move_the_best_nodes_are_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two pods have to leave n0, one any other node; nobody looks further than one pod."""
+    """Two pods would have to leave n0, but only one has to leave any other node."""
     monkeypatch.setattr(stage, "MOST_MOVABLE", 1)
     nodes = [node(f"n{i}", cpu=16, gpu=4) for i in range(3)]
     gangs = [one(f"x{i}", 1, n) for i, n in enumerate(("n0", "n0", "n1", "n2"))]
@@ -301,7 +301,7 @@ def test_where_too_many_may_move_the_best_nodes_are_looked_at(
 
 
 def random_fragments(rng: np.random.Generator) -> Snapshot:
-    """Three nodes of four GPUs, some in use by tasks and by pairs, and gangs that want room."""
+    """Return three nodes of four GPUs, partly in use, and waiting gangs."""
     names = [f"n{i}" for i in range(3)]
     left = dict.fromkeys(names, 4)
     gangs: list[Gang] = []
@@ -327,7 +327,7 @@ def gpus(task: object) -> int:
 
 
 def fits(sizes: Sequence[int], count_fitting_tasks: tuple[int, ...]) -> bool:
-    """Whether some sizes, the largest first, can be put into some rooms."""
+    """Return whether sizes in descending order fit into the given capacities."""
     if not sizes:
         return True
     size, rest = sizes[0], sizes[1:]
@@ -341,7 +341,7 @@ def fits(sizes: Sequence[int], count_fitting_tasks: tuple[int, ...]) -> bool:
 
 
 def subsets(snapshot: Snapshot) -> Iterator[list[object]]:
-    """Sets of tasks that may move together, the smallest first."""
+    """Yield the sets of tasks that may move together, smallest first."""
     tasks = [t for g in snapshot.gangs for t in g.tasks if t.node and t.is_movable]
     for number in range(len(tasks) + 1):
         for chosen in combinations(tasks, number):
@@ -355,7 +355,7 @@ def subsets(snapshot: Snapshot) -> Iterator[list[object]]:
 
 
 def best(snapshot: Snapshot, must: set[str]) -> tuple[int, int]:
-    """The most GPUs of gangs that start, and the fewest moves for so many."""
+    """Return the most GPUs of gangs that can start, and the fewest moves for this number."""
     wants = [g for g in snapshot.gangs if not g.tasks[0].node]
     found = (0, 0)
     for chosen in subsets(snapshot):
@@ -377,7 +377,7 @@ def best(snapshot: Snapshot, must: set[str]) -> tuple[int, int]:
 
 
 def assert_fits_at_the_end(snapshot: Snapshot, plan: Plan) -> None:
-    """Counted again from the actions alone: no node holds more GPUs than it has."""
+    """Check from the actions alone that no node holds more GPUs than its capacity."""
     size = {t.key: gpus(t) for g in snapshot.gangs for t in g.tasks}
     at = {t.key: t.node for g in snapshot.gangs for t in g.tasks if t.node}
     for action in plan.actions:

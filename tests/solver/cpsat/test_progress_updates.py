@@ -1,4 +1,4 @@
-"""What CP-SAT finds on the way, gaps that are good enough, and bounds that are known already."""
+"""CP-SAT progress: incumbents, sufficient gaps, and known bounds."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_answers_are_true_at_any_gap(
 
 
 def levels(at_most: int | None = None) -> LevelModel:
-    """Two levels over six items: their worth, then as few of them as possible."""
+    """Return two levels over six items: first their value, then their number."""
     first = Expression(array(list(range(6))), array([9, 7, 6, 5, 4, 3]), 0)
     second = Expression(array(list(range(6))), array([1] * 6), 0)
     return LevelModel(

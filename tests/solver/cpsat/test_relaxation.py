@@ -1,4 +1,4 @@
-"""Relaxations bound what can be reached, and searches near them are never worse."""
+"""Relaxations bound the optimum, and searches near their solutions are never worse."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def array(values):
 
 
 def random_task(seed):
-    """A small packing model with an equality, numbers as large as those of memory included."""
+    """Return a small packing model with an equality and coefficients as large as memory sizes."""
     rng = np.random.default_rng(seed)
     number = int(rng.integers(3, 9))
     unit = int(rng.choice([1, 1000, 2**30]))
@@ -75,10 +75,10 @@ def test_bounds_of_lower_levels_hold_with_upper_ones_held(seed):
 
 
 def two_gangs(*, needs_first: bool):
-    """Gang 0 counts on level 0, gang 1 on level 1; one node has room for two tasks.
+    """Return a model of gang 0 on level 0 and gang 1 on level 1; one node holds two tasks.
 
-    Variables: start of both, tasks of both on the node. Where `needs_first`, gang 0 starts only
-    with gang 1.
+    The variables are the start of each gang and its number of tasks on the node. With
+    `needs_first`, gang 0 starts only together with gang 1.
     """
     supply, room, order = 0, 2, 3
     row = [0, 0, 1, 1, room, room, *([order, order] if needs_first else [])]

@@ -1,4 +1,4 @@
-"""The actions enqueue and backfill of the pipeline."""
+"""Tests of the pipeline's actions enqueue and backfill."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NODES = [node("n0", 4), node("n1", 4)]
 def waiting(
     name: str, cpu: int, phase: GangPhase = GangPhase.PENDING, queue: str = "default"
 ) -> Gang:
-    """A gang whose pods do not exist yet."""
+    """Return a gang whose pods do not exist yet."""
     least = ((CPU, cpu * 1000),)
     return Gang(f"ns/{name}", min_member=1, min_resources=least, phase=phase, queue=queue)
 
@@ -43,7 +43,7 @@ def let_in(snapshot: Snapshot, *rules: object) -> set[str]:
 
 
 def with_tasks(made: Gang, cpu: int, number: int) -> Gang:
-    """The gang with tasks that run on the first node."""
+    """Return the gang with tasks that run on the first node."""
     tasks = gang(made.name, ("w", number, shape(cpu)), queue=made.queue).tasks
     return replace(made, tasks=tuple(running(t, "n0") for t in tasks), phase=GangPhase.RUNNING)
 

@@ -1,4 +1,4 @@
-"""Slices of MIG are extended resources: placed, limited and explained as such."""
+"""MIG profiles are extended resources: placement, limits and explanations treat them alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The actions that evict, of the pipeline alone."""
+"""The evicting actions of the pipeline, without a solver."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def examples(number: int) -> settings:
 
 
 def plan_of(snapshot: Snapshot, **fields: object) -> list[object]:
-    """What the pipeline does; its first plan keeps every rule."""
+    """Return the actions of the pipeline, and check that they satisfy every rule."""
     report = run_session(snapshot, replace(POLICY, **fields), SessionContext())  # type: ignore[arg-type]
     assert report.trace.violations == ()
     assert verify_actions(snapshot, report.plan.actions, POLICY.rules) == []
@@ -69,7 +69,7 @@ def seated(actions: list[object]) -> set[str]:
 
 
 def running_gang(name: str, cpu: int, number: int, *, least: int, **fields: object) -> Gang:
-    """A gang that runs on the node n0."""
+    """Return a gang that runs on the node n0."""
     made = gang(name, ("w", number, shape(cpu)), least=least, **fields)
     return replace(made, tasks=tuple(running(t, "n0") for t in made.tasks))
 
@@ -90,7 +90,7 @@ def waiting(task: Task) -> Task:
 def test_no_gang_is_asked_once_time_is_up(
     actions: tuple[str, ...], asked: int, served: int
 ) -> None:
-    """Those asked before keep the room that was made for them."""
+    """Gangs that were handled before the limit keep their nominations."""
     urgent = [
         replace(gang(f"urgent-{i}", ("w", 1, shape(2))), priority=9, created_ms=i) for i in range(3)
     ]
@@ -137,7 +137,7 @@ def test_no_plan_is_refused_where_nodes_attach_few_volumes(
 
 
 def test_a_gang_that_gets_a_task_keeps_the_others_that_it_needs() -> None:
-    """The last task of `low` comes in the session in which `high` looks for room."""
+    """The last task of `low` is bound in the session in which `high` looks for victims."""
     low = running_gang("low", 1, 3, least=3)
     low = replace(low, tasks=(*low.tasks[:2], waiting(low.tasks[2])))
     high = gang("high", ("w", 1, shape(4)), priority=10)
@@ -170,7 +170,7 @@ BY_COST = (("preempt", (("enableTopologyAwarePreemption", True),)),)
 
 
 def on(where: str, name: str, number: int = 1, **fields: object) -> Gang:
-    """A job of tasks of 2 CPU that runs on a node and can spare all of them."""
+    """Return a job of 2-CPU tasks that runs on a node with a minimum of zero tasks."""
     made = gang(name, ("w", number, shape(2)), least=0, **{"priority": 1, **fields})
     priority = made.priority
     tasks = (replace(running(t, where), priority=priority) for t in made.tasks)
@@ -217,7 +217,7 @@ def test_no_plan_is_refused_wherever_it_costs_least(snapshot: Snapshot) -> None:
 
 
 def test_a_pod_stays_against_which_a_placed_task_is_spread() -> None:
-    """Kept off n0, the task of `web` was placed on n1: without `low` on n0 it would be uneven."""
+    """The task of `web` goes to n1; without `low` on n0 its spread would be uneven."""
     app = {"app": "web"}
     spread = SpreadTerm(1, HOST, LabelSelector((Requirement("app", Operator.IN, ("web",)),)), "ns")
     old = gang("old", ("w", 1, shape(1)), priority=30, labels=app)
@@ -298,7 +298,7 @@ def test_a_gang_grows_beyond_its_minimum_where_plugins_say_that_it_starves() -> 
         )
         for text in policies
     ]
-    # What low can spare goes first, then low as a whole: four tasks want room.
+    # The pods of `low` above its minimum go first, then all of `low`: four tasks need capacity.
     assert found == [set(), {t.key for t in low.tasks}]
 
 
@@ -319,7 +319,7 @@ def test_gangs_of_other_queues_give_back_whatever_their_priority() -> None:
 
 
 def copied(snapshot: Snapshot) -> Snapshot:
-    """The same with three more of each gang that waits and holds nothing."""
+    """Return the snapshot with three more copies of each gang that waits without a running task."""
     waiting = [g for g in snapshot.gangs if not any(t.node for t in g.tasks)]
     more = [renamed(g, f"{g.key}-{i}") for g in waiting for i in range(3)]
     return replace(snapshot, gangs=tuple(sorted((*snapshot.gangs, *more), key=lambda g: g.key)))
@@ -378,7 +378,7 @@ def test_a_gang_is_not_tried_where_one_like_it_has_not_fit(
     held = running_gang("held", 2, 1, least=1)
     actions = plan_of(cluster([node("n0", 4)], [held, *waiting]))
     assert seated(actions) == {"ns/w0-w-0", "ns/w2-w-0"}
-    # The second and the fourth ask for 4 CPUs: one is tried before each start, and none after.
+    # The second and fourth gang request 4 CPUs: one attempt precedes each start, and none follows.
     assert tried == [1, 2, 3, 4, 5]
 
 

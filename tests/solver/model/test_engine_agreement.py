@@ -1,4 +1,4 @@
-"""Brute force, the direct encoding and configurations agree; the greedy pipeline breaks nothing."""
+"""Brute force, the direct model and configurations agree; the pipeline satisfies every rule."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ EXACT = Limits(budget_ms=None, num_workers=1)
 
 
 def in_departments(snapshot: Snapshot) -> Snapshot:
-    """The same with every other queue in a department of its own, of weight 2."""
+    """Return the snapshot with every other queue below a parent queue of weight 2."""
     marks = {HIERARCHY: "root/d/{}", HIERARCHY_WEIGHTS: "1/2/1"}
     queues = tuple(
         replace(q, annotations={k: v.format(q.name) for k, v in marks.items()}) if i % 2 else q
@@ -71,7 +71,7 @@ def setting(seed: int, *, related: bool):
     levels = build_levels(problem, rules, tiers, LEVELS)
     options = GreedyOptions(tier_of=tiers.of, gated=False)
     decisions = run_greedy(problem, rules, options)
-    # Gangs that are promised room stay out of the exact models; here all are to take part.
+    # Exact models exclude nominated gangs, but here all gangs take part.
     decisions = replace(decisions, nominated=np.full_like(decisions.nominated, UNPLACED))
     return problem, rules, tiers, levels, decisions
 
@@ -122,7 +122,7 @@ def test_bounds_hold(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
                     result.bound >= value if result.sense is Sense.MAX else result.bound <= value
                 )
                 assert beyond
-                break  # bounds below hold for the values reached above, which are not the best
+                break  # the bounds below hold for the values above, which are not optimal
             assert result.bound is not None
 
 

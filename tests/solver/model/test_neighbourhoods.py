@@ -1,4 +1,4 @@
-"""Which nodes one neighbourhood of a plan has."""
+"""Tests of the nodes in one neighbourhood of a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brute force, the model node by node and node classes agree on networks; so does the pipeline."""
+"""Brute force, the node model, node classes and the pipeline agree on network topologies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def bench_of(seed: int, levels: tuple[str, ...] = LEVELS) -> Bench:
 
 
 def placed_now(bench: Bench) -> Decisions:
-    """What the pipeline decides, with gangs that are promised room let in to the exact models."""
+    """Return the pipeline's decisions without nominations; exact models then include all gangs."""
     decisions = bench.greedy()
     return replace(decisions, nominated=np.full_like(decisions.nominated, UNPLACED))
 
@@ -81,5 +81,5 @@ def test_node_classes_are_exact_over_gangs(seed: int, monkeypatch: pytest.Monkey
     best = best_values(bench.problem, bench.rules, bench.levels)
     pairs = zip(answer.results, best, strict=True)
     missed = next(((r, value) for r, value in pairs if r.value != value), None)
-    # Not every configuration is looked at, but what is proved holds.
+    # The search does not consider every configuration, but its proven bounds hold.
     assert missed is None or (missed[0].bound or 0) >= missed[1]

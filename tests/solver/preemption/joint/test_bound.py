@@ -1,4 +1,4 @@
-"""Bounds over all plans with evictions, against every such plan of tiny clusters."""
+"""Bounds over all plans with evictions, compared with every such plan of tiny clusters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_no_plan_beats_the_bounds_of_merged_nodes(
 
 
 def merge_nodes(monkeypatch: pytest.MonkeyPatch, sets: int) -> None:
-    """Have nodes merged into so many sets, however small the problem is."""
+    """Force the merging of nodes into the given number of sets, even for small problems."""
     monkeypatch.setattr(joint_model, "MOST_SINGLE", 0)
     monkeypatch.setattr(joint_model, "MOST_MERGED", 0)
     monkeypatch.setattr(joint_model, "MERGED_SETS", sets)
@@ -54,7 +54,7 @@ def merge_nodes(monkeypatch: pytest.MonkeyPatch, sets: int) -> None:
 def test_merged_nodes_are_counted_in_multiples_of_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Four nodes with 3 CPUs: no plan has more than four pods of 2, which is less than 12 / 2."""
+    """Four nodes with 3 CPUs hold at most four pods of 2 CPUs, which is less than 12 / 2."""
     offered = (("cpu", 3000), ("pods", 10))
     nodes = tuple(Node(f"n{i}", offered) for i in range(4))
     two = TaskShape((("cpu", 2000),))
@@ -81,7 +81,7 @@ def test_merged_nodes_are_counted_in_multiples_of_requests(
 
 
 def check_bounds(model: str, seed: int) -> tuple[int, int]:
-    """Compare with every plan; returns how many plans there are, and how many of them evict."""
+    """Compare the bounds with every plan; return the number of plans and of those that evict."""
     snapshot = full_cluster(np.random.default_rng(seed))
     policy = load_policy(model, Path.read_text)
     plans = [levels_of(snapshot, policy, actions) for actions in every_plan(snapshot, policy)]

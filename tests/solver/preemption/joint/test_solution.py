@@ -1,4 +1,4 @@
-"""Victims chosen together, against every plan of tiny clusters."""
+"""Jointly chosen victims, compared with every plan of tiny clusters."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ RECLAIMS = 2
 def test_the_joint_plan_is_one_of_all_plans(model: str, seed: int) -> None:
     """Seed 9 has a better plan, which the bounds of certificates allow for (`test_every_plan`).
 
-    Queue q1 gives back its gang of priority 2 and starts one of priority 0 in its place, which
-    counts as held, so that it may give back more. As a plan the joint model does not count what a
-    lender gains: queues that all grow by what they take from each other would change places.
+    Queue q1 returns its gang of priority 2 and starts one of priority 0 in its place. The new gang
+    counts as held, so that q1 may return more. The joint model does not count the gain of a lender;
+    otherwise queues could exchange capacity in a cycle.
     """
     best, found = compare(model, seed)
     assert found is None or found == best or (seed == 9 and found < best)
@@ -47,7 +47,7 @@ def test_such_clusters_have_joint_plans() -> None:
 def test_a_model_of_too_many_pairs_is_not_written(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows grow with pairs of reclaimers and lenders, and a live session has to end in time."""
+    """The rows grow with the pairs of reclaimers and lenders; a live session must end in time."""
     policy = load_policy(model, Path.read_text)
     reclaiming = replace(policy, actions=("allocate", "reclaim"))
     snapshot = full_cluster(np.random.default_rng(RECLAIMS))
@@ -57,7 +57,7 @@ def test_a_model_of_too_many_pairs_is_not_written(
 
 
 def compare(model: str, seed: int) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """Ranks of the best plan and of the joint one, None where that evicts no task."""
+    """Return the ranks of the best plan and of the joint plan, or None if that evicts no task."""
     snapshot = full_cluster(np.random.default_rng(seed))
     policy = load_policy(model, Path.read_text)
     ranks = [
@@ -73,7 +73,7 @@ def compare(model: str, seed: int) -> tuple[tuple[int, ...], tuple[int, ...] | N
 
 
 def rank_of(levels: Mapping[str, LevelResult]) -> dict[str, int]:
-    """Values over gangs and victims, larger is better."""
+    """Return the values of levels over gangs and victims, where larger is better."""
     return {
         level.name: level.value if level.sense is Sense.MAX else -level.value
         for level in levels.values()

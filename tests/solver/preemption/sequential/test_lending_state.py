@@ -1,4 +1,4 @@
-"""Sums of what is evicted answer as the definition of a lending does."""
+"""The sums of evicted requests agree with the definition of a lending."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUM_RESOURCES = 2
 
 
 def is_lent(request: I64, lendings: list[Lending], evicted: I64) -> bool:
-    """The definition, group by group: some option holds wherever a lender has lost something."""
+    """Return whether each lender satisfies some option of its lending, by the definition."""
     return all(
         not evicted[lending.groups].any()
         or any(

@@ -1,4 +1,4 @@
-"""The fewest victims, against every set of evictions there is."""
+"""The fewest victims, compared with every set of evictions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ RELATED_GUARDED = RELATED.guarded_by(Entitled(RELATED))
 
 
 def random_cluster(rng: np.random.Generator):
-    """Two or three nodes, at most six tasks that run, and one gang of up to three that waits."""
+    """Return two or three nodes, at most six running tasks, and a waiting gang of up to three."""
     nodes = [
         node(f"n{i}", cpu=int(rng.integers(2, 7)), gpu=int(rng.integers(0, 5))) for i in range(2)
     ]
@@ -126,7 +126,7 @@ def _maybe(rng: np.random.Generator, value: object) -> object:
 
 
 def plans(snapshot, problem):
-    """Every way to evict some tasks and to seat the gang, fewest evictions first."""
+    """Yield every way to evict tasks and place the gang, fewest evictions first."""
     tasks = running_tasks(problem).tasks
     waiting = [t for g in snapshot.gangs if g.key == "ns/want" for t in g.tasks]
     queue_of = {g.key: g.queue for g in snapshot.gangs}
@@ -147,7 +147,7 @@ def plans(snapshot, problem):
 
 
 def seatings(number: int, names: list[str]):
-    """Alike tasks on nodes, each multiset once."""
+    """Return the assignments of equal tasks to nodes, each multiset once."""
     from itertools import combinations_with_replacement
 
     return combinations_with_replacement(names, number)
@@ -166,7 +166,7 @@ def test_the_fewest_victims_are_found(seed: int):
 
 
 def compare(snapshot, guarded: RuleSet) -> None:
-    """Room for the gang that waits is made with as few victims as any plan needs."""
+    """Check that the chosen victims are as few as those of the best plan."""
     problem = compile_problem(snapshot)
     tiers = priority_tiers(problem, problem.priority, 60_000)
     limits = Limits(budget_ms=None, num_workers=1)
@@ -189,7 +189,7 @@ def compare(snapshot, guarded: RuleSet) -> None:
 
 
 def seats_of(problem, found):
-    """What is kept for the gangs that room was made for."""
+    """Yield the nominations of the tasks for which victims were chosen."""
     for g, seats in found.seats.items():
         first = int(problem.shapes.start[problem.shape_of[g]])
         for entry, at, number in seats:
@@ -200,7 +200,7 @@ def seats_of(problem, found):
 
 
 def with_neighbours(rng: np.random.Generator, snapshot):
-    """The same cluster, with pods that keep others away: by host, by zone, by a host port."""
+    """Return the cluster with anti-affinity of pods by host, by zone and by host port."""
     changed = []
     for each in snapshot.gangs:
         fields: dict[str, object] = {}
@@ -228,7 +228,7 @@ def test_the_fewest_victims_are_found_where_pods_keep_others_away(seed: int):
 
 
 def with_groups(rng: np.random.Generator, snapshot):
-    """The same cluster, with gangs that run in smaller groups."""
+    """Return the cluster with gangs that consist of subgroups."""
     changed = []
     for each in snapshot.gangs:
         if each.key != "ns/want" and rng.random() < 0.8:
@@ -249,7 +249,7 @@ def test_the_fewest_victims_are_found_where_gangs_run_in_groups(seed: int):
 
 
 def with_relations(rng: np.random.Generator, snapshot):
-    """The same cluster, with pods that want others near, or like ones evenly spread."""
+    """Return the cluster with pod affinities and topology spread constraints."""
     changed = []
     for each in snapshot.gangs:
         app = LabelSelector((Requirement("app", Operator.IN, (str(rng.choice(["x", "y"])),)),))
@@ -290,7 +290,7 @@ CARDS_GUARDED = CARDS.guarded_by(Entitled(CARDS))
 
 
 def with_cards(rng: np.random.Generator, snapshot):
-    """The same cluster, with GPUs that pods share, some of them cut by MIG."""
+    """Return the cluster with shared GPUs, some of which use MIG."""
     bare = [
         replace(
             n,
@@ -336,7 +336,7 @@ def asking_for_cards(rng: np.random.Generator, task):
 
 
 def on_cards(by_name, task):
-    """The task with the cards of its node that it gets; None where they have no room."""
+    """Return the task with its allocated GPUs on its node, or None if they do not fit."""
     here = by_name[task.node]
     alone = replace(gang("r", ("w", 1, task.shape)), key=task.gang, tasks=(task,))
     world = World(Snapshot(0, (here,), (alone,), ()), [Allocate(task.key, here.name, task.gang)])
@@ -352,7 +352,7 @@ def test_the_fewest_victims_are_found_where_pods_share_gpus(seed: int):
 
 
 def in_parts(rng: np.random.Generator):
-    """One or two nodes full of pods with parts of GPUs or whole ones, and a gang that waits."""
+    """Return one or two nodes full of pods with GPU shares or whole GPUs, and a waiting gang."""
     nodes = [node(f"n{i}", cpu=9, gpu=int(rng.integers(1, 3))) for i in range(rng.integers(1, 3))]
     gangs = []
     for n in nodes:
@@ -371,7 +371,7 @@ def in_parts(rng: np.random.Generator):
 
 
 def having(part: int) -> TaskShape:
-    """What takes a CPU and a part of a GPU, or a whole one."""
+    """Return a shape that requests one CPU and a GPU share or a whole GPU."""
     return shape(1, 1) if part == 1000 else shape(1, device=DeviceRequest(1, part))
 
 
@@ -388,7 +388,7 @@ LIMITED_GUARDED = LIMITED.guarded_by(Entitled(LIMITED))
 
 
 def within_limits(rng: np.random.Generator):
-    """Two nodes with room for all, and a queue that may hold hardly more of their group."""
+    """Return two nodes with idle capacity, and a queue near the limit of its node group."""
     groups = ["g1", str(rng.choice(["g1", "g2"]))]
     nodes = [node(f"n{i}", cpu=20, labels={GROUP: g}) for i, g in enumerate(groups)]
     gangs = []
@@ -422,7 +422,7 @@ CELLS_GUARDED = CELLS.guarded_by(Entitled(CELLS))
 
 
 def with_cells(rng: np.random.Generator, snapshot):
-    """The same cluster, with kubelets that align what pods have alone."""
+    """Return the cluster with kubelets that align exclusively allocated CPUs and GPUs."""
     inside, changed = {}, []
     for each in snapshot.nodes:
         policy = (Alignment.SINGLE, Alignment.RESTRICTED)[int(rng.integers(2))]
@@ -454,7 +454,7 @@ def asking_for_cells(task):
 
 
 def on_cells(rng: np.random.Generator, numa: Numa, task) -> Numa | None:
-    """The cells once a task has come, on any that its kubelet admits; None where it admits none."""
+    """Return the cells after a random admissible allocation of the task, or None."""
     layout = layout_of(replace(node("n"), numa=numa))
     free = Free(tuple(c.free_cpus for c in numa.cells), tuple(c.free_gpus for c in numa.cells))
     (need,) = layout.relevant_needs(task.shape.numa)
@@ -496,7 +496,7 @@ CLASSES = {
 
 
 def with_claims(rng: np.random.Generator, snapshot):
-    """The same cluster, with devices of which pods hold some by claims, a few of them together."""
+    """Return the cluster with devices that some pods hold by claims, partly shared."""
     on_node = {n.name: random_devices(rng, n.name) for n in snapshot.nodes}
     free = {name: [d.id for d in devices] for name, devices in on_node.items()}
     claims, changed = {}, []
@@ -531,7 +531,7 @@ def with_claims(rng: np.random.Generator, snapshot):
 
 
 def some_claim(rng: np.random.Generator, claims) -> tuple[str, ...]:
-    """Mostly none; else one that pods use who may have to leave."""
+    """Return no claim in most cases, and otherwise a claim that potential victims use."""
     held = [key for key, claim in claims.items() if claim.allocation is not None]
     return (str(rng.choice(held)),) if held and rng.random() < 0.3 else ()
 
@@ -557,10 +557,10 @@ ATTACHED_GUARDED = ATTACHED.guarded_by(Entitled(ATTACHED))
 
 
 def with_volumes(rng: np.random.Generator, snapshot):
-    """The same cluster, with pods that have volumes, some together, on nodes that attach few."""
+    """Return the cluster with pods that use volumes on nodes with few attachments."""
     keys = [f"ns/c{i}" for i in range(6)]
     claims = {key: Claim(key, driver=str(rng.choice(["x", "x", "y"])), handle=key) for key in keys}
-    # Those who wait are alike: they share volumes, or have one of the same driver each.
+    # The waiting pods are equal: they share volumes, or each has one of the same driver.
     shared, has_own = drawn(rng, keys), bool(rng.random() < 0.5)
     changed = []
     for each in snapshot.gangs:
@@ -621,7 +621,7 @@ def test_whom_others_want_near_does_not_leave_for_those_who_come_after():
 
 
 class SlowSolver(InProcess):
-    """Takes all the time that a search is given."""
+    """A solver that uses all the time of a search."""
 
     def __init__(self, left_ms: int) -> None:
         self.num_searches = 0
@@ -641,14 +641,14 @@ class SlowSolver(InProcess):
 
 
 def test_every_gang_gets_victims_before_the_solver_has_taken_the_time(monkeypatch):
-    """The search for the fewest victims of the first gang took all of it."""
+    """The search for the fewest victims of the first gang used up the budget."""
     names = [f"n{i}" for i in range(6)]
     runs = [gang(f"low-{n}", ("w", 1, shape(8)), priority=1) for n in names]
     runs = [
         replace(g, tasks=(running(g.tasks[0], n),), phase=GangPhase.RUNNING)
         for g, n in zip(runs, names, strict=True)
     ]
-    # Gangs of unlike shapes: each has victims of its own searched for.
+    # The gangs have different shapes, so each needs a separate search for victims.
     waiting = [
         gang(f"high-{n}", ("w", 1, shape(8 - i)), priority=9) for i, n in enumerate(names[:4])
     ]
