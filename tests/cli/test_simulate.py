@@ -225,9 +225,9 @@ def test_what_is_wrong_with_a_trace_is_told_with_file_and_line(tmp_path: Path) -
     result = simulate(broken)
     assert result.exit_code == 0
     line = text.splitlines().index("- name: research/pretrain") + 1
-    told = f"broken.yaml:{line}: Gang research/pretrain: min_member: 99 can never start"
+    told = f"broken.yaml:{line}: Gang research/pretrain: minAvailable: 99 can never start"
     assert told in result.stderr
-    assert "Gang teaching/late: duration_ms: -60000 is below zero" in result.stderr
+    assert "Gang teaching/late: duration: -1m0s is below zero" in result.stderr
     assert "jobs finished" in result.stdout
     assert "2 of 2" in result.stdout
 

@@ -5,6 +5,7 @@ docs/simulate.md explains the fields of a trace file, and `SCHEMA` defines them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +35,7 @@ from optsched.formats.traces.openb_cluster import read_openb_trace
 from optsched.formats.traces.pai import read_pai
 from optsched.formats.traces.philly import read_philly
 from optsched.formats.traces.published_jobs import MOST_NODES, MOST_TASKS
-from optsched.units import parse_resource_list
+from optsched.units import format_duration_ms, parse_resource_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from optsched.units import FieldError
 
 KIND: Final = "Trace"
+_KIND_LINE: Final = re.compile(
+    rf"""(?:^|[{{,\s])["']?kind["']?[ \t]*:[ \t]*["']?{KIND}["']?(?:[\s,}}]|$)""", re.M
+)
 DEFAULT_NAMESPACE: Final = "default"
 
 _LABELS: Final = mapping("Labels.", {"type": "string"})
@@ -142,7 +146,7 @@ def read_trace_file(path: Path) -> Found:
             for e in errors
         ),
         *(TraceProblem("", at, "", None, "is not a field of a trace", at) for at in unknown),
-        *found,
+        *map(_with_field_names, found),
     )
     located = tuple(
         replace(p, where=f"{path.name}:{line_of(source, document, p.where)}") for p in problems
@@ -154,6 +158,25 @@ def read_trace_file(path: Path) -> Found:
     return sound, located
 
 
+_FIELDS: Final = {
+    "at_ms": "at",
+    "duration_ms": "duration",
+    "estimate_ms": "estimate",
+    "grace_ms": "grace",
+    "min_member": "minAvailable",
+}
+"""Fields of a trace file by the attribute that holds the value of the field."""
+
+
+def _with_field_names(problem: TraceProblem) -> TraceProblem:
+    """Return a problem with field and value as the file writes them."""
+    field, value = _FIELDS.get(problem.path, problem.path), problem.value
+    if problem.path.endswith("_ms") and isinstance(value, int):
+        value = format_duration_ms(value)
+    message = problem.message.replace("write milliseconds", "write a duration such as 90s")
+    return replace(problem, path=field, value=value, message=message)
+
+
 def is_trace_file(path: Path) -> bool:
     """Return whether a file is a trace in optsched's format, from its first 4096 characters."""
     try:
@@ -161,9 +184,7 @@ def is_trace_file(path: Path) -> bool:
             head = file.read(4096)
     except (OSError, UnicodeDecodeError):
         return False
-    return any(
-        mark in head for mark in (f"kind: {KIND}\n", f'"kind": "{KIND}"', f'"kind":"{KIND}"')
-    )
+    return _KIND_LINE.search(head) is not None
 
 
 # --- parts ---------------------------------------------------------------------------------------

@@ -93,6 +93,44 @@ def test_where_nothing_can_be_played_that_is_an_error(tmp_path: Path, text: str,
         read_trace_file(written(tmp_path, text))
 
 
+def test_mistakes_have_the_names_and_forms_of_the_file(tmp_path: Path) -> None:
+    jobs = """jobs:
+- {name: a, at: 1h, duration: 1h}
+- {name: wide, at: 1h, tasks: 9, request: {cpu: 4}}
+- {name: b, at: 2h, duration: 1h}
+- {name: late, at: 90m, duration: 1h}
+- {name: c, at: 3h, duration: 1h}
+- {name: d, at: 3h, duration: -1m}
+"""
+    _, problems = read_trace_file(written(tmp_path, NODES + jobs))
+    told = [str(problem) for problem in problems]
+    assert told[0].startswith("t.yaml:7: Gang default/b: at: 2h0m0s is out of order")
+    assert told[1].startswith("t.yaml:6: Gang default/wide: minAvailable: 9 can never start")
+    assert told[2].startswith(
+        "t.yaml:10: Gang default/d: duration: -1m0s is below zero: write a dura"
+    )
+    assert len(told) == 3
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "kind: Trace",
+        "kind:  'Trace'",
+        'kind: "Trace"  # ours',
+        "kind: Trace\r",
+        '{"apiVersion": "optsched.io/v1alpha1", "kind" : "Trace"}',
+        "{kind: Trace, nodes: []}",
+    ],
+)
+def test_a_trace_is_known_by_its_kind_however_written(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text(f"apiVersion: optsched.io/v1alpha1\n{kind}\n")
+    assert is_trace_file(path)
+    path.write_text(f"{kind.replace('Trace', 'Traces')}\nmankind: Trace\n")
+    assert not is_trace_file(path)
+
+
 def test_another_kind_is_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text("apiVersion: v1\nkind: Pod\n")
