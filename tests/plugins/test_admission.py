@@ -1,4 +1,4 @@
-"""Weights, and the levels over gangs and tasks."""
+"""The admission weights, and the levels over gangs and tasks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def weights(nodes, *gangs) -> tuple[str, dict[TaskShape, int]]:
 
 
 def test_where_one_resource_dominates_for_all_it_is_counted() -> None:
-    # 1 GPU is an eighth of the cluster, the CPUs beside it are less.
+    # 1 GPU is an eighth of the cluster, and the CPU request is a smaller part.
     small, big = shape(1, gpu=1), shape(4, gpu=4)
     made = [gang("s", ("w", 1, small)), gang("b", ("w", 1, big))]
     assert weights([node("n", 64, gpu=8)], *made) == (GPU, {small: 1, big: 4})
@@ -95,7 +95,8 @@ def test_one_level_a_tier_for_what_starts_and_one_for_what_is_a_choice() -> None
     starts, tasks = admission_levels(problem, tiers), task_levels(problem, tiers)
     assert [t.name for t in starts] == ["admission, priority 2", "admission, priority 1"]
     assert [t.name for t in tasks] == ["tasks, priority 1"]
-    assert [t.ideal(problem) for t in starts] == [2000, 2000]  # low counts its minimum only
+    # The gang `low` counts only its minimum.
+    assert [t.ideal(problem) for t in starts] == [2000, 2000]
     assert [t.ideal(problem) for t in tasks] == [6000]
     assert {t.unit for t in (*starts, *tasks)} == {"milli-CPU"}
 
@@ -112,7 +113,7 @@ def test_values_are_counted_from_the_decisions() -> None:
 
 
 def test_a_gang_that_is_evicted_whole_gains_no_task_by_starting_again() -> None:
-    """It ran with one task of two; the other one starts on the node that both could use."""
+    """The gang ran with one of two tasks; its other task could start on the contested node."""
     two = gang("evicted", ("w", 2, shape(2)), least=1)
     evicted = replace(two, tasks=(running(two.tasks[0], "n0"), two.tasks[1]))
     grows = replace(
@@ -127,7 +128,7 @@ def test_a_gang_that_is_evicted_whole_gains_no_task_by_starting_again() -> None:
     [level] = bench.levels
     assert level.name == "tasks, priority 0"
     assert (level.value(again), level.value(more), level.ideal(bench.problem)) == (0, 1000, 1000)
-    # The solver prefers the gang that grows, though the other task is larger.
+    # The solver prefers the growing gang, although the other task is larger.
     start = bench.decisions({"ns/evicted-w-1": "n1"})
     [result] = bench.improved(start).results
     assert (result.value, result.bound) == (1000, 1000)
@@ -162,11 +163,12 @@ def shortfall(target: int, grid: int, *asks: int) -> tuple[Shortfall, Bench]:
 @pytest.mark.parametrize(
     ("target", "grid", "asks", "missing"),
     [
-        (10_000, 1000, (1, 1, 1), 10),  # a step is a whole CPU: nobody asks for less
-        (10_000, 10, (1, 1, 1), 1),  # a step is a tenth of 100 CPU
-        (10_001, 10, (1, 1, 1), 2),  # what is missing is rounded up
+        # The step is a whole CPU, because all requests are whole CPUs.
+        (10_000, 1000, (1, 1, 1), 10),
+        (10_000, 10, (1, 1, 1), 1),  # the step is a tenth of 100 CPUs
+        (10_001, 10, (1, 1, 1), 2),  # the deficit is rounded up
         (0, 1000, (1,), 0),
-        (10_000, 1000, (4, 6), 5),  # all ask for even numbers
+        (10_000, 1000, (4, 6), 5),  # all requests are even
     ],
 )
 def test_what_is_missing_is_counted_in_steps(

@@ -1,4 +1,4 @@
-"""Ceilings of queues and of their ancestors."""
+"""Tests of the capabilities of queues and of their ancestors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ TREE = [
 
 
 def test_ancestors_bind_whatever_their_children_are_allowed() -> None:
-    # Volcano asks ancestors only with enableHierarchy.
+    # Volcano checks ancestors only with enableHierarchy.
     assert placed_by_gang(cluster(NODES, [many("g", "user")], TREE), RULES) == {"g": 6}
 
 
@@ -76,7 +76,7 @@ def test_siblings_share_what_their_parent_may_take() -> None:
 
 
 def test_a_queue_above_its_ceiling_may_not_grow_in_what_it_is_above_of() -> None:
-    # The capability was lowered under four running pods.
+    # The capability was lowered while four pods were running.
     made = gang("old", ("w", 4, shape(1)), queue="q", phase=GangPhase.RUNNING)
     there = replace(made, tasks=tuple(running(t, "n0") for t in made.tasks))
     gangs = [there, many("cpu", "q", 2), gang("gpu", ("w", 2, shape(0, gpu=1)), queue="q")]

@@ -1,4 +1,4 @@
-"""Plans with moves, each broken in one way, and what the verifier says."""
+"""Plans with moves, each with one mistake, and the violations that the verifier reports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEAT = Nominate("ns/want-w-0", "n0", "ns/want")
 
 
 def runs(name: str, *where: str, least: int | None = None, **fields: object) -> Gang:
-    """A gang of one GPU each, which its owner makes again."""
+    """Return a movable gang of tasks with one GPU each, whose owner recreates evicted pods."""
     made = gang(name, ("w", len(where), shape(1, 1)), least=least)
     fields = {"is_movable": True, "owner": "o", **fields}
     tasks = tuple(
@@ -47,7 +47,7 @@ def move(task: str = "ns/x-w-0", to: str = "n1", node_name: str = "n0") -> Evict
 
 
 def before(*gangs: Gang, queues: Sequence[Queue] = (), **fields: object) -> Snapshot:
-    """One GPU in use on each of two nodes of two, and a gang that wants two on one."""
+    """Return two nodes with one of two GPUs in use, and a gang that requests two on one node."""
     nodes = [node(f"n{i}", cpu=8, gpu=2) for i in range(3)]
     nodes[2] = replace(nodes[2], taints=(Taint("own", "", TaintEffect.NO_SCHEDULE),))
     here = gangs or (runs("x", "n0"), runs("y", "n1"))
@@ -109,7 +109,7 @@ def test_a_budget_counts_moves() -> None:
 
 
 def test_a_queue_takes_in_again_only_what_it_may() -> None:
-    """Its ceiling was lowered below what it holds."""
+    """The queue's capability was lowered below its allocation."""
     low = Queue("low", capability=((GPU, 0),))
     gangs = [replace(runs("x", "n0"), queue="low"), runs("y", "n1")]
     assert any("capability" in line for line in told(before(*gangs, queues=[low]), move(), SEAT))

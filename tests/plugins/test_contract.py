@@ -1,7 +1,7 @@
-"""What every rule must keep, whatever it is about: its faces say the same.
+"""The contract that every rule must keep: its extension points agree with each other.
 
-Rules come from the registry of plugins and from the rules that always hold. A new one is tested
-here as soon as a plugin brings it; where it looks at one field of tasks only, `ABOUT` may say so.
+The rules come from the registry of plugins and from the mandatory rules. A new rule is tested once
+a plugin contains it. `ABOUT` may name the task fields that a rule reads.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ OF_PLUGINS = {rule.name: rule for plugin in PLUGINS.values() for rule in plugin.
 
 
 class Fickle:
-    """Refuses some nodes to some shapes and likes others."""
+    """An extender that refuses some nodes to some shapes and prefers others."""
 
     def send_question(self, question: Question) -> Reply:
         size = len(question.task.shape.request) + len(question.task.shape.tolerations)
@@ -75,7 +75,7 @@ class Fickle:
 
 
 class Asked(Extender):
-    """A service that is asked again about each cluster."""
+    """An extender whose cached responses are dropped for each cluster."""
 
     def refusals(self, task: Task, nodes: tuple[Node, ...]) -> Mapping[str, str]:
         self._answers.refusals.clear()
@@ -140,19 +140,19 @@ def examples(number: int) -> settings:
     return settings(
         max_examples=num_examples(number),
         deadline=None,
-        phases=set(Phase) - {Phase.explain},  # it takes minutes and says little here
+        phases=set(Phase) - {Phase.explain},  # explaining takes minutes and adds little here
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 
 
 def with_rule(rule: Rule, *others: Rule) -> RuleSet:
-    """A rule and others; those that always hold need not be named."""
+    """Return a rule set of a rule and others, without the mandatory rules."""
     return RuleSet.of(*(r for r in (*others, rule) if r.name not in ALWAYS))
 
 
 @st.composite
 def benches(draw: DrawFn, rule: Rule) -> Bench:
-    """A small cluster under one rule, with gangs or as if there were none."""
+    """Draw a small cluster under one rule, with gangs or with independent pods."""
     snapshot = draw(contests(ABOUT.get(rule.name, CONSTRAINTS)))
     if rule is GANG:
         return Bench.of(snapshot, with_rule(rule), tuple(LEVELS))
@@ -162,7 +162,7 @@ def benches(draw: DrawFn, rule: Rule) -> Bench:
 
 
 def now(bench: Bench) -> Decisions:
-    """What the pipeline decides, without what it promises."""
+    """Return the pipeline's decisions without nominations."""
     decisions = bench.greedy()
     return replace(decisions, nominated=np.full_like(decisions.nominated, UNPLACED))
 
@@ -197,7 +197,7 @@ def test_no_two_plugins_mean_different_rules_by_one_name() -> None:
 
 
 class Walk:
-    """Puts tasks on nodes one by one, wherever the faces of rules let them."""
+    """A random walk that places tasks one by one where the rules' extension points allow it."""
 
     def __init__(self, bench: Bench, data: DataObject) -> None:
         self._problem, self._data = bench.problem, data
@@ -208,7 +208,7 @@ class Walk:
         self.node_of = np.full(len(bench.problem.tasks), UNPLACED, np.int64)
 
     def start(self, gang: int) -> None:
-        """Place as much of a gang as there is room for, and take it back where that breaks it."""
+        """Place tasks of a gang while they fit, and roll back if the gang cannot start."""
         if not self._faces.may_start(gang):
             return
         before = self._state()
@@ -295,13 +295,13 @@ def test_its_rows_allow_just_the_plans_that_the_verifier_accepts(
 
 
 def has_tasks(bench: Bench) -> bool:
-    """Whether there is anything to decide."""
+    """Return whether any task is pending."""
     return len(bench.problem.tasks) > 0
 
 
 @st.composite
 def plans(draw: DrawFn, bench: Bench) -> dict[str, str]:
-    """Some tasks on any nodes, well or badly."""
+    """Draw a random plan, which may violate rules."""
     names = [None, *(n.name for n in bench.problem.snapshot.nodes)]
     chosen = {t.key: draw(st.sampled_from(names), "node") for t in bench.problem.tasks}
     return {task: node for task, node in chosen.items() if node is not None}
@@ -325,7 +325,7 @@ def test_the_optimum_keeps_it_and_is_what_trying_everything_finds(
         best = best_values(bench.problem, bench.rules, bench.levels)
         proved = [*takewhile(lambda r: r.status is LevelStatus.OPTIMAL, answer.results)]
         assert tuple(r.value for r in proved) == best[: len(proved)]
-        # Parts of GPUs are dealt out once the model has been solved: what it says is a bound.
+        # GPU shares are allocated after the model is solved, so the model gives only a bound.
         assert len(proved) == len(best) or is_shared(bench.problem)
 
 
@@ -388,7 +388,7 @@ def test_who_waits_knows_why_and_nobody_else(rule: Rule, data: DataObject) -> No
 
 
 def tasks_left(bench: Bench, decisions: Decisions) -> dict[str, int]:
-    """Pending tasks that get no node, by gang."""
+    """Return the number of pending tasks without a node by gang."""
     placed = {bench.problem.tasks[t].key for t in np.flatnonzero(decisions.node_of >= 0)}
     return {
         gang.key: sum(t.status is TaskStatus.PENDING and t.key not in placed for t in gang.tasks)
@@ -412,7 +412,7 @@ def test_who_waits_because_of_it_is_told_of_it(rule: Rule, data: DataObject) -> 
     decisions = alone.greedy()
     reason = pending_of(alone.problem, decisions, rules)[gang]
     if reason.code is ReasonCode.OUTRANKED and (decisions.node_of >= 0).any():
-        # What has been placed has opened a node to the rest: the sentence says that room is left.
+        # The placed tasks may open a node to the others, so the message may report idle capacity.
         best = Bench.of(alone.problem.snapshot, rules).improved()
         assert (best.decisions.node_of >= 0).all()
         return
@@ -423,7 +423,7 @@ def test_who_waits_because_of_it_is_told_of_it(rule: Rule, data: DataObject) -> 
 
 
 def only(snapshot: Snapshot, gang: str) -> Snapshot:
-    """The cluster with pending tasks of one gang alone."""
+    """Return the snapshot with the pending tasks of only one gang."""
     gangs = tuple(
         g
         if g.key == gang
@@ -434,7 +434,7 @@ def only(snapshot: Snapshot, gang: str) -> Snapshot:
 
 
 def is_placed(bench: Bench) -> bool:
-    """Whether there are pending tasks and all of them get nodes now."""
+    """Return whether pending tasks exist and the pipeline places all of them."""
     node_of = bench.greedy().node_of
     return bool(len(node_of)) and bool((node_of >= 0).all())
 
@@ -443,7 +443,7 @@ def is_placed(bench: Bench) -> bool:
 
 
 def answers(bench: Bench, rule: Rule) -> dict[str, object]:
-    """Everything that a rule and the engines under it say about a problem, by name."""
+    """Return all results of a rule and of the engines with this rule, by name."""
     problem, greedy = bench.problem, now(bench)
     shapes = problem.classes.shapes
     classes = sorted(
@@ -491,7 +491,7 @@ def test_the_same_problem_gets_the_same_answers(rule: Rule, data: DataObject) ->
 
 
 def turned(snapshot: Snapshot) -> Snapshot:
-    """The same cluster with everything the other way round that has no order of its own."""
+    """Return the snapshot with reversed order of all unordered collections."""
 
     def reverse(mapping):
         return dict(reversed(mapping.items()))
@@ -520,7 +520,7 @@ def test_step_by_step_is_from_scratch(rule: Rule, data: DataObject) -> None:
 
 @st.composite
 def earlier_snapshots(draw: DrawFn, snapshot: Snapshot) -> Snapshot:
-    """What a cluster may have been before: another altogether, or this one with less in it."""
+    """Draw an earlier state of a cluster: an unrelated one, or this one with fewer objects."""
     if draw(st.booleans()):
         return draw(contests())
     kept = draw(st.lists(st.booleans(), min_size=8, max_size=8))

@@ -1,4 +1,4 @@
-"""Methods of custom rules that have a new name work by the old one."""
+"""Deprecated method names of custom rules still work."""
 
 from __future__ import annotations
 
@@ -100,6 +100,6 @@ def test_a_rule_with_the_new_name_is_not_warned_about() -> None:
         name = "new"
 
         def constrain_nodes(self, nodes: NodeModel) -> None:
-            """Nothing."""
+            """Add no constraint."""
 
     assert New.constrain_nodes is not Rule.constrain_nodes

@@ -1,4 +1,4 @@
-"""Devices of claims: who gets which, in every engine and the verifier, and why others wait."""
+"""Devices of claims: their allocation in every engine and the verifier, and reasons to wait."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CLASSES = {
 
 
 def sessions(*objects: dict[str, Any]) -> list[Report]:
-    """The pipeline alone, and with a solver."""
+    """Return the reports of a session without and with a solver."""
     snapshot = assemble(objects).snapshot
     return [run_session(snapshot, POLICY, s) for s in (SessionContext(), solving())]
 
@@ -85,33 +85,33 @@ def plans(*objects: dict[str, Any]) -> list[Plan]:
 
 
 def waits(plan: Plan) -> str:
-    """Why the one gang that waits does."""
+    """Return the reason of the only waiting gang."""
     (reason,) = plan.pending.values()
     return str(reason)
 
 
 def granted(plan: Plan) -> dict[str, list[str]]:
-    """Names of devices by claim."""
+    """Return the allocated devices by claim."""
     actions = (a for a in plan.actions if isinstance(a, Allocate))
     grants = [g for a in actions for g in a.devices if g.devices]
     return {g.claim: [d.device for _, d in g.devices] for g in grants}
 
 
 def own(name: str, **more: Any) -> dict[str, Any]:
-    """A claim made for one pod."""
+    """Return a claim that was created for one pod."""
     marks = {"resource.kubernetes.io/pod-claim-name": "gpu"}
     return device_claim(name, annotations=marks, **more)
 
 
 def constrained(name: str, *constraints: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A claim whose devices are tied to each other."""
+    """Return a claim with constraints between its devices."""
     claim = device_claim(name, **more)
     claim["spec"]["devices"]["constraints"] = list(constraints)
     return claim
 
 
 def alternatives(name: str, *others: dict[str, Any]) -> dict[str, Any]:
-    """A claim with one request, by one of several ways."""
+    """Return a claim with one request that lists alternatives."""
     claim = device_claim(name)
     listed = [
         {"name": f"v{i}", "deviceClassName": DRIVER, **other} for i, other in enumerate(others)
@@ -121,7 +121,7 @@ def alternatives(name: str, *others: dict[str, Any]) -> dict[str, Any]:
 
 
 def having(model: str) -> dict[str, Any]:
-    """Devices of a model alone."""
+    """Return a selector of the devices of one model."""
     text = f"device.attributes['{DRIVER}'].model == '{model}'"
     return {"selectors": [{"cel": {"expression": text}}]}
 
@@ -165,7 +165,7 @@ def test_pods_that_share_a_claim_go_to_one_node() -> None:
     marked = [pod(f"g-{i}", claiming("c"), annotations={GROUP: "g"}) for i in range(2)]
     gang = [group("g", {"minMember": 2}), *marked, device_claim("c", 2)]
     slices = [device_slice(name, "d0", "d1") for name in ("n1", "n2")]
-    # The pipeline puts the first of them where the second has no place.
+    # The pipeline would place the first gang where the second one does not fit.
     _, plan = plans(CLASS, small, node("n2"), *slices, *gang)
     assert set(plan.binds.values()) == {"n2"}
     assert granted(plan) == {"ns/c": ["d0", "d1"]}
@@ -307,7 +307,7 @@ def test_an_alternative_of_a_class_that_does_not_exist_is_named() -> None:
 
 
 def random_asks(rng: np.random.Generator) -> tuple[DeviceNeed, ...]:
-    """One or two requests: a number or all, with or without alternatives and memory."""
+    """Draw one or two requests: a count or all devices, with optional alternatives and memory."""
 
     def variant(name: str) -> DeviceNeed:
         kind, number = str(rng.choice(["any", "a"])), int(rng.integers(1, 3))
@@ -324,7 +324,7 @@ def random_asks(rng: np.random.Generator) -> tuple[DeviceNeed, ...]:
 
 
 def random_claims(rng: np.random.Generator) -> Snapshot:
-    """Two nodes with devices, gangs with claims of their own, and one that two may share."""
+    """Draw two nodes with devices, gangs with separate claims, and a claim that two may share."""
     on_node = {
         f"n{n}": tuple(
             PooledDevice(

@@ -1,4 +1,4 @@
-"""Claims that would cost too much: a session leaves them to a later one, and names them."""
+"""Expensive claims: a session postpones them and names them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def need(*selectors: str, name: str = "r") -> DeviceNeed:
 
 @pytest.fixture
 def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The selectors that are read, one entry for each device that they are evaluated on."""
+    """Return the list of evaluated selectors, one entry per device."""
     found: list[str] = []
 
     def noted(text: str) -> Selector:
@@ -114,7 +114,7 @@ def test_what_a_session_does_not_reach_is_left_to_the_next_one() -> None:
         "too many or too long ones wait at one time"
     )
     assert any(device.has_evaluated(long.selectors[0]) for device in devices.on_node["n"])
-    # Devices keep what they know, so that each session comes further.
+    # Devices cache their results, so that each session evaluates further.
     assert evaluate_selectors(devices, asked, 25 * cost).postponed == {long}
     assert not evaluate_selectors(devices, asked, 25 * cost).postponed
     assert evaluate_selectors(devices, asked, 0) is devices
@@ -153,13 +153,13 @@ def test_an_expression_has_so_many_words_and_no_larger_numbers(evaluated: list[s
 
 
 def tied(num_wants: int, num_places: int, values: Sequence[int]) -> list[tuple[Option, ...]]:
-    """One claim whose devices have different values."""
+    """Return one claim whose devices must have different attribute values."""
     want = Demand(tuple(range(num_places)), 1, "r")
     return [(Option((want,) * num_wants, (Bond(True, tuple(range(num_wants)), tuple(values)),)),)]
 
 
 def test_a_search_ends_and_its_result_is_kept() -> None:
-    # Six devices of different colours and sizes: two colours have one size.
+    # Six kinds of device by colour and size: two colours have the same size.
     colours = tuple(place % 6 for place in range(18))
     sizes = tuple(0 if p % 6 < 2 else 1 + (p // 6 + p) % 5 for p in range(18))
     demands = (Demand(tuple(range(18)), 1, "r"),) * 6
@@ -214,7 +214,7 @@ def test_searches_of_a_session_end_together() -> None:
     assert allocate_devices(asks, free, tired) is None
     assert tired.left == 0
     assert tired.num_cut == {"session": 1}
-    # A later session finds what this one did not.
+    # A later session finds an allocation that this one did not.
     found = allocate_devices(asks, free, Steps(STEPS_OF_SEARCH))
     assert found is not None
     assert len({values[place] for _, place in found[0]}) == 3

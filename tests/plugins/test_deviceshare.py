@@ -1,4 +1,4 @@
-"""Shared GPUs: what cards admit, in every engine and the verifier, and what residents hold."""
+"""Shared GPUs: the admitted shares in every engine and the verifier, and residents' shares."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def numbered(memory: int, number: int) -> tuple[SharedGpu, ...]:
 
 
 def placed(snapshot: Snapshot, rules: RuleSet = RULES) -> int:
-    """Tasks that find room, in both engines alike."""
+    """Return the number of placed tasks, which must be equal in both engines."""
     bench = Bench.of(snapshot, rules, ("admission", "tasks"))
     greedy, best = bench.greedy(), bench.improved().decisions
     for decisions in (greedy, best):
@@ -91,7 +91,7 @@ def test_as_many_as_cards_have_room_for(
     what: TaskShape, made: tuple[SharedGpu, ...], number: int
 ) -> None:
     if what.shared_gpus[0].number == 2 and len(made) == 3:
-        # One by one from the last card on, two cards each: 2 on cards 2 and 1, then none is left.
+        # The pipeline starts with the last GPU and uses two GPUs per task, so that none remains.
         bench = Bench.of(cluster([host("n", *made)], [many(what)]), RULES, ("admission", "tasks"))
         assert int((bench.improved().decisions.node_of >= 0).sum()) == number
         assert int((bench.greedy().node_of >= 0).sum()) <= number
@@ -181,7 +181,7 @@ def test_pods_of_a_group_that_spread_share_no_card() -> None:
 
 
 def cut(card: SharedGpu) -> SharedGpu:
-    """The same card, to be cut into quarters, a half and two quarters, or not at all."""
+    """Return the GPU with MIG geometries: quarters, a half and two quarters, or one whole."""
     unit = card.memory // 4
     quarters = Geometry("g1", (Instance("1g", unit, 4),))
     mixed = Geometry("g2", (Instance("2g", 2 * unit, 1), Instance("1g", unit, 2)))

@@ -1,4 +1,4 @@
-"""NPUs that are cut by templates: what they admit, in every engine and the verifier."""
+"""NPUs that are split by templates: the admitted parts in every engine and the verifier."""
 
 from __future__ import annotations
 
@@ -151,7 +151,10 @@ def test_rows_allow_just_what_the_verifier_accepts(seed: int) -> None:
 
 
 def can_be_had(tasks: Sequence[Sequence[int]], number: int) -> bool:
-    """Whether parts of such sizes, of one task all on different chips, fit on so many chips."""
+    """Return whether parts fit on the given number of chips.
+
+    The parts of one task must be on different chips.
+    """
     parts = [(t, size) for t, sizes in enumerate(tasks) for size in sizes]
     for at in product(range(number), repeat=len(parts)):
         loads = [
@@ -187,7 +190,7 @@ def test_parts_fit_just_where_some_way_of_dealing_them_does(seed: int) -> None:
 
 
 def used_first(rule: DeviceShare, *made: SharedGpu) -> list[str]:
-    """The NPUs that a task with two gets where one of them is in use by a part."""
+    """Return the NPUs of a task that requests two while a part of one NPU is in use."""
     resident = gang("r", ("w", 1, asks(npu(memory=10, chip=WIRED)))).tasks[0]
     there = replace(running(resident, "n"), shared_gpus=(GpuShare("npu-1", 15, npu=WIRED.name),))
     snapshot = cluster(

@@ -1,4 +1,4 @@
-"""Why gangs wait, sentence by sentence: rules first, then what nodes lack."""
+"""The reasons of waiting gangs, message by message: rules first, then node resources."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RULES = RuleSet.of(
 
 
 def why(nodes: list[Node], *gangs: Gang, queues: tuple[Queue, ...] = ()) -> str:
-    """Why the first gang waits."""
+    """Return the reason of the first gang."""
     return reason(cluster(nodes, gangs, queues), RULES, gangs[0].name)
 
 
@@ -94,7 +94,7 @@ def test_all_nodes_are_closed_to_it() -> None:
 
 
 def busy(name: str, where: str, cpu: int) -> Gang:
-    """A gang of one task that runs."""
+    """Return a running gang of one task."""
     made = gang(name, ("w", 1, shape(cpu)), phase=GangPhase.RUNNING)
     return replace(made, tasks=(running(made.tasks[0], where),))
 
@@ -198,7 +198,7 @@ def test_ports_that_run_out() -> None:
 
 
 def test_a_spread_that_can_not_be_even() -> None:
-    # In zone b is room for one, so that zone a takes two at most.
+    # Zone b holds one task, so that zone a may hold two at most.
     nodes = [node("a0", 9, labels={ZONE: "a"}), node("b0", 1, labels={ZONE: "b"})]
     wants = shape(1, spread=(SpreadTerm(1, ZONE, APP, "ns"),))
     assert why(nodes, asks(4, wants, labels={"app": "x"})) == (
@@ -249,7 +249,7 @@ def test_best_effort_and_parts_are_named_as_such() -> None:
 
 
 def test_room_that_another_gang_could_not_use_is_told_as_such() -> None:
-    # Nothing was decided at all, so everything is free.
+    # No task is placed, so that all capacity is idle.
     bench = Bench.of(cluster([node("n0", 4)], [asks(2, shape(1))]), RULES)
     pending = pending_of(bench.problem, bench.decisions({}), RULES)
     assert pending["ns/g"].code is ReasonCode.OUTRANKED

@@ -1,4 +1,4 @@
-"""Shares of queues against their ideal, which linear programs find as well."""
+"""The shares of queues compared with their ideals, which linear programs also compute."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ BY_DESERVED = RuleSet.of(Capacity(), Capability())
 
 
 def lexicographic(use, limit, floor, gain):
-    """The max-min of gain·part, by one linear program a round and one a queue."""
+    """Compute the lexicographic max-min of gain·share by linear programs.
+
+    Each round needs one program for the level and one for each queue.
+    """
     number = len(gain)
     fixed: dict[int, float] = {}
     for _ in range(number):
@@ -61,7 +64,7 @@ def lexicographic(use, limit, floor, gain):
 
 @st.composite
 def contests_of_queues(draw):
-    """A few queues that ask for CPUs and GPUs, some with ceilings, floors and parents."""
+    """Draw queues that request CPUs and GPUs, some with capabilities, guarantees and parents."""
     queues, gangs = [], []
     for i in range(draw(st.integers(1, 4))):
         ceiling = draw(st.sampled_from([None, None, ((CPU, 6000),), ((GPU, 3),)]))
@@ -87,7 +90,8 @@ def test_filling_finds_what_linear_programs_find(snapshot):
     view = _view(problem, requested)
     floor = guaranteed_parts(problem.queues.guarantee, requested)
     asking = np.flatnonzero(view.dominant > 0)
-    assume(len(asking) and (view.use @ floor <= view.limit).all())  # no floor is promised twice
+    # The guarantees must not exceed the capacity.
+    assume(len(asking) and (view.use @ floor <= view.limit).all())
     gain = view.dominant[asking] / problem.queues.weight[asking]
     expected = lexicographic(view.use[:, asking], view.limit, floor[asking], gain)
     assert ideal_parts(problem, BY_WEIGHT)[asking] == pytest.approx(expected, abs=1e-6)
@@ -139,7 +143,7 @@ def test_without_a_rule_about_shares_there_are_none():
 
 
 def shares_of_session(*gangs):
-    """The ideals that the certificate of a session tells, in percent."""
+    """Return the ideal shares in a session's certificate, in percent."""
     queues = [Queue("a", capability=((CPU, 12_000),)), Queue("b")]
     policy = load_policy("volcano-compatible", Path.read_text)
     plan = run_session(

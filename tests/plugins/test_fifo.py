@@ -1,4 +1,4 @@
-"""Strict order in queues: nobody passes the first gang that stays out."""
+"""Strict order in queues: no gang may start before the first waiting gang."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ STRICT = Queue("q", is_fifo=True)
 
 
 def asks(name: str, cpu: int, age: int, **fields: object) -> GangObject:
-    """A gang of one task in the strict queue; larger ages are younger."""
+    """Return a gang of one task in the strict queue; a larger `age` means a later creation."""
     return gang(name, ("w", 1, shape(cpu)), created_ms=age, queue="q", **fields)
 
 
@@ -210,7 +210,7 @@ def test_a_long_line_of_equals_is_few_classes() -> None:
     bench = Bench.of(of(*alike, asks("z-last", 2, 999), cpu=50), RULES)
     answer = bench.improved(bench.decisions({}))
     placed = np.unique(bench.problem.gang_of[answer.decisions.node_of >= 0])
-    assert placed.tolist() == list(range(10))  # the node takes ten pods
+    assert placed.tolist() == list(range(10))  # the node holds ten pods
     assert bench.broken(answer.decisions) == []
 
 

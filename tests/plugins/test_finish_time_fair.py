@@ -1,4 +1,4 @@
-"""Finish-time ratios: the measure, the order, the level in both engines."""
+"""Finish-time ratios: the measure, the order, and the level in both engines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_who_waits_for_as_long_as_it_runs_ends_twice_as_late() -> None:
 
 
 def test_large_gangs_would_run_longer_on_their_part() -> None:
-    # Four gangs: a quarter of the cluster each, one CPU; the large one needs four.
+    # Four gangs are entitled to one CPU each; the large gang requests four.
     gangs = [runs("large", "1h", 4), *[runs(f"small{i}", "1h") for i in range(3)]]
     found = ratios_of(*gangs)
     assert (found["large"], found["small0"]) == (750, 3000)

@@ -1,4 +1,4 @@
-"""Fragmentation: the measure, what it is taken over, the level in both engines, and openb."""
+"""Fragmentation: the measure, its typical tasks, the level in both engines, and openb traces."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_parts_of_gpus_have_a_bound_and_no_rows() -> None:
     answer = bench.improved()
     frag = answer.results[-1]
     assert (frag.name, frag.unit) == ("fragmentation", "millionths of a GPU")
-    assert frag.value == 333 * 1000  # the task without GPUs is a third of all
+    assert frag.value == 333 * 1000  # the task without GPUs is a third of all tasks
     assert frag.bound == frag.value
 
 

@@ -1,4 +1,4 @@
-"""Gangs start together or not at all."""
+"""The tasks of a gang start together or not at all."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_min_resources_must_be_free_before_the_gang_starts(amount: int, placed: 
 
 
 def test_what_min_resources_ask_for_beyond_the_pods_stays_free() -> None:
-    # 8 CPU are free; the first takes 2 and keeps 3 more, so that 3 are left.
+    # 8 CPUs are idle; the first gang uses 2 and reserves 3, so that 3 remain.
     rest = gang("rest", ("w", 8, shape(1)), least=1)
     snapshot = cluster(NODES, [replace(needs(5), priority=5), rest])
     assert placed_by_gang(snapshot, RULES) == {"g": 2, "rest": 3}
@@ -141,7 +141,7 @@ def test_a_gang_that_runs_keeps_nothing_free() -> None:
 
 
 def test_pods_that_can_not_come_yet_are_kept_room_for() -> None:
-    # Of three pods one is gated: minResources speaks for it, too.
+    # One of three pods is gated, and minResources includes its request.
     made = gang("g", ("w", 3, shape(1)), least=2, min_resources=((CPU, 3000),))
     gated = replace(made.tasks[2], status=TaskStatus.GATED)
     made = replace(made, tasks=(*made.tasks[:2], gated), priority=5)
@@ -156,7 +156,7 @@ def test_pods_that_can_not_come_yet_are_kept_room_for() -> None:
 
 
 def test_gangs_that_start_come_before_gangs_that_grow() -> None:
-    # Drf alone would serve them in turns.
+    # Without the gang rule, DRF would alternate between both gangs.
     grows = gang("a", ("w", 8, shape(1)), least=1)
     starts = gang("b", ("w", 4, shape(1)))
     bench = Bench.of(cluster(NODES, [grows, starts]), RuleSet.of(GangRule(), Drf()))

@@ -51,7 +51,7 @@ def machine(cpu: int, gpu: int) -> list[object]:
 
 
 def test_a_department_is_as_large_as_its_parts_are_when_made_equal() -> None:
-    """Volcano's TestHDRF, rescaling; there with memory in the place of GPUs."""
+    """This is the rescaling case of Volcano's TestHDRF, with GPUs instead of memory."""
     queues = [
         queue("sci", "root/sci", "100/50"),
         queue("dev", "root/eng/dev", "100/50/50"),
@@ -66,7 +66,7 @@ def test_a_department_is_as_large_as_its_parts_are_when_made_equal() -> None:
 
 
 def test_what_can_not_grow_does_not_hold_up_its_department() -> None:
-    """Volcano's TestHDRF, blocking nodes."""
+    """This is the blocking-nodes case of Volcano's TestHDRF."""
     queues = [
         queue("q1", "root/q1", "100/25"),
         queue("q2", "root/q2", "100/25"),

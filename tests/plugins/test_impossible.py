@@ -1,7 +1,7 @@
-"""`Impossible` comes just where a gang's minimum fits no empty cluster: held to a model of its own.
+"""`Impossible` occurs exactly if a gang's minimum fits no empty cluster.
 
-The model is written here from the meaning of gangs, nodes and masks alone; it knows nothing of the
-code that explains.
+An independent model checks this. It uses only the meaning of gangs, nodes and masks, and no code of
+the explanations.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ NUMBER = num_examples(300)
 
 
 def random_cluster(rng: np.random.Generator, *, shared: bool) -> Snapshot:
-    """Few nodes of several kinds with some pods on them, and one gang that waits for too much."""
+    """Draw a few nodes of several classes with some pods, and one gang that requests too much."""
     nodes = [_node(rng, i) for i in range(int(rng.integers(1, 6)))]
     wanted = _gang(rng, shared=shared)
     if rng.random() < 0.2:
@@ -126,7 +126,8 @@ def _gang(rng: np.random.Generator, *, shared: bool) -> Gang:
     least = len(tasks) if rng.random() < 0.4 else int(rng.integers(1, len(tasks) + 1))
     found = {role: sum(t.role == role for t in tasks) for role in {t.role for t in tasks}}
     drawn = [(role, int(rng.integers(1, n + 1))) for role, n in sorted(found.items())]
-    by_role = drawn if sum(n for _, n in drawn) <= least else []  # else they mean something else
+    # Role minimums above the gang's minimum have another meaning.
+    by_role = drawn if sum(n for _, n in drawn) <= least else []
     made = gang("g", queue="q", least=least, phase=GangPhase.INQUEUE)
     return replace(
         made,
@@ -136,7 +137,7 @@ def _gang(rng: np.random.Generator, *, shared: bool) -> Gang:
 
 
 def _broken(rng: np.random.Generator, of: Gang, nodes: list[Node]) -> Gang:
-    """The gang with fewer pods running than its minimum, wherever they are."""
+    """Return the gang with fewer running pods than its minimum, on arbitrary nodes."""
     number = int(rng.integers(0, of.min_member))
     kinds = [t.shape for t in of.tasks]
     chosen = [t.key for t in of.tasks if kinds.count(t.shape) > 1][:number]
@@ -174,13 +175,13 @@ def _shape(rng: np.random.Generator, shared: bool) -> TaskShape:
 
 @dataclass
 class Model:
-    """Which pods of a gang an empty cluster could take; the fewest that a minimum lacks."""
+    """An independent model of the pods of a gang that fit an empty cluster."""
 
     snapshot: Snapshot
     raised: frozenset[str] = frozenset()
 
     def missing(self) -> int:
-        """Pods of the minimum that find no place in the best packing."""
+        """Return the number of the minimum's pods that do not fit in the best packing."""
         (wanted,) = (g for g in self.snapshot.gangs if g.key == "ns/g")
         model = cp_model.CpModel()
         at = {
@@ -243,7 +244,7 @@ class Model:
     def _deal(
         self, model: cp_model.CpModel, devices: int, here: list[tuple[Task, cp_model.IntVar]]
     ) -> None:
-        """Every whole GPU and every part goes to a device of its own, or to one with room."""
+        """Add constraints that assign GPUs and GPU shares to devices within their capacity."""
         load: list[list[cp_model.LinearExprT]] = [[] for _ in range(devices)]
         for task, x in here:
             part = task.shape.device.milli if task.shape.device else 0
@@ -260,7 +261,7 @@ class Model:
 
 
 def reason_of(snapshot: Snapshot) -> tuple[ReasonCode, str] | None:
-    """The reason of the gang where it gets nothing; None where it starts."""
+    """Return the reason of the gang if it gets no node, or None if it starts."""
     bench = Bench.of(snapshot, RULES, ())
     pending = pending_of(bench.problem, bench.greedy(), RULES).get("ns/g")
     started = (bench.greedy().node_of >= 0).any()
@@ -268,7 +269,7 @@ def reason_of(snapshot: Snapshot) -> tuple[ReasonCode, str] | None:
 
 
 def named(message: str) -> frozenset[str]:
-    """The resources that a sentence says are too few."""
+    """Return the resources that a message names as insufficient."""
     one = re.search(r"offers more than ([\w./ -]+?)(?:;|$)", message)
     if one:
         return frozenset(amount.split(" ")[1] for amount in one[1].split(" and "))
@@ -285,7 +286,7 @@ def test_impossible_comes_just_where_no_empty_cluster_holds_the_minimum(shared: 
         found = reason_of(snapshot)
         missing = Model(snapshot).missing()
         if found is None:
-            # What runs may be on nodes that would not take it now.
+            # Running pods may be on nodes that would refuse them now.
             broken = any(t.node for g in snapshot.gangs if g.key == "ns/g" for t in g.tasks)
             assert broken or not missing, f"seed {seed}: it starts, and the model has no room"
             continue
@@ -294,7 +295,7 @@ def test_impossible_comes_just_where_no_empty_cluster_holds_the_minimum(shared: 
         if not missing:
             assert code is not ReasonCode.IMPOSSIBLE, f"seed {seed}: {message}"
         elif code is ReasonCode.PREDICATES:
-            # Nodes without devices are closed to parts of devices, however much there is else.
+            # Nodes without GPUs cannot hold GPU shares, whatever else they offer.
             everything = frozenset([CPU, MEMORY, "pods", *([] if shared else [GPU])])
             assert Model(snapshot, everything).missing(), f"seed {seed}: {message}"
         else:
@@ -305,7 +306,7 @@ def test_impossible_comes_just_where_no_empty_cluster_holds_the_minimum(shared: 
 
 
 def check_named(snapshot: Snapshot, message: str, missing: int, where: str) -> None:
-    """What is named helps, and the number of pods with room is right."""
+    """Check that more of the named resources would help, and that the pod count is right."""
     names = named(message)
     without = Model(snapshot, names).missing()
     assert not names or without < missing, where
@@ -316,7 +317,7 @@ def check_named(snapshot: Snapshot, message: str, missing: int, where: str) -> N
 
 
 def raised(snapshot: Snapshot, names: Iterable[str]) -> Snapshot:
-    """The cluster whose nodes offer plenty of some resources."""
+    """Return the cluster with plenty of some resources on each node."""
     more = dict.fromkeys(names, 10**6)
     return replace(
         snapshot,

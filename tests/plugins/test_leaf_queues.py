@@ -1,4 +1,4 @@
-"""With a hierarchy, gangs run in the leaves of the tree of queues."""
+"""With a hierarchy, only leaf queues run gangs."""
 
 from __future__ import annotations
 

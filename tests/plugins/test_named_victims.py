@@ -1,4 +1,4 @@
-"""Whom the plugins cdp and pdb name when they are asked for victims."""
+"""The victims that the plugins cdp and pdb accept."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def busy(name: str, number: int = 1, **fields: object) -> Gang:
 
 
 def named(rule: Rule, *gangs: Gang, budgets: tuple[Budget, ...] = ()) -> list[str]:
-    """Tasks that may go, by both faces, of all that run."""
+    """Return the running tasks that may be evicted, and check both extension points."""
     asks = gang("z", ("w", 1, shape()))
     snapshot = cluster([node("n", 9)], [*gangs, asks], now_ms=NOW_MS)
     problem = compile_problem(replace(snapshot, budgets=budgets))
@@ -39,7 +39,7 @@ def named(rule: Rule, *gangs: Gang, budgets: tuple[Budget, ...] = ()) -> list[st
     everyone = np.arange(len(running_tasks(problem)))
     found = faces.preemptable(problem.num_gangs - 1, 0, everyone).tolist()
     reclaimed = faces.reclaimable(problem.num_gangs - 1, 0, everyone).tolist()
-    # Who is cooling down is asked about for claims within a guarantee alone.
+    # Pods in cooldown may be evicted only for claims within a guarantee.
     assert reclaimed == (everyone.tolist() if isinstance(rule, Cooldown) else found)
     return [running_tasks(problem).tasks[v].name for v in found]
 

@@ -1,4 +1,4 @@
-"""Gangs stay together in the network."""
+"""The pods of a gang stay together in the network topology."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def net(*gangs: Gang, nodes: Sequence[Node] = NODES, tree: Topology = TREE) -> S
 
 
 def placed(snapshot: Snapshot, name: str = "g") -> list[str]:
-    """The nodes of a gang; the pipeline does as well as the solver on every level."""
+    """Return the nodes of a gang; the pipeline must match the solver on every level."""
     bench = Bench.of(snapshot, RULES, LEVELS)
     greedy = bench.greedy()
     answer = bench.improved(greedy)

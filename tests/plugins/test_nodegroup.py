@@ -1,4 +1,4 @@
-"""Queues and groups of nodes: who may use what, how much of it, and what it is worth."""
+"""Queues and node groups: the allowed nodes, the limits, and the scores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def snapshot_of(groups: NodeGroups, *more: Queue, queue: str = "q", number: int 
 
 
 def open_nodes(rule: NodeGroup, groups: NodeGroups, *more: Queue, queue: str = "q") -> list[str]:
-    """Nodes on which a task may be put, by the mask; the verifier must say the same."""
+    """Return the nodes that the mask allows a task; the verifier must agree."""
     snapshot = snapshot_of(groups, *more, queue=queue)
     bench = Bench.of(snapshot, RuleSet.of(rule))
     mask = rule.mask(bench.problem, 0)
@@ -119,7 +119,7 @@ RULES = RuleSet.of(Gang(), NodeGroup())
 
 @pytest.mark.parametrize(("number", "placed"), [(6, 6), (7, 0)])
 def test_what_goes_beyond_a_limit_goes_elsewhere(number: int, placed: int) -> None:
-    # two on n1 by the limit, four on n2 by its size
+    # n1 holds two tasks by its limit, and n2 four by its size
     assert placed_by_gang(snapshot_of(UP_TO_TWO, number=number), RULES) == {"g": placed}
 
 

@@ -1,4 +1,4 @@
-"""NUMA: what kubelets admit, in every engine and the verifier, and what residents hold."""
+"""NUMA: the allocations that kubelets admit, in every engine and the verifier."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ POLICY = "volcano.sh/numa-topology-policy"
 
 
 def cells(*amounts: int | tuple[int, int], gpus: int = 0) -> tuple[NumaCell, ...]:
-    """Cells with so many CPUs, all free or as (all, free), and so many free GPUs each."""
+    """Return NUMA cells with the given CPUs and idle GPUs.
+
+    A pair states all and idle CPUs of a cell; a single number means that all are idle.
+    """
     pairs = [a if isinstance(a, tuple) else (a, a) for a in amounts]
     return tuple(
         NumaCell(i, cpus, free_cpus=free, gpus=gpus, free_gpus=gpus)
@@ -43,13 +46,13 @@ def cells(*amounts: int | tuple[int, int], gpus: int = 0) -> tuple[NumaCell, ...
 
 
 def host(name: str, policy: Alignment, *inside: NumaCell, **fields: Any) -> Node:
-    """A node with these cells."""
+    """Return a node with the given NUMA cells."""
     cpus, gpus = sum(c.cpus for c in inside), sum(c.gpus for c in inside)
     return node(name, cpus, gpus, numa=Numa(policy, inside, **fields))
 
 
 def asks(cpus: int, gpus: int = 0, policy: str = "") -> TaskShape:
-    """What a Guaranteed pod of one container asks for."""
+    """Return the shape of a Guaranteed pod with one container."""
     notes = ((POLICY, policy),) if policy else ()
     return shape(cpus, gpus, numa=(NumaNeed(cpus, gpus),), notes=notes)
 
@@ -64,7 +67,7 @@ def resident(name: str, where: str, what: TaskShape, **fields: Any) -> Task:
 
 
 def placed(snapshot: Snapshot, rules: RuleSet = RULES) -> int:
-    """Tasks that find room, in both engines alike."""
+    """Return the number of placed tasks, which must be equal in both engines."""
     bench = Bench.of(snapshot, rules, ("admission", "tasks"))
     greedy, best = bench.greedy(), bench.improved().decisions
     for decisions in (greedy, best):
@@ -109,7 +112,7 @@ def test_all_tasks_of_a_plan_are_packed_together() -> None:
     gangs = [gang("g", ("a", 2, asks(3)), ("b", 2, asks(5)))]
     snapshot = cluster([host("n", SINGLE, *cells(8, 8))], gangs)
     bench = Bench.of(snapshot, RULES, ("admission",))
-    # One by one the threes would fill a cell; together all four fit.
+    # Placed one by one, the tasks of three CPUs would fill a cell; a joint placement fits all four.
     assert (bench.improved().decisions.node_of >= 0).all()
     full = cluster([host("n", SINGLE, *cells((8, 7), 8))], gangs)
     tight = Bench.of(full, RULES)
@@ -177,7 +180,7 @@ def test_what_packing_gives_up_is_refused_by_engines_and_verifier_alike() -> Non
 
 
 def tried(layout: Layout, free: Free, needs: list[NumaNeed]) -> bool:
-    """Whether any way of splitting needs over cells is admitted."""
+    """Return whether some split of the needs over cells is admitted."""
     if not any(layout.gpus):
         needs = [NumaNeed(n.cpus) for n in needs]
     if not needs:
@@ -201,7 +204,7 @@ def subtract(free: tuple[int, ...], taken: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def admits(layout: Layout, need: NumaNeed, cpus: tuple[int, ...], gpus: tuple[int, ...]) -> bool:
-    """Whether there are sets of the right sizes around what is taken, with a cell in common."""
+    """Return whether exclusive sets of the right sizes share a NUMA cell."""
     every = range(1, 1 << len(layout.cpus))
     around = []
     for amounts, number, taken in (
@@ -315,7 +318,7 @@ def test_configurations_leave_them_to_the_greedy_plan() -> None:
 
 
 def test_fewer_numa_nodes_are_better() -> None:
-    # The practice of Volcano's user guide: 16 CPUs on nodes with 12 + 12 and 20 + 20.
+    # This is the example of Volcano's user guide: 16 CPUs on nodes with 12 + 12 and 20 + 20.
     hosts = [
         host("node-1", BEST_EFFORT, *cells(12, 12)),
         host("node-2", BEST_EFFORT, *cells(20, 20)),

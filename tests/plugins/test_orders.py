@@ -1,4 +1,4 @@
-"""Who comes first: the orders that rules put queues and gangs in."""
+"""The orders in which rules put queues and gangs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cpus(number: int) -> tuple[tuple[str, int], ...]:
 
 
 def holding(name: str, queue: str, number: int, wants: int = 1, gpu: int = 0) -> Gang:
-    """A gang with some tasks of one CPU running and some pending."""
+    """Return a gang with some running and some pending tasks of one CPU each."""
     made = gang(name, ("w", number + wants, shape(1, gpu)), least=1, queue=queue)
     there = tuple(running(t, "n0") for t in made.tasks[:number])
     phase = GangPhase.RUNNING if number else GangPhase.INQUEUE
@@ -69,7 +69,7 @@ def test_capacity_serves_the_queue_that_uses_least_of_what_it_deserves() -> None
         "e-important",
         "b-quarter",
         "a-half",
-        "d-nothing-deserved",  # counts as fully used
+        "d-nothing-deserved",  # this queue counts as fully used
         "c-over",
     ]
 
@@ -83,7 +83,7 @@ def test_capacity_puts_a_queue_that_deserves_nothing_behind_one_that_is_just_ful
 def test_capacity_looks_at_the_resource_of_which_most_is_used() -> None:
     both = ((CPU, 10_000), (GPU, 4))
     queues = [Queue("cpu", deserved=both), Queue("gpu", deserved=both)]
-    gangs = [holding("c", "cpu", 7), holding("g", "gpu", 3, gpu=1)]  # 0.7 and 0.75
+    gangs = [holding("c", "cpu", 7), holding("g", "gpu", 3, gpu=1)]  # these are 0.7 and 0.75
     assert queues_in_order(Capacity(), cluster(NODES, gangs, queues)) == ["cpu", "gpu"]
 
 
@@ -127,7 +127,7 @@ def test_proportion_serves_the_queue_that_uses_least_of_its_share() -> None:
 
 
 class Hears(Rule, Greedy):
-    """A rule without an opinion that writes down which gangs get tasks."""
+    """A rule without opinion that records the gangs which get tasks."""
 
     name = "hears"
 
@@ -142,7 +142,10 @@ class Hears(Rule, Greedy):
 
 
 def gangs_in_order(rules: tuple[Rule, ...], *gangs: Gang) -> list[str]:
-    """Gangs in the order in which the pipeline first gives them anything; room there is enough."""
+    """Return the gangs in the order in which the pipeline serves them.
+
+    The node has enough capacity for all gangs.
+    """
     problem = compile_problem(cluster([node("n0", 100)], gangs))
     hears = Hears()
     run_greedy(problem, RuleSet.of(*rules, hears), GreedyOptions())
@@ -179,7 +182,7 @@ GIB = 1 << 30
 
 
 def users() -> Snapshot:
-    """The example of Ghodsi et al., NSDI 2011, section 4.1: 9 CPU, 18 GB, two users."""
+    """Return the example of Ghodsi et al., NSDI 2011, section 4.1: 9 CPUs, 18 GB, two users."""
     nodes = [replace(node("n0"), allocatable=((CPU, 9000), ("memory", 18 * GIB), ("pods", 1000)))]
     a = replace(shape(1), request=((CPU, 1000), ("memory", 4 * GIB)))
     b = replace(shape(1), request=((CPU, 3000), ("memory", 1 * GIB)))
@@ -199,7 +202,7 @@ def test_the_least_share_is_counted_in_thousandths() -> None:
     (level,) = [t for t in bench.levels if isinstance(t, LeastShare)]
     three_and_two = {f"ns/{n}-w-{i}": "n0" for n, k in (("a", 3), ("b", 2)) for i in range(k)}
     outcome = Outcome(bench.problem, bench.decisions(three_and_two))
-    assert level.value(outcome) == 666  # 12 of 18 GB and 6 of 9 CPU
+    assert level.value(outcome) == 666  # 12 of 18 GB and 6 of 9 CPUs
     one_each = {"ns/a-w-0": "n0", "ns/b-w-0": "n0"}
     assert level.value(Outcome(bench.problem, bench.decisions(one_each))) == 222  # 4 of 18 GB
     assert level.value(Outcome(bench.problem, bench.decisions({}))) == level.ideal(bench.problem)

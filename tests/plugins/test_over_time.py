@@ -1,4 +1,4 @@
-"""Shares in which what queues have used counts beside what they hold."""
+"""Shares in which the past usage of queues counts in addition to their current allocation."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def wants(name: str, number: int, where: str = ""):
 
 
 def always(cpus: float) -> tuple[tuple[str, float], ...]:
-    """The usage of who has held so many CPUs forever, with a half-life of an hour."""
+    """Return the usage of a queue that has always held the given CPUs, with an hour's half-life."""
     return ((CPU, cpus * 1000 * 3600 / np.log(2)),)
 
 
 def after(snapshot, **cpus: float):
-    """The same when queues have held so many CPUs forever."""
+    """Return the snapshot with queues that have always held the given CPUs."""
     usage = {q: Usage(always(n), snapshot.taken_ms) for q, n in cpus.items()}
     return replace(snapshot, usage=usage)
 
 
 def ideals(snapshot, rule=None) -> dict[str, float]:
-    """CPUs by queue."""
+    """Return the ideal number of CPUs by queue."""
     problem = compile_problem(snapshot)
     amounts = (rule or OverTime(HOUR)).ideal(problem)[:, problem.index(CPU)]
     return {

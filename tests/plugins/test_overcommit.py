@@ -1,4 +1,4 @@
-"""How much more than the cluster holds may be enqueued."""
+"""The limit up to which gangs may be enqueued beyond the cluster's capacity."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TEN = [node("n0", 10)]
 
 
 def waits(name: str, needs: int, **fields: object) -> Gang:
-    """A PodGroup without pods that wants some CPUs to be there."""
+    """Return a PodGroup without pods whose minResources request some CPUs."""
     budget = ((CPU, needs * 1000),) if needs else ()
     fields = {"phase": GangPhase.PENDING, **fields}
     return gang(name, min_resources=budget, least=1, **fields)
 
 
 def runs(cpus: int, **fields: object) -> Gang:
-    """A gang of one pod that runs."""
+    """Return a running gang of one pod."""
     made = gang("old", ("w", 1, shape(cpus)), phase=GangPhase.RUNNING, **fields)
     return replace(made, tasks=(running(made.tasks[0], "n0"),))
 
@@ -56,7 +56,7 @@ def test_what_is_used_and_what_was_let_in_before_counts() -> None:
     made = gang("old", ("w", 4, shape(1)), phase=GangPhase.RUNNING)
     old = replace(made, tasks=tuple(running(t, "n0") for t in made.tasks))
     before = waits("before", 5, phase=GangPhase.INQUEUE)
-    # 12 − 4 used − 5 let in = 3
+    # 12 − 4 used − 5 admitted = 3
     assert enqueued(old, before, waits("a", 4), waits("b", 3)) == ["b"]
 
 
@@ -94,12 +94,12 @@ def test_a_queue_expects_no_more_than_the_cluster_leaves_to_it() -> None:
 @pytest.mark.parametrize(
     ("fields", "let_in"),
     [
-        # Volcano: elastic is what a gang holds beyond its minResources, and it counts as free.
+        # In Volcano, resources beyond a gang's minResources are elastic and count as idle.
         ({}, ["a"]),
         ({"min_resources": (("memory", 1),)}, ["a"]),
         ({"min_resources": ((CPU, 3000),)}, ["a"]),
         ({"min_resources": ((CPU, 6000),)}, []),
-        # Volcano makes a PodGroup of a bare pod that names its request.
+        # Volcano creates a PodGroup for a bare pod, and sets minResources to its request.
         ({"is_implicit": True}, []),
     ],
 )

@@ -1,4 +1,4 @@
-"""The rule over gang × node of docs/plugins.md: both engines keep it, and plans are proved."""
+"""The gang × node rule of docs/plugins.md: both engines keep it, and plans are proved optimal."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def decide(snapshot: Snapshot, most: int, solver: SolverKind) -> Report:
 
 
 def count(report: Report) -> Counter[tuple[str, str]]:
-    """Pods by gang and node."""
+    """Return the number of pods by gang and node."""
     return Counter((task.rsplit("-", 2)[0], n) for task, n in report.plan.binds.items())
 
 
@@ -95,7 +95,7 @@ def test_the_solver_proves_what_the_rule_leaves_out() -> None:
 
 @pytest.mark.parametrize("seed", nightly_except(range(24), range(8)))
 def test_the_optimum_is_what_trying_everything_finds(seed: int) -> None:
-    """With bounds of the network on gangs in half of the clusters."""
+    """In half of the clusters, network topology also limits the gangs."""
     rng = np.random.default_rng(seed)
     snapshot = random_cluster(rng)
     if seed % 2:
@@ -112,7 +112,7 @@ def test_the_optimum_is_what_trying_everything_finds(seed: int) -> None:
 
 
 def test_gangs_of_one_class_are_refused() -> None:
-    """Rows over gangs and nodes need gangs that stand alone in their class."""
+    """A constraint over gangs and nodes requires that no class contains two gangs."""
     gangs = (gang("a", ("w", 2, shape(1))), gang("b", ("w", 2, shape(1))))
     bench = Bench.of(cluster([node("n0")], gangs), RuleSet.of(GangRule()))
     form = Formulation(bench.problem, gang_classes(bench.problem, bench.tiers))

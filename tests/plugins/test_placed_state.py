@@ -1,4 +1,4 @@
-"""What rules that watch single nodes say once decisions stand."""
+"""Results of rules that watch single nodes, once decisions are placed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WATCHING: tuple[Rule, ...] = (AFFINITY, PORTS, APARTS, SHARES)
 
 
 def standing(binds: Mapping[str, str], *gangs: Gang) -> PlacedState:
-    """What stands after tasks of the namespace `ns` have been bound."""
+    """Return the placed state after binding tasks of the namespace `ns`."""
     bench = Bench.of(cluster(NODES, gangs), RuleSet.of(), ())
     decisions = bench.decisions({f"ns/{task}": where for task, where in binds.items()})
     return PlacedState(Outcome(bench.problem, decisions), WATCHING)

@@ -1,4 +1,4 @@
-"""Faults put into right plans on purpose: the verifier names the rule and the object."""
+"""Valid plans with a planted mistake: the verifier names the rule and the object."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ RULES = RuleSet.of(*(OF_PLUGINS[name] for name in CHECKS if name in OF_PLUGINS))
 
 
 def told(snapshot: Snapshot, actions: Sequence[Action]) -> set[tuple[str, str]]:
-    """Rule and object of every violation."""
+    """Return the rule and the object of every violation."""
     return {(v.rule, v.where) for v in verify_actions(snapshot, actions, RULES)}
 
 
 def binding(snapshot: Snapshot, wanted: Mapping[str, str]) -> set[tuple[str, str]]:
-    """What is wrong with binding tasks of the namespace `ns` to nodes."""
+    """Return the violations of binding tasks of the namespace `ns` to nodes."""
     return told(snapshot, allocations(snapshot, {f"ns/{t}": n for t, n in wanted.items()}))
 
 
 def many(name: str, number: int, what: TaskShape | None = None, **fields: object) -> Gang:
-    """A gang that may start with one task."""
+    """Return a gang that may start with one task."""
     return gang(name, ("w", number, what or shape(1)), **{"least": 1, **fields})
 
 
@@ -179,7 +179,7 @@ def cpus(number: int) -> tuple[tuple[str, int], ...]:
 
 
 def placing(number: int, queues: Sequence[Queue], queue: str) -> set[tuple[str, str]]:
-    """What is wrong with placing tasks of one CPU for a queue; no other queue asks for any."""
+    """Return the violations of placing one-CPU tasks of a queue; others request no resources."""
     snapshot = cluster([node("n0", 9)], [many("g", number, queue=queue)], queues)
     return binding(snapshot, {f"g-w-{i}": "n0" for i in range(number)})
 
@@ -312,7 +312,7 @@ def test_a_volume_in_another_zone(label: str, labels: Mapping[str, str], fits: b
 
 
 def with_disks(most: int, *claims: str, resident: tuple[str, ...] = ()) -> Snapshot:
-    """A node that attaches some disks, and a task for each of some claims, named by their disk."""
+    """Return a node that attaches some disks, and one task per claim, named by its disk."""
     held = Task("ns/r", shape(1, claims=resident), TaskStatus.RUNNING, node="n0")
     there = node("n0", attach_limits=(("d", most),), residents=(held,))
     gangs = [many(f"g{i}", 1, shape(1, claims=(key,))) for i, key in enumerate(claims)]
@@ -364,7 +364,7 @@ def test_parts_of_gpus_that_do_not_fit_a_device() -> None:
 
 
 def inside(policy: Alignment, *free: int) -> Node:
-    """A node of cells with four CPUs each, of which so many are free."""
+    """Return a node of four-CPU cells with the given numbers of idle CPUs."""
     cells = tuple(NumaCell(i, 4, free_cpus=number) for i, number in enumerate(free))
     return node("n0", 4 * len(free), numa=Numa(policy, cells))
 
@@ -515,7 +515,7 @@ THEMES = (
 
 @st.composite
 def spoiled(draw: DrawFn, snapshot: Snapshot, plan: tuple[Allocate, ...]) -> list[Allocate]:
-    """A plan with one change: a task moved, left out, added, exchanged or placed twice."""
+    """Draw a plan with one change: a task moved, omitted, added, exchanged or placed twice."""
     placed = {a.task for a in plan}
     more = [a for a in additions(snapshot, pending=True) if a.task not in placed]
     kinds = ["add"] * 4 * bool(more) + ["move", "move", "move", "swap", "drop"] * bool(plan)
@@ -533,7 +533,7 @@ def spoiled(draw: DrawFn, snapshot: Snapshot, plan: tuple[Allocate, ...]) -> lis
 
 
 def additions(snapshot: Snapshot, *, pending: bool) -> list[Allocate]:
-    """Tasks that wait, or all others, on every node."""
+    """Return allocations of the pending or of the other tasks to every node."""
     return [
         Allocate(task.key, node.name, gang.key)
         for gang in snapshot.gangs
@@ -544,7 +544,7 @@ def additions(snapshot: Snapshot, *, pending: bool) -> list[Allocate]:
 
 
 def oddities(snapshot: Snapshot, plan: tuple[Allocate, ...]) -> list[Allocate]:
-    """Allocations that make no sense, whatever else there is."""
+    """Return invalid allocations: of unknown tasks, to unknown nodes, and of placed tasks."""
     gang = snapshot.gangs[0]
     unknown = [Allocate("b/stranger", "n0", gang.key), Allocate("ns/none", "n0", gang.key)]
     nowhere = [Allocate(task.key, "nowhere", gang.key) for task in gang.tasks]
@@ -553,7 +553,7 @@ def oddities(snapshot: Snapshot, plan: tuple[Allocate, ...]) -> list[Allocate]:
 
 @st.composite
 def any_plans(draw: DrawFn, snapshot: Snapshot) -> list[Allocate]:
-    """Tasks on nodes, well or badly."""
+    """Draw a random plan, which may violate rules."""
     places: dict[str, list[Allocate | None]] = {}
     for action in additions(snapshot, pending=True):
         places.setdefault(action.task, [None]).append(action)
@@ -595,7 +595,7 @@ def test_any_plan_is_judged_as_mathematics_says(theme: frozenset[str], data: Dat
 
 
 def judge(snapshot: Snapshot, plan: Sequence[Allocate]) -> None:
-    """The verifier and the mathematics name the same rules."""
+    """Check that the verifier and the independent checker name the same rules."""
     wrong = Checker(snapshot, tuple(plan)).broken(*CHECKS)
     found = {rule for rule, _ in told(snapshot, plan)}
     assert found == wrong or ("well-formed" in found and wrong == {"well-formed"})

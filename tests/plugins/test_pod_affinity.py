@@ -35,18 +35,18 @@ def zoned(name: str, zone: str, cpu: int = 8) -> Node:
 
 
 def tasks(name: str, number: int = 1, least: int | None = None, **fields: object) -> Gang:
-    """Tasks of one CPU that carry their gang's name as label `app`."""
+    """Return tasks of one CPU with the gang's name as label `app`."""
     return gang(name, ("w", number, shape(1, **fields)), least=least, labels={"app": name})
 
 
 def runs(made: Gang, *where: str) -> Gang:
-    """The gang with its first tasks running."""
+    """Return the gang with its first tasks running."""
     there = [running(t, at) for t, at in zip(made.tasks, where, strict=False)]
     return replace(made, tasks=(*there, *made.tasks[len(where) :]))
 
 
 def placed(snapshot: Snapshot, gang_name: str) -> list[str]:
-    """The nodes of a gang's tasks; greedy and solver both place as many of everything."""
+    """Return the nodes of a gang's tasks; the pipeline and the solver must place equally many."""
     bench = Bench.of(snapshot, RULES)
     greedy, solved = bench.greedy(), bench.improved().decisions
     assert bench.broken(greedy) == bench.broken(solved) == []
@@ -83,7 +83,7 @@ def test_pods_that_want_their_own_kind_start_together_somewhere() -> None:
 
 
 def test_pods_that_want_their_own_kind_never_start_in_two_places() -> None:
-    # Nine would fit zone a alone, and eight more zone b.
+    # Zone a alone holds nine tasks, and zone b holds eight more.
     kin = tasks("web", 17, least=1, pod_affinity=(term("web"),))
     assert len(placed(cluster(ZONES, [kin]), "web")) in (8, 9)
 
@@ -94,7 +94,7 @@ def test_pods_that_want_their_own_kind_join_those_that_run() -> None:
 
 
 def test_pods_on_nodes_without_the_label_are_near_nothing() -> None:
-    # Upstream counts pods by label value; one that stands outside of all does not count at all.
+    # Upstream counts pods by label value, so a pod outside of all domains does not count.
     outside = runs(tasks("web"), "x1")
     kin = gang("kin", ("w", 2, shape(1, pod_affinity=(term("web"),))), labels={"app": "web"})
     assert len(placed(cluster([*ZONES, node("x1")], [outside, kin]), "kin")) == 2
@@ -142,7 +142,7 @@ def test_tasks_keep_away_from_pods_that_run() -> None:
 
 
 def test_pods_that_run_keep_tasks_away() -> None:
-    # Symmetry: db wants nobody called web near it, and web need not know.
+    # Anti-affinity is symmetric: `db` keeps `web` away, and `web` need not have a term.
     shy = runs(tasks("db", 1, pod_anti_affinity=(term("web"),)), "b1")
     assert set(placed(cluster(ZONES, [shy, tasks("web", 3)]), "web")) <= {"a1", "a2"}
     assert len(placed(cluster(ZONES, [shy, tasks("other", 3)]), "other")) == 3

@@ -1,4 +1,4 @@
-"""What pods would like of other pods: scores by hand, and what they become as a gang is placed."""
+"""Preferred affinities of pods: scores calculated by hand, and their changes during placement."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def selecting(app: str) -> LabelSelector:
 
 
 def near(app: str, weight: int = 1, key: str = ZONE) -> TaskShape:
-    """A shape that likes to be near pods, or away from them with a negative weight."""
+    """Return a shape that prefers nodes near pods, or avoids them with a negative weight."""
     return shape(preferred_pods=((weight, PodTerm(selecting(app), ("ns",), None, key)),))
 
 
@@ -49,7 +49,7 @@ def resident(app: str, where: str, what: TaskShape | None = None, **fields: obje
 
 
 def scores(asks: Gang, *standing: Gang, nodes: list[Node] = NODES, **weights: int) -> list[float]:
-    """The score of each node for the first task of a gang."""
+    """Return the score of each node for the first task of a gang."""
     problem = compile_problem(cluster(nodes, [*standing, asks]))
     score = NodeOrder(**QUIET, **weights).class_score(problem, int(problem.task_class[0]))
     return [] if score is None else score.tolist()
@@ -98,7 +98,7 @@ def test_the_emptiest_domain_has_a_hundred() -> None:
     zones = [node(name, labels={ZONE: name}) for name in "abc"]
     two_one = [resident("web", "a"), resident("web", "b")]
     more = replace(resident("web", "a"), key="ns/more")
-    # 2·ln 5 = 3.2 → 3, 1·ln 5 = 1.6 → 2, 0: 100·(3 + 0 − s)/3
+    # 2·ln 5 = 3.2 → 3, 1·ln 5 = 1.6 → 2, and 0: the score is 100·(3 + 0 − s)/3
     assert scores(asks, *two_one, more, nodes=zones, topology_spread=1) == [0.0, 33.0, 100.0]
 
 

@@ -1,4 +1,4 @@
-"""Shares by weight: Volcano's water-filling, in whole units."""
+"""Shares by weight: Volcano's water-filling in whole units."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cpus(queue: str, number: int) -> Gang:
 
 
 def deserved(snapshot: Snapshot, resource: str) -> dict[str, int]:
-    """What queues deserve; the arrays and the verifier agree about it."""
+    """Return the deserved amounts of queues; the arrays and the verifier must agree."""
     problem = compile_problem(snapshot)
     names, r = problem.queues.names, problem.index(resource)
     arrays = [deserved_shares(problem)[:, r].tolist(), own_shares(problem)[:, r].tolist()]
@@ -64,7 +64,7 @@ def test_without_queues_nobody_deserves_anything() -> None:
 
 
 def test_without_a_root_a_queue_above_others_keeps_its_own_floor() -> None:
-    """The last queue by name is the one above, and has work of its own."""
+    """The last queue by name is the parent, and has gangs itself."""
     queues = [Queue("a", parent="z", guarantee=(("cpu", 1000),)), Queue("b")]
     queues.append(Queue("z", guarantee=(("cpu", 6000),)))
     gangs = [cpus("a", 8), cpus("b", 8), cpus("z", 8)]
@@ -75,7 +75,7 @@ def test_without_a_root_a_queue_above_others_keeps_its_own_floor() -> None:
 def test_what_a_queue_does_not_ask_for_goes_to_the_others() -> None:
     queues = [Queue("a"), Queue("b"), Queue("c", weight=2)]
     gangs = [cpus("a", 10), cpus("b", 100), cpus("c", 100)]
-    # 100 = 25 + 25 + 50; a wants 10 of its 25, and its 15 go to b and c as 1 to 2.
+    # 100 = 25 + 25 + 50; a requests 10 of its 25, and b and c share the other 15 as 1 to 2.
     assert deserved(cluster([node("n", 100)], gangs, queues), CPU) == {
         "a": 10_000,
         "b": 30_000,
@@ -96,7 +96,7 @@ def test_shares_stay_below_the_capability() -> None:
 
 
 def test_shares_stay_below_what_is_guaranteed_to_others() -> None:
-    # Volcano's realCapability counts guarantees of queues without work, too.
+    # Volcano's realCapability also subtracts the guarantees of queues without gangs.
     queues = [Queue("a"), Queue("idle", guarantee=((CPU, 40_000),))]
     snapshot = cluster([node("n", 100)], [cpus("a", 100)], queues)
     assert deserved(snapshot, CPU) == {"a": 60_000}
@@ -109,7 +109,7 @@ def test_shares_are_raised_to_the_guarantee() -> None:
 
 
 def test_one_gpu_for_two_queues_is_deserved_by_one() -> None:
-    # Half a GPU each would be of use to neither; the queue of the older gang deserves it whole.
+    # Half a GPU would help neither queue, so the queue of the older gang deserves the whole GPU.
     queues, older = [Queue("a"), Queue("b")], replace(gpus("b", 1), created_ms=-1)
     snapshot = cluster([node("n", gpu=1)], [gpus("a", 1), older], queues)
     assert deserved(snapshot, GPU) == {"b": 1}
@@ -187,7 +187,7 @@ def test_no_more_than_there_is_is_shared_out(seed: int) -> None:
 
 
 def departments(**asked: int) -> Snapshot:
-    """Departments a (weight 3) with teams a1 (2) and a2 (1), and b (2) with b1, on 60 GPUs."""
+    """Return two parent queues on 60 GPUs: a (weight 3) with a1 (2) and a2 (1), b (2) with b1."""
     weights = {"a": ("root", 3), "b": ("root", 2), "a1": ("a", 2), "a2": ("a", 1), "b1": ("b", 1)}
     queues = [Queue(name, weight=w, parent=parent) for name, (parent, w) in weights.items()]
     nodes = [node(f"n{i}", cpu=10, gpu=10) for i in range(6)]
@@ -223,7 +223,7 @@ def test_a_queue_takes_what_it_deserves() -> None:
 
 
 def test_what_a_queue_has_on_nodes_that_are_down_is_told_as_its_share() -> None:
-    """It deserves all that is up, and there is room; what it has elsewhere counts for it."""
+    """The queue deserves the Ready nodes, and its pods on NotReady nodes count for it."""
     old, new = gang("old", ("w", 1, shape(3))), gang("new", ("w", 1, shape(2)))
     old = replace(old, tasks=(running(old.tasks[0], "down"),))
     nodes = [node("up", 4), node("down", 4, ready=False)]

@@ -1,4 +1,4 @@
-"""CPU and memory for idle devices: every face says the same."""
+"""CPU and memory in proportion to idle GPUs: every extension point agrees."""
 
 from __future__ import annotations
 

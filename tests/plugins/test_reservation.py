@@ -1,4 +1,4 @@
-"""Bookings: every face of the rule says the same about what would get in their way."""
+"""Capacity reservations: every extension point agrees on conflicting tasks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NOW = 1000
 
 @st.composite
 def booked(draw: DrawFn) -> Bench:
-    """A small cluster whose tasks say how long they run, with bookings of any kind."""
+    """Draw a small cluster whose tasks have run times, with reservations of every type."""
     snapshot = draw(contests(frozenset({"node_selector"})))
     changed = {}
 
@@ -109,7 +109,10 @@ def test_taking_tasks_back_leaves_no_trace(data: DataObject) -> None:
 
 
 def is_about_queues(bench: Bench) -> bool:
-    """Whether no node is booked: the walk asks the faces of rules, not what they add to nodes."""
+    """Return whether no reservation names nodes.
+
+    The random walk uses extension points, but no constraints on nodes.
+    """
     return not any(booking.nodes for booking in bench.problem.snapshot.bookings)
 
 
@@ -133,7 +136,7 @@ BOOKING = CapacityReservation("ns/big", 0, 100_000, nodes=(("n0", ((CPU, 4000), 
 def stage(
     *gangs: Gang, booking: CapacityReservation = BOOKING, queues: Sequence[Queue] = ()
 ) -> Snapshot:
-    """Two nodes of 4 CPU; `old` holds 2 of n0 until the booking begins."""
+    """Return two nodes of 4 CPUs, where `old` holds 2 on n0 until the reservation begins."""
     old = replace(OLD, tasks=(replace(running(OLD.tasks[0], "n0"), started_ms=1),))
     big = gang("big", ("w", 1, shape(4)))
     made = cluster([node("n0"), node("n1")], [old, big, *gangs], queues, 1)
@@ -141,7 +144,7 @@ def stage(
 
 
 def broken(snapshot: Snapshot, **wanted: str) -> list[str]:
-    """What the verifier says; the checker that knows only the mathematics says no else."""
+    """Return the verifier's violations, and check that the independent checker agrees."""
     names = {f"ns/{name}-w-0": where for name, where in wanted.items()}
     actions = allocations(snapshot, names)
     found = verify_actions(snapshot, actions, RULES)

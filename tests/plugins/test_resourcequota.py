@@ -1,4 +1,4 @@
-"""Namespaces let in no more than their quotas have room for."""
+"""Namespaces admit only gangs that fit their quotas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOUR = Quota("ns/cpus", (("requests.cpu", 4000),))
 
 
 def waits(name: str, cpu: int, number: int = 2, **fields: object) -> Gang:
-    """A PodGroup without pods that wants some CPUs for a number of pods."""
+    """Return a PodGroup without pods whose minResources request some CPUs."""
     fields = {"phase": GangPhase.PENDING, "min_resources": ((CPU, cpu * 1000),), **fields}
     return gang(name, least=number, **fields)
 
@@ -51,7 +51,7 @@ def test_what_is_in_use_counts(used: int, let_in: list[str]) -> None:
     ("name", "hard"), [("requests.cpu", 4000), ("cpu", 4000), ("pods", 3), ("count/pods", 3)]
 )
 def test_pods_count_before_the_status_of_the_quota_does(name: str, hard: int) -> None:
-    """Two gangs must not each get half of their pods because the status came late."""
+    """Otherwise a late quota status would let two gangs create half of their pods each."""
     made = gang("a", ("w", 2, shape(1)), phase=GangPhase.INQUEUE, min_resources=((CPU, 2000),))
     quota = Quota("ns/q", ((name, hard),))
     assert enqueued(made, waits("b", 3, 3), quotas=(quota,)) == []
@@ -76,7 +76,7 @@ def test_pods_are_counted(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["limits.cpu", "requests.memory", "count/pods"])
 def test_what_only_quotas_count_is_counted(name: str) -> None:
-    """Volcano's PodGroups say it in minResources: a quota on limits let half a gang in."""
+    """`minResources` must list such a resource, or a quota on limits admits half of a gang."""
     quota = Quota("ns/q", hard=((name, 5),))
     fits = waits("a", 1, min_usage=((name, 5),))
     assert enqueued(fits, quotas=(quota,)) == ["a"]
@@ -86,7 +86,7 @@ def test_what_only_quotas_count_is_counted(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["limits.cpu", "pods", "count/pods"])
 def test_gangs_that_request_nothing_are_counted_too(name: str) -> None:
-    """Jobs with limits alone, or without resources: `minResources` names only what quotas count."""
+    """Some jobs have only limits, or no resources, so that only quotas count them."""
     quota = Quota("ns/q", hard=((name, 4),))
     first, second = (
         waits(each, 0, 3, min_resources=(), min_usage=((name, 3),)) for each in ("a", "b")
@@ -96,7 +96,7 @@ def test_gangs_that_request_nothing_are_counted_too(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "requests.cpu"])
 def test_limits_are_requests_where_none_is_named(name: str) -> None:
-    """The API server requests the limits of a container that requests nothing."""
+    """The API server uses a container's limits as its requests if these are missing."""
     quota = Quota("ns/q", hard=((name, 4000),))
     limits = (("limits.cpu", 3000),)
     assert enqueued(waits("a", 0, min_usage=limits), quotas=(quota,)) == ["a"]
@@ -117,7 +117,7 @@ def test_gangs_that_were_let_in_before_still_bring_their_pods() -> None:
 
 
 def test_pods_that_exist_have_been_counted_by_the_api_server() -> None:
-    """Two of four pods exist and two are gone: the rest brings half of minResources."""
+    """Two of four pods exist and two have failed: the others need half of minResources."""
     made = gang("a", ("w", 4, shape(1)), least=4, min_resources=((CPU, 4000),))
     ended = [replace(t, status=TaskStatus.FAILED) for t in made.tasks[:2]]
     half = replace(made, tasks=(*ended, *made.tasks[2:]), phase=GangPhase.PENDING)

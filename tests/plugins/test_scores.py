@@ -1,4 +1,4 @@
-"""Scores of nodes, with numbers by hand."""
+"""Scores of nodes, compared with values calculated by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEMORY, GIB = "memory", 1 << 30
 
 
 def machine(name: str, cpu: int, gib: int, used_cpu: int = 0, used_gib: int = 0, **more) -> Node:
-    """A node of some size, part of it taken by a pod that is none of ours."""
+    """Return a node, partly in use by a pod of another scheduler."""
     busy = Task(
         "kube-system/busy",
         TaskShape(((CPU, used_cpu * 1000), (MEMORY, used_gib * GIB))),
@@ -52,7 +52,7 @@ def asking(cpu: int, gib: int, gpu: int = 0, **fields) -> Snapshot:
 
 
 def scores(rule: Rule, nodes: list[Node], asks) -> list[float]:
-    """The score of each node for one task of the gang."""
+    """Return the score of each node for one task of the gang."""
     problem = compile_problem(cluster(nodes, [asks]))
     total = np.zeros(len(nodes))
     scorer, base = rule.scorer(problem, 0), rule.class_score(problem, 0)
@@ -72,7 +72,7 @@ HALF_FULL = machine("n0", 10, 20, used_cpu=5, used_gib=5)
 @pytest.mark.parametrize(
     ("rule", "score"),
     [
-        (Binpack(), 60.0),  # cpu (5+2)/10 = 0.7, memory (5+5)/20 = 0.5
+        (Binpack(), 60.0),  # CPU is (5+2)/10 = 0.7, memory (5+5)/20 = 0.5
         (Binpack(weight=10), 600.0),
         (Binpack(resources={CPU: 3, MEMORY: 1}), 65.0),  # (3·0.7 + 0.5) / 4
         (Binpack(resources={CPU: 1, MEMORY: 0}), 70.0),
@@ -97,7 +97,7 @@ def test_binpack_gives_nothing_to_a_node_that_is_too_small_for_what_counts() -> 
 
 def test_binpack_counts_gpus_where_it_is_told_to() -> None:
     with_gpus = Binpack(resources={CPU: 1, MEMORY: 1, GPU: 2})
-    # cpu 0.7, memory 0.5, 2 of 8 GPUs: (0.7 + 0.5 + 2·0.25) / 4
+    # CPU is 0.7, memory 0.5, and GPUs 2 of 8: (0.7 + 0.5 + 2·0.25) / 4.
     assert scores(with_gpus, [HALF_FULL], asking(2, 5, 2)) == pytest.approx([42.5])
     assert scores(Binpack(), [HALF_FULL], asking(2, 5, 2)) == pytest.approx([60.0])
 
@@ -123,7 +123,7 @@ def only(**weights: int) -> NodeOrder:
 
 
 def test_least_requested_prefers_what_will_be_free() -> None:
-    # cpu 30 % free, memory 50 % free; upstream truncates each part and the mean.
+    # 30 % of CPU and 50 % of memory are idle; upstream truncates each part and the mean.
     assert scores(only(least_requested=1), [HALF_FULL], asking(2, 5)) == [40.0]
     assert scores(only(least_requested=3), [HALF_FULL], asking(2, 5)) == [120.0]
     thirds = machine("n0", 3, 3)
@@ -135,7 +135,7 @@ def test_most_requested_prefers_what_will_be_full() -> None:
 
 
 def test_balanced_resource_prefers_cpu_and_memory_alike() -> None:
-    # Half the distance of 0.7 and 0.5 deviates: 100·(1 − 0.1).
+    # The deviation is half the distance between 0.7 and 0.5: 100·(1 − 0.1).
     assert scores(only(balanced_resource=1), [HALF_FULL], asking(2, 5)) == [90.0]
     assert scores(only(balanced_resource=1), [machine("n0", 4, 4)], asking(2, 2)) == [100.0]
 
@@ -183,7 +183,7 @@ def test_hard_taints_are_no_matter_of_taste() -> None:
 
 
 def test_defaults_are_volcanos() -> None:
-    # least 40 + balance 90; affinity and taints have no say here.
+    # LeastRequested gives 40 and balance 90; affinity and taints contribute 0 here.
     assert scores(NodeOrder(), [HALF_FULL], asking(2, 5)) == [130.0]
 
 
@@ -199,7 +199,7 @@ def test_the_level_adds_up_scores_as_the_session_opens() -> None:
     assert level.node_values(bench.problem).tolist() == [[60, 10]]
     assert level.ideal(bench.problem) == 120
     answer = bench.improved(bench.decisions({"ns/g-w-0": "n1", "ns/g-w-1": "n1"}))
-    # Everything is placed already, but the solver is asked nevertheless.
+    # All tasks are placed already, but the solver still runs.
     assert [r.value for r in answer.results] == [120]
 
 

@@ -1,4 +1,4 @@
-"""Shards of nodes: who may use what, and what is taken first, in both engines."""
+"""Shards of nodes: the allowed nodes and their order, in both engines."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_without_a_shard_of_our_name_all_nodes_are_used(solver: str, mode: str) 
 
 @pytest.mark.parametrize(("solver", "outside"), [("none", 3), ("cpsat", 1)])
 def test_the_solver_brings_more_into_a_soft_shard(solver: str, outside: int) -> None:
-    # The large task comes first and leaves no room for the small ones.
+    # The large task comes first and leaves no capacity for the small ones.
     nodes = [node("a", 4), node("b", 4)]
     large = gang("g", ("w", 1, shape(3)), created_ms=0)
     small = gang("h", ("w", 4, shape(1)), created_ms=1)
@@ -112,7 +112,7 @@ def test_who_waits_is_told_of_the_shard() -> None:
 
 
 def lent(kind: str) -> Snapshot:
-    """Two full nodes, and who may have either of them."""
+    """Return two full nodes, and the gangs and queues that may get either of them."""
     low = [gang(f"low-{n}", ("w", 1, shape(4)), least=0, queue="q") for n in ("a", "b")]
     full: Sequence[DomainGang] = [replace(g, tasks=(running(g.tasks[0], g.name[-1]),)) for g in low]
     asks = gang("asks", ("w", 1, shape(4)), queue="q", priority=9)

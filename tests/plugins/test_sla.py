@@ -1,4 +1,4 @@
-"""Who is due first, and who has waited long enough to be let in."""
+"""The sla plugin: gangs with the earliest deadline come first, and overdue gangs are enqueued."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def waits(name: str, text: str = "", created_ms: int = 0, **fields: object) -> G
 
 
 def in_order(rule: Sla, *gangs: Gang) -> list[str]:
-    """Names of gangs as the rule puts them, before age and names decide."""
+    """Return the names of gangs in the rule's order, without ties broken by age and name."""
     problem = compile_problem(cluster([], gangs))
     faces = GreedyPlugins(problem, RuleSet.of(rule), Ledger(problem))
     keys = {g.name: faces.gang_key(i) for i, g in enumerate(problem.snapshot.gangs)}
@@ -67,7 +67,7 @@ def test_without_waiting_times_it_has_no_say() -> None:
 
 
 def let_in(now_ms: int, *tiers: Rule) -> bool:
-    """Whether a gang that is too large is let in, its waiting time being five minutes."""
+    """Return whether a too large gang is enqueued, with a waiting time of five minutes."""
     asks = waits("g", "5m", phase=GangPhase.PENDING, min_resources=((CPU, 9000),))
     active = tuple(ActiveRule(rule, rule.name, tier) for tier, rule in enumerate(tiers))
     bench = Bench.of(cluster([node("n", 1)], [asks], now_ms=now_ms), RuleSet(active))

@@ -1,4 +1,4 @@
-"""Topology spread: counts per domain stay within maxSkew of the smallest."""
+"""Topology spread: counts per domain stay within maxSkew of the smallest count."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def web(number: int, name: str = "web", least: int | None = None, **fields: obje
 
 
 def by_zone(snapshot: Snapshot) -> dict[str, int]:
-    """What greedy and solver both do: tasks placed in each zone."""
+    """Return the number of placed tasks by zone, which must be equal in both engines."""
     bench = Bench.of(snapshot, RULES)
     found = []
     for decisions in (bench.greedy(), bench.improved().decisions):
@@ -84,7 +84,7 @@ def test_pods_that_run_count_and_those_that_leave_do_not() -> None:
 
 
 def test_too_few_domains_count_as_empty() -> None:
-    # minDomains: with fewer zones than that, the smallest count is taken to be 0.
+    # With fewer zones than minDomains, the smallest count is 0.
     zones = [zoned("a", "a"), zoned("b", "b")]
     term = replace(OVER_ZONES, min_domains=3)
     assert by_zone(cluster(zones, [web(6, least=1, spread=(term,))])) == {"a": 1, "b": 1}
@@ -114,7 +114,7 @@ def test_other_namespaces_do_not_count() -> None:
 
 @pytest.mark.parametrize(("honour", "placed"), [(True, {"a": 4}), (False, {"a": 1})])
 def test_zones_that_node_affinity_excludes(honour: bool, placed: dict[str, int]) -> None:
-    # nodeAffinityPolicy Honor (the default) leaves the empty zone b out of the smallest count.
+    # nodeAffinityPolicy Honor (the default) excludes the empty zone b from the smallest count.
     zones = [zoned("a", "a"), zoned("b", "b")]
     term = replace(OVER_ZONES, honour_affinity=honour)
     tasks = web(4, least=1, spread=(term,), node_affinity=only("a"))
@@ -131,13 +131,13 @@ def test_zones_that_taints_exclude(honour: bool, placed: dict[str, int]) -> None
 
 
 def test_zones_whose_nodes_are_not_ready_do_not_count() -> None:
-    # Upstream counts them unless a taint is honoured; Volcano's snapshot leaves such nodes out.
+    # Upstream counts NotReady nodes unless taints are honoured; Volcano's snapshot omits them.
     zones = [zoned("a", "a"), zoned("b", "b", ready=False)]
     assert by_zone(cluster(zones, [web(3, spread=(OVER_ZONES,))])) == {"a": 3}
 
 
 def test_nodes_that_lack_the_label_of_another_constraint_do_not_count() -> None:
-    # Upstream looks only at nodes that have the labels of all constraints of the pod.
+    # Upstream considers only nodes that have the labels of all constraints of the pod.
     by_rack = replace(OVER_ZONES, topology_key="rack", max_skew=9)
     racked = [
         node("a", 8, labels={ZONE: "a", "rack": "1"}),
@@ -158,7 +158,7 @@ def test_two_constraints_hold_at_once() -> None:
 
 
 def test_tasks_that_are_only_counted_come_last() -> None:
-    # Counting the plain task in b first would allow two in a; the verifier puts it last.
+    # If the plain task in b counted first, a could hold two; the verifier counts it last.
     zones = [zoned("a", "a"), zoned("b", "b", cpu=1)]
     plain = replace(web(1, "plain", node_affinity=only("b")), priority=5)
     spread = web(2, "spread", spread=(OVER_ZONES,))
@@ -166,7 +166,7 @@ def test_tasks_that_are_only_counted_come_last() -> None:
 
 
 def test_later_tasks_do_not_break_the_constraint_of_earlier_ones() -> None:
-    # For tasks bound to zone a there is one domain and no skew; for the first gang there are two.
+    # Tasks restricted to zone a have one domain and no skew; the first gang has two domains.
     zones = [zoned("a", "a"), zoned("b", "b", cpu=1)]
     both = replace(
         gang("both", ("w", 1, shape(2, spread=(OVER_ZONES,))), labels={"app": "web"}), priority=5

@@ -1,4 +1,4 @@
-"""Strategies by resource, with numbers by hand."""
+"""Strategies by resource, compared with scores calculated by hand."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def scores(rule: StrategyFit, what: TaskShape, *nodes: Node) -> list[float]:
 
 def test_one_resource_is_spread_and_another_filled() -> None:
     rule = StrategyFit(1, BOTH)
-    # CPU: 1 − (2 + 2)/8 = 0.5; GPUs: (1 + 1)/4 = 0.5 and (3 + 1)/4 = 1
+    # CPU gives 1 − (2 + 2)/8 = 0.5; GPUs give (1 + 1)/4 = 0.5 and (3 + 1)/4 = 1.
     nodes = busy("a", 8, 4, 2, 1), busy("b", 8, 4, 2, 3)
     assert scores(rule, shape(2, 1), *nodes) == pytest.approx([50.0, 87.5])
     assert scores(replace(rule, weight=10), shape(2, 1), *nodes) == pytest.approx([500.0, 875.0])

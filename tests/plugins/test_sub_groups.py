@@ -1,4 +1,4 @@
-"""Smaller groups inside gangs start whole."""
+"""Subgroups of gangs start as a whole."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ RACK = TopologyRequest(highest_tier=1)
 def parted(
     groups: str, size: int, min_groups: int = 0, least: int = 1, rack: TopologyRequest | None = None
 ) -> Gang:
-    """A gang with a task of one CPU for each letter, the group that it is in; "." is in none."""
+    """Return a gang with one task of one CPU for each letter, which names its subgroup.
+
+    The tasks of "." are in no subgroup.
+    """
     made = gang("g", ("w", len(groups), shape(1)), least=least)
     rule = SubGroupRule("part", size=size, min_groups=min_groups, keys=("part",), topology=rack)
     tasks = tuple(
@@ -37,14 +40,14 @@ def parted(
 
 
 def on(cpus: list[int], made: Gang) -> Snapshot:
-    """Nodes a0, a1, b2, b3, … in racks of two."""
+    """Return nodes a0, a1, b2, b3, … in racks of two."""
     nodes = [node(f"{'abcdef'[i // 2]}{i}", cpu) for i, cpu in enumerate(cpus)]
     racks = [[n.name for n in nodes[i : i + 2]] for i in range(0, len(nodes), 2)]
     return replace(cluster(nodes, [made]), topology=network(*racks))
 
 
 def started(snapshot: Snapshot) -> str:
-    """The groups of the tasks that are placed; the model node by node places as many."""
+    """Return the subgroups of the placed tasks; the node model must place equally many."""
     bench = Bench.of(snapshot, RULES, ("admission", "tasks"))
     greedy = bench.greedy()
     answer = bench.improved(greedy)

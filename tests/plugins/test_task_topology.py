@@ -1,4 +1,4 @@
-"""Buckets of roles: who is with whom, who comes first, and which nodes are worth it."""
+"""Buckets of roles: their members, their order, and their preferred nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def faces(snapshot_gang: Gang, *nodes: Node) -> GreedyPlugins:
 
 
 def order(made: Gang) -> list[tuple[str, int]]:
-    """Runs by role."""
+    """Return the runs of tasks by role."""
     problem = compile_problem(cluster([node("n")], [made]))
     entries = problem.shapes.shapes[int(problem.shape_of[0])].entries
     runs = GreedyPlugins(problem, RuleSet.of(RULE), Ledger(problem)).task_runs(0)
@@ -51,7 +51,7 @@ def order(made: Gang) -> list[tuple[str, int]]:
 
 
 def by_node(made: Gang, *nodes: Node) -> list[Counter[str]]:
-    """Roles on each node once the pipeline has placed a gang."""
+    """Return the number of tasks by role on each node after the pipeline."""
     bench = Bench.of(cluster(nodes, [made]), RuleSet.of(RULE, GangRule()))
     decisions = bench.greedy()
     assert bench.broken(decisions) == []

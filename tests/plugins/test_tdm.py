@@ -1,4 +1,4 @@
-"""Nodes that are lent: to whom, when, and who comes first."""
+"""Nodes with time-division multiplexing: allowed pods, times, and order."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def bench_of(what: TaskShape, *, now_ms: int = NOON_MS, number: int = 1) -> Benc
 
 
 def open_nodes(what: TaskShape, now_ms: int = NOON_MS) -> list[str]:
-    """Nodes on which a task may be put, by the mask; the verifier must say the same."""
+    """Return the nodes that the mask allows a task; the verifier must agree."""
     bench = bench_of(what, now_ms=now_ms)
     mask = RULE.mask(bench.problem, 0)
     found = [n.name for i, n in enumerate(NODES) if mask is None or mask[i]]
@@ -121,13 +121,13 @@ YES = {PREEMPTABLE: "true"}
 
 
 def holds(name: str, number: int, at: str = "own", **notes: str) -> domain.Gang:
-    """A job that runs and needs none of its tasks."""
+    """Return a running job with a minimum of zero tasks."""
     made = gang(name, ("w", number, shape()), least=0, annotations=notes)
     return replace(made, tasks=tuple(running(t, at) for t in made.tasks))
 
 
 def leave(*gangs: domain.Gang, conf: str = VOTES, nodes: tuple[Node, ...] = ()) -> list[str]:
-    """Who is evicted in a session."""
+    """Return the tasks that a session evicts."""
     snapshot = cluster(nodes or (node("own"),), gangs, now_ms=NOON_MS)
     report = run_session(snapshot, parse_policy(conf, "a.conf"), SessionContext())
     assert report.trace.violations == ()

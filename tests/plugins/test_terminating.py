@@ -1,4 +1,4 @@
-"""Pods that users delete count against the capability of their queue until they have ended."""
+"""Deleted pods count against the capability of their queue until they have ended."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UID = "9b1f"
 def one_that_terminates(
     *, capability: int = 4, parent: str = "root", **changes: object
 ) -> Snapshot:
-    """Queue q of some CPUs: a pod of 4 terminates on n0, one of 4 waits, and n1 is idle."""
+    """Return queue q with a terminating 4-CPU pod on n0, a waiting one, and an idle n1."""
     old = gang("old", ("w", 1, shape(4)), queue="q", phase=GangPhase.RUNNING)
     task = replace(old.tasks[0], uid=UID, status=TaskStatus.RELEASING, node="n0")
     old = replace(old, tasks=(replace(task, **changes),))

@@ -1,4 +1,4 @@
-"""How far queues may borrow before others claim it back: volcano.sh/overuse-tolerance."""
+"""The annotation volcano.sh/overuse-tolerance limits borrowing before reclaim."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fills(queue: str, number: int) -> Gang:
 
 
 def evicted(solver: str, asks: int, *lenders: tuple[Tolerance | None, int]) -> list[str]:
-    """Queues that give back, on a node that is full; all deserve 4 CPUs."""
+    """Return the queues that lose pods on a full node; each deserves 4 CPUs."""
     names = [f"lender{i}" for i in range(len(lenders))]
     queues = [Queue("claims", deserved=cpus(asks))] + [
         Queue(name, deserved=cpus(4), tolerance=tolerance)

@@ -1,4 +1,4 @@
-"""Filling down a tree against giving crumbs one at a time to whoever comes first."""
+"""Filling a tree of queues, compared with small increments to the queue that comes first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AGREE = 0.06
 
 @dataclass(eq=False)
 class Part:
-    """A department or a gang of the procedure of the paper."""
+    """A parent queue or a gang in the paper's procedure."""
 
     weight: float
     past: tuple[float, float]
@@ -46,10 +46,11 @@ class Part:
 
 
 def crumbs(top: Part, gangs: list[Part]) -> list[float]:
-    """Bhattacharya et al., algorithm 1: the least share first at every level, crumb by crumb.
+    """Apply algorithm 1 of Bhattacharya et al.: the least share first at every level.
 
-    Parts that are as good as equal take turns by weight. Otherwise one of two parts whose shares
-    stay equal, because they hold more of something else, would get all, by its place alone.
+    The increments are small. Parts with nearly equal shares take turns by weight. Otherwise the
+    order could decide between two parts whose shares stay equal, because another resource dominates
+    them.
     """
     upwards = list(_upwards(top))
     for part in upwards:
@@ -74,7 +75,7 @@ def _upwards(part: Part) -> Iterator[Part]:
 
 
 def _look(part: Part, used: list[float]) -> None:
-    """Bring up to date what a part holds, and whether it can grow; those below it are."""
+    """Update the allocation of a part and its descendants, and whether they can grow."""
     if part.asks:
         pairs = zip(part.mix, used, strict=True)
         is_out = any(m > 0 and u + m * CRUMB > 1 + 1e-9 for m, u in pairs)
@@ -93,7 +94,7 @@ def _look(part: Part, used: list[float]) -> None:
 def _next(part: Part) -> Part:
     growing = [p for p in part.below if not p.is_full]
     least = min(p.share / p.weight for p in growing)
-    # Shares of departments are sums, as uneven as those of their queues together.
+    # Shares of parent queues are sums, so their unevenness adds up.
     uneven = 2 * CRUMB if part.above else 12 * CRUMB
     equal = [p for p in growing if p.share / p.weight <= least + uneven]
     found = min(equal, key=lambda p: max(p.turn, part.clock))
@@ -104,7 +105,7 @@ def _next(part: Part) -> Part:
 
 @st.composite
 def trees(draw, *, past=False):
-    """A tree with up to two departments of up to two queues, with up to two gangs each."""
+    """Draw a tree of up to two parent queues, two queues each, and two gangs each."""
     some = st.sampled_from([0.0, 0.0, 0.1, 0.3])
     history = st.tuples(some, some) if past else st.just((0.0, 0.0))
     asks = st.sampled_from(
@@ -149,11 +150,11 @@ def filled(top: Part, gangs: list[Part]) -> list[float]:
 
 
 def agree(top: Part, gangs: list[Part]) -> None:
-    """Compare where crumbs have a limit.
+    """Compare the filling with small increments where those converge.
 
-    Two departments that tie while other resources are given out may come next alone or together:
-    there the smallest change, such as a crumb, decides who gets the rest. Some such trees pass
-    the test for them, one of a thousand, so that draws stay fixed.
+    Two tied parent queues may come next alone or together while other resources are filled. There
+    the smallest change, even one increment, decides the rest. About one in a thousand such trees
+    passes the test for ties, so draws are fixed.
     """
     expected = crumbs(top, gangs)
     queues = [queue for department in top.below for queue in department.below]
@@ -180,7 +181,7 @@ def test_so_they_do_where_queues_have_used_something_before(drawn):
 
 
 def tree(*departments: tuple[float, list[tuple[tuple[float, float], tuple[float, float]]]]):
-    """Departments of a weight with queues of weight 1: their past, and what their gang requests."""
+    """Return a tree of weighted parent queues; each queue has a past usage and one gang."""
     top = Part(1.0, (0.0, 0.0))
     for weight, queues in departments:
         department = Part(weight, (0.0, 0.0), above=top)
@@ -194,7 +195,7 @@ def tree(*departments: tuple[float, list[tuple[tuple[float, float], tuple[float,
 
 
 def test_departments_that_tie_share_what_does_not_change_their_shares():
-    """Both hold 0.3 of the first resource from before; of the second each gets its half."""
+    """Both have used 0.3 of the first resource; each gets half of the second one."""
     queues = [((0.3, 0.0), (0.0, 1.0))]
     top, gangs = tree((1.0, queues), (1.0, queues))
     assert filled(top, gangs) == pytest.approx([0.5, 0.5])
@@ -202,7 +203,7 @@ def test_departments_that_tie_share_what_does_not_change_their_shares():
 
 
 def test_queues_that_tie_with_other_pasts_grow_together():
-    """One has used the first resource and requests the second, the other the other way round."""
+    """One queue has used the first resource and requests the second, and the other vice versa."""
     department = [((0.3, 0.0), (0.0, 1.0)), ((0.0, 0.3), (0.5, 0.0))]
     top, gangs = tree((1.0, department), (1.0, [((0.0, 0.0), (1.0, 0.0))]))
     expected = [1.0, 0.35, 0.65]

@@ -1,4 +1,4 @@
-"""What queues would hold over a tree of departments."""
+"""The ideal allocations of queues in a tree."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def wants(name: str, where: str, number: int, what):
 
 
 def ideals(snapshot) -> dict[str, tuple[float, float]]:
-    """CPUs and GPUs by queue."""
+    """Return the ideal CPUs and GPUs by queue."""
     problem = compile_problem(snapshot)
     amounts = HierarchicalDrf().ideal(problem)
     cpu, gpu = problem.index(CPU), problem.index(GPU)
@@ -78,7 +78,7 @@ def test_what_a_team_does_not_want_stays_in_its_department():
 
 
 def test_who_is_blocked_neither_starves_nor_holds_up_its_department():
-    """Volcano's TestHDRF, blocking nodes."""
+    """This is the blocking-nodes case of Volcano's TestHDRF."""
     queues = [queue(n, f"root/{n}", "1/25") for n in ("q1", "q2", "q4")]
     queues.append(queue("q3", "root/d/q3", "1/25/50"))
     cpu, gpu = shape(1), shape(0, 1)
@@ -89,7 +89,7 @@ def test_who_is_blocked_neither_starves_nor_holds_up_its_department():
 
 
 def test_a_department_that_holds_all_of_one_thing_still_gets_of_another():
-    """Section 4.2 of the paper: nobody but `dev` wants GPUs, and `prod` keeps its CPUs."""
+    """Section 4.2 of the paper: only `dev` requests GPUs, and `prod` keeps its CPUs."""
     queues = [queue("dev", "root/n1/dev"), queue("prod", "root/n1/prod"), queue("ops", "root/n2")]
     gangs = [
         wants("dev", "dev", 10, shape(0, 1)),
@@ -114,7 +114,7 @@ def test_ceilings_and_floors_hold_in_the_ideal():
 @examples(60)
 @given(contests_of_queues())
 def test_without_departments_it_is_the_ideal_of_flat_queues(snapshot):
-    """There a queue rises as a whole: the same as its gangs where it has one."""
+    """Each queue has one gang, because a flat queue rises as a whole."""
     one_each = {g.queue: g for g in snapshot.gangs}
     snapshot = replace(
         snapshot,

@@ -1,4 +1,4 @@
-"""Measured load: what it keeps tasks from, what it is worth, and what it does not show yet."""
+"""Measured load: excluded nodes, scores, and pods that the load does not include yet."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ALL = np.ones(1, np.bool_)
 
 
 def node(name: str, cpu: float, memory: float, age_ms: int = 0, *residents: Task) -> Node:
-    """A node with a load in percent."""
+    """Return a node with a load in percent."""
     load = Load(round(cpu * 10_000), round(memory * 10_000), NOW_MS - age_ms)
     offered = (("cpu", CPU_M), ("memory", MEMORY), ("pods", 100))
     return Node(name, offered, residents=residents, load=load)
@@ -186,7 +186,7 @@ def test_scores_follow_placements_and_come_back(
 
 
 def estimated(rule: Usage, shape: TaskShape, used: np.ndarray) -> np.ndarray:
-    """What a task adds to a load, by the page."""
+    """Return the load that a task adds, calculated as documented."""
     estimate, asked = rule.estimate, dict(shape.request)
     risk = estimate.risk_factor if used.mean() >= estimate.risky_from else 1.0
     size = np.array([CPU_M, MEMORY], float)

@@ -1,4 +1,4 @@
-"""Limits of attached volumes: who gets one of them, in every engine and the verifier."""
+"""Limits of attached volumes: their allocation in every engine and the verifier."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ GROUP = "scheduling.k8s.io/group-name"
 
 
 def plans(*objects: dict[str, Any], on: str = "true") -> list[Plan]:
-    """Of the pipeline alone, and with a solver."""
+    """Return the plans of a session without and with a solver."""
     snapshot, policy = assemble(objects).snapshot, parse_policy(CONF.format(on), "limits.conf")
     found = [
         run_session(snapshot, without_solver(policy), SessionContext()),
@@ -63,7 +63,7 @@ def plans(*objects: dict[str, Any], on: str = "true") -> list[Plan]:
 
 
 def waits(plan: Plan) -> str:
-    """Why the one gang that waits does."""
+    """Return the reason of the only waiting gang."""
     (reason,) = plan.pending.values()
     return str(reason)
 
@@ -77,12 +77,12 @@ def nominated(plan: Plan) -> list[str]:
 
 
 def volumes(*names: str) -> list[dict[str, Any]]:
-    """Volumes, and claims of their names that are bound to them."""
+    """Return volumes, and bound claims of the same names."""
     return [each(name) for name in names for each in (volume, bound_claim)]
 
 
 def runs(name: str, where: str, *claims: str, **status: Any) -> dict[str, Any]:
-    """A pod of somebody else's that runs."""
+    """Return a running pod of another scheduler."""
     spec = {"schedulerName": "default-scheduler", "nodeName": where, **mounting(*claims)}
     return pod(name, spec, {"phase": "Running", **status})
 
@@ -122,7 +122,7 @@ def test_a_gang_that_shares_a_volume_attaches_it_once_on_each_node() -> None:
         assert len(plan.binds) == 6
     for plan in plans(*nodes, limits[0], csi_node("n2", csi=0), *gang):
         assert not plan.binds
-        # One volume is asked for in all, which every node has left but the second.
+        # The pods request one volume together, and only the second node has no attachment for it.
         assert f"can not attach 1 more volume of driver {CSI} (limits 0 to 1)" in waits(plan)
 
 
@@ -255,7 +255,7 @@ def test_a_volume_that_is_waited_for_is_not_attached_yet() -> None:
 
 
 def random_volumes(rng: np.random.Generator) -> Snapshot:
-    """Two nodes that attach few volumes, some of which are there, and gangs that share some."""
+    """Draw two nodes with few attachments, some in use, and gangs that share volumes."""
     keys = [f"ns/c{i}" for i in range(6)]
     claims = {
         key: Claim(key, driver=str(rng.choice(["x", "y"])), handle=str(rng.choice(["", "0", "1"])))

@@ -1,4 +1,4 @@
-"""Zones of volumes: where a pod may go whose volume is there already."""
+"""Zones of volumes: the nodes of a pod whose volume already exists."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OLD_REGION = "failure-domain.beta.kubernetes.io/region"
 
 
 def chosen(of_volume: dict[str, str], *of_nodes: dict[str, str], on: str = "true") -> list[str]:
-    """Nodes that are taken by pods with a volume, one of which would fill a node."""
+    """Return the nodes of pods with a volume, where each node holds one pod."""
     policy = parse_policy(CONF.format(on), "zones.conf")
     nodes = [node(f"n{i}", labels) for i, labels in enumerate(of_nodes)]
     for each in nodes:

@@ -1,4 +1,4 @@
-"""Shares by weight: one exact definition, filled by the engine and by the verifier."""
+"""Shares by weight: one exact definition in the engine and the verifier."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH = 25
 
 
 def shares(snapshot: Snapshot, resource: str) -> dict[str, int]:
-    """What the gangs of each queue deserve; engine and verifier agree about it."""
+    """Return the deserved amounts of each queue's gangs; engine and verifier must agree."""
     problem = compile_problem(snapshot)
     assert disagreements(snapshot) == []
     column = own_shares(problem)[:, problem.index(resource)].tolist()
@@ -52,7 +52,7 @@ def test_whole_devices_follow_the_largest_remainder(total: int, expected: list[i
 
 
 def test_larger_remainders_come_before_smaller_ones() -> None:
-    # Of 10: 5.83, 2.5 and 1.67 by weights 7, 3 and 2.
+    # Of 10 GPUs, weights 7, 3 and 2 give 5.83, 2.5 and 1.67.
     queues = [Queue("a", weight=3), Queue("b", weight=7), Queue("c", weight=2)]
     snapshot = cluster([node("n", gpu=10)], [gpus(q.name, 10) for q in queues], queues)
     assert shares(snapshot, GPU) == {"a": 2, "b": 6, "c": 2}
@@ -171,7 +171,7 @@ def test_shares_of_a_resource_sum_to_no_more_than_there_is(batch: int) -> None:
 
 @pytest.mark.parametrize("seed", range(num_examples(200)))
 def test_shares_are_the_exact_ones_rounded_to_a_unit(seed: int) -> None:
-    """The exact level is found here by bisection in fractions."""
+    """The test finds the exact level by bisection with fractions."""
     rng = np.random.default_rng(seed)
     takers = []
     for _ in range(int(rng.integers(1, 12))):
@@ -191,7 +191,7 @@ def test_shares_are_the_exact_ones_rounded_to_a_unit(seed: int) -> None:
 
 
 def exact_shares(total: int, takers: list[tuple[int, int, int]]) -> list[Fraction]:
-    """Shares λ·weight within bounds, from all levels at which a share meets one of its bounds."""
+    """Return the shares λ·weight within bounds, by testing all levels at which a bound is met."""
 
     def at(level: Fraction) -> list[Fraction]:
         return [min(max(level * w, Fraction(f)), Fraction(c)) for w, f, c in takers]

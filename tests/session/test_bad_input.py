@@ -1,6 +1,6 @@
-"""Bad objects end to end: each is told of, and everything else is placed as without it.
+"""Invalid objects end to end: each gets a diagnostic, and all others are placed as usual.
 
-The cluster is full and its queues compete by weight, so that whatever an object took from others
+The cluster is full and its queues compete by weight, so that any side effect of an invalid object
 would show.
 """
 
@@ -53,7 +53,7 @@ def policy():
 def gang(
     name: str, number: int, queue: str = "default", asks: Any = None, **spec: Any
 ) -> list[dict[str, Any]]:
-    """A PodGroup and its pods, of one CPU each unless said otherwise."""
+    """Return a PodGroup and its pods, of one CPU each by default."""
     requests = {"cpu": "1"} if asks is None else asks
     containers = {"containers": [{"name": "c", "resources": {"requests": requests}}]}
     marked = {"annotations": {"scheduling.k8s.io/group-name": name}}
@@ -74,7 +74,7 @@ GOOD = [
 def decide(
     folder: Path, *objects: Any, raw: Sequence[tuple[str, bytes]] = ()
 ) -> tuple[Instance, Plan]:
-    """The plan for the good objects and others, read from files."""
+    """Return the instance and the plan for the valid objects and others, read from files."""
     (folder / "good.yaml").write_text("".join(f"---\n{write_yaml(o)}" for o in GOOD))
     if objects:
         (folder / "more.yaml").write_text("".join(f"---\n{write_yaml(o)}" for o in objects))
@@ -90,7 +90,7 @@ def decide(
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """What the good objects get when nothing is wrong."""
+    """Return the plan for only the valid objects."""
     found, plan = decide(tmp_path_factory.mktemp("good"))
     assert found.problems == found.notices == ()
     counts = [sum(task.startswith(f"ns/{name}-") for task in plan.binds) for name in ("ga", "gb")]
@@ -101,12 +101,12 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 def assert_as_usual(plan: Plan, usual: Plan) -> None:
     assert plan.binds == usual.binds
     codes = {key: plan.pending[key].code for key in usual.pending}
-    # What nodes lack is counted over broken nodes, too.
+    # The messages about missing resources also count broken nodes.
     assert codes == {key: reason.code for key, reason in usual.pending.items()}
 
 
 def waiting(plan: Plan, usual: Plan) -> dict[str, str]:
-    """Who else waits, and why."""
+    """Return the additional waiting gangs and their reasons."""
     return {
         k.removeprefix("ns/"): str(v) for k, v in plan.pending.items() if k not in usual.pending
     }
@@ -152,7 +152,7 @@ def test_cpus_that_nobody_can_count(tmp_path: Path, usual: Plan, value: Any, mes
 
 @pytest.mark.parametrize("number", [1, 2, 20])
 def test_more_memory_than_any_machine_has(tmp_path: Path, usual: Plan, number: int) -> None:
-    # 1E is a quantity, and the sum of ten of them is beyond 64 bits.
+    # 1E is a valid quantity, but the sum of ten exceeds 64 bits.
     found, plan = decide(tmp_path, *gang("bad", number, "a", {"memory": "1E"}, minMember=number))
     fault = "1000000000000000000 is more than any node has: ask for at most 4503599627370496 in all"
     assert len(found.problems) == number
@@ -442,7 +442,7 @@ def test_an_object_that_is_there_twice(tmp_path: Path, usual: Plan) -> None:
     assert [str(p) for p in found.problems] == [
         "more.yaml:2: Queue a: is there more than once; the last one counts"
     ]
-    # It is as old as the last one, so that the queues take their turns in another order.
+    # The gang is as old as the last one, so that the queues alternate in another order.
     assert plan.binds.keys() == usual.binds.keys()
 
 
@@ -549,7 +549,7 @@ def test_a_policy_that_is_not_there_names_those_that_are(tmp_path: Path) -> None
 
 
 def claims_of(name: str, claim: str) -> list[dict[str, Any]]:
-    """A PodGroup and its pod, which names a claim."""
+    """Return a PodGroup and its pod, which names a claim."""
     made, only = gang(name, 1, "a")
     return [made, {**only, "spec": {**only["spec"], **claiming(claim)}}]
 

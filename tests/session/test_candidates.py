@@ -1,4 +1,4 @@
-"""Candidate plans: compared on the levels, repaired where refused, and what stays unproved."""
+"""Candidate plans: compared by levels, repaired after refusals, and unproven parts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def decide(snapshot: Snapshot, *, solver: bool = True) -> Report:
 
 
 class Named:
-    """A level over gangs of a name."""
+    """A level over gangs with a given name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -109,7 +109,7 @@ def test_a_level_that_one_problem_does_not_have_counts_nothing_there():
 
 
 def crowded(honest, name: str):
-    """The pipeline with one gang of a name moved to a node that is full already."""
+    """Return a pipeline that moves one gang to a node that is already full."""
 
     def run(problem, rules, options):
         decisions = honest(problem, rules, options)
@@ -157,7 +157,7 @@ def test_dropped_gangs_take_their_evictions_along():
 
 
 def test_a_level_short_of_its_ideal_is_not_optimal_where_pods_could_be_evicted():
-    """Without evictions the small gang fits; with one the big gang does, which counts twice."""
+    """Without evictions the small gang fits; with one, the big gang fits, which counts twice."""
     low = runs(gang("low", ("w", 1, shape(4)), priority=1), "n0")
     big = gang("big", ("w", 2, shape(4)), priority=2)
     small = gang("small", ("w", 1, shape(4)), priority=2)
@@ -169,9 +169,10 @@ def test_a_level_short_of_its_ideal_is_not_optimal_where_pods_could_be_evicted()
 
 
 def test_a_level_that_only_other_victims_leave_is_part_of_the_certificate():
-    """The elastic gang leaves whole, so that no task beyond a minimum counts in this plan.
+    """The elastic gang is evicted as a whole, so no task beyond a minimum counts in this plan.
 
-    Another gang might leave instead, and the elastic one grow: no proof may leave that out.
+    Another gang could be evicted instead, and the elastic gang could grow. No proof may ignore
+    that.
     """
     elastic = gang("elastic", ("w", 2, shape(2)), priority=1, least=1)
     first, second = elastic.tasks
@@ -248,7 +249,7 @@ def test_a_model_without_levels_is_never_proved():
 
 
 def test_victims_of_several_gangs_are_not_proved_one_by_one():
-    """Each gang needs one victim; that both need two is more than their bids can prove."""
+    """Each gang needs one victim; separate bids cannot prove that both need two."""
     lows = [runs(gang(f"low{i}", ("w", 1, shape(4)), priority=1), f"n{i}") for i in range(2)]
     highs = [gang(f"high{i}", ("w", 1, shape(4)), priority=2) for i in range(2)]
     certificate = decide(cluster([node("n0", 4), node("n1", 4)], [*lows, *highs])).plan.certificate

@@ -1,4 +1,4 @@
-"""Moves played to their end: everybody runs, nobody moves twice, and nobody takes a kept place."""
+"""Moves played to the end: all pods run, none moves twice, and nominations are respected."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def decide(snapshot: Snapshot, more: str = "") -> Plan:
 
 
 class World:
-    """Gangs and nodes on which plans are carried out; evicted pods come again some rounds later."""
+    """A cluster that executes plans; evicted pods are recreated some rounds later."""
 
     def __init__(
         self, nodes: list[Node], gangs: list[Gang], queues: list[Queue], late: int
@@ -71,7 +71,7 @@ class World:
         return cluster(self.nodes, list(self.gangs.values()), self.queues, now_ms=now_ms)
 
     def step(self) -> Plan:
-        """One session, carried out."""
+        """Run one session and execute its plan."""
         before = self.snapshot()
         plan = decide(before)
         for key, text in records(before, plan.actions).items():
@@ -132,7 +132,7 @@ class World:
 
 
 def loner(name: str, where: str, owner: str = "rs", gpus: int = 1) -> Gang:
-    """A pod of a ReplicaSet, without a PodGroup."""
+    """Return a bare pod of a ReplicaSet."""
     key = f"ns/pod:{name}"
     task = gang("x", ("", 1, shape(1, gpus))).tasks[0]
     task = replace(task, key=f"ns/{name}", uid=name, gang=key, role="", owner=owner)
@@ -154,7 +154,7 @@ def nodes(number: int, gpu: int = 4) -> list[Node]:
 
 
 def fragments() -> list[Gang]:
-    """Two GPUs in use on each of four nodes of four."""
+    """Return pods that use two GPUs on each of four nodes with four GPUs."""
     return [loner(f"p{i}-{k}", f"n{i}", f"rs-{k}") for i in range(4) for k in range(2)]
 
 
@@ -186,7 +186,7 @@ def test_a_gang_that_moves_as_a_whole_comes_back_as_a_whole(late: int) -> None:
 
 
 def random_world(seed: int, late: int) -> World:
-    """Pods and gangs spread over four nodes at random, and gangs that want room."""
+    """Return a world of four nodes with random pods and gangs, and waiting gangs."""
     rng = np.random.default_rng(seed)
     left = {f"n{i}": 4 for i in range(4)}
     gangs: list[Gang] = []
@@ -222,7 +222,7 @@ def test_whatever_moves_nobody_is_lost_and_it_ends(seed: int) -> None:
 
 
 def moved_once(late: int = 100) -> World:
-    """One pod on its way from n0 or n1 to the other of them, which takes long to come back."""
+    """Return a world with one pod moving between n0 and n1 that is recreated late."""
     gangs = [loner("x", "n0"), loner("y", "n1"), gang("want", ("w", 1, shape(1, 2)))]
     world = World(nodes(2, gpu=2), gangs, [], late)
     world.step()
@@ -308,7 +308,7 @@ def test_a_record_without_a_reading_is_none(text: str) -> None:
 
 
 def test_the_verifier_looks_at_the_end() -> None:
-    """A move to a full node, one to nowhere, and one of a pod that nobody makes again."""
+    """The moves go to a full node, to an unknown node, and of a pod without owner."""
     wants = gang("want", ("w", 1, shape(1, 2)))
     before = cluster(nodes(2, gpu=2), [loner("x", "n0"), loner("y", "n1"), wants])
     rules = POLICY.rules.guarded_by(Entitled(POLICY.rules), Consolidation())
@@ -336,7 +336,7 @@ def test_the_verifier_looks_at_the_end() -> None:
 
 
 def halves(number: int) -> tuple[list[Node], list[Gang]]:
-    """Nodes of four GPUs with a pod of two on each."""
+    """Return nodes of four GPUs with a two-GPU pod on each."""
     there = [node(f"n{i}", cpu=64, gpu=4) for i in range(number)]
     small = [gang(f"small{i}", ("w", 1, shape(1, 2))) for i in range(number)]
     runs = [

@@ -1,4 +1,4 @@
-"""Objects that would hold up a session wait, and say why; others start as ever."""
+"""Objects that would delay a session wait with a reason, and other gangs start as usual."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_podgroup_with_too_much_waits_and_says_why() -> None:
 
 
 def test_what_a_running_pod_keeps_away_stays_away() -> None:
-    """A pod of another scheduler may have any number of terms."""
+    """A pod of another scheduler may have any number of affinity terms."""
     terms = [near(0) for _ in range(MANY)]
     running = dear(affinity={"podAntiAffinity": {REQUIRED: terms}}, nodeName="n1")
     for each in (node_ := node("n1"), node("n2")):
@@ -143,7 +143,7 @@ def test_what_a_running_pod_keeps_away_stays_away() -> None:
 
 
 def test_resources_that_no_node_has_are_named_however_many() -> None:
-    """To compare all of them took time in proportion to the cube of their number."""
+    """Comparing all resources took time cubic in their number."""
     plan = plan_of(dear(containers=resources(60)))
     told = str(plan.pending["ns/pod:dear"])
     assert told.startswith("Impossible: ")

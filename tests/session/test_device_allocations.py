@@ -1,4 +1,4 @@
-"""Shared GPUs in plans: which cards tasks get, and what device plugins are told."""
+"""Shared GPUs in plans: the GPUs of each task, and the annotations for device plugins."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def asking(memory: int) -> TaskShape:
 
 
 def crowded() -> Snapshot:
-    """Two cards, each with a task of little importance, and one of more that needs a whole card."""
+    """Return two GPUs with a low-priority task each, and a task that requests a whole GPU."""
     low = gang("low", ("w", 2, asking(600)), least=1, priority=1)
     tasks = tuple(
         replace(running(t, "n"), shared_gpus=(GpuShare(f"GPU-{i}", 600),))

@@ -1,4 +1,4 @@
-"""No device is given out twice: plans of sessions, replays and comparisons, device by device."""
+"""No device is allocated twice in plans of sessions, replays and comparisons."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_random_clusters(made: Callable[..., Snapshot], by: Policy, seed: int) -
 
 
 def test_the_checker_sees_what_is_wrong() -> None:
-    """Cards given out twice, and claims without devices."""
+    """The mistakes are doubly allocated GPUs, and claims without devices."""
     snapshot = random_cards(np.random.default_rng(3))
     told = 0
     for seed in range(12):

@@ -1,4 +1,4 @@
-"""Bounds of certificates, against every plan of tiny clusters with running pods."""
+"""Bounds of certificates, compared with every plan of tiny clusters with running pods."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ JOINTLY = 9
 @pytest.mark.parametrize("model", ["volcano-default", "crater"])
 @pytest.mark.parametrize("seed", [*range(num_examples(12)), JOINTLY])
 def test_no_plan_is_beyond_a_bound_of_the_certificate(seed: int, model: str) -> None:
-    """Loans and victims included, each with the levels above as good as in the session's plan."""
+    """The plans include loans and victims, and match the session's plan on higher levels."""
     snapshot = full_cluster(np.random.default_rng(seed))
     policy = load_policy(model, Path.read_text)
     report = run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=EXACT))
     assert report.trace.violations == ()
-    # The verifier does not ask which actions a policy has: crater has no preempt.
+    # The verifier ignores the policy's actions, but crater has no preempt.
     rivals = [
         levels_of(snapshot, policy, actions)
         for actions in every_plan(snapshot, policy)

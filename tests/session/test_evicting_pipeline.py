@@ -1,4 +1,4 @@
-"""The pipeline's plan with evictions is made while the solver's process works, once."""
+"""The pipeline's evicting plan is computed once, while the solver process works."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POLICY = load_policy("volcano-default", Path.read_text)
 
 @dataclass
 class Overlapping(InProcess):
-    """Runs an overlapped task before it solves."""
+    """A solver that runs overlapped tasks before it solves."""
 
     tasks: list[Callable[[], object]] = field(default_factory=list)
     num_tasks: int = 0

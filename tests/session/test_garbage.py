@@ -1,4 +1,4 @@
-"""What a session leaves behind is freed at once, without a garbage collection."""
+"""The objects of a session are freed immediately, without a garbage collection."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def test_no_object_of_a_session_is_in_a_cycle_of_references(
     family: str, model: str, has_solver: bool
 ) -> None:
-    """The arrays of a session would stay until a full collection, which is rare in large clusters.
+    """Arrays in cycles would stay until a full collection, which is rare in large clusters.
 
-    Collections count objects and not bytes.
+    Collections depend on the number of objects, not of bytes.
     """
     policy = policy_of(model) if has_solver else without_solver(policy_of(model))
     snapshot = snapshot_of(draw_cluster(family, 7, 3))
@@ -45,7 +45,7 @@ def test_preferences_of_pods_leave_none_either() -> None:
 
 
 def left_in_cycles(snapshot: Snapshot, policy: Policy) -> list[str]:
-    """Classes of the objects that only a garbage collection frees after a session."""
+    """Return the classes of objects that only a garbage collection frees after a session."""
     gc.collect()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Work that grows with the square of a size is not done: counted, not timed."""
+"""Operations that would grow quadratically are counted, not timed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RULES = load_policy("volcano-default", Path.read_text).rules
 
 
 def different_pods(number: int, cpus: int = 8) -> Snapshot:
-    """One gang of pods that all differ, on a node of some CPUs for every two of them."""
+    """Return one gang of different pods, and one node for every two pods."""
     tasks = tuple(
         Task(
             f"ns/g-{i:03d}",
@@ -65,7 +65,7 @@ def compiled(number: int, cpus: int = 8) -> Problem:
 
 @pytest.fixture
 def scored_nodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many pairs of class and node each call of a scorer has looked at."""
+    """Return the list of class-node pairs that each scorer call evaluated."""
     seen: list[int] = []
     scorer = NodeOrder.scorer
 
@@ -178,7 +178,7 @@ def test_sums_over_subtrees_follow_the_tree() -> None:
     rng = np.random.default_rng(0)
     for number in range(1, 40):
         names = sorted(["root", *(f"q{i:02d}" for i in range(number))])
-        # Some parents do not exist and some queues stand in a circle.
+        # Some parents do not exist, and some queues form a cycle.
         queues = [Queue(name, parent=str(rng.choice([*names, "none"]))) for name in names]
         arrays = compile_problem(replace(different_pods(2), queues=tuple(queues))).queues
         amounts = rng.integers(0, 100, (len(queues), 2))
@@ -204,7 +204,7 @@ def test_the_ledger_holds_sums_over_subtrees_as_pods_come_and_go() -> None:
 
 
 def waiting_by_priority(number: int, fitting: int) -> Snapshot:
-    """Gangs of one pod, each with a priority of its own, on a node that holds some of them."""
+    """Return gangs of one pod with different priorities, and a node that holds some of them."""
     gangs = []
     for g in range(number):
         task = Task(
@@ -225,7 +225,7 @@ def waiting_by_priority(number: int, fitting: int) -> Snapshot:
 
 @pytest.fixture
 def solved(monkeypatch: pytest.MonkeyPatch) -> list[levels.Task]:
-    """The models that CP-SAT was given."""
+    """Return the list of models that CP-SAT solved."""
     seen: list[levels.Task] = []
     maximize = levels.maximize
 
@@ -272,11 +272,11 @@ def test_rooms_that_are_too_many_are_refused_before_a_table_is_made() -> None:
 
 
 def test_what_gangs_share_is_forgotten_with_the_last_of_them() -> None:
-    """Every gang has a request and an annotation of its own, as jobs with constraints have."""
+    """Every gang has a unique request and annotation, as jobs with constraints have."""
     policy = load_policy("volcano-compatible", Path.read_text)
     shared = (shapes.SHAPES, shapes.STAKES, world.STAKES, gang_classes.IDENTITIES)
     sizes: list[tuple[int, ...]] = []
-    gc.freeze()  # what other tests hold is not looked through
+    gc.freeze()  # the collector skips objects of other tests
     for number in range(12):
         snapshot = different_pods(2, cpus=8 + number)
         (gang,) = snapshot.gangs

@@ -1,4 +1,4 @@
-"""Which guarantees the cluster can hold."""
+"""The guarantees that fit the cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def queue(name: str, cpus: int, born: int = 0, parent: str = "root") -> Queue:
 
 
 def unheld(*queues: Queue) -> list[tuple[str, int, int]]:
-    """Queue, capacity and what is older, in CPUs."""
+    """Return each unheld guarantee's queue, the capacity, and the older guarantees, in CPUs."""
     found = hold_guarantees(cluster(NODES, [], queues))[1]
     assert all(each.resource == CPU for each in found)
     return [(each.queue, each.capacity // 1000, each.older // 1000) for each in found]
@@ -32,7 +32,7 @@ def unheld(*queues: Queue) -> list[tuple[str, int, int]]:
         ([queue("a", 5, 1), queue("b", 4)], [("a", 8, 4)]),
         ([queue("a", 9), queue("b", 8, 1)], [("a", 8, 0)]),
         ([queue("a", 5), queue("b", 4, 1), queue("c", 3, 2)], [("b", 8, 5)]),
-        # What is below counts in what is above.
+        # The guarantee of a child queue counts within that of its parent.
         ([queue("a", 6), queue("b", 6, 1, "a"), queue("c", 2, 2)], []),
         ([queue("a", 4), queue("b", 6, 1, "a"), queue("c", 3, 2)], [("c", 8, 6)]),
         ([queue("a", 99, 0, "b"), queue("b", 2, 0, "a"), queue("c", 6, 1)], [("a", 8, 0)]),

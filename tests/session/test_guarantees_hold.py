@@ -1,4 +1,4 @@
-"""A guarantee is honoured whatever the pods that hold it say of themselves."""
+"""A guarantee holds, whatever protection the pods of other queues have."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def cpus(number: int) -> tuple[tuple[str, int], ...]:
 
 
 def contest(asked: int, shield: dict[str, Any], least: int = 1, floor: int = 4) -> Snapshot:
-    """A node full of shielded pods of `lab`, and a gang of `team`, to which half is guaranteed."""
+    """Return a node full of protected pods of `lab`, and a gang of `team`.
+
+    Half of the node is guaranteed to `team`.
+    """
     holder = gang("holds", ("w", 8, shape(1)), least=least, queue="lab")
     holder = runs(holder, *["n"] * 8)
     holder = replace(holder, tasks=tuple(replace(t, **shield) for t in holder.tasks))
@@ -69,7 +72,7 @@ def test_the_size_of_a_gang_does_not_keep_a_queue_from_its_guarantee(
     assert len(evicted(whole)) == 8
     assert evicted(decide(contest(2, {}, least=8, floor=0), shares, solver=solver)) == []
     assert evicted(decide(contest(5, {}, least=8), shares, solver=solver)) == []
-    # What the lender is guaranteed itself stays.
+    # The lender keeps its own guarantee.
     floors = contest(2, {}, least=8)
     lab = replace(floors.queue_by_name["lab"], guarantee=cpus(1))
     queues = tuple(lab if queue.name == "lab" else queue for queue in floors.queues)

@@ -1,4 +1,4 @@
-"""Shares of a tree of queues by weights: departments first, then their teams."""
+"""Shares of a tree of queues by weights: parent queues first, then their teams."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def evicted(plan: Plan) -> Counter[str]:
 
 
 def test_teams_claim_back_what_the_tree_gives_them() -> None:
-    """Departments 3 to 2, teams 2 to 1: of 10 devices 4 to a1, 2 to a2, 4 to b1."""
+    """Parents have weights 3 and 2, teams 2 and 1: of 10 GPUs, a1 gets 4, a2 2 and b1 4."""
     nodes = [node("n0", 10, gpu=10)]
     gangs = [held("a1", 4, "n0"), held("b1", 6, "n0")]
     gangs.append(gang("a2", ("w", 10, shape(1, 1)), least=1, queue="a2"))
@@ -115,7 +115,7 @@ def test_what_drf_may_not_claim_back_capacity_says() -> None:
 
 @pytest.mark.parametrize("solver", [True, False], ids=["cp-sat", "greedy"])
 def test_who_is_blocked_neither_starves_nor_holds_up_its_department(solver: bool) -> None:
-    """Volcano's TestHDRF, blocking nodes."""
+    """This is the blocking-nodes case of Volcano's TestHDRF."""
     queues = [
         Queue(name, annotations={"volcano.sh/hierarchy": path, "volcano.sh/hierarchy-weights": w})
         for name, path, w in (

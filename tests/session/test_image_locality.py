@@ -1,4 +1,4 @@
-"""Nodes that hold images or data sets already are taken first, in both engines."""
+"""Nodes that already hold images or data sets come first in both engines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ both_engines = pytest.mark.parametrize("solver", ["none", "cpsat"])
 
 
 def holding(name: str, cpu: int = 4, *datasets: str, **images: int) -> Node:
-    """A node with images of so many MiB and data sets."""
+    """Return a node with images of the given MiB, and data sets."""
     sized = tuple((f"{image}:1", size * MIB) for image, size in sorted(images.items()))
     return replace(node(name, cpu), store=Store(sized, datasets))
 
@@ -49,11 +49,11 @@ def scores(rule: NodeOrder | DataLocality, snapshot: Snapshot) -> list[float] | 
 @pytest.mark.parametrize(
     ("images", "held", "expected"),
     [
-        # Half of 523 MiB, for one of two nodes holds it: (261.5 - 23) of (1000 - 23).
+        # One of two nodes holds the image, so half of 523 MiB counts: (261.5 − 23) of (1000 − 23).
         (("a:1",), [{"a": 523}, {}], [24, 0]),
         (("a:1",), [{"a": 46}, {}], [0, 0]),
         (("a:1",), [{"a": 4000}, {}], [100, 0]),
-        # Two containers: all of it is twice as much.
+        # With two containers, the full score requires twice as much.
         (("a:1", ""), [{"a": 4000}, {}], [100, 0]),
         (("a:1", "b:1"), [{"a": 1046, "b": 954}, {"a": 1046}], [75, 51]),
         (("a:1",), [{"a": 523}, {"a": 523}], None),
@@ -139,7 +139,7 @@ solver: {solver}
     "wants", [RequiredData(("a:1",)), RequiredData((), ("maps",))], ids=["image", "data"]
 )
 def test_pods_go_where_what_they_need_is(solver: str, wants: RequiredData) -> None:
-    # The second node is the freer one: nodeorder alone would take it.
+    # The second node has more idle capacity: nodeorder alone would prefer it.
     nodes = [holding("n0", 4, "maps", a=4000), node("n1", 6)]
     policy = parse_policy(POLICY.format(solver=solver), "test.conf")
     for asked, where in ((wants, {"n0"}), (RequiredData(), {"n1"})):

@@ -1,4 +1,4 @@
-"""Idle capacity is lent beyond what queues deserve, and comes back when a queue claims it."""
+"""Idle capacity is lent beyond the deserved amounts, and returned when a queue reclaims it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def busy(number: int = 3) -> Gang:
 
 
 def idle_case(*more: Gang, queues: list[Queue] = TWO) -> Snapshot:
-    """Three nodes of four run train's gang; `big` waits for two and `exp` for the last one."""
+    """Return four nodes where `train` runs on three, `big` waits for two, and `exp` for one."""
     gangs = [busy(), waits("big", "train", 2), *(more or [waits("exp", "dev")])]
     return cluster(nodes(), gangs, queues)
 
@@ -88,7 +88,7 @@ def lent(plan: Plan) -> list[tuple[int, int | None, LevelStatus]]:
 
 
 def carried_out(snapshot: Snapshot, plan: Plan) -> Snapshot:
-    """The snapshot once victims have left and what was bound or promised runs."""
+    """Return the snapshot after a plan's evictions, with bound and nominated tasks running."""
     gone = {a.task for a in plan.actions if isinstance(a, Evict)}
     come = {a.task: a.node for a in plan.actions if isinstance(a, Allocate | Nominate)}
     gangs = []
@@ -200,7 +200,7 @@ def test_a_capability_and_the_guarantees_of_others_bind_loans() -> None:
 
 
 def test_what_queues_deserve_comes_before_loans() -> None:
-    # dev deserves 6: two gangs of 2 start by right; the third and none of 8 is lent to.
+    # dev deserves 6 GPUs: two gangs of 2 are within that, but the third and a gang of 8 are not.
     own = [waits(f"own{i}", "dev", gpu=2) for i in range(2)]
     plan = decide(idle_case(waits("exp", "dev"), *own))
     assert started(plan) == ["own0", "own1"]
@@ -243,14 +243,14 @@ def test_an_entitled_gang_reclaims_what_was_lent_and_it_is_not_lent_again(solver
     [gone] = evicted(plan)
     assert [a.gang for a in plan.actions if isinstance(a, Nominate)] == ["ns/claim"]
     assert started(plan) == []
-    # While the victim terminates, its gang waits again and gets nothing of what is promised.
+    # While the victim terminates, its gang waits again and gets no nominated capacity.
     waiting = with_terminating(arrived, {f"ns/{gone}"})
     later = decide(waiting, solver=solver)
     assert started(later) == []
     assert [a.gang for a in later.actions if isinstance(a, Nominate)] in ([], ["ns/claim"])
     assert evicted(later) == []
     snapshot = carried_out(arrived, plan)
-    # Two and two: nobody claims anything any more, in ten sessions.
+    # Both queues hold two nodes, and neither reclaims in ten sessions.
     for _ in range(10):
         plan = decide(snapshot, solver=solver)
         assert (started(plan), evicted(plan)) == ([], [])
@@ -271,7 +271,7 @@ def test_the_verifier_takes_loans_of_gangs_only_that_reclaim_can_evict() -> None
         replace(idle_case(waits("exp", "dev", labels={"app": "exp"})), budgets=(PROTECTING,)),
     ):
         assert {v.rule for v in verify_actions(snapshot, loan, lending)} == {"proportion"}
-    # What is promised is not idle.
+    # Nominated capacity is not idle.
     promise = [Nominate("ns/exp-w-0", "n3", "ns/exp")]
     assert "proportion" in {v.rule for v in verify_actions(idle_case(), promise, lending)}
 
@@ -284,7 +284,7 @@ def test_no_plan_with_loans_is_refused_and_none_is_worse_by_them(seed: int) -> N
     with_loans, without = (report.plan for report in reports)
     assert verify_actions(reports[0].problem.snapshot, with_loans.actions, policy().rules) == []
     mine = {r.name: r.value for r in with_loans.certificate.levels}
-    # Loans change nothing of what is decided before them.
+    # Loans do not change the decisions that precede them.
     assert {r.name: r.value for r in without.certificate.levels}.items() <= mine.items()
     assert set(started(without)) <= set(started(with_loans))
     assert evicted(without) == evicted(with_loans)
@@ -295,7 +295,7 @@ def test_no_plan_with_loans_is_refused_and_none_is_worse_by_them(seed: int) -> N
 
 
 def random_shares(rng: np.random.Generator) -> Snapshot:
-    """Queues by weight, some that keep what they have, with gangs that run and gangs that wait."""
+    """Draw weighted queues, some non-reclaimable, with running and waiting gangs."""
     queues = [
         Queue(
             f"q{i}",

@@ -1,4 +1,4 @@
-"""NUMA nodes in whole sessions: victims give back what they hold, broken objects harm few."""
+"""NUMA nodes in whole sessions: victims release cells, and broken objects affect few pods."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ both_engines = pytest.mark.parametrize("around", [alone(), solving()], ids=["pip
 
 
 def crowded(status: TaskStatus = TaskStatus.RUNNING) -> Snapshot:
-    """Two cells of four CPUs, one of them full, and a task that needs one cell for itself."""
+    """Return two four-CPU cells, one of them full, and a task that needs a whole cell."""
     low = gang("low", ("w", 2, asks(4)), least=1, priority=1)
     tasks = tuple(running(t, "n") for t in low.tasks)
     tasks = (replace(tasks[0], status=status), tasks[1])
@@ -74,7 +74,7 @@ def test_nobody_leaves_where_that_frees_no_cell(around: SessionContext) -> None:
     assert made.numa is not None
     mixed = tuple(replace(h, parts=(NumaPart(0, 2), NumaPart(1, 2))) for h in made.numa.holds)
     (low,) = (g for g in snapshot.gangs if g.name == "low")
-    # Both would have to go, and the gang keeps one.
+    # Both pods would have to be evicted, but the gang keeps one.
     made = replace(made, numa=replace(made.numa, holds=mixed))
     report = run_session(
         replace(snapshot, nodes=(made,)), parse_policy(POLICY, "numa.conf"), around
@@ -88,7 +88,7 @@ def test_nobody_leaves_where_that_frees_no_cell(around: SessionContext) -> None:
 
 
 def objects(free: str) -> list[dict[str, Any]]:
-    """A node with a Numatopology, a pod that needs it and one that does not."""
+    """Return a node with a Numatopology, a pod that needs it, and one that does not."""
     node = {
         "apiVersion": "v1",
         "kind": "Node",

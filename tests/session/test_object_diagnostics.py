@@ -1,4 +1,4 @@
-"""What objects are told is wrong with them beside each other, word by word."""
+"""The exact diagnostics of objects that conflict with each other."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ KEEP = Budget("ns/keep", LabelSelector(), 0)
 
 
 def full(*, priority: int, queue: str = "default", **lender: object) -> Snapshot:
-    """Two nodes held by a gang, and another one that wants one of them."""
+    """Return two nodes that a gang holds, and another gang that requests one of them."""
     holds = gang("holds", ("w", 2, shape(4)), least=0, queue="lender")
     holds = replace(holds, tasks=tuple(running(t, f"n{i}") for i, t in enumerate(holds.tasks)))
     wants = gang("wants", ("w", 1, shape(4)), queue=queue, priority=priority)

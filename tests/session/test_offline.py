@@ -1,4 +1,4 @@
-"""Solving with a result: history, endings, gaps, and going on from what was left."""
+"""Solving with a result: history, stop reasons, gaps, and resuming."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_definitions_are_told_without_passwords() -> None:
 
 
 def crowded() -> Snapshot:
-    """Three nodes full of tasks of low priority, and a gang of high priority that needs two."""
+    """Return three nodes full of low-priority tasks, and a high-priority gang that needs two."""
     low = [gang(f"low{i}", ("w", 1, shape(4)), priority=1) for i in range(6)]
     seated = [replace(g, tasks=(running(g.tasks[0], f"n{i // 2}"),)) for i, g in enumerate(low)]
     waits = [gang("big", ("w", 2, shape(6)), priority=9), gang("small", ("w", 1, shape(1)))]

@@ -40,12 +40,12 @@ both_ways = pytest.mark.parametrize("solver", [True, False], ids=["cp-sat", "gre
 
 
 def used(gpus: float, now_ms: int) -> Usage:
-    """Who has held so many GPUs forever, with a half-life of an hour."""
+    """Return the usage of a queue that has always held the given GPUs, with an hour's half-life."""
     return Usage(((GPU, gpus * 3600 / np.log(2)),), now_ms)
 
 
 def contest(number: int, **fields: object) -> Snapshot:
-    """Two queues, of which the one that comes first by name has used much lately."""
+    """Return two queues, of which the first by name has a high recent usage."""
     queues = [Queue("a", **fields), Queue("b", **fields)]
     gangs = [gang(q.name, ("w", number, shape(1, 1)), least=0, queue=q.name) for q in queues]
     snapshot = cluster([node("n0", 8, gpu=1), node("n1", 8, gpu=1)], gangs, queues)
@@ -53,7 +53,7 @@ def contest(number: int, **fields: object) -> Snapshot:
 
 
 def whole(snapshot: Snapshot) -> Snapshot:
-    """The same with gangs that start whole or not at all."""
+    """Return the snapshot with gangs that start only as a whole."""
     gangs = tuple(replace(g, min_member=len(g.tasks), is_loose=False) for g in snapshot.gangs)
     return replace(snapshot, gangs=gangs)
 
@@ -77,7 +77,7 @@ def test_who_has_used_much_waits_behind_who_has_used_little(plugin: str, solver:
 @both_ways
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_of_one_place_that_is_left_who_has_used_little_gets_it(plugin: str, solver: bool) -> None:
-    """With `proportion` the odd device is due to one queue by its own order, whatever was used."""
+    """With `proportion`, the queue order alone decides on the odd GPU, whatever the past usage."""
     snapshot = contest(1)
     one = replace(snapshot, nodes=snapshot.nodes[:1])
     entitled = "a" if plugin == "proportion" else "b"

@@ -1,4 +1,4 @@
-"""Actions of users in both modes, and what is left of a session when they go wrong."""
+"""Custom actions in both modes, and the rest of a session after they fail."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIRST = ("enqueue", "mine", "allocate", "backfill")
 
 
 def decide(snapshot, propose, solver=NONE, *, actions=FIRST, rules=()):
-    """A session in which an action called mine has its place."""
+    """Run a session with a custom action called `mine`."""
     policy = load_policy("volcano-default", lambda path: "")
     more = RuleSet(
         (*(ActiveRule(r, "own", 0, origin="own.py:1") for r in rules), *policy.rules.active)
@@ -40,12 +40,12 @@ def decide(snapshot, propose, solver=NONE, *, actions=FIRST, rules=()):
 
 
 def nodes(number=3, **fields):
-    """Some nodes of 4 CPU."""
+    """Return some nodes of 4 CPUs."""
     return [node(f"n{i}", **fields) for i in range(number)]
 
 
 def all_on(name):
-    """An action that wants every task on one node."""
+    """Return an action that places every task on one node."""
     return lambda view: [Place(t.key, name) for g in view.gangs for t in view.waiting[g.key]]
 
 
@@ -113,9 +113,9 @@ def test_it_comes_before_others_by_its_place_but_the_solver_knows_who_matters(so
 @pytest.mark.parametrize(
     "asked",
     [
-        gang("a", ("w", 2, shape(3))),  # too much for one node
-        gang("a", ("w", 3, shape(1)), queue="small"),  # too much for its queue
-        gang("a", ("w", 1, shape(1)), ("x", 1, shape(4))),  # only half of it fits there
+        gang("a", ("w", 2, shape(3))),  # this exceeds one node
+        gang("a", ("w", 3, shape(1)), queue="small"),  # this exceeds the capability of its queue
+        gang("a", ("w", 1, shape(1)), ("x", 1, shape(4))),  # only half of this fits there
         gang("a", ("w", 1, shape(0, gpu=1))),
     ],
     ids=["room", "queue", "half", "resource"],
@@ -151,19 +151,19 @@ def test_a_domain_is_kept(solver) -> None:
 
 
 def full(**fields):
-    """One node, full with two tasks of a less important job, and who waits for half of it."""
+    """Return one node full with two low-priority tasks, and a gang that requests half of it."""
     low = gang("low", ("w", 2, shape(2)), least=0, priority=1, **fields)
     low = replace(low, tasks=tuple(running(t, "n0") for t in low.tasks))
     return cluster(nodes(1), [low, gang("high", ("w", 1, shape(2)), priority=5)])
 
 
 def find_victims(view):
-    """Lets one of them go for the other."""
+    """Evict one low-priority task for the waiting gang."""
     return [Displace("ns/low-w-0", "ns/high"), Place("ns/high-w-0", "n0")]
 
 
 def evicted(report):
-    """Who leaves."""
+    """Return the evictions of a report."""
     return [a for a in report.plan.actions if isinstance(a, Evict)]
 
 
@@ -203,7 +203,7 @@ def test_with_a_solver_evictions_are_its_own() -> None:
 
 
 def broken(view):
-    """Raises after its first proposal."""
+    """Yield one proposal and raise an error."""
     yield Place("ns/a-w-0", "n2")
     raise RuntimeError("no stage")
 
@@ -240,7 +240,7 @@ def test_who_is_to_go_has_to_run_and_for_somebody_who_waits() -> None:
 
 
 class Closed(Rule):
-    """A node takes nobody; only the verifier knows."""
+    """A rule that closes a node, and that only the verifier knows."""
 
     name = "closed"
 

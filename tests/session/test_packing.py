@@ -1,4 +1,4 @@
-"""Gangs that no order of pods places one by one."""
+"""Gangs that no placement in a fixed pod order fits."""
 
 from __future__ import annotations
 

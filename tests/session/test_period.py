@@ -1,4 +1,4 @@
-"""A session aims to end within its period: searches share what building the problem leaves."""
+"""A session aims to end within its period: searches share the time after compilation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMITS = Limits(budget_ms=400, num_workers=1)
 
 @dataclass
 class SteppingClock:
-    """Each look at it takes the same time."""
+    """A clock that advances by a fixed step at each reading."""
 
     step_s: float
     at_s: float = 0.0
@@ -46,7 +46,7 @@ class SteppingClock:
 
 @dataclass
 class Recording(InProcess):
-    """Solves without a time limit, and keeps the budgets that it was given."""
+    """A solver without time limit that records its budgets."""
 
     budgets: list[int | None] = field(default_factory=list)
 
@@ -77,7 +77,7 @@ def test_a_slow_session_searches_for_less() -> None:
 
 @pytest.mark.parametrize("step_s", [0.005, 0.02])
 def test_a_late_session_still_evicts(step_s: float) -> None:
-    """Half the budget is left to searches however late it is: without them nothing preempts."""
+    """Searches keep half of the budget in a late session; otherwise no preemption would happen."""
     _, free = hold(step_s, None)
     report, budgets = hold(step_s, 1)
     assert free[0] is not None
@@ -105,7 +105,7 @@ def test_the_period_has_room_for_searches(
 def test_victims_of_all_gangs_together_are_searched_where_time_is_enough(
     monkeypatch: pytest.MonkeyPatch, num_nodes: int, expected: int
 ) -> None:
-    """Writing a model that is not even presolved in time would cost the other searches theirs."""
+    """Building a model that cannot even be presolved would cost the time of other searches."""
     asked: list[int] = []
 
     def find_nothing(*_: object) -> None:

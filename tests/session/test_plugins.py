@@ -1,4 +1,4 @@
-"""Rules of users in both engines, and what is left of a session when they raise."""
+"""Custom rules in both engines, and the rest of a session after they raise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ both = pytest.mark.parametrize("solver", SolverKind, ids=lambda s: s.value)
 
 
 def decide(snapshot, rule, solver, *, actions=None, faces=None):
-    """A session with one more rule, from a plugin called mine."""
+    """Run a session with one more rule, from a plugin called `mine`."""
     policy = load_policy("volcano-default", lambda path: "")
     mine = ActiveRule(rule, "mine", 0, origin="mine.py:1", **({"faces": faces} if faces else {}))
     rules = RuleSet((mine, *policy.rules.active))
@@ -38,12 +38,12 @@ def decide(snapshot, rule, solver, *, actions=None, faces=None):
 
 
 def three(*gangs):
-    """Three nodes of 4 CPU and gangs."""
+    """Return three nodes of 4 CPUs and the gangs."""
     return cluster([node(f"n{i}") for i in range(3)], gangs)
 
 
 class Mine(Rule):
-    """A rule to be filled in."""
+    """A rule without behaviour, as a base class."""
 
     name = "mine"
 
@@ -52,7 +52,7 @@ class Mine(Rule):
 
 
 class Apart(Mine):
-    """At most one pod of a gang on a node; nothing but the verifier and a greedy mask know it."""
+    """A rule of one pod of a gang per node, known to the verifier and a greedy mask only."""
 
     hard_face = Face.PREDICATE
 
@@ -79,7 +79,7 @@ def test_a_rule_with_nothing_but_a_verifier_is_never_broken(solver) -> None:
 
 
 class Newest(Mine):
-    """Orders gangs by name, the last first."""
+    """A rule that orders gangs by name, the last name first."""
 
     def open(self, problem, ledger):
         class Order(Greedy):
@@ -96,7 +96,7 @@ def test_an_order_decides_who_comes_first() -> None:
 
 
 class Refuses(Mine):
-    """Lets no gang in whose name is a."""
+    """A rule that refuses the gang named `a`."""
 
     def open(self, problem, ledger):
         class Vote(Greedy):
@@ -115,7 +115,7 @@ def test_a_vote_keeps_gangs_from_being_let_in(solver) -> None:
 
 
 class Dear(Mine):
-    """Some pods are never evicted."""
+    """A rule that protects some pods from eviction."""
 
     def spares(self, problem):
         names = [row.task.name for row in running_tasks(problem)]
@@ -144,14 +144,14 @@ def test_who_is_spared_stays(solver, rule) -> None:
 
 
 def licences():
-    """The rule with rows of docs/plugins.md."""
+    """Return the rule with constraint rows of docs/plugins.md."""
     found = {"__name__": __name__}
     exec(fences(ROOT / "docs" / "plugins.md", "python")[1], found)
     return found["Licences"](3)
 
 
 def test_rows_of_a_rule_are_optimised_over() -> None:
-    """The pipeline takes the older gang of two; with three licences the gang of three is better."""
+    """The pipeline starts the older gang of two; three licences allow the better gang of three."""
     older = gang("a", ("w", 2, shape(2)), created_ms=1)
     larger = gang("b", ("w", 3, shape(2)), created_ms=2)
     snapshot = three(older, larger)
@@ -182,7 +182,7 @@ def boom(*_args):
 
 
 def raising(*faces, hard=None, base=Mine):
-    """A rule whose faces raise."""
+    """Return a rule whose extension points raise."""
     return type("Raising", (base,), {"hard_face": hard, **dict.fromkeys(faces, boom)})()
 
 

@@ -1,4 +1,4 @@
-"""Which gates open although no node has room."""
+"""The scheduling gates that open although no node has idle capacity."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ tiers:
 
 
 def asks(made: Gang, gate: QueueGate = QueueGate.CLOSED) -> Gang:
-    """The same gang, whose tasks are held back by their queue."""
+    """Return the same gang with gated tasks."""
     tasks = tuple(replace(task, gate=gate) for task in made.tasks)
     return replace(made, tasks=tasks, phase=GangPhase.INQUEUE)
 
@@ -33,7 +33,7 @@ def of(name: str, number: int, cpu: int = 2, least: int | None = None, **fields:
 
 
 def opened(*gangs: Gang, ceiling: int = 8) -> tuple[str, ...]:
-    """Names of the pods that are let go, with one node of one CPU and a queue with a ceiling."""
+    """Return the names of the ungated pods, with one node of one CPU and a limited queue."""
     queue = Queue("default", capability=((CPU, ceiling * 1000),))
     snapshot: Snapshot = cluster([node("n", 1)], list(gangs), [queue])
     report = run_session(snapshot, POLICY, SessionContext())

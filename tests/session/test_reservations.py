@@ -1,4 +1,4 @@
-"""Gangs that have waited for too long get a reservation, and nobody delays it."""
+"""Gangs that have waited too long get a reservation, and no other gang delays them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def gpus(name: str, tasks: int, each: int, seconds: int | None, **fields: object
 
 
 def waiting(engine: str, *, end_s: int | None = 1000, **fields: object) -> Virtual:
-    """Six of eight GPUs of n0 are in use until `end_s`; `big` wants both nodes for itself."""
+    """Return a world with 6 of 8 GPUs of n0 in use until `end_s`; `big` requests both nodes."""
     cluster = world(engine)
     cluster.arrive(gpus("old", 1, 6, end_s and end_s - 1))
     cluster.step(1 * SECOND)
@@ -233,7 +233,7 @@ def test_a_gang_that_could_never_start_reserves_nothing(engine):
 
 
 def asking(name: str, cpus: int) -> Gang:
-    """A PodGroup whose pods are created once it has been let in."""
+    """Return a PodGroup whose pods are created after its admission."""
     least = (("cpu", cpus * 1000),)
     return Gang(f"ns/{name}", min_member=1, min_resources=least, phase=GangPhase.PENDING)
 
@@ -262,10 +262,10 @@ def test_small_jobs_are_not_let_in_past_a_large_one_for_ever(engine):
 
 ARRIVALS = st.lists(
     st.tuples(
-        st.integers(1, 12),  # arrives, in steps of 25 seconds
-        st.integers(1, 3),  # tasks
-        st.sampled_from([1, 2, 4, 8]),  # GPUs each
-        st.sampled_from([100, 130, 250, 700]),  # seconds that it runs
+        st.integers(1, 12),  # arrival, in steps of 25 seconds
+        st.integers(1, 3),  # number of tasks
+        st.sampled_from([1, 2, 4, 8]),  # GPUs per task
+        st.sampled_from([100, 130, 250, 700]),  # run time in seconds
     ),
     min_size=4,
     max_size=10,
@@ -273,7 +273,7 @@ ARRIVALS = st.lists(
 
 
 def instants(cluster: Virtual, arrivals: dict[int, list[Gang]]) -> Iterator[int]:
-    """Whenever something arrives, ends, or has waited for too long; until all is done."""
+    """Yield the instants of arrivals, ends and expired waiting times until all gangs have ended."""
     while True:
         ends = [cluster.end_ms(key) for key in cluster.started_ms]
         waits = [g.created_ms + 61 * SECOND for g in cluster.gangs.values()]
@@ -285,7 +285,7 @@ def instants(cluster: Virtual, arrivals: dict[int, list[Gang]]) -> Iterator[int]
 
 @engines
 def test_who_starts_beside_another_does_not_wait_for_those_behind(engine):
-    """The room of `third` counts in what it takes of a node: it is not its own obstacle."""
+    """The capacity of `third` counts in its node's use, so it does not block itself."""
     cluster = world(engine)
     cluster.arrive(gpus("full", 2, 8, 100))
     cluster.step(1 * SECOND)
@@ -329,7 +329,7 @@ def test_the_first_in_line_starts_no_later_than_it_was_first_told(engine, drawn)
 
 
 def test_pods_are_evicted_where_no_reservation_keeps_the_room():
-    """Of two victims the one with less work to lose runs on the node that is reserved."""
+    """The victim with less work to lose runs on the reserved node."""
     text = MODEL.replace("ENGINE", "cpsat").replace("allocate,", "allocate, preempt,")
     cluster = world("cpsat")
     text = text.replace("{name: proportion}, ", "").replace("guarantee, ", "")

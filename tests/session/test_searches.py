@@ -1,4 +1,4 @@
-"""A large budget begins with the searches of a small part of it, whose plans compete."""
+"""A large budget begins with short searches, whose plans compete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optsched.solver.cpsat.process import OnStep
 
 POLICY = load_policy("volcano-default", Path.read_text)
-# The pipeline starts the first gang; the last one alone would fill both nodes.
+# The pipeline starts the first gang; the last gang alone would fill both nodes.
 SNAPSHOT = cluster(
     [node("n0", cpu=6), node("n1", cpu=6)],
     [gang("a", ("w", 2, shape(5))), gang("b", ("w", 1, shape(6))), gang("c", ("w", 2, shape(6)))],
@@ -34,7 +34,7 @@ GREEDY, BEST = 10_000, 12_000
 
 
 class StoppedClock:
-    """Time does not pass."""
+    """A clock that does not advance."""
 
     def now_ms(self) -> int:
         return 0
@@ -45,7 +45,7 @@ class StoppedClock:
 
 @dataclass
 class Solving(InProcess):
-    """Solves with small budgets alone, proves only if it may, and keeps the budgets."""
+    """A solver that fails above `most_ms`, proves bounds if `proves`, and records budgets."""
 
     most_ms: int
     proves: bool = True
@@ -71,7 +71,7 @@ class Solving(InProcess):
 
 @dataclass
 class Listening:
-    """Keeps what a session tells."""
+    """A watch that records the progress of a session."""
 
     told: list[Progress] = field(default_factory=list)
     previews: list[Progress] = field(default_factory=list)

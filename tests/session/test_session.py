@@ -1,4 +1,4 @@
-"""A session whatever its solver does: a verified plan, never worse than the greedy one."""
+"""A session gives a verified plan, never worse than the greedy one, whatever its solver does."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def policy_of(name: str):
 POLICY = policy_of("volcano-default")
 EXACT = Limits(budget_ms=None, deterministic=2.0, num_workers=1)
 
-# The pipeline serves the older gang first and then has no room for the two others, which together
-# are worth more: 4 + 4 CPU on two nodes against 5.
+# The pipeline serves the older gang first, which leaves no capacity for the two others. Together
+# these are worth more: 4 + 4 CPUs on two nodes against 5.
 NODES = [node("n0", 4), node("n1", 4)]
 CONTEST = cluster(
     NODES,
@@ -62,7 +62,7 @@ EASY = cluster(NODES, [gang("g", ("w", 3, shape(1)))])
 
 @dataclass
 class Planted:
-    """A solver that answers whatever it is told to."""
+    """A solver that gives a planted solution."""
 
     answer: Callable[[LevelModel], Solved]
     limits: list[Limits] = field(default_factory=list)
@@ -141,7 +141,7 @@ def test_nobody_is_asked_where_the_policy_knows_no_solver() -> None:
 
 
 def test_the_policys_budget_is_what_the_solver_may_spend() -> None:
-    """A tenth of it is kept for the work around the solver."""
+    """A tenth of the budget is reserved for the work before and after the solver."""
     solver = Planted(lambda model: Solved((), "enough"))
     decide(solver=solver, limits=None)
     assert solver.limits[0].budget_ms == POLICY.budgets.solve_ms * 9 // 10
@@ -172,7 +172,7 @@ def test_an_earlier_problem_changes_nothing_but_the_cost(seed: int) -> None:
 
 
 def test_resources_that_nothing_mentions_any_more_are_forgotten() -> None:
-    """Tenants may request resources of any name; columns of a problem are not kept forever."""
+    """Tenants may request resources of any name, so a problem must drop unused columns."""
     previous, widest = None, 0
     for number in range(3 * FEW_RESOURCES):
         request = (*shape(1).request, (f"example.com/r{number}", 1))
@@ -187,7 +187,7 @@ def test_resources_that_nothing_mentions_any_more_are_forgotten() -> None:
 
 def test_time_is_told_phase_by_phase_and_only_where_there_is_a_clock() -> None:
     class Ticks:
-        """A second passes whenever somebody looks."""
+        """A clock that advances by one second at each reading."""
 
         seconds = 0
 
@@ -237,7 +237,7 @@ def test_a_bound_without_a_solution_is_used() -> None:
 
 
 def as_few_as_possible(model: LevelModel) -> Solved:
-    """A solution of the model, the worst on the first level."""
+    """Return the solution of the model that is worst on the first level."""
     worst = replace(model.objectives[0], sense=Sense.MIN, at_least=None)
     return InProcess().solve(replace(model, objectives=(worst,)), EXACT)
 
@@ -247,7 +247,7 @@ def test_a_solution_that_is_worse_than_the_pipelines() -> None:
 
 
 def with_solution(make: Callable[[LevelModel], object]) -> Callable[[LevelModel], Solved]:
-    """A solver that claims that something is a solution, of the value that it would have."""
+    """Return a solver that claims a solution with the value that it would have."""
 
     def answer(model: LevelModel) -> Solved:
         solution = make(model)
@@ -336,7 +336,7 @@ def test_a_process_that_never_answers(ready: WorkerProcess) -> None:
 @pytest.mark.slow
 def test_a_process_that_dies_and_the_next_one(ready: WorkerProcess) -> None:
     assert ready.wait_until_ready()
-    os.kill(ready.pid, signal.SIGSTOP)  # or it would be done before it can be killed
+    os.kill(ready.pid, signal.SIGSTOP)  # otherwise the process would finish before it can be killed
     threading.Timer(0.1, os.kill, (ready.pid, signal.SIGKILL)).start()
     assert_greedy(decide(solver=ready), f"{DIED} (signal 9)")
     assert set(decide(solver=ready).binds) == {"ns/one-w-0", "ns/two-w-0"}
@@ -347,7 +347,7 @@ def test_a_process_that_dies_and_the_next_one(ready: WorkerProcess) -> None:
 
 @dataclass
 class Kept:
-    """Keeps what broke rules."""
+    """An incident recorder that keeps rule violations."""
 
     incidents: list[tuple[Snapshot, Plan, list[Violation]]] = field(default_factory=list)
 
@@ -362,7 +362,7 @@ def everything_on_one_node(decisions: Decisions) -> Decisions:
 
 @pytest.fixture
 def cheating(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine whose answer looks better than all others and breaks every rule."""
+    """Install an engine whose solution looks best and violates every rule."""
 
     def improve(problem, rules, goal, incumbent, search):
         return replace(

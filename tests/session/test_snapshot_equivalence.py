@@ -51,13 +51,13 @@ POLICIES = {name: without_solver(load_policy(name, Path.read_text)) for name in 
 
 
 def answer(snapshot: Snapshot, policy: str) -> tuple[object, ...]:
-    """All that a session says but for how long it took."""
+    """Return the results of a session without its times."""
     plan = run_session(snapshot, POLICIES[policy], SessionContext()).plan
     return plan.actions, plan.pending, plan.pending_tasks, plan.certificate.levels
 
 
 def two_in_a_row(seed: int) -> tuple[Snapshot, Snapshot]:
-    """A cluster and what became of it, with nodes, and with no queue above the root."""
+    """Return a cluster and a later state, both with nodes and without queues above the root."""
     *_, before, after = history(np.random.default_rng(seed), 6)
     queues = (*before.queues, *after.queues)
     assume(before.nodes and after.nodes)
@@ -66,7 +66,7 @@ def two_in_a_row(seed: int) -> tuple[Snapshot, Snapshot]:
 
 
 def just_bound(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as it was when no bound task had begun to run."""
+    """Return the snapshot before any bound task had started."""
     held = TaskStatus.RUNNING
 
     def earlier(tasks: tuple[Task, ...]) -> tuple[Task, ...]:

@@ -1,4 +1,4 @@
-"""What a PodGroup's status says after a session (Volcano `session.go`, jobStatus)."""
+"""The PodGroup status after a session (Volcano `session.go`, jobStatus)."""
 
 from __future__ import annotations
 

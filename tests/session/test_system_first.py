@@ -1,4 +1,4 @@
-"""Pods that keep the cluster alive come before all others, and are never evicted."""
+"""Critical system pods come before all others, and are never evicted."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def decide(snapshot: Snapshot, solver: str, conformance: str = ", {name: conform
 
 
 def in_system(made: Gang) -> Gang:
-    """The gang in kube-system."""
+    """Return the gang in the namespace kube-system."""
     key = f"kube-system/{made.name}"
     tasks = (replace(t, key=f"{key}-{t.index}", gang=key) for t in made.tasks)
     return replace(made, key=key, tasks=tuple(tasks))
 
 
 def contest(**system: object) -> Snapshot:
-    """Room for one of two gangs; all that orders them speaks for the user's."""
+    """Return a cluster for one of two gangs, where every other order prefers the user's gang."""
     user = gang("user", ("w", 2, shape(2)), queue="a", priority=9, created_ms=0)
     agent = in_system(gang("agent", ("w", 2, shape(2)), queue="b", created_ms=5))
     agent = replace(agent, **system)

@@ -1,4 +1,4 @@
-"""Parameter servers and workers: how many pairs of them are on different nodes."""
+"""The number of pairs of parameter servers and workers on different nodes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def training(name: str, notes: dict[str, str], created_ms: int) -> Gang:
 
 
 def pairs_apart(gangs: Sequence[Gang], *, solver: bool) -> list[int]:
-    """Pairs of a parameter server and a worker on different nodes, by gang."""
+    """Return the number of separated server-worker pairs by gang."""
     policy = load_policy(str(shared("experiments", "conf", "tt.conf")), Path.read_text)
     limits = Limits(budget_ms=None, num_workers=1)
     around = SessionContext(solver=InProcess() if solver else None, limits=limits)
@@ -59,7 +59,7 @@ def pairs_apart(gangs: Sequence[Gang], *, solver: bool) -> list[int]:
 def test_the_fewest_pairs_are_apart_whoever_came_first(
     notes: dict[str, str], least: int, solver: bool
 ) -> None:
-    """A job takes 10 CPUs on nodes of 8: (ps, 2 workers) twice, or 2 ps with 3 workers, and one."""
+    """A job takes 10 CPUs on 8-CPU nodes: (ps, 2 workers) twice, or 2 ps with 3 workers, and 1."""
     for turn in range(3):
         gangs = [training(f"tf{i}", notes, created_ms=(i + turn) % 3) for i in range(3)]
         assert pairs_apart(gangs, solver=solver) == [least] * 3

@@ -1,4 +1,4 @@
-"""The order of tiers and of levels: what comes first where priority and shares disagree."""
+"""The order of tiers and levels, where priority and shares disagree."""
 
 from __future__ import annotations
 
@@ -41,14 +41,17 @@ levels: [{levels}]
 
 
 def bound(snapshot, policy):
-    """The gangs that get a task."""
+    """Return the gangs that get a task."""
     report = run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=EXACT))
     assert report.trace.violations == ()
     return sorted({task.rsplit("-", 2)[0].removeprefix("ns/") for task in report.plan.binds})
 
 
 def growing():
-    """One CPU is left of four, for a more important job that holds three, or for one with none."""
+    """Return a node with one idle CPU of four, and two waiting jobs.
+
+    One job has a high priority and holds three CPUs; the other job holds none.
+    """
     holds = gang("holds", ("w", 4, shape(1)), least=1, priority=1000)
     tasks = [running(t, "n0") for t in holds.tasks[:3]]
     holds = replace(holds, tasks=(*tasks, holds.tasks[3]))
@@ -72,7 +75,10 @@ def test_who_grows_is_decided_by_the_first_tier_without_a_solver(
 
 
 def starting():
-    """Half of the cluster is left: an important gang of a queue that holds the rest, or another."""
+    """Return a half idle cluster, and two waiting gangs.
+
+    One gang has a high priority and a queue that holds the other half.
+    """
     holds = gang("holds", ("w", 1, shape(2)), queue="rich")
     holds = replace(holds, tasks=tuple(running(t, "n0") for t in holds.tasks))
     high = gang("high", ("w", 1, shape(2)), queue="rich", priority=1000)

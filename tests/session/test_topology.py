@@ -1,4 +1,4 @@
-"""Whole sessions on networks, evictions included."""
+"""Whole sessions on network topologies, including evictions."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_nobody_leaves_where_no_rack_could_hold_the_gang() -> None:
 
 
 def random_contest(rng: np.random.Generator) -> Snapshot:
-    """Gangs of low priority that run, and others that want their room."""
+    """Draw running low-priority gangs, and others that request their capacity."""
     nodes = [node(f"n{i}", int(rng.integers(1, 4))) for i in range(int(rng.integers(2, 6)))]
     low = [random_gang(rng, f"r{i}", 0) for i in range(int(rng.integers(1, 4)))]
     high = [random_gang(rng, f"p{i}", 10) for i in range(int(rng.integers(1, 3)))]
@@ -97,7 +97,7 @@ def random_gang(rng: np.random.Generator, name: str, priority: int) -> Gang:
 
 
 def spread(rng: np.random.Generator, gangs: list[Gang], nodes: list[Node]) -> list[Gang]:
-    """Most tasks running on nodes with room."""
+    """Return the gangs with most tasks running on nodes with idle capacity."""
     room = [n.name for n in nodes for _ in range(dict(n.allocatable)["cpu"] // 1000)]
     rng.shuffle(room)
     return [runs(g, *(room.pop() for t in g.tasks if room and rng.random() < 0.85)) for g in gangs]

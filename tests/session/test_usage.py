@@ -1,4 +1,4 @@
-"""What queues use is kept from one session to the next, and over restarts."""
+"""The usage of queues persists from session to session, and over restarts."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_queue_that_is_made_anew_begins_with_nothing():
 
 
 def test_queues_that_are_deleted_are_forgotten():
-    """Also that their usage was written: another queue of that name has none yet."""
+    """The record of written usage is dropped as well: a new queue of that name has no usage."""
     keeper, used = UsageKeeper(), Usage(((GPU, 5.0),), 0)
     for number in range(50):
         queues = [Queue(f"q{number}")]

@@ -1,4 +1,4 @@
-"""Evictions end to end: who goes, for whom, and why not."""
+"""Evictions end to end: the victims, their preemptors, and the reasons against."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_queue_takes_back_what_is_due_to_it_and_no_more():
 def test_siblings_evict_each_other_only_for_what_is_due_to_one_of_them(
     engine: str, lender: str, with_terminating: bool
 ):
-    """What is due to the parent of both entitles neither against the other: they would go on."""
+    """A parent's entitlement lets no child reclaim from the other; both would alternate."""
     queues = [Queue("org", deserved=((GPU, 12),))]
     queues += [Queue("a", parent="org"), Queue("b", parent="org"), Queue("guest")]
     held = runs(gang("held", ("w", 8, shape(1, 1)), least=1, queue=lender), *["n0"] * 8)
@@ -337,7 +337,7 @@ def test_what_is_preempted_elsewhere_can_make_room_below_a_ceiling():
 
 
 def elastic(least: int, *running_priorities: int) -> Gang:
-    """A gang with tasks that run on n0, and one more important one that waits."""
+    """Return a gang with tasks running on n0, and a waiting one of higher priority."""
     made = gang("own", ("w", len(running_priorities) + 1, shape(1, 4)), least=least)
     *first, last = made.tasks
     run = [
@@ -445,7 +445,7 @@ def part(milli: int) -> TaskShape:
 
 
 def test_parts_of_gpus_are_freed_and_kept_for_whom_they_were_freed():
-    """Who stays has 300 twice: dealt out alone, both on one GPU, where one 700 has no room."""
+    """The remaining pods have 300 each: on a common GPU, they would leave no capacity for 700."""
     stay = [runs(gang(f"stay{i}", ("w", 1, part(300)), priority=9), "n0") for i in range(2)]
     low = runs(gang("low", ("w", 1, part(700)), priority=1), "n0")
     high = gang("high", ("w", 2, part(700)), priority=5)
@@ -464,7 +464,7 @@ def test_parts_of_gpus_are_freed_and_kept_for_whom_they_were_freed():
 
 
 def test_the_very_gpu_is_freed_that_is_needed():
-    """Two GPUs with 500 free each give no 700; a small victim does as well as a large one."""
+    """Two GPUs with 500 idle each hold no 700; a small victim suffices as well as a large one."""
     lows = [
         runs(gang(f"low{i}", ("w", 1, part(milli)), priority=1), "n0")
         for i, milli in enumerate([500, 300, 200])

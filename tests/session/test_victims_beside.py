@@ -1,6 +1,6 @@
-"""Whole sessions that evict where pods look at what stands beside them, against trying everything.
+"""Evicting sessions where pods depend on their neighbours, compared with exhaustive search.
 
-What the search for victims says is carried through: the gang sits where room was made for it.
+The victims of the search are evicted, and the gang runs in the freed capacity.
 """
 
 from __future__ import annotations

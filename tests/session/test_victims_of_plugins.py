@@ -1,4 +1,4 @@
-"""Room is made where a rule of a user's own is in the way, of which no model knows."""
+"""Victims are found for a gang that a custom rule blocks, although no model contains the rule."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOUD = {"noise": "loud"}
 
 
 class OneLoud(Rule):
-    """At most one loud pod on a node; knows nothing of victims."""
+    """A rule of at most one loud pod per node, without knowledge of victims."""
 
     name = "one-loud"
     hard_face = Face.PREDICATE
@@ -65,7 +65,7 @@ class OneLoud(Rule):
 
 
 class _Loud(Greedy):
-    """Counts all pods that are there, whether or not they are about to leave."""
+    """A greedy mask that counts all pods, including victims."""
 
     def __init__(self, problem: Problem) -> None:
         nodes = problem.snapshot.nodes

@@ -1,4 +1,4 @@
-"""Random small clusters: the verifier accepts every plan with evictions at once."""
+"""Random small clusters: the verifier accepts every plan with evictions at its first check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Draw:
-    """A cluster of up to four nodes with queues, running gangs and waiting ones."""
+    """A random cluster of up to four nodes with queues, running gangs and waiting gangs."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -77,7 +77,7 @@ class Draw:
         return gang(name, *roles, least=least, queue=queue, priority=priority)
 
     def _settled(self, waiting: Gang, idle: dict[str, dict[str, int]]) -> Gang:
-        """The gang with most of its pods running where there is room."""
+        """Return the gang with most of its pods running on nodes with idle capacity."""
         tasks = []
         for task in waiting.tasks:
             asked = {**dict(task.shape.request), "pods": 1}

@@ -1,4 +1,4 @@
-"""Bids of one session: what queues reclaim together, and gangs that lose pods meanwhile."""
+"""Bids of one session: joint reclaims of queues, and gangs that lose pods meanwhile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GROWING = "{name: gang, enableJobStarving: false}"
 def decide(
     snapshot: Snapshot, shares: str = "capacity", *, solver: bool = True, model: str = MODEL
 ) -> Plan:
-    """The plan; no answer on the way to it was refused."""
+    """Return the plan, and check that the verifier refused no candidate."""
     policy = parse_policy(model.replace("SHARES", shares), "test.yaml")
     limits = limits_of(policy, None, deterministic=True, seed=0, gap=None)
     around = SessionContext(solver=InProcess() if solver else None, limits=limits)
@@ -38,7 +38,7 @@ def decide(
 
 
 def broken(snapshot: Snapshot, *actions: Action) -> list[str]:
-    """What the rule on evictions says about actions."""
+    """Return the violations that the rule on evictions reports about actions."""
     rules = parse_policy(MODEL.replace("SHARES", "capacity"), "test.yaml").rules
     guarded = rules.guarded_by(Entitled(rules))
     found = verify_actions(snapshot, actions, guarded)
@@ -107,7 +107,7 @@ def test_a_gang_that_loses_pods_does_not_bid(solver: bool):
     mid = runs(gang("mid", ("w", 2, shape(1)), priority=5), "n0")
     high = gang("high", ("w", 1, shape(1)), priority=9)
     plan = decide(cluster([node("n0")], [low, mid, high], [Queue("default")]), solver=solver)
-    # One after the other, high takes what mid holds. Together, both start in place of low.
+    # Sequentially, high takes the capacity of mid. Jointly, both start in place of low.
     assert evicted(plan) == (["low-w-0", "low-w-1", "low-w-2"] if solver else ["mid-w-0"])
     assert placed(plan) == {"high-w-0": "n0"} | ({"mid-w-1": "n0"} if solver else {})
 
@@ -182,7 +182,7 @@ def test_reclaim_serves_every_pod_up_to_what_is_due(least: int, solver: bool, si
 def test_among_as_few_victims_gangs_survive(solver: bool):
     whole = runs(gang("whole", ("w", 1, shape(2)), priority=1), "n0")
     spare = runs(gang("spare", ("w", 3, shape(2)), least=1, priority=5), "n1", "n1", "n0")
-    # Greedy answers look at one node after the other.
+    # The greedy search considers one node after the other.
     number = 2 if solver else 1
     high = gang("high", ("w", number, shape(2)), priority=9)
     before = cluster([node("n0"), node("n1")], [whole, spare, high], [Queue("default")])
@@ -208,9 +208,9 @@ def test_the_certificate_counts_gangs_that_leave_whole():
 @pytest.mark.parametrize(
     ("deserved", "gpu", "leaves"),
     [
-        (((GPU, 8),), 8, False),  # within all that is listed and used
-        (((GPU, 4),), 8, True),  # above what is listed, although GPUs are not asked for
-        (((GPU, 8),), 0, True),  # uses nothing of what is listed
+        (((GPU, 8),), 8, False),  # this is within the listed and used amounts
+        (((GPU, 4),), 8, True),  # this exceeds the listed amounts, although no GPUs are requested
+        (((GPU, 8),), 0, True),  # this uses none of the listed resources
         (((CPU, 8000), (GPU, 8)), 8, False),
         (((CPU, 4000), (GPU, 8)), 8, True),
     ],
@@ -242,7 +242,10 @@ def test_pods_that_use_nothing_of_what_is_asked_for_stay():
 
 
 def two_lenders() -> tuple[Snapshot, list[Action]]:
-    """Queue a returns two GPUs to b and then two to c, which wants four; it deserves 4 of its 8."""
+    """Return a state in which queue a returns two GPUs to b and then two to c.
+
+    Queue c requests four GPUs, and a deserves 4 of its 8.
+    """
     lent = [runs(gang(f"a{i}", ("w", 1, shape(1, 2)), queue="a"), "n0") for i in range(4)]
     want = [
         gang(name, ("w", n, shape(1, 2)), least=1, queue=name) for name, n in (("b", 1), ("c", 2))
@@ -279,10 +282,10 @@ def test_what_a_lender_gains_counts_as_held():
 
 
 class TestRoomThatTheGangDoesNotUse:
-    """An eviction makes room for the gang that it is for, not for others in its name."""
+    """An eviction frees capacity for its preemptor, not for other gangs."""
 
     def lenders(self, *wants: Gang) -> Snapshot:
-        """Queue a holds four pods of a GPU each on n0 and deserves one; n1 is idle."""
+        """Return a snapshot in which queue a deserves one GPU and holds four on n0; n1 is idle."""
         lent = runs(gang("lent", ("w", 4, shape(1, 1)), least=1, queue="a"), *["n0"] * 4)
         nodes = [node("n0", cpu=4, gpu=4), node("n1", cpu=4, gpu=0)]
         shares = [Queue(q, deserved=((CPU, n * 1000), (GPU, n))) for q, n in (("a", 1), ("b", 4))]
@@ -330,7 +333,7 @@ class TestRoomThatTheGangDoesNotUse:
         ]
 
     def test_a_gang_that_can_spare_what_is_needed_keeps_the_rest(self):
-        """All others together would be enough for it, though none of them alone is."""
+        """All other gangs together would suffice, although none of them does alone."""
         lent = runs(gang("lent", ("w", 3, shape(1)), least=2, queue="a"), "n0", "n1", "n2")
         mine = gang("mine", ("w", 1, shape(1)), queue="b")
         other = gang("other", ("w", 1, shape(1)), queue="c")

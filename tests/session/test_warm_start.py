@@ -1,4 +1,4 @@
-"""Sessions that begin with placements that an earlier search has found."""
+"""Sessions that begin with the placements of an earlier search."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def decide(snapshot, warm_start=None, policy=POLICY, solver=None):
 
 
 def sign(one, other):
-    """1 where the first report is better on the first level that differs."""
+    """Return 1 if the first report is better on the first different level."""
     levels = (report.plan.certificate.levels for report in (one, other))
     for a, b in zip(*levels, strict=True):
         if a.value != b.value:
@@ -79,7 +79,7 @@ def sign(one, other):
 
 @pytest.fixture(scope="module")
 def drawn():
-    """A cluster on which the solver finds a better plan than the pipeline, and that plan."""
+    """Return a cluster on which the solver beats the pipeline, and the solver's plan."""
     snapshot = MixedCluster(num_nodes=20, num_pods=80, num_shapes=20, fill=0.7, seed=1).snapshot()
     found = decide(snapshot, solver=InProcess())
     assert sign(found, decide(snapshot)) == 1
@@ -110,7 +110,7 @@ def test_the_same_warm_start_gives_the_same_plan(drawn):
 
 
 def test_gangs_are_dropped_that_do_not_fit_any_more(drawn):
-    """Two nodes are lost: gangs on them are dropped, what is left is filled up greedily."""
+    """Two nodes are lost: their gangs are dropped, and the rest is filled greedily."""
     snapshot, found = drawn
     lost = sorted(set(found.plan.binds.values()))[:2]
     smaller = replace(
@@ -136,7 +136,7 @@ def test_a_warm_start_that_is_no_better_changes_nothing(drawn):
 
 
 def tight():
-    """Two gangs that fit one after the other alone: the pipeline's order starts the smaller one."""
+    """Return two gangs of which only one fits: the pipeline's order starts the smaller one."""
     return cluster(gang("a-small", 2, 1), gang("b-large", 4, 4))
 
 
@@ -178,7 +178,7 @@ def test_a_gang_is_dropped_whose_capacity_is_taken():
 
 
 def test_one_that_breaks_a_rule_is_dropped_and_counts_as_no_refusal(monkeypatch):
-    """Where the verifier is against it, the session begins with the pipeline's plan."""
+    """If the verifier refuses it, the session begins with the pipeline's plan."""
     refused = []
     verify = attempt.verify_actions
     half = (Allocate("ml/b-large-0", "a", "ml/b-large"),)
@@ -203,9 +203,9 @@ def test_a_policy_without_solver_takes_no_warm_start():
 
 
 def test_a_search_with_evictions_begins_with_what_was_placed_without():
-    """It used to begin with the pipeline's placements, which were worse than those known by then.
+    """The search used to begin with the pipeline's placements, which were worse.
 
-    More capacity is idle with evictions: no level over admitted gangs may be worse.
+    More capacity is idle with evictions, so no level over admitted gangs may be worse.
     """
     snapshot = MixedCluster(num_nodes=20, num_pods=80, num_shapes=20, fill=0.9, seed=15).snapshot()
     found = decide(snapshot, solver=InProcess())
@@ -224,7 +224,7 @@ def test_what_is_searched_between_sessions_evicts_nobody():
 
 
 def test_what_is_left_of_the_period_is_searched_on():
-    """What a session needs besides its searches is kept."""
+    """The time that a session needs outside of its searches is reserved."""
     plan = decide(tight()).plan
     assert plan.pending
     seconds = {"solve": 0.4, "greedy": 0.1, "verify": 0.05}

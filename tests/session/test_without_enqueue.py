@@ -1,4 +1,4 @@
-"""Policies that do not list the action enqueue: gangs are let in all the same."""
+"""Policies without the action enqueue still admit gangs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ solver: {engine: ENGINE, budget: 400ms}
 def test_allocate_lets_all_gangs_in_where_enqueue_is_not_listed(
     engine: str, actions: str, let_in: list[str]
 ) -> None:
-    """As Volcano's allocate; a queue that is closed lets none in."""
+    """Volcano's allocate does the same; a closed queue admits no gang."""
     fields = {"phase": GangPhase.PENDING, "least": 1}
     gangs = [
         gang("large", ("w", 0, shape(1)), min_resources=((CPU, 99_000),), **fields),

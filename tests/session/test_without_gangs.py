@@ -1,4 +1,4 @@
-"""Policies that leave gangs alone."""
+"""Policies without the gang plugin."""
 
 from __future__ import annotations
 
