@@ -205,6 +205,10 @@ def test_a_cell_that_fails_costs_no_other(tmp_path: Path, monkeypatch) -> None:
     assert f"shortest-remaining on {SMALL}, seed 0: RuntimeError: it broke" in result.stderr
     found = json.loads((tmp_path / "comparison.json").read_text())
     assert (found["complete"], len(found["cells"]), len(found["failures"])) == (False, 1, 1)
+    assert result.stdout.splitlines()[0] == (
+        "means over 1 replay of volcano-compatible, 0 replays of shortest-remaining: "
+        "only the differences compare equal replays"
+    )
 
 
 def test_who_stops_it_keeps_what_was_played(tmp_path: Path, monkeypatch) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
+from optsched import library
+from optsched.cli.replays.simulate_command import simulate
+from optsched.study.comparison.comparison_table import Comparison
 from tests.support.pages import ROOT, fences
 
 if TYPE_CHECKING:
@@ -23,7 +28,21 @@ def test_it_prints_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_name_is_on_the_page() -> None:
-    from optsched import library
-
     page = PAGE.read_text("utf-8")
     assert [name for name in library.__all__ if f"`{name}`" not in page] == []
+
+
+def test_results_of_a_comparison_have_the_names_on_the_page() -> None:
+    names = set(re.findall(r"`found\.(\w+)", PAGE.read_text("utf-8")))
+    assert {"mean_of_model", "difference", "verdict"} <= names
+    assert {name for name in names if not hasattr(Comparison, name)} == set()
+
+
+def test_default_models_are_those_on_the_page() -> None:
+    text = " ".join(PAGE.read_text("utf-8").split())
+    python = inspect.signature(library.simulate).parameters["model"].default
+    ((command,),) = [p.default for p in simulate.params if p.name == "model"]
+    assert (
+        f"Its model is `{python}` by default, and that of `optsched simulate` is `{command}`"
+        in text
+    )

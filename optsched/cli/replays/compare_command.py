@@ -73,8 +73,7 @@ _NAMED: Final = 10
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
     """Print the means of each model, and the differences from the first model."""
-    replays = {row.replay for row in comparison.rows}
-    console.print(f"means over {_number(len(replays), 'replay')} of each model", highlight=False)
+    print_text(console, _describe_replays(comparison), "")
     if not comparison.is_complete:
         console.print("incomplete: not all cells were replayed", highlight=False)
     columns = [
@@ -97,8 +96,22 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
             console.print(line, highlight=False, soft_wrap=True)
 
 
+def _describe_replays(comparison: Comparison) -> str:
+    """Return the line above the means, which says over how many replays each mean is."""
+    replays = Counter(row.model for row in comparison.rows)
+    numbers = [replays[model] for model in comparison.models]
+    if len(set(numbers)) == 1:
+        return f"means over {_number(numbers[0], 'replay')} of each model"
+    each = (
+        f"{_number(number, 'replay')} of {model}"
+        for model, number in zip(comparison.models, numbers, strict=True)
+    )
+    return f"means over {', '.join(each)}: only the differences compare equal replays"
+
+
 def _unfinished(comparison: Comparison) -> Iterator[str]:
     """Yield a line for each model with unfinished jobs, which the times of the model exclude."""
+    what = "times" if len(comparison.models) == 2 else "mean times"
     for model in comparison.models:
         missing = comparison.unfinished(model)
         if not missing:
@@ -110,7 +123,7 @@ def _unfinished(comparison: Comparison) -> Iterator[str]:
         ]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         yield (
-            f"times leave out {_number(len(names), 'job')} that did not finish under {model}: "
+            f"{what} leave out {_number(len(names), 'job')} that did not finish under {model}: "
             f"{', '.join(names[:_NAMED])}{more}"
         )
 

@@ -195,25 +195,41 @@ def paired_differences(
         p_values[is_tested] = (greatest[:, None] >= seen[None, :] - _ROUNDING).mean(axis=0)
     p_values = np.minimum(p_values * num_models, 1.0)
     num_claims = max(int(is_tested.sum()), 1) * num_models
-    return [
-        _difference(row[~np.isnan(row)], float(p), num_models, num_claims)
-        for row, p in zip(table, p_values, strict=True)
-    ]
+    half = _half_widths(table, known, number, num_claims)
+    means = known.sum(axis=1) / np.maximum(number, 1)
+    found: list[Difference | None] = []
+    for mean, width, pairs, p_value in zip(
+        means.tolist(), half.tolist(), number.tolist(), p_values.tolist(), strict=True
+    ):
+        if not pairs:
+            found.append(None)
+        elif pairs < least_pairs(num_models):
+            found.append(Difference(mean, None, None, pairs, None))
+        else:
+            found.append(Difference(mean, mean - width, mean + width, pairs, p_value))
+    return found
 
 
-def _difference(
-    apart: NDArray[np.float64], p_value: float, num_models: int, num_claims: int
-) -> Difference | None:
-    if not len(apart):
-        return None
-    mean, pairs = float(apart.mean()), len(apart)
-    if pairs < least_pairs(num_models):
-        return Difference(mean, None, None, pairs, None)
-    quantile = float(stdtrit(pairs - 1, 1 - (1 - CONFIDENCE) / 2 / num_claims))
+def _half_widths(
+    table: NDArray[np.float64],
+    known: NDArray[np.float64],
+    number: NDArray[np.int64],
+    num_claims: int,
+) -> NDArray[np.float64]:
+    """Return half the width of the simultaneous interval of each row of differences."""
+    counts = np.maximum(number, 2)
+    means = known.sum(axis=1) / counts
+    is_known = ~np.isnan(table)
+    apart = np.where(is_known, known - means[:, None], 0.0)
+    spread = np.sqrt((apart**2).sum(axis=1) / (counts - 1))
     # The spread of equal differences is zero: ignore rounding errors.
-    spread = 0.0 if np.ptp(apart) <= _ROUNDING * np.abs(apart).max() else float(apart.std(ddof=1))
-    half = quantile * spread / pairs**0.5
-    return Difference(mean, mean - half, mean + half, pairs, p_value)
+    most = np.where(is_known, known, -np.inf).max(axis=1, initial=-np.inf)
+    least = np.where(is_known, known, np.inf).min(axis=1, initial=np.inf)
+    largest = np.abs(known).max(axis=1, initial=0.0)
+    spread[most - least <= _ROUNDING * largest] = 0.0
+    quantile = stdtrit(counts - 1, 1 - (1 - CONFIDENCE) / 2 / num_claims)
+    half: NDArray[np.float64] = quantile * spread / np.sqrt(counts)
+    return half
 
 
 @lru_cache(maxsize=4)

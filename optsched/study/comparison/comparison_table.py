@@ -127,6 +127,25 @@ class Comparison:
             if row.jobs is not None
         }
 
+    @cached_property
+    def _over_pairs(self) -> dict[tuple[str, str, int], tuple[dict[str, Any], dict[str, Any]]]:
+        """The job times of the first model and of each model, over jobs that both finished.
+
+        Another model of the comparison has no influence on the difference of two models.
+        """
+        base = {row.replay: row for row in self.rows if row.model == self.models[0]}
+        found = {}
+        for row in self.rows:
+            first = base.get(row.replay)
+            if first is None or first.jobs is None or row.jobs is None:
+                continue
+            common = first.finished & row.finished
+            found[row.model, *row.replay] = (
+                measure_jobs(first.jobs.values(), common),
+                measure_jobs(row.jobs.values(), common),
+            )
+        return found
+
     def unfinished(self, model: str) -> dict[tuple[str, int], tuple[str, ...]]:
         """Return the jobs that finished only under other models, by trace and seed."""
         return {
@@ -215,9 +234,16 @@ class Comparison:
         return list(found.values())
 
     def _mean_difference(self, figure: Figure, rows: Sequence[tuple[Row, Row]]) -> float | None:
-        values = [(self.value(one, figure), self.value(other, figure)) for one, other in rows]
+        values = [self._pair(figure, one, other) for one, other in rows]
         apart = [b - a for a, b in values if a is not None and b is not None]
         return sum(apart) / len(apart) if apart else None
+
+    def _pair(self, figure: Figure, one: Row, other: Row) -> tuple[float | None, float | None]:
+        """Return a metric of two replays; job times cover only jobs that finished in both."""
+        over = self._over_pairs.get((other.model, *other.replay))
+        if figure.path[0] not in _TIMES or over is None:
+            return figure.value(one.result["metrics"]), figure.value(other.result["metrics"])
+        return figure.value(over[0]), figure.value(over[1])
 
     def as_json(self) -> dict[str, Any]:
         """Return the comparison as JSON."""

@@ -105,6 +105,18 @@ def test_a_model_that_starves_jobs_is_not_called_better() -> None:
     assert found.reservations == ["b and a finished different jobs: no metric is judged"]
 
 
+def test_a_third_model_has_no_influence_on_the_difference_of_two() -> None:
+    """Where another model starves long jobs, long jobs still count for the models that run them."""
+    first = [played("a", seed, long=90.0, short=20.0 + seed) for seed in range(8)]
+    slow = [played("b", seed, long=900.0, short=10.0 + seed) for seed in range(8)]
+    starving = [played("c", seed, long=None, short=1.0) for seed in range(8)]
+    two, three = compared(*first, *slow), compared(*first, *slow, *starving)
+    assert two.difference("b", JCT).mean == three.difference("b", JCT).mean == 400.0
+    assert two.verdict("b", JCT) == three.verdict("b", JCT) == "worse"
+    assert three.mean_of_model("a", JCT) - three.mean_of_model("b", JCT) == 10.0
+    assert three.verdict("c", JCT) == ""
+
+
 def test_finishing_fewer_jobs_is_worse() -> None:
     whole = [played("a", seed, long=90.0, short=20.0) for seed in range(6)]
     starving = [played("b", seed, long=None, short=1.0) for seed in range(6)]
