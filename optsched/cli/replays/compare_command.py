@@ -97,7 +97,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _describe_replays(comparison: Comparison) -> str:
-    """Return the line above the means, which says over how many replays each mean is."""
+    """Return the line above the means, which states over how many replays each mean is."""
     replays = Counter(row.model for row in comparison.rows)
     numbers = [replays[model] for model in comparison.models]
     if len(set(numbers)) == 1:

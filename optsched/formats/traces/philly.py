@@ -158,8 +158,8 @@ def _duration_ms(attempts: Sequence[Any]) -> int | None:
 
 
 def _num_gpus(listed: object) -> int:
-    """Return the number of GPUs in a list; raises TypeError for a value that is not a list."""
-    if not isinstance(listed, list):
+    """Return the number of GPUs in a list; raises TypeError for anything but a list of names."""
+    if not isinstance(listed, list) or not all(isinstance(gpu, str) for gpu in listed):
         raise TypeError
     return len(listed)
 

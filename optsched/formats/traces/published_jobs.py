@@ -360,7 +360,9 @@ def played(
     makers = _Maker(nodes, _start_ms(listed))
     arrivals = [found for job in listed if (found := makers.arrival(job, reported)) is not None]
     if makers.num_idle:
-        message = f"{makers.num_idle} jobs are skipped: they request nothing that the nodes offer"
+        several = f"{makers.num_idle} jobs are skipped: they request"
+        subject = "1 job is skipped: it requests" if makers.num_idle == 1 else several
+        message = f"{subject} nothing that the nodes offer"
         reported.append(TraceProblem("Job", "", "", None, message, name))
     asked = sorted({a.gang.queue for a in arrivals} - {q.name for q in queues})
     every = {q: Queue(q) for q in (DEFAULT_QUEUE, ROOT_QUEUE, *asked)} | {q.name: q for q in queues}

@@ -204,7 +204,8 @@ class Comparison:
                 f"of at least {self.least_pairs}"
             )
         found += [
-            f"{model} and {self.models[0]} finished different jobs: no metric is judged"
+            f"{model} and {self.models[0]} finished different jobs: "
+            "no metric but `finished` is judged"
             for model in others
             if not self.has_equal_jobs(model)
         ]

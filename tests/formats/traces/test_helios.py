@@ -96,6 +96,10 @@ def test_jobs_for_which_there_is_nothing_are_counted(tmp_path: Path) -> None:
     assert len(found.arrivals) == 1
     message = "Venus: Job: 2 jobs are skipped: they request nothing that the nodes offer"
     assert [str(p) for p in problems] == [message]
+    (tmp_path / "one").mkdir()
+    _, problems = read_helios(log(tmp_path / "one", idle.format(7), JOBS[1]))
+    message = "Venus: Job: 1 job is skipped: it requests nothing that the nodes offer"
+    assert [str(p) for p in problems] == [message]
 
 
 def test_what_can_not_be_read_at_all(tmp_path: Path) -> None:

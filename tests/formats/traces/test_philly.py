@@ -88,14 +88,13 @@ def test_a_job_that_is_wrong_is_left_out_alone(tmp_path: Path, bad: object, told
     assert problems[0].where == "cluster_job_log[0]"
 
 
-def test_gpus_that_are_a_text_are_no_list(tmp_path: Path) -> None:
-    machine = {"ip": "m", "gpus": "g1"}
+@pytest.mark.parametrize("gpus", ["g1", 1, None, {"g1": 1}, [None], ["g1", 2]])
+def test_gpus_are_a_list_of_names(tmp_path: Path, gpus: object) -> None:
+    machine = {"ip": "m", "gpus": gpus}
     broken = job("x", "01:00:00", {**attempt("01:00:00", "02:00:00"), "detail": [machine]})
     found, problems = read_philly(log(tmp_path, broken, GOOD))
     assert len(found.arrivals) == 1
-    assert "attempts[0].detail: [{'ip': 'm', 'gpus': 'g1'}] is not a list of machines" in str(
-        problems[0]
-    )
+    assert f"attempts[0].detail: {[machine]} is not a list of machines" in str(problems[0])
 
 
 def test_detail_that_is_no_list_of_machines(tmp_path: Path) -> None:

@@ -102,7 +102,9 @@ def test_a_model_that_starves_jobs_is_not_called_better() -> None:
     assert found.difference("b", JCT).is_clear
     assert found.verdict("b", JCT) == ""
     assert not found.has_equal_jobs("b")
-    assert found.reservations == ["b and a finished different jobs: no metric is judged"]
+    assert found.reservations == [
+        "b and a finished different jobs: no metric but `finished` is judged"
+    ]
 
 
 def test_a_third_model_has_no_influence_on_the_difference_of_two() -> None:
