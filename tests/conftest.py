@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-profile") is not None:
         return
     is_fixed = EFFORT <= 1 and config.getoption("--hypothesis-seed") is None
-    # A slow machine under load is not a finding.
+    # A slow machine under load is no test failure.
     settings.register_profile(
         "ours",
         derandomize=is_fixed,

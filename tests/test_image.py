@@ -1,8 +1,8 @@
-"""The steps of deploy/Dockerfile, run without Docker; what they make is started.
+"""The steps of deploy/Dockerfile, run without Docker, and a start of the result.
 
-Building an image needs a daemon and the base image. What can break in a build are the steps: files
-that are not in the context, packages that do not match their hashes, a command that is not there.
-They are run here with this machine's Python, in folders in place of the image's, by `make nightly`.
+Building an image needs a daemon and the base image. Failures come from the steps: missing files in
+the context, wrong hashes of packages, or a missing command. `make nightly` runs the steps with this
+machine's Python, in folders that stand for those of the image.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KNOWN: Final = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPO
 
 
 def instructions(text: str) -> Iterator[tuple[str, str]]:
-    """The instructions of a Dockerfile and their arguments, without comments."""
+    """Yield the instructions of a Dockerfile and their arguments, without comments."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     for line in re.sub(r"\\\n", " ", "\n".join(lines)).splitlines():
         if line.strip():
@@ -38,10 +38,10 @@ def instructions(text: str) -> Iterator[tuple[str, str]]:
 
 
 def ignored(path: str) -> bool:
-    """Whether .dockerignore keeps a path out of the context."""
+    """Return whether .dockerignore excludes a path from the context."""
     patterns = (ROOT / ".dockerignore").read_text().split()
     parts = [path[: match.start()] for match in re.finditer("/|$", path)]
-    # A pattern is of paths from the context on; `**/` stands for folders on the way, and for none.
+    # A pattern is relative to the context, and `**/` stands for any number of folders.
     return any(
         fnmatch.fnmatch(part.rpartition("/")[2], pattern.removeprefix("**/"))
         if pattern.startswith("**/")
@@ -52,7 +52,7 @@ def ignored(path: str) -> bool:
 
 
 def sources() -> list[tuple[str, str]]:
-    """(source, target) of each file or folder that is copied from the context."""
+    """Return (source, target) of each file or folder that is copied from the context."""
     return [
         (source, target)
         for word, rest in instructions(DOCKERFILE.read_text())
@@ -68,7 +68,7 @@ def test_all_that_is_copied_is_in_the_context() -> None:
     for source, _ in sources():
         assert (ROOT / source).exists(), source
         assert not ignored(source), source
-    # The locks that the steps name are among them.
+    # The copied files include the locks that the steps name.
     named = re.findall(r"-r (\S+)", DOCKERFILE.read_text())
     assert sorted(named) == ["locks/build.txt", "locks/image.txt"]
     assert all((ROOT / ".ci" / name).is_file() for name in named)
@@ -82,14 +82,14 @@ def test_the_context_holds_no_secrets_and_no_history() -> None:
 
 
 class Build:
-    """Runs steps with folders of a root in place of those of an image."""
+    """A runner of the steps in folders of a root that stand for those of an image."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._folder = root
 
     def play(self) -> list[str]:
-        """Run all steps; the command with which the image starts."""
+        """Run all steps and return the entry point of the image."""
         entry: list[str] = []
         for word, rest in instructions(DOCKERFILE.read_text()):
             if word == "WORKDIR":
@@ -109,7 +109,7 @@ class Build:
         return self._root / path.lstrip("/") if path.startswith("/") else self._folder / path
 
     def _copy(self, source: str, target: str, *, is_folder: bool) -> None:
-        """As COPY does: a folder's content, a file under its name or another."""
+        """Copy as COPY does: a folder's content, or a file under the same or another name."""
         found, place = ROOT / source, self._at(target)
         if found.is_dir():
             shutil.copytree(
@@ -131,7 +131,7 @@ class Build:
     def _run(self, command: str) -> None:
         here = re.sub(r"(?<=\s)/opt/", f"{self._root}/opt/", f" {command}")
         here = re.sub(r"\bpython -m venv", f"{sys.executable} -m venv", here)
-        # What this machine says of its own indexes and certificates holds here, too.
+        # The index and certificate settings of this machine apply here, too.
         done = subprocess.run(
             ["/bin/sh", "-ec", here],
             cwd=self._folder,

@@ -1,4 +1,4 @@
-"""What programs see: names of `optsched`, and clear errors."""
+"""The public names of `optsched`, and clear errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_function_tells_its_parameters_and_what_it_raises(name: str) -> No
 
 @pytest.mark.parametrize("name", ["solve", "simulate", "compare"])
 def test_settings_have_the_names_of_the_commands_options(name: str) -> None:
-    """No abbreviations, and no second name for what a command names already."""
+    """The library uses no abbreviations, and no second name for an option."""
     command = main.get_command(Context(main), name)
     assert command is not None
     options = {option for each in command.params for option in each.opts}
@@ -106,7 +106,7 @@ def test_progress_is_told_and_results_can_be_gone_on_from() -> None:
 
 
 def test_results_of_files_can_be_gone_on_from_by_both(tmp_path: Path) -> None:
-    """By the command from what a program has written, and the other way round."""
+    """The command resumes a result of the library, and the library one of the command."""
     place, kept = str(EXAMPLES / "packing.yaml"), tmp_path / "result.json"
     first = optsched.solve_result(place)
     kept.write_text(write_result(first), encoding="utf-8")

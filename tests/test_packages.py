@@ -1,4 +1,4 @@
-"""pyproject.toml names every package there is; what a wheel holds is in tests/e2e/test_wheel.py."""
+"""pyproject.toml names every package; tests/e2e/test_wheel.py checks the contents of a wheel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ELSEWHERE = SETUP["package-dir"]
 
 
 def folder(package: str) -> Path:
-    """Where a package is kept."""
+    """Return the folder of a package."""
     return ROOT / ELSEWHERE.get(package, package.replace(".", "/"))
 
 
@@ -39,7 +39,7 @@ def test_every_kind_of_data_is_there() -> None:
 
 
 def test_the_scheduler_leaves_ortools_to_its_solver_process() -> None:
-    """Loading it takes a second, in which a scheduler that begins again binds nothing."""
+    """Loading OR-Tools takes a second, during which a restarting scheduler binds no pod."""
     code = (
         "import sys; import optsched.cli.services.scheduler, optsched.kube.scheduler.process; "
         "assert not {'ortools', 'pandas', 'scipy'} & {*sys.modules}"

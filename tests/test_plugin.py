@@ -1,4 +1,4 @@
-"""The plugin of docs/plugins.md, held to what every rule is held to."""
+"""The plugin of docs/plugins.md satisfies the contract of every rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATH = ROOT / "instances" / "examples" / "plugins" / "maintenance.py"
 
 
 def load_example():
-    """The example as a module."""
+    """Return the example as a module."""
     if "maintenance_example" not in sys.modules:
         spec = importlib.util.spec_from_file_location("maintenance_example", PATH)
         module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""What an image is made of is fixed: packages by hashes, the base image by its digest."""
+"""The contents of the image are fixed: packages by hashes, the base image by its digest."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def plain(name: str) -> str:
-    """A name as package indexes compare it (PEP 503)."""
+    """Return a name as package indexes compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def locked(lock: Path) -> dict[str, str]:
-    """Versions by name; every entry is one version with hashes."""
+    """Return the versions by name, and check that every entry is one version with hashes."""
     found: dict[str, str] = {}
     for entry in lock.read_text().replace("\\\n", " ").splitlines():
         wanted, *hashes = re.split(r"\s+(?=--hash)", entry.strip())
@@ -49,7 +49,7 @@ def test_every_package_has_hashes(lock: Path) -> None:
 
 
 def test_the_lock_has_all_that_is_imported() -> None:
-    """The dependencies of optsched and theirs, in the versions that tests run with."""
+    """The lock contains the dependencies of optsched and theirs, in the tested versions."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     todo, seen = list(project["dependencies"]), set[str]()
     while todo:
@@ -60,7 +60,7 @@ def test_the_lock_has_all_that_is_imported() -> None:
         try:
             todo += requires(name) or ()
         except PackageNotFoundError:
-            continue  # for another system or version of Python
+            continue  # this is for another system or Python version
         seen.add(name)
     assert seen <= IMAGE.keys()
     pinned = (ROOT / ".ci" / "constraints.txt").read_text().splitlines()
@@ -69,12 +69,12 @@ def test_the_lock_has_all_that_is_imported() -> None:
 
 
 def requirements_of(project: dict[str, Any]) -> dict[str, Requirement]:
-    """What pyproject asks for, by name."""
+    """Return the requirements of pyproject.toml by name."""
     return {plain(r.name): r for r in map(Requirement, project["dependencies"])}
 
 
 def test_the_lock_is_in_step_with_the_project() -> None:
-    """Every requirement is met by the locked version, and nothing is locked without a need."""
+    """The locked version meets every requirement, and the lock contains no other package."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = requirements_of(project)
     for name, requirement in wanted.items():
@@ -89,8 +89,8 @@ def test_the_lock_is_in_step_with_the_project() -> None:
         try:
             further = [Requirement(text) for text in requires(name) or ()]
         except PackageNotFoundError:
-            continue  # for another system or version of Python
-        # Of markers the extra alone counts: the lock is for every system.
+            continue  # this is for another system or Python version
+        # Only the marker `extra` counts, because the lock serves every system.
         asked = [f'"{extra}"' for extra in requirement.extras]
         todo += [
             each
@@ -106,7 +106,7 @@ def test_the_lock_is_for_every_version_of_python_that_the_project_supports() -> 
     least = re.search(r"--python-version (\S+)", (ROOT / ".ci" / "supply").read_text())
     assert least is not None
     assert project["requires-python"] == f">={least[1]}"
-    # That of the image is one of them.
+    # The supported versions include the Python of the image.
     (version,) = set(re.findall(r"^FROM python:([\d.]+)-", DOCKERFILE, flags=re.MULTILINE))
     assert SpecifierSet(project["requires-python"]).contains(version)
     (base,) = re.findall(r"^base=(.*)", (ROOT / ".ci" / "image").read_text(), re.MULTILINE)
@@ -118,13 +118,13 @@ def test_the_base_image_is_named_by_its_digest() -> None:
     stages = re.findall(r"^FROM (\S+)", DOCKERFILE, flags=re.MULTILINE)
     assert stages
     assert all(stage.endswith("@${BASE_DIGEST}") for stage in stages)
-    # Without a default a build without a digest has no valid base.
+    # There is no default, so a build without a digest has no valid base.
     assert re.findall(r"^ARG (.*)", DOCKERFILE, flags=re.MULTILINE) == ["BASE_DIGEST"]
 
 
 @pytest.mark.parametrize("digest", ["", "latest", "sha256:abc", f"sha256:{'g' * 64}"])
 def test_an_image_without_a_digest_is_refused(digest: str, tmp_path: Path) -> None:
-    # A docker that only says that it was called.
+    # This docker only reports its arguments.
     called = tmp_path / "docker"
     called.write_text('#!/bin/sh\necho "docker $*"\n')
     called.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Worlds and requests for reviews, in few words."""
+"""Helpers that create worlds and admission requests."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ NAMESPACE = "ml"
 
 
 class Answers(dict[Any, Any]):
-    """Answers of an API server that has the same verdict on every pod template with containers.
+    """API server responses with the same verdict on every pod template with containers.
 
-    tests/e2e/test_pod_templates.py asks a real one. `is_administrator` grants every access
-    too.
+    tests/e2e/test_pod_templates.py uses a real API server. `is_administrator` also grants every
+    access.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Answers(dict[Any, Any]):
 
 @dataclass(frozen=True)
 class StaticWorld:
-    """A world of fixed values."""
+    """A cluster view with fixed values."""
 
     queue_of: Mapping[str, Queue] = field(default_factory=dict)
     annotations_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class StaticWorld:
 
 
 def queue(name: str, state: str = "Open", *, pods: int = 0, **spec: Any) -> Queue:
-    """A queue; its annotations may be among the fields of its spec."""
+    """Return a queue. Its annotations may be among the fields of `spec`."""
     annotations = spec.pop("annotations", {})
     allocated = {"pods": str(pods)} if pods else {}
     found, errors = parse_queue(
@@ -110,7 +110,7 @@ def queue(name: str, state: str = "Open", *, pods: int = 0, **spec: Any) -> Queu
 
 
 def world(*queues: Queue, **parts: Any) -> StaticWorld:
-    """The built-in queues, those given, and other parts of a `StaticWorld`."""
+    """Return the built-in queues, the given queues, and other parts of a `StaticWorld`."""
     given = {each.name: each for each in queues}
     builtin = {name: queue(name) for name in ("default", "root")}
     return StaticWorld(queue_of={**builtin, **given}, **parts)
@@ -145,7 +145,7 @@ def ask(
     settings: Settings | None = None,
     **parts: Any,
 ) -> Response:
-    """The answer to the request to make an object, to change an old one, or to delete it."""
+    """Return the response to a request that creates, updates or deletes an object."""
     kind = SERVICE_OF[path].kind
     is_administrator = "user" not in parts and "answers" not in parts
     verdict = parts.pop("verdict", TemplateVerdict())
@@ -167,7 +167,7 @@ def ask(
 
 
 def patched(obj: Raw, response: Response) -> Raw:
-    """The object after a response's patch, whose operations all say `add`."""
+    """Return the object after a response's patch, whose operations must all be `add`."""
     found = deepcopy(obj)
     for operation in response.patch:
         assert operation["op"] == "add"
@@ -182,7 +182,7 @@ def patched(obj: Raw, response: Response) -> Raw:
 
 
 def made(path: str, obj: Raw, around: StaticWorld | None = None, **parts: Any) -> Response:
-    """The answer of the validating path to an object that the mutating one has filled in."""
+    """Return the validating response for an object that the mutating webhook has completed."""
     filled = ask(path, obj, around, **parts)
     assert filled.allowed
     return ask(path.replace("/mutate", "/validate"), patched(obj, filled), around, **parts)

@@ -691,15 +691,15 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def applied(manifest: Any, *, before: Any = None) -> tuple[Any, list[str]]:
-    """The job once a manifest is applied to it (client side), and why not.
+    """Return the job after a client-side apply of a manifest, and the reasons of a refusal.
 
-    `before` is what was applied first, to an empty cluster.
+    `before` is the manifest that was applied first, to an empty cluster.
     """
     first = manifest if before is None else before
     old = patched(first, ask("/jobs/mutate", first))
     old["metadata"]["annotations"] = {LAST_APPLIED: json.dumps(first)}
     new = json.loads(json.dumps(old))
-    # A merge patch takes lists as the manifest has them, and leaves alone what it does not name.
+    # A merge patch replaces lists by those of the manifest, and keeps fields that it omits.
     new["spec"].update(manifest["spec"])
     text = json.dumps(manifest)
     new["metadata"]["annotations"] = {LAST_APPLIED: text}

@@ -1,6 +1,6 @@
-"""What a review costs: in proportion to its size, whatever is in it, and up to a limit.
+"""The cost of a review is linear in its size, whatever it contains, and has a limit.
 
-Costs are steps of the interpreter, not seconds: the same on every machine.
+Costs are steps of the interpreter, not seconds, so that they are equal on every machine.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def reviewed(text: bytes, path: str = "/jobs/validate", answers: Any = None) -> 
 
 
 def steps_of(call: Callable[[], object]) -> int:
-    """Lines and calls of Python that run during a call."""
+    """Return the number of Python lines and calls that run during a call."""
     num_steps = 0
 
     def count(*_: object) -> Any:
@@ -152,7 +152,7 @@ def test_cost_of_a_change_is_in_proportion_to_the_body() -> None:
 
 
 class Counted(str):
-    """A text that counts how often one is compared with another one."""
+    """A text that counts its comparisons."""
 
     __slots__ = ()
     num_compared = 0
@@ -165,7 +165,7 @@ class Counted(str):
 
 
 def test_a_repeated_name_is_found_in_linear_time() -> None:
-    """285 kB with one name twice took 16 s."""
+    """An object of 285 kB with one repeated name once took 16 s."""
     names = [Counted(f"n{index:05d}") for index in range(20_000)]
     Counted.num_compared = 0
     with pytest.raises(ValueError, match='"n19999" occurs twice in one object'):
@@ -266,7 +266,7 @@ def test_a_text_with_too_many_values_is_not_decoded() -> None:
     quoted = b'["' + b'","' * (2 * MAX_VALUES_OF_REVIEW + 1) + b'"]'
     with pytest.raises(TooLarge):
         read_body(quoted)
-    # Signs inside of texts are no values.
+    # Brackets inside strings are not values.
     shell = json.dumps({"args": ['\\", [{,' * 200_000]}).encode()
     assert count_values(shell) < 5
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501  sentences are kept whole
-"""PodGroups, pods, HyperNodes, flows, templates and timetables."""
+"""Admission of PodGroups, pods, HyperNodes, JobFlows, JobTemplates and CronJobs."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_flows_that_are_refused(flows: Any, sentence: str):
 
 
 def test_a_flow_may_be_named_twice_and_its_last_entry_counts():
-    # Volcano fills a map by name: what an earlier entry waits for is not looked at.
+    # Volcano uses a map by name, so it ignores the dependencies of an earlier entry.
     around = world(template_queues={(NAMESPACE, name): "default" for name in "ab"})
     flows = [flow("a", "b", "z"), flow("b", "a"), flow("a")]
     response = ask("/jobflows/validate", manifest("f", flows=flows), around)

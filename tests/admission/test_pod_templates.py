@@ -1,4 +1,4 @@
-"""What becomes of the API server's verdict on a pod template; tests/e2e asks a real server."""
+"""Responses to the API server's verdict on a pod template; tests/e2e uses a real server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CANNOT = 'PodTemplate in version "v1" cannot be handled as a PodTemplate: '
 
 
 def judged(verdict: TemplateVerdict, found: Any) -> Response:
-    """The response to a job of one template, to which the API server gives this verdict."""
+    """Return the response to a job whose only template gets the given verdict."""
 
     return ask("/jobs/validate", job(task(template=found)), verdict=verdict)
 

@@ -251,7 +251,7 @@ def test_a_guarantee_counts_as_deserved_with_a_warning():
 
 
 def test_parts_of_devices_are_taken_with_a_warning():
-    """Volcano takes them; the rest of a device is of no use to any pod."""
+    """Volcano accepts fractions of devices, but no pod can use the fraction."""
     obj = manifest(
         guarantee={"resource": {GPU: "0.5"}},
         deserved={GPU: "1.5", "cpu": "0.5"},

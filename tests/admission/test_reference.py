@@ -1,8 +1,7 @@
-"""Every rule of Volcano's admission, and of what guides write, has a test with its sentence.
+"""Every rule of Volcano's admission and of the guides has a test of its message.
 
-Rules are those of pkg/webhooks/admission, by the path that looks at them; G1 to G32 are where
-guides and Volcano disagree. A test is named by its module and function; in brackets are the rows
-of its table.
+The rules are those of pkg/webhooks/admission, by webhook path. G1 to G32 are the differences
+between guides and Volcano. A test is named by module and function, with its table rows in brackets.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ def test_a_rule_has_a_test(rule: str):
 
 
 def ids_of(test: Any) -> set[str]:
-    """The names of the rows of a test's tables."""
+    """Return the names of the rows in a test's tables."""
     tables = [
         mark.args[1] for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"
     ]

@@ -54,7 +54,7 @@ def of_users() -> list[Any]:
 
 @cache
 def queues_of_users() -> list[Any]:
-    """Every queue that a manifest of users makes or names."""
+    """Return every queue that a manifest of users creates or names."""
     objects = [each.values[1] for each in of_users()]
     made = [obj for obj in objects if obj["kind"] == "Queue"]
     named = {obj["spec"].get("queue", "default") for obj in objects if obj["kind"] != "Queue"}
@@ -262,7 +262,7 @@ def test_what_nobody_could_read_is_refused(text: bytes):
 
 
 def decided(text: bytes) -> bool:
-    """Whether a body is let in."""
+    """Return whether a request body is admitted."""
     try:
         request = read_body(text)
     except MalformedReview:
@@ -314,7 +314,7 @@ def test_a_job_of_the_wrong_types_is_not_let_in(value: Any, name: str):
     places = {"metadata": obj, "spec": obj, "tasks": obj["spec"]}
     places[name][name] = value
     found = body(object=obj)
-    # The name of an object is that of the request, so metadata may be anything.
+    # The name comes from the request, so metadata may have any value.
     assert decided(json.dumps(found).encode()) == (name == "metadata")
 
 

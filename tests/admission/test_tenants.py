@@ -1,4 +1,4 @@
-"""What a tenant tries in order to get at a queue that is not his, and how each try ends."""
+"""Attempts of a tenant to use a queue of other users, and the result of each attempt."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def by_controller(path: str, obj: Raw, around: StaticWorld = LAB, **parts: Any) 
 
 
 def recorded(path: str, obj: Raw, subject: Subject, old: Raw | None = None) -> Any:
-    """The record of an object as it is stored."""
+    """Return the submitters' record of an object as it is stored."""
     stored = patched(obj, by(subject, path, obj, old=old))
     return parse_submitters(stored["metadata"]["annotations"].get(SUBMITTER))
 
@@ -155,7 +155,7 @@ def test_a_pod_can_not_name_the_queue_later():
     named = pod(EVE, **{QUEUE_KEY: "lab"})
     assert by(EVE, "/pods/validate", named, old=pod(EVE)).problems == (MAY_NOT,)
     assert by(EVE, "/pods/validate", pod(EVE, **{QUEUE_KEY: "other"}), old=pod(EVE)).allowed
-    # The PodGroup that controllers make or move for it is looked at again, as hers.
+    # The PodGroup that controllers create or move for it is reviewed as eve's.
     assert by_controller("/podgroups/validate", group(EVE)).problems == (MAY_NOT,)
     moved = by_controller("/podgroups/validate", group(EVE), old=group(EVE, queue="other"))
     assert MAY_NOT in moved.problems
@@ -175,7 +175,7 @@ def test_a_pod_can_not_name_a_podgroup_that_controllers_will_make(name: str):
 
 
 def test_work_made_before_the_queue_is_looked_at_when_it_comes():
-    """CronJobs, JobTemplates and JobFlows: their jobs carry who submitted them."""
+    """CronJobs, JobTemplates and JobFlows pass their submitter to their jobs."""
     assert by_controller("/jobs/validate", vcjob(EVE)).problems == (MAY_NOT,)
     assert by_controller("/jobs/validate", vcjob(ANN, EVE)).problems == (MAY_NOT,)
     assert by_controller("/jobs/validate", vcjob()).problems == (UNKNOWN,)
@@ -189,7 +189,7 @@ def test_a_pod_can_not_join_the_podgroup_of_another_user():
     assert by(EVE, "/pods/validate", joining, answers=answers).problems == (MAY_NOT,)
     assert by(EVE, "/pods/validate", joining, old=pod(EVE), answers=answers).problems == (MAY_NOT,)
     assert by(ANN, "/pods/validate", joining, answers=answers).allowed
-    # By a false owner: controllers add the pod, as hers.
+    # With a false owner, controllers would add the pod, which is reviewed as eve's.
     added = by_controller("/pods/validate", joining, old=pod(EVE), answers=answers)
     assert added.problems == (MAY_NOT,)
 
@@ -231,7 +231,7 @@ def test_podgroups_of_kubernetes_are_in_queues_that_their_users_may_use():
 
 
 def test_where_roles_count_the_record_of_a_pod_names_the_podgroup_that_it_is_let_into():
-    """Admission alone checks whether a role lets a user in; the scheduler reads the record."""
+    """Only admission checks whether a role admits a user, and the scheduler reads the record."""
 
     def joined(obj: Raw, answers: Any, settings: Settings = RBAC) -> str | None:
         path = "/pods/mutate"
@@ -257,7 +257,7 @@ def test_where_roles_count_the_record_of_a_pod_names_the_podgroup_that_it_is_let
 
 @pytest.mark.parametrize("may", [True, False])
 def test_where_roles_count_the_record_of_a_bare_pod_names_the_queue_that_lets_it_in(may: bool):
-    """A scheduler starts a bare pod whose PodGroup does not exist yet only with this record."""
+    """A scheduler starts a bare pod without a PodGroup only with this record."""
 
     def joined(obj: Raw, name: str, around: StaticWorld = OPEN) -> str | None:
         answers = {AccessQuestion(EVE, "use", QUEUE, name, NAMESPACE): may}
@@ -280,13 +280,13 @@ def test_a_bare_pod_without_a_queue_is_reviewed_for_the_queue_that_it_gets():
     assert by(EVE, path, pod(), LAB).allowed
     closed = world(queue("default", annotations={"optsched.io/users": "ann"}))
     assert "may not use queue default" in by(EVE, path, pod(), closed).problems[0]
-    # An update of something else is no new use of the queue, but leaving another queue is.
+    # An unrelated update is no new use of the queue, but a change of the queue is.
     assert by(EVE, path, pod(note="x"), of_lab, old=pod()).allowed
     assert by(EVE, path, pod(), of_lab, old=pod(**{QUEUE_KEY: "other"})).problems == (MAY_NOT,)
 
 
 def test_a_pod_that_leaves_its_podgroup_is_reviewed_for_the_queue_that_it_enters():
-    """Controllers created the pod from the template of a job, whatever queue that names."""
+    """Controllers created the pod from a job's template, whatever queue the template names."""
     path = "/pods/validate"
     inside = pod(**{GROUP_KEY: "g", QUEUE_KEY: "lab"})
     assert by(EVE, path, pod(**{QUEUE_KEY: "lab"}), old=inside).problems == (MAY_NOT,)
@@ -308,7 +308,7 @@ def test_a_pod_that_leaves_its_podgroup_is_reviewed_for_the_queue_that_it_enters
 
 
 def test_a_record_is_not_changed_while_every_queue_is_open():
-    """A queue may get lists later, and then the record decides."""
+    """A queue may get access lists later, and then the record decides."""
     (found,) = by(EVE, "/pods/validate", pod(ANN), OPEN, old=pod(EVE)).problems
     assert "only admission writes it" in found
 
@@ -399,7 +399,7 @@ def test_the_right_to_use_a_queue_is_asked_for(may: bool):
             "use on queues.scheduling.volcano.sh lab",
         )
     )
-    # A list lets in without a role.
+    # A list admits users without a role.
     assert by(ANN, "/jobs/validate", vcjob(), LAB, settings=RBAC).allowed
 
 
@@ -474,7 +474,7 @@ def test_a_tenant_does_not_shield_his_work_from_others(
         assert by(EVE, path, changed, old=changed).allowed
         if plain is not None:
             assert bool(by(EVE, path, changed, old=plain, answers=TENANT).problems) is bool(found)
-    # A job that controllers make of a template is looked at as its submitter's.
+    # A job that controllers create from a template is reviewed as its submitter's.
     made = with_text(vcjob(EVE), key, value, field)
     made["spec"]["queue"] = "other"
     assert by_controller("/jobs/validate", made, answers=TENANT).allowed is is_harmless
@@ -525,7 +525,7 @@ def test_a_tenant_does_not_say_what_was_bound(key: str):
 def test_templates_of_a_job_hold_nothing_that_its_user_may_not_write_on_a_pod(
     part: Raw, denied: str
 ):
-    """Controllers create the pods, which are not reviewed."""
+    """Controllers create the pods of a job, and admission does not review these pods."""
     around = world(queue("other"), priority_classes=frozenset({"system-node-critical"}))
     asked, made = vcjob(), vcjob(EVE)
     for obj in (asked, made):
@@ -602,11 +602,11 @@ def test_a_tenant_names_priority_classes_that_settings_allow(
     found = by(EVE, "/pods/validate", plain, OPEN, settings=settings, answers=TENANT)
     assert found.allowed is may
     assert by(EVE, "/pods/validate", plain, OPEN, answers=ADMINISTRATOR).allowed
-    # The API server writes the default class of the cluster into pods that name none.
+    # The API server adds the cluster's default class to pods without a class.
     usual = world(queue("other"), default_class=name or None)
     found = by(EVE, "/pods/validate", plain, usual, settings=settings, answers=TENANT)
     assert found.allowed is not name.startswith("system-")
-    # Controllers create the pods of a job, and nobody reviews these pods.
+    # Controllers create the pods of a job, and these pods are not reviewed.
     worker["spec"].pop("priorityClassName")
     worker["spec"]["tasks"][0]["template"]["spec"]["priorityClassName"] = name
     found = by(EVE, "/jobs/validate", worker, around, settings=settings, answers=TENANT)

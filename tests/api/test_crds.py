@@ -56,7 +56,7 @@ def version_of(kind: Kind) -> dict[str, Any]:
 
 
 def violations(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
-    """What an API server would say about a value: the keywords that our schemas use, no more."""
+    """Yield the errors that an API server would report, for the keywords that the schemas use."""
     if schema.get("x-kubernetes-int-or-string"):
         kind_fits = isinstance(value, int | str) and not isinstance(value, bool)
     else:
@@ -101,7 +101,7 @@ def in_range(schema: Schema, number: int) -> bool:
 
 
 def without_nulls(value: Any) -> Any:
-    """What is left of a value after the server has pruned nulls."""
+    """Return a value after the server has pruned its nulls."""
     if isinstance(value, dict):
         return {name: without_nulls(part) for name, part in value.items() if part is not None}
     return [without_nulls(part) for part in value] if isinstance(value, list) else value
@@ -129,7 +129,7 @@ def field_schemas(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]
 
 
 class Spy(dict[str, Any]):
-    """A mapping that notes which of its fields are asked for."""
+    """A mapping that records which of its fields are read."""
 
     def __init__(self, fields: dict[str, Any], path: str, seen: set[str]) -> None:
         super().__init__(fields)
@@ -141,7 +141,7 @@ class Spy(dict[str, Any]):
 
 
 def example(schema: Schema, path: str, seen: set[str]) -> Any:
-    """A value with every field of a schema, watched by spies."""
+    """Return a value with every field of a schema, whose reads are recorded."""
     if "properties" in schema:
         fields = schema["properties"].items()
         return Spy(

@@ -30,7 +30,7 @@ ANYTHING = st.recursive(
 
 
 def near(schema: Schema) -> st.SearchStrategy[Any]:
-    """Values that mostly follow a schema, so that the deep fields are reached."""
+    """Return a strategy of values that mostly follow a schema, so that they reach deep fields."""
     if "properties" in schema:
         fields = {name: near(inner) for name, inner in schema["properties"].items()}
         return st.fixed_dictionaries({}, optional=fields) | SCALARS

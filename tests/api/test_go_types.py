@@ -1,4 +1,4 @@
-"""What a server stores of our kinds is what Volcano's Go types decode, and the other way round."""
+"""Volcano's Go types decode the stored objects, and the schemas accept Volcano's objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMAS: dict[str, Schema] = {
     for kind in CUSTOM_KINDS
 }
 OURS = (
-    # Later than v1.14, or our own; Go passes over what it does not know.
+    # These fields are newer than v1.14, or added by optsched; Go ignores unknown fields.
     ("Job", ".status.evictions"),
     ("Job", ".status.lastCommand"),
     ("Job", ".status.restarted"),
@@ -37,7 +37,7 @@ KEPT = "x-kubernetes-preserve-unknown-fields"
 
 @cache
 def go_types(version: str) -> dict[tuple[str, str], str]:
-    """The type of each field by kind and path."""
+    """Return the Go type of each field by kind and path."""
     lines = (FOLDER / f"{version}.txt").read_text("utf-8").splitlines()
     return {(kind, path): is_ for kind, path, is_ in (line.split(" ") for line in lines)}
 
@@ -62,7 +62,7 @@ def ours() -> dict[tuple[str, str], Schema]:
 
 
 def decodes(schema: Schema, go: str) -> bool:
-    """Whether Go can read whatever the schema lets pass."""
+    """Return whether Go can decode every value that the schema accepts."""
     found = schema.get("type")
     if go == "quantity":
         return bool(schema.get("x-kubernetes-int-or-string")) and "pattern" in schema

@@ -1,4 +1,4 @@
-"""Amounts of resources."""
+"""Tests of resource amounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memories that stay small."""
+"""Caches whose size is bounded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def asking(cpu: int) -> dict[str, Any]:
 
 
 def test_a_decoder_keeps_the_shape_of_a_standing_pod_and_few_others() -> None:
-    """However many unlike pods come and go, a pod like one that stands has its very shape."""
+    """A pod equal to a running one always shares its shape, however many other pods come and go."""
     decoder = PodDecoder()
     standing = decoder.task(asking(0)).shape
     for cpu in range(1, 5000):
@@ -67,7 +67,7 @@ def test_a_decoder_keeps_the_shape_of_a_standing_pod_and_few_others() -> None:
 
 
 def test_a_decoder_reads_the_shapes_of_standing_pods_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many they are: reading one takes several times as long as knowing it."""
+    """Reading a shape takes several times as long as a cache hit."""
     read: list[object] = []
     real = reader.task_shape
     monkeypatch.setattr(reader, "task_shape", lambda *words: read.append(words) or real(*words))

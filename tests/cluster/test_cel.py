@@ -1,4 +1,4 @@
-"""Selectors of devices: what they mean, what fails, and what is refused as a whole."""
+"""Device selectors: their meaning, their evaluation errors, and invalid expressions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes, gangs, queues, and the order that a snapshot insists on."""
+"""Nodes, gangs, queues, and the order that a snapshot requires."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_cordoned_node_is_a_tainted_one() -> None:
 
 
 def test_the_cordon_counts_once() -> None:
-    # The node controller adds the taint itself a moment after the field is set.
+    # The node controller adds the taint shortly after the field is set.
     cordon = Taint(UNSCHEDULABLE_TAINT, "", TaintEffect.NO_SCHEDULE)
     assert Node("n", (), taints=(cordon,), unschedulable=True).marks == (cordon,)
 

@@ -1,4 +1,4 @@
-"""Plans and certificates."""
+"""Tests of plans and certificates."""
 
 from __future__ import annotations
 

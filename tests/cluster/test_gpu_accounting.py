@@ -1,4 +1,4 @@
-"""Which GPUs tasks have: the lowest whole ones, the fullest that a part fits."""
+"""The GPUs of tasks: whole GPUs with the lowest index, and the fullest GPU for a share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of moves, and the places that are kept by them."""
+"""Records of moves, and the capacity that they reserve."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ moves = st.builds(
 
 
 def pod(name: str, status: TaskStatus, node: str = "", **fields: object) -> Gang:
-    """A pod without a PodGroup."""
+    """Return a bare pod."""
     key = f"ns/pod:{name}"
     fields = {"owner": "rs", "uid": f"u-{name}", **fields}
     task = Task(f"ns/{name}", ONE, status, gang=key, node=node, **fields)  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def pod(name: str, status: TaskStatus, node: str = "", **fields: object) -> Gang
 
 
 def world(*gangs: Gang, text: str = write_moves([MOVE]), now_ms: int = 2000) -> Snapshot:
-    """Some pods, and the gang that something was moved for."""
+    """Return a snapshot with some pods, and the gang for which a pod moved."""
     asks = Gang("ns/asks", annotations={MOVES: text})
     every = sorted([*gangs, asks], key=lambda g: g.key)
     held = [t for g in every for t in g.tasks if t.status.holds_resources]

@@ -1,4 +1,4 @@
-"""Selectors accept what upstream's do, absent labels and odd numbers included."""
+"""Selectors match as upstream's do, including absent labels and unusual numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_operators(
     ["1_000", " 7", "7 ", "٧", "7.0", "0x7", "seven", "", "9223372036854775808"],
 )
 def test_what_go_does_not_read_as_a_number_is_no_number(text: str) -> None:
-    # Upstream compares with strconv.ParseInt(value, 10, 64); "1_000" is a valid label value.
+    # Upstream compares with strconv.ParseInt(value, 10, 64), but "1_000" is a valid label value.
     assert not Requirement("label", Operator.GT, ("0",)).accepts(text)
     assert not Requirement("label", Operator.LT, (text,)).accepts("-1")
 
@@ -85,7 +85,7 @@ def test_node_term_asks_for_name_and_labels_at_once() -> None:
 
 
 def test_empty_node_terms_and_selectors_match_nothing() -> None:
-    # Upstream: "A null or empty node selector term matches no objects."
+    # Upstream's documentation says: "A null or empty node selector term matches no objects."
     assert not NodeTerm().matches("n1", {"zone": "a"})
     assert not NodeSelector().matches("n1", {"zone": "a"})
     assert not NodeSelector((NodeTerm(),)).matches("n1", {"zone": "a"})

@@ -1,4 +1,4 @@
-"""What a trace may say, and what is left out of one that says too much."""
+"""The valid contents of a trace, and its omission of invalid parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of what queues have used lately."""
+"""Properties of the recorded usage of queues."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ ASKS = st.lists(st.lists(st.sampled_from(NAMES), max_size=3, unique=True), max_s
 
 
 def fits(asks: list[list[str]]) -> bool:
-    """Whether all can have different volumes, all ways tried."""
+    """Return whether all requests can have different volumes, by exhaustive search."""
     ways = permutations(NAMES, len(asks))
     return any(all(v in ask for v, ask in zip(way, asks, strict=True)) for way in ways)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def meta(name: str, namespace: str = "ns", **more: Any) -> dict[str, Any]:
-    """Metadata with a namespace; an empty one is left out."""
+    """Return metadata; an empty namespace is omitted."""
     return {"name": name, **({"namespace": namespace} if namespace else {}), **more}
 
 
@@ -16,7 +16,7 @@ def pod(
     status: dict[str, Any] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """A pod of ours that asks for one CPU; `more` goes into its metadata."""
+    """Return a pod for optsched that requests one CPU. `more` are fields of its metadata."""
     asked = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}
     return {
         "apiVersion": "v1",
@@ -28,7 +28,7 @@ def pod(
 
 
 def node(name: str = "n1", labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
-    """A ready node of eight CPUs."""
+    """Return a Ready node of eight CPUs."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -39,7 +39,7 @@ def node(name: str = "n1", labels: dict[str, str] | None = None, **spec: Any) ->
 
 
 def group(name: str = "g", spec: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """A PodGroup; `more` goes into its metadata."""
+    """Return a PodGroup. `more` are fields of its metadata."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -49,7 +49,7 @@ def group(name: str = "g", spec: dict[str, Any] | None = None, **more: Any) -> d
 
 
 def queue(name: str, **spec: Any) -> dict[str, Any]:
-    """A queue."""
+    """Return a queue with the given spec."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "Queue",
@@ -61,7 +61,7 @@ def queue(name: str, **spec: Any) -> dict[str, Any]:
 def thing(
     api_version: str, kind: str, name: str, namespace: str = "", **more: Any
 ) -> dict[str, Any]:
-    """An object of any kind."""
+    """Return an object of any kind."""
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -76,7 +76,7 @@ DRIVER = "gpu.example.com"
 
 
 def device_class(name: str = DRIVER, *selectors: str, **more: Any) -> dict[str, Any]:
-    """A DeviceClass; without selectors the devices of `DRIVER`."""
+    """Return a DeviceClass; without selectors it selects the devices of `DRIVER`."""
     texts = selectors or (f"device.driver == '{DRIVER}'",)
     spec = {"selectors": [{"cel": {"expression": text}} for text in texts]}
     return {
@@ -88,7 +88,7 @@ def device_class(name: str = DRIVER, *selectors: str, **more: Any) -> dict[str, 
 
 
 def device_slice(node_name: str, *devices: dict[str, Any] | str, **spec: Any) -> dict[str, Any]:
-    """A ResourceSlice of a node, the only one of its pool; devices by name or in full."""
+    """Return the only ResourceSlice of a node's pool, with devices by name or in full."""
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -106,7 +106,10 @@ def device_slice(node_name: str, *devices: dict[str, Any] | str, **spec: Any) ->
 def device_claim(
     name: str, count: int = 1, status: dict[str, Any] | None = None, **more: Any
 ) -> dict[str, Any]:
-    """A ResourceClaim for some devices of the class `DRIVER`; `more` goes into the request."""
+    """Return a ResourceClaim for some devices of the class `DRIVER`.
+
+    `more` are fields of the claim's metadata; its `exactly` extends the request.
+    """
     exactly = {"deviceClassName": DRIVER, "count": count, **more.pop("exactly", {})}
     request = {"name": "gpu", "exactly": exactly}
     return {
@@ -119,7 +122,7 @@ def device_claim(
 
 
 def allocated(*devices: str, node_name: str, uids: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The status of a claim that has got devices of a node."""
+    """Return the status of a claim to which devices of a node are allocated."""
     results = [
         {"request": "gpu", "driver": DRIVER, "pool": node_name, "device": d} for d in devices
     ]
@@ -134,7 +137,7 @@ def allocated(*devices: str, node_name: str, uids: tuple[str, ...] = ()) -> dict
 
 
 def claiming(*claims: str) -> dict[str, Any]:
-    """The part of a pod's specification that names claims."""
+    """Return the part of a pod spec that names ResourceClaims."""
     return {
         "resourceClaims": [{"name": f"c{i}", "resourceClaimName": c} for i, c in enumerate(claims)]
     }
@@ -146,7 +149,10 @@ CSI = "csi.example.com"
 
 
 def csi_node(name: str, **limits: object) -> dict[str, Any]:
-    """The CSINode of a node; the number of volumes by name of a driver, `csi` for `CSI`."""
+    """Return the CSINode of a node.
+
+    `limits` are numbers of volumes by driver name, where `csi` stands for `CSI`.
+    """
     drivers = [
         {"name": CSI if driver == "csi" else driver, "nodeID": name, "allocatable": {"count": most}}
         for driver, most in limits.items()
@@ -155,7 +161,7 @@ def csi_node(name: str, **limits: object) -> dict[str, Any]:
 
 
 def volume(name: str, labels: dict[str, str] | None = None, handle: str = "") -> dict[str, Any]:
-    """A PersistentVolume of `CSI`."""
+    """Return a PersistentVolume of the driver `CSI`."""
     csi = {"driver": CSI, "volumeHandle": handle or name}
     made = thing("v1", "PersistentVolume", name, spec={"csi": csi})
     made["metadata"]["labels"] = labels or {}
@@ -163,12 +169,12 @@ def volume(name: str, labels: dict[str, str] | None = None, handle: str = "") ->
 
 
 def bound_claim(name: str, volume_name: str = "") -> dict[str, Any]:
-    """A PersistentVolumeClaim that is bound to a volume, by default to that of its name."""
+    """Return a PersistentVolumeClaim that is bound to a volume, by default to that of its name."""
     spec = {"volumeName": volume_name or name}
     return thing("v1", "PersistentVolumeClaim", name, "ns", spec=spec, status={"phase": "Bound"})
 
 
 def mounting(*claims: str) -> dict[str, Any]:
-    """The part of a pod's specification that names claims."""
+    """Return the part of a pod spec that mounts PersistentVolumeClaims."""
     mounted = ({"name": c, "persistentVolumeClaim": {"claimName": c}} for c in claims)
     return {"volumes": list(mounted)}

@@ -87,7 +87,7 @@ def told(obj: Any) -> list[str]:
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """The example with another value at a path of keys and positions; None removes a key."""
+    """Return the example with another value at a path; None removes a key."""
     whole = copy.deepcopy(encode_plan(plan_document(EXAMPLE)))
     *way, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
     part: Any = whole
@@ -332,7 +332,10 @@ TYPES = {
 
 
 def check(value: Any, schema: dict[str, Any], path: str = "") -> list[str]:
-    """Where a value breaks a schema, for the part of JSON Schema that ours uses."""
+    """Return the paths at which a value violates a schema.
+
+    The check covers the part of JSON Schema that the project uses.
+    """
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     is_flag = isinstance(value, bool)
     fits = [k for k in kinds if isinstance(value, TYPES[k]) and (not is_flag or k == "boolean")]

@@ -1,4 +1,4 @@
-"""The challenge's files, its costs and its rules."""
+"""The files, costs and rules of the ROADEF challenge."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_every_term_by_hand() -> None:
     ],
 )
 def test_rules(machine_of: list[int], wrong: list[str]) -> None:
-    """Resource 0 is transient: a process that moves needs it on both machines."""
+    """Resource 0 is transient: a moving process needs it on both machines."""
     found = wrong_with(parse_reassignment(MODEL, START), machine_of)
     assert [s for s in wrong if s not in found] == []
     assert bool(found) == bool(wrong)

@@ -1,4 +1,4 @@
-"""Results of solves come back from their files as they were, or every mistake is told."""
+"""Results of solves survive a round trip through files, and every mistake gets a message."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EXAMPLE = SolveResult(
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """The example with another value at a path of keys and positions."""
+    """Return the example with another value at a path of keys and positions."""
     whole = copy.deepcopy(encode_result(EXAMPLE))
     *way, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
     part: Any = whole

@@ -1,4 +1,4 @@
-"""What tenants write on objects does not count where only the scheduler may say it."""
+"""Fields of objects that only the scheduler may write are ignored when a tenant writes them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def live(*objects: dict[str, Any]) -> Any:
 
 
 def claims() -> list[dict[str, Any]]:
-    """A pod, its PodGroup and a queue, all of which claim what only dumps may say."""
+    """Return a pod, its PodGroup and a queue with fields that only dumps may contain."""
     member = pod("p", annotations={"scheduling.k8s.io/group-name": "g"})
     objects = [marked(each) for each in (member, group("g"), queue("default"))]
     for number, obj in enumerate(objects):

@@ -1,4 +1,4 @@
-"""Vector bin packing: the files, and what is no packing."""
+"""Vector bin packing: its files, and invalid packings."""
 
 from __future__ import annotations
 

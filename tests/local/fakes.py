@@ -1,4 +1,4 @@
-"""Programs that say what a test wants them to say."""
+"""Fake programs that print what a test needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAYS = {
 
 
 def program(path: Path, script: str) -> Path:
-    """An executable shell script."""
+    """Create an executable shell script."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -26,7 +26,10 @@ def program(path: Path, script: str) -> Path:
 
 
 def binaries(folder: Path, **instead: str) -> Path:
-    """All six binaries; `instead` gives another answer, or none at all if empty."""
+    """Create all six binaries.
+
+    `instead` gives another output of a binary, or omits the binary if the output is empty.
+    """
     for name, answer in SAYS.items():
         said = instead.get(name.replace("-", "_"), answer)
         if said:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAMES = set(SAYS)
 
-# A `go` that compiles a package by writing down what it was asked.
+# This `go` compiles a package by writing down its arguments.
 GO = """
 case "$1" in
   version) echo "go version go1.26.8 linux/amd64" ;;
@@ -30,7 +30,7 @@ esac
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    """An environment with nothing in it: no Go, no binaries, an empty cache."""
+    """Return an environment without Go and binaries, and with an empty cache."""
     return {"PATH": str(tmp_path / "path"), "OPTSCHED_CACHE": str(tmp_path / "cache")}
 
 
@@ -45,7 +45,7 @@ def test_kubebuilder_assets_come_first(tmp_path: Path, env: dict[str, str]) -> N
 
 
 def test_each_binary_is_looked_up_on_its_own(tmp_path: Path, env: dict[str, str]) -> None:
-    """envtest ships etcd, kube-apiserver and kubectl only."""
+    """envtest ships only etcd, kube-apiserver and kubectl."""
     partial = binaries(tmp_path / "assets", kube_controller_manager="", kube_scheduler="", kwok="")
     env["KUBEBUILDER_ASSETS"] = str(partial)
     binaries(tmp_path / "path", kwok="")
@@ -152,7 +152,7 @@ def test_a_long_build_gives_signs_of_life(
     monkeypatch.setattr("optsched.local.assets.SIGN_OF_LIFE_S", 0.01)
     binaries(tmp_path / "path", kwok="")
     gate = tmp_path / "gate"
-    # The build goes on only when somebody reads from the gate, which the first sign does.
+    # The build continues once a reader opens the gate, which happens at the first message.
     program(tmp_path / "path" / "go", GO.replace("    while", f"    echo > {gate}\n    while"))
     messages: list[str] = []
 

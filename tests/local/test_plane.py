@@ -1,4 +1,4 @@
-"""What a plane does with its state; what it does with real components is in tests/e2e."""
+"""Tests of the state of a control plane; tests/e2e uses real components."""
 
 from __future__ import annotations
 

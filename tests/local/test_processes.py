@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# `print` may write the word and its line end apart (PYTHONUNBUFFERED), and nobody reads after the
-# word: the second write would end the process.
+# `print` may write the word and its line end separately (PYTHONUNBUFFERED). The test reads only the
+# word, so a second write would end the process.
 STUBBORN = """
 import os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -25,7 +25,7 @@ signal.pause()
 
 @pytest.fixture
 def command(tmp_path: Path) -> Iterator[list[str]]:
-    """A command that no other process runs; nothing of it is left behind."""
+    """Yield a command that no other process runs, and end its processes afterwards."""
     command = [sys.executable, "-c", f"{STUBBORN}# {tmp_path}"]
     yield command
     for pid in processes.find_running({"it": command}).values():
@@ -33,7 +33,7 @@ def command(tmp_path: Path) -> Iterator[list[str]]:
 
 
 def spawn(command: list[str], log: Path) -> int:
-    """Start it and wait until it says that it is ready."""
+    """Start a command, wait until it prints `ready`, and return its PID."""
     os.mkfifo(log)
     reader = os.open(log, os.O_RDWR)
     try:

@@ -43,14 +43,14 @@ tiers:
 
 
 def shelf(folder: Path, **files: str) -> Shelf:
-    """A folder of plugins, filled."""
+    """Return a plugin folder with the given files."""
     for name, text in files.items():
         (folder / f"{name}.py").write_text(dedent(text))
     return Shelf(folder, read_folder)
 
 
 def told(found: Shelf, conf: str = CONF) -> str:
-    """What is said about plugins that can not be used, without their folder."""
+    """Return the error about unusable plugins, without their folder."""
     with pytest.raises(PolicyError) as caught:
         parse_policy(conf, "a.conf", found)
     return str(caught.value).replace(f"{found.folder}/", "")
@@ -123,7 +123,7 @@ def test_it_is_built_from_its_own_arguments_with_their_defaults(tmp_path: Path) 
 def test_a_policy_loads_no_code_from_a_folder_that_the_command_line_has_not_named(
     tmp_path: Path,
 ) -> None:
-    """A policy may say where its plugins are; whoever starts the program decides."""
+    """A policy may name a plugin folder, but only the command line can enable it."""
     shelf(tmp_path, quiet="raise SystemExit")
     (tmp_path.parent / "lab.conf").write_text(f"pluginsDir: {tmp_path.name}\n{CONF}")
     path = str(tmp_path.parent / "lab.conf")
@@ -145,7 +145,7 @@ def test_a_policy_that_names_no_plugin_of_a_folder_is_as_without_it(tmp_path: Pa
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Installs a package with a plugin as an entry point."""
+    """Return a function that installs a package with a plugin as entry point."""
 
     def install(text: str, entry: str = "quiet = {module}:PLUGIN") -> Shelf:
         module = f"quiet_{tmp_path.name.replace('-', '_')}"

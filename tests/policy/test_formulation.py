@@ -15,7 +15,7 @@ RULES = ROOT / "optsched" / "plugins"
 
 
 def named_pages() -> set[str]:
-    """The pages that docstrings of modules name."""
+    """Return the documentation pages that docstrings of modules name."""
     found: set[str] = set()
     for path in sorted(RULES.rglob("*.py")):
         doc = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""

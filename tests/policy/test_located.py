@@ -36,7 +36,7 @@ def read(text: str) -> tuple[Any, list[str]]:
 
 @pytest.fixture(params=["C", "Python"], autouse=True)
 def _either_parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything here holds with libyaml and without it."""
+    """Run every test of this module with and without libyaml."""
     if request.param == "Python":
         monkeypatch.delattr(yaml, "CBaseLoader")
         monkeypatch.setattr(located, "_LOADER", located._loader())
@@ -158,7 +158,7 @@ def test_aliases_do_not_pile_up_where_values_are_skipped() -> None:
     assert sum("aliases nest deeper than" in f for f in found) == 1
 
 
-# Names stay short: YAML allows a key of a flow mapping 1024 characters.
+# Names stay short, because YAML limits a key of a flow mapping to 1024 characters.
 LETTERS = st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="\ufffe\uffff")
 WORDS = st.text(LETTERS, max_size=20)
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)

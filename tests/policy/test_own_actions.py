@@ -1,4 +1,4 @@
-"""Actions of users: from files and entry points, with arguments, and what can not be used."""
+"""Custom actions: from files and entry points, with arguments, and unusable ones."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ levels: [admission]
 
 
 def shelf(folder: Path, text: str = GOOD) -> Shelf:
-    """A folder with one file."""
+    """Return a plugin folder with one file."""
     (folder / "stage.py").write_text(dedent(text))
     return Shelf(folder, read_folder)
 
 
 def told(found: Shelf, conf: str = CONF) -> str:
-    """What is said about a policy that can not be used, without the folder."""
+    """Return the error about an unusable policy, without the folder."""
     with pytest.raises(PolicyError) as caught:
         parse_policy(conf, "a.conf", found)
     return str(caught.value).replace(f"{found.folder}/", "")
 
 
 def proposed(policy) -> list[Place]:
-    """What its only action proposes."""
+    """Return the proposals of the policy's only action."""
     (proposer,) = policy.proposers
     return proposer.propose(None)
 

@@ -1,4 +1,4 @@
-"""All of Volcano's plugins by name, each argument that its documentation has, and none ignored."""
+"""Every plugin of Volcano and each of its documented arguments is accepted, and none is ignored."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ DOCUMENTED = {
 
 
 def flat(arguments, prefix=""):
-    """Arguments that hold a value, those in mappings by dotted names."""
+    """Yield the arguments that hold a value; those in mappings have dotted names."""
     for argument in arguments:
         if argument.fields:
             number = "0." if argument.kind is Kind.LIST else ""
@@ -204,7 +204,7 @@ EFFECTIVE = [
 
 
 def told(value) -> object:
-    """All that a rule holds, by value."""
+    """Return the contents of a rule in a comparable form."""
     if is_dataclass(value) and not isinstance(value, type):
         return (type(value), [told(getattr(value, f.name)) for f in fields(value) if f.init])
     if isinstance(value, tuple | list):

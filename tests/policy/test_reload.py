@@ -13,7 +13,7 @@ WORSE = "actions: ["
 
 
 class Disk:
-    """One file that changes; None while it is missing."""
+    """A file that changes; `None` means that it is missing."""
 
     def __init__(self, text: str | None) -> None:
         self.text = text
@@ -64,7 +64,8 @@ def test_what_is_wrong_is_told_once_and_the_last_good_policy_stays() -> None:
         assert [seen.poll() for _ in range(3)] == [Unchanged()] * 3
     assert seen.policy is good
     disk.text = BAD
-    assert isinstance(seen.poll(), Rejected)  # another content in between: told again
+    # The content changed in between, so the error is reported again.
+    assert isinstance(seen.poll(), Rejected)
 
 
 def test_a_file_that_vanishes_is_told_once() -> None:

@@ -66,7 +66,7 @@ def test_confs_of_experiments_load(path: Path) -> None:
 
 
 def embedded(path: Path, *fields: str) -> str:
-    """The text under some fields of a YAML file."""
+    """Return the text under a path of fields in a YAML file."""
     node = read_tree(path.read_text(), path.name, Findings())
     for name in fields:
         assert node is not None

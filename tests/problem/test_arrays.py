@@ -1,4 +1,4 @@
-"""Rows are grouped as NumPy would, and ranges concatenated as a loop would."""
+"""Rows are grouped as by NumPy, and ranges are concatenated as by a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nodes are marked with, asked column by column, is what every node would answer itself."""
+"""Selectors evaluated by column give the same result as for each node."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_requirements(requirement: Requirement) -> None:
     wanted = [requirement.accepts(n.labels.get(requirement.key)) for n in NODES]
     columns = NodeColumns(NODES)
     assert columns.accepts(requirement).tolist() == wanted
-    assert columns.accepts(requirement).tolist() == wanted  # kept from the first time
+    assert columns.accepts(requirement).tolist() == wanted  # this result is cached
 
 
 @pytest.mark.parametrize(

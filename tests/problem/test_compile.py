@@ -1,4 +1,4 @@
-"""A snapshot as arrays: axes, classes, amounts, and what keeps gangs out."""
+"""A snapshot as arrays: axes, classes, amounts, and blockers of gangs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def amounts(problem: Problem, row: np.ndarray) -> dict[str, int]:
-    """A row over the resource axis, by name, without zeros."""
+    """Return a row over the resource axis by name, without zeros."""
     pairs = zip(problem.resources, row.tolist(), strict=True)
     return {name: amount for name, amount in pairs if amount}
 
@@ -33,7 +33,7 @@ def test_resources_begin_with_pods_cpu_memory_and_hold_all_that_matters() -> Non
         [gang("g", ("w", 1, shape(1)), min_resources=(("licence", 1),))],
         [Queue("q", capability=(("fpga", 1),), guarantee=(("disk", 1),))],
     )
-    # What nodes offer and nobody asks for, limits or guarantees takes no part: nvidia.com/gpu.
+    # A resource without requests, limits and guarantees is omitted: nvidia.com/gpu.
     assert compile_problem(snapshot).resources == (
         "pods",
         CPU,
@@ -141,7 +141,7 @@ def test_queues_hold_what_their_gangs_run_and_ask_what_these_still_want() -> Non
 
 
 def asked_of(queues: list[Queue], *gangs: Gang) -> dict[str, int]:
-    """What the queue `q` is asked for."""
+    """Return the demand of the queue `q`."""
     problem = compile_problem(cluster([node("n0")], gangs, queues))
     q = problem.queues.names.index("q")
     assert bool(problem.queues.has_gangs[q]) is bool(problem.queues.requested[q].any())

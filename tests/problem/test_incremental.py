@@ -1,4 +1,4 @@
-"""Compiling from the previous problem gives what compiling from scratch gives."""
+"""Compiling from the previous problem equals compiling from scratch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ZONED = Requirement(ZONE, Operator.IN, ("a",))
 
 
 def in_words(problem: Problem, resources: tuple[str, ...]) -> dict[str, object]:
-    """Everything that a problem says about some resources, which may stand elsewhere in it."""
+    """Return the contents of a problem for some resources, whatever their positions."""
     places = [problem.resources.index(r) for r in resources]
 
     def amounts(table: np.ndarray) -> list[list[int]]:
@@ -90,7 +90,7 @@ def in_words(problem: Problem, resources: tuple[str, ...]) -> dict[str, object]:
 
 
 def decided(problem: Problem) -> tuple[object, tuple[LevelResult, ...]]:
-    """What the pipeline makes of a problem, and what that is worth."""
+    """Return the pipeline's decisions for a problem, and the values of their levels."""
     tiers = priority_tiers(problem, problem.priority, 60_000)
     options = GreedyOptions(tier_of=tiers.of, gated=False)
     decisions = run_greedy(problem, RULES, options)

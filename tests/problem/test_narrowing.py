@@ -1,4 +1,4 @@
-"""Queues that narrow the choice of nodes have classes of tasks of their own."""
+"""Queues that restrict the choice of nodes have separate task classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GROUPS = NodeGroups(("a",))
 
 
 def with_queue(queue: Queue, before: Snapshot | None = None) -> Snapshot:
-    """Three alike gangs in three queues, one of which is given."""
+    """Return three equal gangs in three queues, one of which is given."""
     queues = {"p": Queue("p"), "q": Queue("q"), "r": Queue("r"), queue.name: queue}
     if before is not None:
         kept = {q.name: q for q in before.queues} | {queue.name: queue}

@@ -1,4 +1,4 @@
-"""Queues as a tree: who stands under whom, and why some take nothing."""
+"""The tree of queues: parents, children, and reasons why a queue is closed."""
 
 from __future__ import annotations
 

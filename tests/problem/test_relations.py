@@ -1,4 +1,4 @@
-"""What pods ask of other pods, and where those stand."""
+"""The pod affinity terms of tasks, and the positions of the matching pods."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_of_residents_only_anti_affinity_matters() -> None:
 
 
 def test_pods_with_several_affinity_terms_are_satisfied_by_pods_that_meet_all() -> None:
-    # Upstream podMatchesAllAffinityTerms.
+    # This follows upstream's podMatchesAllAffinityTerms.
     both = Term(
         TermKind.AFFINITY,
         (term("web"), PodTerm(LabelSelector(), ("other",), None, ZONE)),

@@ -1,4 +1,4 @@
-"""Gangs reduced to rows: what they need, what they hold, and why some can not be decided on."""
+"""Gangs reduced to rows: their needs, their allocations, and reasons to exclude them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONE, TWO = shape(1), shape(2)
 
 
 def with_status(made: Gang, *statuses: TaskStatus) -> Gang:
-    """The gang with its first tasks in these statuses."""
+    """Return the gang with the given statuses of its first tasks."""
     left = made.tasks[len(statuses) :]
     changed = [replace(t, status=s) for t, s in zip(made.tasks, statuses, strict=False)]
     return replace(made, tasks=(*changed, *left))
@@ -59,7 +59,7 @@ BOUND, RELEASING, GATED = TaskStatus.BOUND, TaskStatus.RELEASING, TaskStatus.GAT
         ((RUNNING,), 2, False),
         ((BOUND, SUCCEEDED), 1, False),
         ((RUNNING, BOUND, SUCCEEDED), 0, True),
-        ((RELEASING, RUNNING), 2, False),  # the one that leaves no longer counts
+        ((RELEASING, RUNNING), 2, False),  # the terminating task no longer counts
         ((FAILED,), 3, False),
         ((GATED,), 3, False),
     ],

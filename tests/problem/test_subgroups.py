@@ -1,4 +1,4 @@
-"""Smaller groups inside gangs."""
+"""Tests of the subgroups of gangs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RACK = TopologyRequest(highest_tier=1)
 
 
 def parted(name: str, parts: str, rule: SubGroupRule, least: int | None = None, on: str = ""):
-    """A gang of one task a letter, in the group of that letter (. for none), the first ones on n0.
+    """Return a gang with one task per letter, which names its subgroup.
 
-    `on` lists letters whose tasks run.
+    A dot means no subgroup. `on` lists the letters whose tasks run, the first ones on n0.
     """
     made = gang(name, ("w", len(parts), shape(1)), least=least)
     tasks = tuple(

@@ -1,4 +1,4 @@
-"""Who comes before whom."""
+"""The order of gangs by tiers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def begun(one: Gang, *, least: int) -> Gang:
 
 
 def tiers_of(*gangs: Gang) -> dict[str, str]:
-    """The name of each gang's tier, in the order of the tiers."""
+    """Return the name of each gang's tier, in the order of the tiers."""
     problem = compile_problem(cluster([node("n0")], gangs, now_ms=NOW))
     tiers = priority_tiers(problem, problem.priority, PATIENCE)
     by_tier = sorted(problem.open_gangs.tolist(), key=lambda g: (tiers.of[g], g))
@@ -59,7 +59,7 @@ def test_broken_gangs_and_those_that_waited_too_long_come_first_in_their_priorit
         ("starved", "gangs waiting too long, priority 1"),
         ("fresh", "priority 1"),
         ("just-in-time", "priority 1"),
-        ("runs", "priority 1"),  # what it has is no less for waiting
+        ("runs", "priority 1"),  # waiting does not lower the priority of running tasks
     ]
 
 
@@ -86,7 +86,7 @@ def test_one_tier_weighted_by_priority() -> None:
     problem = compile_problem(cluster([node("n0")], gangs))
     tiers = weighted_tier(problem, problem.priority)
     assert tiers.of.tolist() == [0, 0, 0]
-    assert tiers.factor.tolist() == [4, 1, 4]  # nobody counts for nothing
+    assert tiers.factor.tolist() == [4, 1, 4]  # every gang has a factor of at least 1
     assert tiers.mark[0] == tiers.mark[2] != tiers.mark[1]
 
 

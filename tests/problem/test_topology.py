@@ -1,4 +1,4 @@
-"""Trees of domains as arrays, and what gangs may use of them."""
+"""Topology trees as arrays, and the domains that gangs may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When timetables are due."""
+"""The due times of schedules."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_the_clock_of_a_place_counts() -> None:
 
 
 def test_an_hour_that_is_left_out_is_left_out() -> None:
-    # On 8 March 2026 New York's clocks go from 02:00 to 03:00.
+    # On 8 March 2026 New York's clocks move from 02:00 to 03:00.
     table = parse_timetable("30 2 * * *")
     after = ms("2026-03-07T12:00:00-05:00")
     assert text(next_due_ms(table, after, NEW_YORK)) == "2026-03-09T06:30:00"
 
 
 def test_what_falls_into_an_hour_that_comes_twice_is_due_twice() -> None:
-    # On 1 November 2026 they go from 02:00 back to 01:00.
+    # On 1 November 2026 the clocks move from 02:00 back to 01:00.
     table = parse_timetable("30 1 * * *")
     at, found = ms("2026-11-01T00:00:00-04:00"), []
     for _ in range(3):
@@ -96,7 +96,7 @@ TABLES = st.sampled_from(
 
 @given(TABLES, st.integers(0, 365 * 24 * 60), st.integers(1, 9 * 24 * 60))
 def test_nothing_is_due_in_between(table: str, minute: int, length: int) -> None:
-    """Against looking at every minute."""
+    """The due times are compared with a check of every minute."""
     timetable = parse_timetable(table)
     begin = ms("2026-01-01T00:00:00Z") + minute * 60_000
     end = begin + length * 60_000

@@ -1,4 +1,4 @@
-"""Regular expressions mean what they mean in Go, and take no longer."""
+"""Regular expressions have the same meaning as in Go, and take linear time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from optsched.units.patterns import PatternError, parse_pattern
         (r"(?P<rack>a)|(?<row>b)", "b", True),
         (r"a\z", "a", True),
         (r"\\C", r"\C", True),
-        # Python takes braces for a number of repetitions here, Go for a text.
+        # Python reads these braces as a repetition count, and Go as literal text.
         ("^a{,2}$", "a{,2}", True),
         ("^a{,2}$", "aa", False),
     ],

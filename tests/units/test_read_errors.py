@@ -1,4 +1,4 @@
-"""Why something could not be read, without the words of Python."""
+"""The reasons of read errors, without Python terms."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def at(text: str) -> int:
-    """Milliseconds of a moment of some day in UTC, HH:MM:SS."""
+    """Return the milliseconds of a time HH:MM:SS on a fixed day in UTC."""
     hour, minute, second = map(int, text.split(":"))
     return 20_000 * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000
 

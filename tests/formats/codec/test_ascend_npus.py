@@ -1,4 +1,4 @@
-"""Ascend NPUs as HAMi's device plugin writes and reads them, and what chips may be cut into."""
+"""Ascend NPUs as HAMi's device plugin reads and writes them, and the templates of chips."""
 
 from __future__ import annotations
 

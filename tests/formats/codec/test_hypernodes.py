@@ -1,4 +1,4 @@
-"""HyperNodes as one tree, whatever is wrong with some of them."""
+"""HyperNodes form one tree, even if some of them are invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images and data sets of nodes and pods as they are written, and what is made of them."""
+"""Images and data sets in annotations and statuses of nodes and pods, and their decoded form."""
 
 from __future__ import annotations
 

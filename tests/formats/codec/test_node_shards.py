@@ -1,4 +1,4 @@
-"""NodeShards from objects to snapshots, and dumps that say which of them was ours."""
+"""NodeShards from objects to snapshots, and dumps that record the scheduler's shard."""
 
 from __future__ import annotations
 

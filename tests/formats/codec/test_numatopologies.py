@@ -1,4 +1,4 @@
-"""Numatopologies, and what pods have for themselves alone."""
+"""Numatopologies, and the exclusive CPUs and GPUs of pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What queues have used, as an annotation."""
+"""The past usage of queues, stored as an annotation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResourceClaims, DeviceClasses and ResourceSlices: what is read, and what it means for pods."""
+"""ResourceClaims, DeviceClasses and ResourceSlices: decoded fields, and effects on pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PodGroups of `scheduling.k8s.io` are gangs, too."""
+"""PodGroups of `scheduling.k8s.io` are gangs as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When plugins had pods evicted, as PodGroups say."""
+"""The times of evictions by plugins, as recorded on PodGroups."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_snapshot_of_manifests_knows() -> None:
 
 
 def test_names_of_tenants_are_forgotten_and_never_hide_a_plugin() -> None:
-    """Whatever annotations say, the time that this process has recorded counts."""
+    """The time that this process recorded counts, whatever the annotations say."""
     cache = ClusterCache()
     cache.record_shuffle("rescheduling", 5_000)
     late = "2099-01-01T00:00:00Z"

@@ -134,7 +134,7 @@ def offered(name: str, size: str = "10Gi", **more: Any) -> dict[str, Any]:
 
 
 def choice(*volumes: dict[str, Any], **spec: Any) -> tuple[list[str], bool]:
-    """The volumes that a claim may get, and whether one can be made."""
+    """Return the volumes that a claim may get, and whether a new one can be provisioned."""
     classes = {"local": thing("storage.k8s.io/v1", "StorageClass", "local", **LOCAL)}
     where = Storage({v["metadata"]["name"]: v for v in volumes}, classes)
     found = claim({**WISH, **spec}, "Pending", where)

@@ -217,7 +217,7 @@ def test_json_is_yaml(value: Any):
 
 
 def test_aliases_that_multiply_are_refused() -> None:
-    """Nine lists of nine lists of nine …: 31 billion values in a kilobyte."""
+    """Nine lists of nine lists of nine …: 31 billion values in one kilobyte."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 11)]
     text = "\n".join(lines)

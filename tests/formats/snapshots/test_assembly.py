@@ -44,7 +44,7 @@ def test_a_cluster_in_any_order():
     assert [q.name for q in found.queues] == ["default", "lab", "root"]
     assert [g.key for g in found.gangs] == ["ns/g", "ns/pod:solo"]
     gang = found.gang_by_key["ns/g"]
-    assert [t.key for t in gang.tasks] == ["ns/p2", "ns/p1"]  # the older one first
+    assert [t.key for t in gang.tasks] == ["ns/p2", "ns/p1"]  # the older pod comes first
     assert found.node_by_name["n2"].residents == (gang.tasks[1],)
     assert found.gang_by_key["ns/pod:solo"].queue == "lab"
     assert list(found.namespaces) == ["ns"]

@@ -71,7 +71,7 @@ def test_problems_name_file_and_line(tmp_path: Path):
     listed = {"apiVersion": "v1", "items": [node(), bad], "kind": "List"}
     write(tmp_path / "a.yaml", {"apiVersion": "v1", "kind": "ConfigMap"}, listed)
     text = (tmp_path / "a.yaml").read_text().splitlines()
-    # Keys come in order: the pod begins with its apiVersion.
+    # Keys are sorted, so the pod begins with its apiVersion.
     line = max(i for i, t in enumerate(text, 1) if t == "- apiVersion: v1")
     assert told(read_instance(tmp_path)) == [
         f"a.yaml:{line}: Pod ns/bad: spec.nodeSelector[a]: 1 is not a text: write it in quotes"
@@ -184,7 +184,7 @@ def test_all_manifests_together():
     found = read_instance(shared("manifests"))
     assert [p.message for p in found.problems] == [
         "is no object: it needs apiVersion, kind and metadata"
-    ] * 2  # values of a chart, and a part of a configuration
+    ] * 2  # the values of a chart, and a part of a configuration
     assert len(found.snapshot.queues) == 21
     group = found.snapshot.gang_by_key["default/training-job"]
     assert (group.priority, group.problem) == (1000, None)

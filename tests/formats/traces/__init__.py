@@ -1,1 +1,1 @@
-"""Tests of published and own traces."""
+"""Tests of published traces and of the project's trace format."""

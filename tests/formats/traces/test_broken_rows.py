@@ -1,4 +1,4 @@
-"""Tables of traces in which cells, rows or bytes are wrong: told by file and row, never a crash."""
+"""Trace tables with invalid cells, rows or bytes cause a message with file and row, not a crash."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def read(name: str, folder: Path) -> tuple[Trace, tuple[object, ...]]:
 
 @st.composite
 def broken(draw: st.DrawFn, text: str) -> bytes:
-    """A text of which cells are others, or lines end early, come twice or change places."""
+    """Draw a text with changed cells, or with cut, repeated, swapped or missing lines."""
     lines = text.split("\n")
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(lines) - 1))
@@ -170,7 +170,7 @@ def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
 
 def check_sound(trace: Trace) -> None:
-    """What has been read can be played, and stands in the order of time."""
+    """Check that a trace can be replayed and is sorted by time."""
     times = [a.at_ms for a in trace.arrivals]
     assert times == sorted(times)
     assert all(0 <= a.at_ms < 2**63 for a in trace.arrivals)
@@ -236,7 +236,7 @@ HUGE = "900719925474"
 def test_what_no_cluster_holds_is_told_and_not_made(
     name: str, file: int, old: str, new: str, said: str, tmp_path: Path
 ) -> None:
-    """A million million GPUs or tasks would be made one by one."""
+    """Otherwise 10¹² GPUs or tasks would be created one by one."""
     files = dict(FORMATS[name][0])
     table = list(files)[file]
     assert old in files[table]

@@ -149,8 +149,9 @@ def test_a_missing_node_list_is_named(tmp_path: Path):
 
 REQUEST = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec")
 
-# pods, GPU demand, CPU demand and memory demand in tenths of a percent, CPU only, shares, one GPU,
-# two, four, eight GPUs, with models, distinct requests
+# The columns are: pods, GPU demand, CPU demand and memory demand in tenths of a percent. Then
+# follow numbers of pods: CPU only, shares, one, two, four and eight GPUs, with models. The last
+# column is the number of distinct requests.
 PUBLISHED = {
     "default": (8152, 980, 798, 602, 1088, 3078, 3911, 16, 15, 44, 0, 151),
     "cpu050": (7439, 980, 680, 533, 375, 3078, 3911, 16, 15, 44, 0, 141),
@@ -206,7 +207,7 @@ def test_the_trace_gives_the_published_counts(name: str):
     with file.open() as lines:
         rows = {tuple(row[c] for c in REQUEST if c in row) for row in csv.DictReader(lines)}
     assert len(rows) == num_classes
-    # The trace counts A|B and B|A as two requests; here they are one.
+    # The trace counts A|B and B|A as two requests; optsched counts them as one.
     alike = {(*row[:4], *map(frozenset, (text.split("|") for text in row[4:]))) for row in rows}
     shapes = {id(gang.tasks[0].shape) for gang in found.snapshot.gangs}
     assert len(shapes) == len(alike)

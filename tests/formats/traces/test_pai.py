@@ -1,4 +1,4 @@
-"""Alibaba's PAI, and the openb trace with its times."""
+"""Alibaba's PAI trace, and the openb trace with its times."""
 
 from __future__ import annotations
 

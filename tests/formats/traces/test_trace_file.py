@@ -1,4 +1,4 @@
-"""Our own traces: what each field becomes, and what is told about fields that are wrong."""
+"""The project's trace format: the decoded fields, and messages about invalid fields."""
 
 from __future__ import annotations
 

@@ -49,8 +49,9 @@ def test_containers_are_summed():
 @pytest.mark.parametrize(
     ("init", "cpu"),
     [
-        # Alone: max(1, 3) = 3. After a sidecar of 2: the containers are 1 + 2 = 3, starting the
-        # init container takes 2 + 3 = 5. Before the sidecar it does not count it: max(3, 3) = 3.
+        # The init container alone gives max(1, 3) = 3. After a sidecar of 2, the containers need 1
+        # + 2 = 3, and the init container needs 2 + 3 = 5. Before the sidecar it does not count the
+        # sidecar: max(3, 3) = 3.
         ([container(cpu="3")], 3000),
         ([container(always=True, cpu="2"), container(cpu="3")], 5000),
         ([container(cpu="3"), container(always=True, cpu="2")], 3000),
@@ -79,7 +80,7 @@ def test_a_limit_without_a_request_counts_as_one():
     ("whole", "expected"),
     [
         ({"requests": {"cpu": "4"}}, {"cpu": 4000, "memory": GI}),
-        # Only resources that no container asks for take the limit of the pod as their request.
+        # The limit of a pod is its request only for resources that no container requests.
         ({"limits": {"cpu": "4", "hugepages-2Mi": "2Mi"}}, {"hugepages-2Mi": 2 * 2**20}),
         ({"requests": {"nvidia.com/gpu": 8}}, {}),
     ],
