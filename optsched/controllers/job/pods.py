@@ -5,7 +5,7 @@ Source: Volcano, pkg/controllers/job/job_controller_util.go (`createJobPod`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
@@ -42,11 +42,12 @@ class PodMaker:
     plugins: tuple[tuple[Plugin, Flags], ...]
     volumes: tuple[list[dict[str, Any]], list[dict[str, Any]]]
     is_forwarded: bool
+    memo: dict[str, Any] = field(default_factory=dict)
 
     def pod(self, task: TaskSpec, index: int) -> dict[str, Any]:
         """Return the manifest of the pod with an index in a task."""
         job, name = self.job, pod_name(self.job.meta.name, task.name, index)
-        draft = draft_of(job, task, index, name)
+        draft = draft_of(job, task, index, name, self.memo)
         _inherit(draft)
         _mark(draft)
         if self.is_forwarded:

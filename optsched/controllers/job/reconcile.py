@@ -86,10 +86,17 @@ from optsched.controllers.job.status import (
     with_phase,
     with_pod_counts,
 )
-from optsched.controllers.json_fields import is_terminating, name_of, spec_of, subobject, uid_of
+from optsched.controllers.json_fields import (
+    is_terminating,
+    name_of,
+    records,
+    spec_of,
+    subobject,
+    uid_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from optsched.api.job import Job, JobStatus, TaskSpec
     from optsched.controllers.controller import Decide, World
@@ -101,6 +108,12 @@ if TYPE_CHECKING:
 
 CLAIM_AGAIN_S: Final = 2.0
 """Seconds until the next check for a missing claim, because no event reports its creation."""
+
+MOST_COST: Final = 50_000
+"""Maximum cost of the pods that one reconciliation creates; see `_estimate_cost`."""
+
+NEXT_PODS_S: Final = 0.01
+"""Seconds until a job is reconciled again that lacks further pods."""
 
 _PLUGIN_ERROR: Final = "PluginError"
 _CLAIM_ERROR: Final = "PVCError"
@@ -398,11 +411,16 @@ def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
 
 
 def _new_pods(case: _Case) -> Iterator[Effect]:
+    """Yield the creation of missing pods, within `MOST_COST` for one reconciliation.
+
+    A job of a tenant may have 100 000 pods. Other jobs are reconciled between its parts.
+    """
     job, observed = case.job, case.observed
+    has_started = _StartedTasks(observed)
     lacking = [
         (task, index)
         for task in job.spec.tasks
-        if len(list(observed.pods_of(task))) < task.replicas and _may_start(task, observed)
+        if len(list(observed.pods_of(task))) < task.replicas and _may_start(task, has_started)
         for index in range(task.replicas)
         if (task.name, index) not in observed.pods
     ]
@@ -411,21 +429,52 @@ def _new_pods(case: _Case) -> Iterator[Effect]:
     queue = case.world.get(QUEUE, "", job.spec.queue)
     is_forwarded = queue is not None and bool(spec_of(queue).get("extendClusters"))
     maker = pod_maker(job, case.manifest, is_forwarded=is_forwarded)
+    cost = 0
     for task, index in lacking:
         name = pod_name(job.meta.name, task.name, index)
+        if cost >= MOST_COST:
+            yield Again(NEXT_PODS_S)
+            return
         if case.world.get(POD, job.meta.namespace, name) is None:
-            yield Create(POD, maker.pod(task, index))
+            pod = maker.pod(task, index)
+            cost += _estimate_cost(pod)
+            yield Create(POD, pod)
         else:
             yield Again(LEFT_OVER_S)  # a pod that does not belong to this job has the name
 
 
-def _may_start(task: TaskSpec, observed: ObservedJob) -> bool:
+def _estimate_cost(pod: Manifest) -> int:
+    """Return the cost of a new pod: 100, and 1 for each variable and each 64 characters of it."""
+    spec, total = spec_of(pod), 100
+    for container in (*records(spec, "initContainers"), *records(spec, "containers")):
+        values = (each.get("value") for each in records(container, "env"))
+        total += sum(1 + len(value) // 64 if isinstance(value, str) else 1 for value in values)
+    return total
+
+
+class _StartedTasks:
+    """Whether the tasks of a job have started, by name; each task is looked at once."""
+
+    def __init__(self, observed: ObservedJob) -> None:
+        self._observed = observed
+        self._tasks = {task.name: task for task in observed.job.spec.tasks}
+        self._known: dict[str, bool] = {}
+
+    def check_tasks(self, names: Iterable[str]) -> list[bool]:
+        """Return for each existing task among `names` whether it has started."""
+        known = self._known
+        for name in names:
+            if name in self._tasks and name not in known:
+                known[name] = _has_started(self._tasks[name], self._observed)
+        return [known[name] for name in names if name in known]
+
+
+def _may_start(task: TaskSpec, has_started: _StartedTasks) -> bool:
     """Return whether all tasks that this task depends on have started or succeeded."""
     waits = task.depends_on
     if waits is None:
         return True
-    others = [each for each in observed.job.spec.tasks if each.name in waits.names]
-    starts = [_has_started(other, observed) for other in others]
+    starts = has_started.check_tasks(waits.names)
     is_any = waits.iteration is Iteration.ANY and len(waits.names) > 1
     return any(starts) if is_any and starts else all(starts)
 

@@ -45,7 +45,14 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 64
 """Maximum number of concurrent requests; a higher number would slow down each request."""
 
+AT_ONCE_FOR_ONE: Final = 16
+"""Maximum number of concurrent requests for one object.
+
+Otherwise the requests for a job with many pods would delay those for all other objects.
+"""
+
 _Write: TypeAlias = Create | Patch | PatchStatus | Delete
+_Executed: TypeAlias = _Write | Emit | AskQuestion | AskFabric | Then
 _LEAVING: Final = "because it is being terminated"
 _OTHER_UID: Final = "metadata.uid"
 
@@ -90,15 +97,19 @@ class Executor:
         if len(rest) == 1:
             await self._carry_out_effect(rest[0])
             return agains
-        results = await asyncio.gather(*map(self._carry_out_effect, rest), return_exceptions=True)
+        slots = asyncio.Semaphore(AT_ONCE_FOR_ONE)
+
+        async def carry_out_in_turn(effect: _Executed) -> None:
+            async with slots:
+                await self._carry_out_effect(effect)
+
+        results = await asyncio.gather(*map(carry_out_in_turn, rest), return_exceptions=True)
         errors = [result for result in results if result is not None]
         if errors:
             raise max(errors, key=_severity)
         return agains
 
-    async def _carry_out_effect(
-        self, effect: _Write | Emit | AskQuestion | AskFabric | Then
-    ) -> None:
+    async def _carry_out_effect(self, effect: _Executed) -> None:
         if isinstance(effect, Then):
             for step in effect.steps:
                 await self._carry_out_effect(step)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from optsched.api.kinds import COMMAND, JOB, PERSISTENT_VOLUME_CLAIM, POD, POD_GROUP, Ref
-from optsched.controllers.effects import Again, Delete, Propagation
-from optsched.controllers.job.reconcile import JobReconciler, Options
+from optsched.controllers.effects import Again, Create, Delete, Propagation
+from optsched.controllers.job import object_names, reconcile
+from optsched.controllers.job.reconcile import NEXT_PODS_S, JobReconciler, Options
 from optsched.controllers.json_fields import name_of
 from tests.support.vcjobs import KEYS, Play, job, policy, task
 
@@ -700,3 +703,70 @@ def test_a_job_with_more_pods_than_a_cluster_holds_is_named_and_left_alone() -> 
         "spec.tasks: 2147483647 pods in all are too many: write at most 100000 replicas in all "
         "tasks together"
     )
+
+
+# --- jobs that would keep the controllers from others ---------------------------------------------
+
+
+def start_of(manifest: dict[str, Any]) -> list[Any]:
+    """What is done for a job in the moment in which its gang is admitted."""
+    play = Play(manifest, is_admitted=False)
+    assert play.group is not None
+    ref = Ref(POD_GROUP, "default", play.group["metadata"]["name"])
+    play.world.change(ref, lambda obj: obj.update(status={"phase": "Inqueue"}))
+    return list(play.decide())
+
+
+def num_pods(effects: list[Any]) -> int:
+    return sum(isinstance(each, Create) and each.kind == POD for each in effects)
+
+
+def test_a_job_with_many_pods_gets_them_in_parts() -> None:
+    manifest = job(task("w", 1200), minAvailable=1)
+    effects = start_of(manifest)
+    assert num_pods(effects) == 500
+    assert Again(NEXT_PODS_S) in effects
+    play = Play(manifest)
+    assert len(play.pods) == 1200
+    assert num_pods(list(play.decide())) == 0
+
+
+@pytest.mark.parametrize("plugins", [{"svc": []}, {"tensorflow": []}, {"mpi": []}])
+def test_the_larger_the_pods_of_a_job_the_fewer_are_made_at_once(
+    plugins: dict[str, list[str]],
+) -> None:
+    if "svc" in plugins:
+        tasks = [task(f"t{i}", 4, minAvailable=0) for i in range(300)]
+    else:
+        names = ("master" if "mpi" in plugins else "ps", "worker")
+        tasks = [task(name, 10_000, minAvailable=0) for name in names]
+    effects = start_of(job(*tasks, minAvailable=1, plugins=plugins))
+    assert 1 <= num_pods(effects) <= 60
+    assert Again(NEXT_PODS_S) in effects
+
+
+def test_the_addresses_of_a_job_are_not_listed_again_for_each_of_its_pods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+
+    def count(job: str, task: str, index: int) -> str:
+        calls.append(index)
+        return f"{job}-{task}-{index}"
+
+    tasks = [task(name, 200, minAvailable=0) for name in ("ps", "worker", "master")]
+    monkeypatch.setattr(object_names, "pod_name", count)
+    effects = start_of(job(*tasks, minAvailable=1, plugins={"svc": [], "tensorflow": []}))
+    assert num_pods(effects) > 20
+    assert len(calls) < 10 * 600
+
+
+def test_tasks_that_many_wait_for_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    monkeypatch.setattr(reconcile, "_has_started", lambda task, _: looked.append(task.name))
+    waits = [
+        task(f"t{i}", minAvailable=0, dependsOn={"name": [f"t{k}" for k in range(i)]})
+        for i in range(1, 60)
+    ]
+    start_of(job(task("t0", 100), *waits, minAvailable=1))
+    assert len(looked) == 59

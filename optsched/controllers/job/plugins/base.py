@@ -96,6 +96,8 @@ class Draft:
 
     Only the fields of this class are copies. Nested parts of `spec` are shared with the template of
     the task and must not be changed in place.
+
+    `memo` holds values that plugins have computed for all pods of the job, by plugin.
     """
 
     job: Job
@@ -107,6 +109,7 @@ class Draft:
     spec: dict[str, Any]
     containers: list[Container] = field(default_factory=list)
     init_containers: list[Container] = field(default_factory=list)
+    memo: dict[str, Any] = field(default_factory=dict)
 
     @property
     def all_containers(self) -> list[Container]:
@@ -118,7 +121,7 @@ class Draft:
         self.spec["volumes"] = [*records(self.spec, "volumes"), volume]
 
 
-def draft_of(job: Job, task: TaskSpec, index: int, name: str) -> Draft:
+def draft_of(job: Job, task: TaskSpec, index: int, name: str, memo: dict[str, Any]) -> Draft:
     """Return a draft of a pod from the pod template of its task."""
     meta, spec = subobject(task.template, "metadata"), dict(template_spec(task))
     return Draft(
@@ -131,6 +134,7 @@ def draft_of(job: Job, task: TaskSpec, index: int, name: str) -> Draft:
         spec=spec,
         containers=[_open(each) for each in records(spec, "containers")],
         init_containers=[_open(each) for each in records(spec, "initContainers")],
+        memo=memo,
     )
 
 

@@ -34,8 +34,9 @@ def dress_mpi(draft: Draft, flags: Flags) -> None:
     add_port(draft.all_containers, "mpijob-port", flags.number("port"))
     worker = task_named(draft.job, flags.text("worker"))
     if draft.task.name == flags.text("master") and worker is not None:
-        found = ",".join(addresses(draft.job.meta.name, worker))
-        add_env(draft.all_containers, variable("MPI_HOST", found))
+        if MPI.name not in draft.memo:
+            draft.memo[MPI.name] = ",".join(addresses(draft.job.meta.name, worker))
+        add_env(draft.all_containers, variable("MPI_HOST", draft.memo[MPI.name]))
 
 
 MPI = Plugin(
@@ -54,16 +55,27 @@ def dress_tensorflow(draft: Draft, flags: Flags) -> None:
     job = draft.job
     if len(job.spec.tasks) == 1 and draft.task.replicas == 1:
         return
+    if TENSORFLOW.name not in draft.memo:
+        draft.memo[TENSORFLOW.name] = _compact(_tensorflow_cluster(job, flags))
+    role_of = {flags.text(role): role for role in _ROLES}
+    place = {"type": role_of.get(draft.task.name, draft.task.name), "index": draft.index}
+    config = f'{{"cluster":{draft.memo[TENSORFLOW.name]},"task":{_compact(place)}}}'
+    add_env(draft.containers, variable("TF_CONFIG", config))
+
+
+def _tensorflow_cluster(job: Job, flags: Flags) -> dict[str, list[str]]:
+    """Return the addresses of the pods of each role."""
     cluster = {}
     for role in _ROLES:
         task = task_named(job, flags.text(role))
         if task is not None and task.replicas:
             found = [host(job.meta.name, task, i)[1] for i in range(task.replicas)]
             cluster[role] = [f"{address}:{flags.number('port')}" for address in found]
-    role_of = {flags.text(role): role for role in _ROLES}
-    place = {"type": role_of.get(draft.task.name, draft.task.name), "index": draft.index}
-    config = json.dumps({"cluster": cluster, "task": place}, separators=(",", ":"))
-    add_env(draft.containers, variable("TF_CONFIG", config))
+    return cluster
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 TENSORFLOW = Plugin(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api import wellknown
 from optsched.api.kinds import CONFIG_MAP, NETWORK_POLICY, SERVICE
-from optsched.controllers.job.object_names import addresses, variable_of
+from optsched.controllers.job.object_names import addresses, host, variable_of
 from optsched.controllers.job.plugins.base import Extra, Plugin, add_env, add_mount, variable
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def dress_svc(draft: Draft, flags: Flags) -> None:
     draft.spec["subdomain"] = draft.spec.get("subdomain") or job.meta.name
     config = config_name(job)
     if flags.boolean(_INJECT):
-        add_env(draft.all_containers, *_listed(job, config), *_firsts(job))
+        if SVC.name not in draft.memo:
+            draft.memo[SVC.name] = [*_listed(job, config), *_firsts(job)]
+        add_env(draft.all_containers, *draft.memo[SVC.name])
     draft.add_volume({"name": config, "configMap": {"name": config}})
     add_mount(draft.all_containers, {"name": config, "mountPath": MOUNTED_AT})
 
@@ -83,8 +85,11 @@ def _listed(job: Job, config: str) -> list[dict[str, Any]]:
 
 
 def _firsts(job: Job) -> list[dict[str, Any]]:
-    found = ((task, addresses(job.meta.name, task)[:1]) for task in job.spec.tasks)
-    return [variable(f"VC_{variable_of(t.name)}_HOST", first[0]) for t, first in found if first]
+    return [
+        variable(f"VC_{variable_of(task.name)}_HOST", host(job.meta.name, task, 0)[1])
+        for task in job.spec.tasks
+        if task.replicas
+    ]
 
 
 def extras_svc(job: Job, flags: Flags) -> tuple[Extra, ...]:
