@@ -185,13 +185,19 @@ def _read(
             f"{file}: this {kind.lower()} list can not be read: {why_unreadable(e)}"
         ) from e
     reader = csv.DictReader(text.splitlines())
-    missing = [c for c in columns if c not in (reader.fieldnames or ())]
+    try:
+        names = reader.fieldnames or ()
+        rows = [(reader.line_num, cells) for cells in reader]
+    except csv.Error as e:
+        place = f"{file}:{reader.line_num}"
+        raise InstanceError(f"{place}: this {kind.lower()} list can not be read: {e}") from e
+    missing = [c for c in columns if c not in names]
     if missing:
         listed = ", ".join(missing)
         raise InstanceError(f"{file}: not an openb {kind.lower()} list: it has no column {listed}")
     seen: set[str] = set()
-    for cells in reader:
-        row = _Row(kind, file.name, reader.line_num, cells, problems)
+    for line, cells in rows:
+        row = _Row(kind, file.name, line, cells, problems)
         before = len(problems)
         built = build(row)
         if not row.name:

@@ -138,6 +138,19 @@ def test_another_table_is_refused(tmp_path: Path, pods: str, nodes: str, message
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["n" * 200_000, f"{HEAD}{'p' * 200_000},1,1,0,0,,LS,Running,5\n"])
+def test_a_value_without_end_is_told_with_its_line(tmp_path: Path, text: str):
+    path = tmp_path / "pods.csv"
+    path.write_text(text)
+    (tmp_path / "openb_node_list_gpu_node.csv").write_text(
+        "sn,cpu_milli,memory_mib,gpu,model\nn,64000,262144,8,V100M16\n"
+    )
+    with pytest.raises(
+        InstanceError, match=r"pods\.csv:[0-2]: this pod list can not be read: field"
+    ):
+        read_openb(path)
+
+
 def test_a_missing_node_list_is_named(tmp_path: Path):
     path = tmp_path / "pods.csv"
     path.write_text(f"{HEAD}p,1,1,0,0,,LS,Running,5\n")
