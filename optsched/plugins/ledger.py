@@ -44,6 +44,8 @@ class Ledger:
         terminating pods still hold.
     leaving_total
         (R,) capacity of all nodes that terminating pods and victims release.
+    waits_for_late
+        Whether capacity is set aside, so that a late gang can be enqueued in a later session.
 
     """
 
@@ -65,6 +67,7 @@ class Ledger:
         later = np.maximum(problem.allocatable - problem.used + problem.releasing, 0).sum(axis=0)
         self.idle_total: list[int] = idle.tolist()
         self.leaving_total: list[int] = (later - idle).tolist()
+        self.waits_for_late = False
         self._promised_total: list[int] = [0] * len(idle)
         self._rows = problem.rows
         self._resources = problem.resources

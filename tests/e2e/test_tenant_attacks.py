@@ -49,7 +49,11 @@ POLICY = """
 actions: "enqueue, allocate"
 tiers:
 - plugins: [{name: priority}, {name: gang}]
-- plugins: [{name: predicates}, {name: capacity}, {name: nodeorder}]
+- plugins:
+  - {name: overcommit, arguments: {overcommit.keepShares: true}}
+  - {name: predicates}
+  - {name: capacity}
+  - {name: nodeorder}
 """
 
 
@@ -314,6 +318,27 @@ def test_podgroups_and_jobs_that_never_go_stop_nothing(stage: Stage) -> None:
     assert_others_start(stage)
     stage.eve.post(stage.path(kinds.JOB), job("next", "students"))
     until(lambda: group_of(stage, "next"), "controllers go on")
+
+
+def test_a_podgroup_that_reserves_the_whole_cluster_keeps_no_other_queue_waiting(
+    stage: Stage,
+) -> None:
+    """A PodGroup without pods reserves all CPUs of the cluster without limit of time."""
+    squatter = group("squatter", "students")
+    squatter["spec"]["minResources"] = {"cpu": "8"}
+    stage.eve.post(stage.path(kinds.POD_GROUP), squatter)
+
+    def phase() -> str:
+        found = stage.admin.get(stage.path(kinds.POD_GROUP, "squatter"))
+        return str(found["status"]["phase"])
+
+    until(lambda: phase() == "Inqueue", "it is let in")
+    work = job("works", "lab")
+    (task,) = work["spec"]["tasks"]
+    sized(task["template"], 2)
+    stage.ann.post(stage.path(kinds.JOB), work)
+    await_bound(stage, "works-w-0")
+    assert phase() == "Inqueue"
 
 
 # --- pods that come with decisions ----------------------------------------------------------------

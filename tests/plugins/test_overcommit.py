@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, QueueState
-from optsched.plugins.gangs.enqueueing import Overcommit
+from optsched.plugins.gangs.enqueueing import Overcommit, shares_by_weight
 from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capability import Capability
+from optsched.problem.compile import compile_problem
 from tests.support.engines import Bench
 from tests.support.small import CPU, cluster, gang, node, running, shape
 
@@ -110,3 +111,64 @@ def test_what_a_running_gang_holds_beyond_its_minimum_counts_as_free(
     rules = RuleSet.of(Priority(), Capability())
     old = runs(6, queue="q", **fields)
     assert enqueued(old, waits("a", 5, queue="q"), rules=rules, queues=queues) == let_in
+
+
+# --- shares by weight -----------------------------------------------------------------------------
+
+KEEPS = RuleSet.of(Priority(), Overcommit(keeps_shares=True))
+
+
+def test_a_queue_enqueues_up_to_its_share_whatever_others_reserve() -> None:
+    queues = [Queue("qa"), Queue("qb")]
+    squatter = waits("squatter", 12, queue="qa", phase=GangPhase.INQUEUE)
+    gangs = [squatter, waits("b1", 3, queue="qb"), waits("b2", 2, queue="qb")]
+    assert enqueued(*gangs, queues=queues) == []
+    assert enqueued(*gangs, rules=KEEPS, queues=queues) == ["b1", "b2"]
+    gangs = [*gangs, waits("b3", 1, queue="qb"), waits("a", 1, queue="qa")]
+    assert enqueued(*gangs, rules=KEEPS, queues=queues) == ["b1", "b2"]
+
+
+def test_what_a_queue_runs_and_has_enqueued_counts_for_its_share() -> None:
+    queues = [Queue("qa"), Queue("qb", weight=4)]
+    squatter = waits("squatter", 12, queue="qa", phase=GangPhase.INQUEUE)
+    before = waits("before", 2, queue="qb", phase=GangPhase.INQUEUE)
+    gangs = [squatter, runs(3, queue="qb"), before]
+    # 8 of 10 CPUs by weight − 3 used − 2 let in = 3
+    found = enqueued(*gangs, waits("b1", 4, queue="qb"), rules=KEEPS, queues=queues)
+    assert found == []
+    found = enqueued(*gangs, waits("b1", 3, queue="qb"), rules=KEEPS, queues=queues)
+    assert found == ["b1"]
+
+
+def test_without_others_the_limit_is_that_of_the_cluster() -> None:
+    gangs = [waits("a", 6), waits("b", 4), waits("c", 9), waits("d", 2)]
+    assert enqueued(*gangs, rules=KEEPS) == ["a", "b", "d"]
+
+
+def test_shares_by_weight_follow_the_tree() -> None:
+    queues = [
+        *(Queue("dept", weight=3), Queue("other"), Queue("idle", weight=9)),
+        *(Queue("team", parent="dept"), Queue("late", parent="dept", weight=2)),
+    ]
+    gangs = [waits(f"g-{name}", 1, queue=name) for name in ("root", "dept", "team", "late")]
+    gangs += [waits("g-other", 1, queue="other"), waits("default", 1)]
+    nodes = [node("n0", 60)]
+    problem = compile_problem(cluster(nodes, gangs, queues))
+    shares = shares_by_weight(problem)[:, problem.index(CPU)].tolist()
+    # The top queues default, dept, other and root's own gangs: 10, 30, 10 and 10 of 60 CPUs.
+    # Of the 30, dept's own gangs get 3/6, team 1/6 and late 2/6.
+    assert dict(zip(problem.queues.names, shares, strict=True)) == {
+        "default": 10_000,
+        "dept": 15_000,
+        "idle": 0,
+        "late": 10_000,
+        "other": 10_000,
+        "root": 10_000,
+        "team": 5_000,
+    }
+
+
+def test_only_the_root_queue_has_gangs() -> None:
+    problem = compile_problem(cluster(TEN, [waits("a", 1, queue="root")]))
+    shares = shares_by_weight(problem)[:, problem.index(CPU)].tolist()
+    assert dict(zip(problem.queues.names, shares, strict=True)) == {"default": 0, "root": 10_000}

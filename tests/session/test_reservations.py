@@ -238,16 +238,18 @@ def asking(name: str, cpus: int) -> Gang:
     return Gang(f"ns/{name}", min_member=1, min_resources=least, phase=GangPhase.PENDING)
 
 
+@pytest.mark.parametrize("keeps_shares", ["true", "false"])
 @engines
-def test_small_jobs_are_not_let_in_past_a_large_one_for_ever(engine):
-    text = MODEL.replace("ENGINE", engine).replace("{name: drf}", "{name: overcommit}, {name: drf}")
-    cluster = world(engine)
+def test_small_jobs_are_not_let_in_past_a_large_one_for_ever(engine, keeps_shares):
+    overcommit = f"{{name: overcommit, arguments: {{overcommit.keepShares: {keeps_shares}}}}}"
+    text = MODEL.replace("ENGINE", engine).replace("{name: drf}", f"{overcommit}, {{name: drf}}")
+    cluster = world(engine, queues=(Queue("team"),))
     cluster.policy = parse_policy(text, "m")
     cluster.arrive(gang("old", ("w", 1, shape(60))))
     cluster.step(1 * SECOND)
     cluster.arrive(asking("large", 120))
     cluster.step(2 * SECOND)
-    cluster.arrive(asking("small", 20))
+    cluster.arrive(replace(asking("small", 20), queue="team"))
     before, after = cluster.step(50 * SECOND), cluster.step(100 * SECOND)
     assert [a.gang for a in before.actions if isinstance(a, Enqueue)] == ["ns/small"]
     assert [a for a in after.actions if isinstance(a, Enqueue)] == []

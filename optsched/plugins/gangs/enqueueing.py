@@ -12,13 +12,14 @@ import numpy as np
 
 from optsched.cluster.reasons import Reason, ReasonCode
 from optsched.cluster.relocation import is_successor
-from optsched.cluster.snapshot import GangPhase
+from optsched.cluster.snapshot import ROOT_QUEUE, GangPhase
 from optsched.cluster.task import TaskStatus
 from optsched.plugins.declaration import Argument, Kind, Plugin
 from optsched.plugins.extension_points import Greedy, Rule
+from optsched.plugins.shares.weighted_shares import supply_of
 from optsched.plugins.verification.world import add_into, task_usage
 from optsched.plugins.wording import amount_text
-from optsched.problem.arrays import table
+from optsched.problem.arrays import frozen, table
 from optsched.units import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
@@ -77,18 +78,32 @@ def _expected_by_queue(problem: Problem) -> I64:
 
 @dataclass(frozen=True)
 class Overcommit(Rule):
-    """Enqueue gangs as long as the sum of their `minResources` is at most factor · total − used."""
+    """Enqueue gangs as long as the sum of their `minResources` is at most factor · total − used.
+
+    Attributes
+    ----------
+    factor
+        The limit, in totals of the cluster.
+    keeps_shares
+        Whether each queue may enqueue gangs up to its share by weight, even if enqueued gangs of
+        other queues exceed the limit.
+
+    """
 
     name = "overcommit"
 
     factor: float = 1.2
+    keeps_shares: bool = False
 
     def open(self, problem: Problem, ledger: Ledger) -> Greedy:
         """See `Rule`."""
-        return _Budget(problem, self.factor)
+        budget = _Budget(problem, self.factor)
+        return _QueueBudgets(problem, ledger, budget) if self.keeps_shares else budget
 
 
 class _Budget(Greedy):
+    """The resources of the cluster that enqueued gangs have not reserved."""
+
     def __init__(self, problem: Problem, factor: float) -> None:
         least = least_resources(problem)
         self._least = least
@@ -105,11 +120,92 @@ class _Budget(Greedy):
         self._spare = [spare - asked for spare, asked in pairs]
 
 
+class _QueueBudgets(Greedy):
+    """The budget of the cluster, and for each queue the part that other queues cannot reserve."""
+
+    def __init__(self, problem: Problem, ledger: Ledger, cluster: _Budget) -> None:
+        self._cluster, self._ledger = cluster, ledger
+        least = least_resources(problem)
+        reserved = np.zeros_like(problem.queues.allocated)
+        waiting = [g for g in enqueued_gangs(problem) if problem.queue_of[g] >= 0]
+        np.add.at(reserved, problem.queue_of[waiting], least[waiting])
+        self._least: list[list[int]] = least.tolist()
+        self._left: list[list[int]] = (shares_by_weight(problem) - reserved).tolist()
+
+    def enqueue_vote(self, gang: int) -> int:
+        if self._cluster.enqueue_vote(gang) > 0:
+            return 1
+        if self._ledger.waits_for_late:
+            return -1
+        queue = self._ledger.queue_of[gang]
+        amounts = zip(
+            self._least[gang], self._left[queue], self._ledger.queue_used[queue], strict=True
+        )
+        return 1 if all(asked <= left - used for asked, left, used in amounts if asked) else -1
+
+    def record_enqueued(self, gang: int) -> None:
+        self._cluster.record_enqueued(gang)
+        queue = self._ledger.queue_of[gang]
+        pairs = zip(self._left[queue], self._least[gang], strict=True)
+        self._left[queue] = [left - asked for left, asked in pairs]
+
+
+_TOP: Final = -1
+
+
+def shares_by_weight(problem: Problem) -> I64:
+    """Return (Q, R) the part of the cluster that the weights give to each queue's own gangs.
+
+    The supply is divided from the top of the tree down, among the queues that have gangs in their
+    subtrees. An inner queue with gangs of its own takes part among its children. Parts are rounded
+    down. Unlike deserved shares, the parts do not depend on what gangs request.
+    """
+    return problem.derived(_shares_by_weight)
+
+
+def _shares_by_weight(problem: Problem) -> I64:
+    queues = problem.queues
+    has_gangs = np.zeros((len(queues.names), 1), np.int64)
+    has_gangs[problem.queue_of[problem.queue_of >= 0]] = 1
+    is_active = queues.summed_up(has_gangs)[:, 0] > 0
+    takers_of: dict[int, list[int]] = {}
+    for q in np.flatnonzero(is_active).tolist():
+        parent = int(queues.parent_of[q])
+        is_top = parent < 0 or queues.names[parent] == ROOT_QUEUE
+        if queues.names[q] != ROOT_QUEUE:
+            takers_of.setdefault(_TOP if is_top else parent, []).append(q)
+    for q in np.flatnonzero(has_gangs[:, 0]).tolist():
+        if queues.names[q] == ROOT_QUEUE:
+            takers_of.setdefault(_TOP, []).append(q)
+        elif q in takers_of:
+            takers_of[q].append(q)
+    weight, depth = np.maximum(queues.weight, 1), queues.subtree.sum(axis=0)
+    own = np.zeros_like(queues.allocated)
+    for parent in sorted(takers_of, key=lambda q: (q != _TOP, int(depth[q]), q)):
+        whole = supply_of(problem) if parent == _TOP else own[parent].copy()
+        takers = takers_of[parent]
+        own[takers] = whole * weight[takers, None] // weight[takers].sum()
+        if parent not in (*takers, _TOP):
+            own[parent] = 0
+    frozen(own)
+    return own
+
+
 OVERCOMMIT = Plugin(
     "overcommit",
     "limits the gangs that are enqueued by the resources of the cluster",
-    (Argument("overcommit-factor", Kind.NUMBER, 1.2, "limit, in totals of the cluster", least=1),),
-    lambda a: (Overcommit(float(a.get("overcommit-factor", 1.2))),),
+    (
+        Argument("overcommit-factor", Kind.NUMBER, 1.2, "limit, in totals of the cluster", least=1),
+        Argument(
+            "overcommit.keepShares",
+            Kind.SWITCH,
+            False,
+            "each queue may enqueue gangs up to its share by weight, regardless of other queues",
+        ),
+    ),
+    lambda a: (
+        Overcommit(float(a.get("overcommit-factor", 1.2)), bool(a.get("overcommit.keepShares"))),
+    ),
 )
 
 

@@ -175,12 +175,14 @@ class _Pipeline:
     def enqueue(self) -> None:
         """Enqueue the pending gangs that plugins admit, so that their pods are created."""
         waiting = self._waiting()
-        late = [gang for gang in self._options.late if gang in waiting]
-        is_set_aside = False
+        late, ledger = (
+            [gang for gang in self._options.late if gang in waiting],
+            self._placing.ledger,
+        )
         for gang in late:
-            if not self._enqueue_gang(gang) and not is_set_aside and self._could_fit(gang):
+            if not self._enqueue_gang(gang) and not ledger.waits_for_late and self._could_fit(gang):
                 self._faces.record_enqueued(gang)
-                is_set_aside = True
+                ledger.waits_for_late = True
         for gang in self.iterate_gangs(gang for gang in waiting if gang not in late):
             self._enqueue_gang(gang)
 
