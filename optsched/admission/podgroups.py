@@ -60,16 +60,24 @@ def mutate(review: Review) -> None:
     known = (review.request.old or {}).get("status")
     if obj.get("status") != known and not can_write_status(review):
         review.change(("status",), known or {})
-    spec = obj.get("spec")
-    is_changed = (review.request.old or {}).get("spec") != spec
-    record_submitter(review, is_changed=is_changed)
+    spec, old = obj.get("spec"), (review.request.old or {}).get("spec")
     queue = review.world.namespace_annotations(review.request.namespace).get(QUEUE_NAME)
-    if review.request.action is not Action.CREATE or not queue:
-        return
-    if spec is None:
-        review.change(("spec",), {"queue": queue})
-    elif isinstance(spec, dict) and spec.get("queue") in (None, "", DEFAULT_QUEUE):
-        review.change(("spec", "queue"), queue)
+    # `kubectl apply` sends the queue of the manifest again, without the queue of the namespace.
+    is_filled = (
+        review.request.action is Action.CREATE
+        or get_mapping(review.request.old, "spec").get("queue") == queue
+    )
+    if queue and is_filled and (spec is None or _is_default_queue(spec)):
+        if spec is None:
+            review.change(("spec",), {"queue": queue})
+        else:
+            review.change(("spec", "queue"), queue)
+        spec = {**(spec or {}), "queue": queue}
+    record_submitter(review, is_changed=old != spec)
+
+
+def _is_default_queue(spec: object) -> bool:
+    return isinstance(spec, dict) and spec.get("queue") in (None, "", DEFAULT_QUEUE)
 
 
 def validate(review: Review) -> None:

@@ -34,12 +34,15 @@ _FLOOR: Final = "is below the guarantee"
 
 
 def mutate(review: Review) -> None:
-    """Set the defaults of a new queue."""
+    """Set the defaults of a new queue, and add the root to a hierarchy that has changed."""
     obj = review.request.obj or {}
+    old = get_mapping(get_mapping(review.request.old, "metadata"), "annotations")
+    annotations = get_mapping(get_mapping(obj, "metadata"), "annotations")
+    if any(annotations.get(key) != old.get(key) for key in (HIERARCHY, HIERARCHY_WEIGHTS)):
+        _add_root_to_hierarchy(annotations, old, review)
     if review.request.action is not Action.CREATE:
         return
     spec = obj.get("spec")
-    _add_root_to_hierarchy(get_mapping(get_mapping(obj, "metadata"), "annotations"), review)
     if not isinstance(spec, dict):
         spec = {}
         review.change(("spec",), {})
@@ -51,14 +54,26 @@ def mutate(review: Review) -> None:
         review.change(("spec", "parent"), ROOT_QUEUE)
 
 
-def _add_root_to_hierarchy(annotations: Mapping[str, object], findings: Findings) -> None:
-    """Add the root queue and its weight to a hierarchy whose path does not begin at the root."""
+def _add_root_to_hierarchy(
+    annotations: Mapping[str, object], old: Mapping[str, object], findings: Findings
+) -> None:
+    """Add the root queue and its weight to a hierarchy whose path does not begin at the root.
+
+    `kubectl apply` sends the path and the weights from the manifest again, without the root. `old`:
+    the annotations before an update. If only the path changes, the weights have the root already.
+    """
     path, weights = annotations.get(HIERARCHY), annotations.get(HIERARCHY_WEIGHTS)
-    if not isinstance(path, str) or not path or path.split("/")[0] == ROOT_QUEUE:
+    if not isinstance(path, str) or not path or _has_root(path):
         return
     findings.change(("metadata", "annotations", HIERARCHY), f"{ROOT_QUEUE}/{path}")
+    if weights == old.get(HIERARCHY_WEIGHTS) and _has_root(str(old.get(HIERARCHY))):
+        return
     if isinstance(weights, str) and weights:
         findings.change(("metadata", "annotations", HIERARCHY_WEIGHTS), f"1/{weights}")
+
+
+def _has_root(path: str) -> bool:
+    return path.split("/")[0] == ROOT_QUEUE
 
 
 def validate(review: Review) -> None:

@@ -21,7 +21,14 @@ from optsched.admission.review import Action, Response
 from optsched.admission.submitters import record_author
 from optsched.admission.tenant_rules import GUARDED, RESERVED, RESERVED_PREFIX, SYSTEM_CLASSES
 from optsched.api import kinds
-from optsched.api.wellknown import EVICTED, MOVES, SHUFFLED_BY, SUBMITTER
+from optsched.api.wellknown import (
+    EVICTED,
+    HIERARCHY,
+    HIERARCHY_WEIGHTS,
+    MOVES,
+    SHUFFLED_BY,
+    SUBMITTER,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,6 +108,10 @@ RECORDED: Final = (
     "!= 'default-scheduler'))"
 )
 """CEL condition of the pods that `/pods/mutate` reviews if there are no resource groups."""
+_CHANGED_TREE: Final = (
+    f"request.operation != 'UPDATE' || {_differs('annotations', (HIERARCHY, HIERARCHY_WEIGHTS))}"
+)
+"""CEL condition of the queues that `/queues/mutate` reviews."""
 _CHANGED_WORK: Final = (
     "request.operation != 'UPDATE' || "
     "object.?spec.orValue({}) != oldObject.?spec.orValue({}) || "
@@ -153,7 +164,7 @@ _UPSTREAM: Final = kinds.SCHEDULING_POD_GROUPS
 SERVICES: Final = (
     _changes("/jobs/mutate", "mutatejob", kinds.JOB, jobs.mutate),
     _changes("/jobs/validate", "validatejob", kinds.JOB, jobs.validate),
-    Service("/queues/mutate", "mutatequeue.volcano.sh", kinds.QUEUE, _CREATE, queues.mutate),
+    _changes("/queues/mutate", "mutatequeue", kinds.QUEUE, queues.mutate, _CHANGED_TREE),
     Service("/queues/validate", "validatequeue.volcano.sh", kinds.QUEUE, _ALL, queues.validate),
     _changes("/podgroups/mutate", "mutatepodgroup", _POD_GROUP, podgroups.mutate, _CHANGED_WORK),
     _changes(

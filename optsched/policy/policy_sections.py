@@ -82,6 +82,9 @@ class ActionReader:
         action = self.catalogue.find_action(word)
         if isinstance(action, Action):
             return action
+        if not word.strip():
+            self.findings.error(spot, "an action has no name: write one, or take out its comma")
+            return None
         likely = nearest(word, self.catalogue.action_names) if action is None else ""
         self.findings.error(spot, action or f'there is no action "{word}"', likely)
         return None

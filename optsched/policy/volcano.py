@@ -88,6 +88,9 @@ def _read_actions(node: Node, known: ActionReader) -> tuple[str, ...]:
         likely = ", ".join(n.text for n in node.value)
         findings.error(node.spot, "must be a text with commas between actions", f'"{likely}"')
         return ()
+    if node.value is None or (isinstance(node.value, str) and not node.value.strip(" ,")):
+        findings.error(node.spot, 'names no action: write some, such as "enqueue, allocate"')
+        return ()
     text = text_of(node, findings)
     if text is None:
         return ()

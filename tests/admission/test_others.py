@@ -56,6 +56,20 @@ def test_a_podgroup_without_a_queue_gets_that_of_its_namespace(obj: Any, queue_n
 
 
 @pytest.mark.parametrize(
+    ("was", "given", "queue_name"),
+    [("team", "default", "team"), ("q", "default", "default"), ("team", "q", "q")],
+)
+def test_a_podgroup_that_is_applied_again_stays_in_the_queue_of_its_namespace(
+    was: str, given: str, queue_name: str
+):
+    """`kubectl apply` sends the queue of the manifest again."""
+    around = world(annotations_of={NAMESPACE: {QUEUE_KEY: "team"}})
+    obj = group(queue=given)
+    answer = ask("/podgroups/mutate", obj, around, old=group(queue=was))
+    assert patched(obj, answer)["spec"]["queue"] == queue_name
+
+
+@pytest.mark.parametrize(
     ("obj", "sentence"),
     [
         (

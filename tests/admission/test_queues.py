@@ -389,3 +389,28 @@ def test_as_many_weights_as_the_path_has_parts_are_wanted_before_it_is_rooted():
     assert refused.problems == (
         f'metadata.annotations[volcano.sh/hierarchy]: Invalid value: "root/a/b": {LENGTH} 1/1/2/3',
     )
+
+
+@pytest.mark.parametrize(
+    ("was", "given", "filled"),
+    [
+        pytest.param(
+            tree("root/a/b", "1/1/2"), tree("a/b", "1/2"), tree("root/a/b", "1/1/2"), id="applied"
+        ),
+        pytest.param(
+            tree("root/a/b", "1/1/2"), tree("c/d", "3/4"), tree("root/c/d", "1/3/4"), id="moved"
+        ),
+        pytest.param(
+            tree("root/a/b", "1/1/2"), tree("c/d", "1/1/2"), tree("root/c/d", "1/1/2"), id="path"
+        ),
+        pytest.param({}, tree("a/b", "1/2"), tree("root/a/b", "1/1/2"), id="added"),
+        pytest.param(tree("a/b", "1/2"), tree("a/b", "1/2"), tree("a/b", "1/2"), id="untouched"),
+        pytest.param(tree("root/a", "1/2"), {"x": "y"}, {"x": "y"}, id="removed"),
+    ],
+)
+def test_a_hierarchy_that_is_applied_again_begins_at_the_root(was: Any, given: Any, filled: Any):
+    """`kubectl apply` sends the annotations of the manifest again, in which the root is missing."""
+    old, obj = manifest(annotations=was), manifest(annotations=given)
+    answer = ask("/queues/mutate", obj, old=old)
+    assert patched(obj, answer)["metadata"]["annotations"] == filled
+    assert "spec" not in "".join(operation["path"] for operation in answer.patch)

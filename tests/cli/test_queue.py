@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from optsched.api.kinds import COMMAND, QUEUE, Ref
 from optsched.cli.objects.queue_commands import why_not_deleted
 from optsched.cli.objects.table_columns import in_tree, name_of
-from optsched.kube.client.errors import Forbidden, Unreachable
+from optsched.kube.client.errors import Forbidden, Rejected, Unreachable
 from tests.cli.clusters import CONTEXT, FakeCluster, answer, optsched, queue, values
 
 if TYPE_CHECKING:
@@ -160,6 +160,18 @@ def test_create_twice_is_a_conflict(cluster: FakeCluster) -> None:
     assert (result.exit_code, result.stderr) == (4, "Error: queue q exists already\n")
 
 
+def test_a_name_that_is_not_valid_is_refused_with_the_rule(cluster: FakeCluster) -> None:
+    message = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters"
+    causes = (("metadata.name", f'Invalid value: "ML2": {message}'),)
+    cluster.refuse("create", Rejected(422, "Invalid", "ML2 is invalid", causes=causes))
+    result = optsched("queue", "create", "ML2")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "Error: queue ML2 is not created: this is not a valid name; write at most 253 lower-case "
+        "letters, digits, '-' and '.', with a letter or digit at both ends\n",
+    )
+
+
 def test_warnings_of_the_server_are_shown_beside_the_output(cluster: FakeCluster) -> None:
     cluster.warnings = ["spec.deserved is missing: it counts as the guarantee"]
     result = optsched("queue", "create", "q")
@@ -269,6 +281,38 @@ def test_operate_says_that_nothing_is_to_be_done(
     result = optsched("queue", "operate", "q", "-a", action)
     assert (result.exit_code, result.stdout) == (0, said)
     assert bool(cluster.writes) is ("already" not in said)
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_written"),
+    [
+        (("-w", "5"), False),
+        (("--capability", "cpu=1000m,memory=2048Mi"), False),
+        (("--guarantee", "cpu=2", "--reclaimable", "--parent", "root"), False),
+        (("-w", "6"), True),
+        (("--capability", "cpu=2"), True),
+        (("--capability", "nvidia.com/gpu=1"), True),
+        (("--guarantee", "memory=1"), True),
+        (("--deserved", "cpu=1"), True),
+        (("--no-reclaimable",), True),
+    ],
+)
+def test_operate_says_that_no_value_differs(
+    cluster: FakeCluster, flags: tuple[str, ...], is_written: bool
+) -> None:
+    fields = {"capability": {"cpu": "1", "memory": "2Gi"}, "guarantee": {"resource": {"cpu": "2"}}}
+    cluster.put(queue("q", "root", weight=5, reclaimable=True, **fields))
+    result = optsched("queue", "operate", "q", "-a", "update", *flags)
+    said = "update queue q successfully" if is_written else "queue q has these values already"
+    assert (result.exit_code, result.stdout) == (0, f"{said}\n")
+    assert bool(cluster.writes) is is_written
+
+
+def test_the_weight_of_the_root_has_no_effect(cluster: FakeCluster) -> None:
+    cluster.put(queue("root"))
+    result = optsched("queue", "operate", "root", "-a", "update", "-w", "2")
+    assert (result.exit_code, cluster.writes) == (4, [])
+    assert result.stderr.startswith("Error: the weight of queue root has no effect: ")
 
 
 def test_operate_changes_what_is_said(cluster: FakeCluster) -> None:

@@ -252,7 +252,11 @@ def test_a_job_that_is_there_is_refused(live: FakeCluster) -> None:
     live.put({**running, "metadata": where, "spec": spec})
     result = what_if("-f", "-", input=manifest())
     assert result.exit_code == 4
-    assert f"Pod {CONTEXT}/new-w-0: already in the cluster" in result.stderr
+    assert result.stderr == f"Error: Pod {CONTEXT}/new-w-0 exists already: choose another name\n"
+    live.put(json.loads(manifest()) | {"metadata": {"name": "new", "namespace": CONTEXT}})
+    result = what_if("-f", "-", input=manifest())
+    told = f"Error: job new exists already in namespace {CONTEXT}: choose another name\n"
+    assert (result.exit_code, result.stderr) == (4, told)
 
 
 def test_tasks_that_come_later_are_told(live: FakeCluster) -> None:

@@ -165,6 +165,10 @@ def test_operating_a_queue_says_what_has_no_effect(site: Site, shell: Shell) -> 
         assert refusal(shell, f"queue operate {team} -a open") == (
             f"queue {team} stays closed while its parent {dept} is: open {dept} first"
         )
+        weight = int(row(shell("queue list"), team)["Weight"])
+        same = shell(f"queue operate {team} -a update -w {weight}")
+        assert same == f"queue {team} has these values already\n"
+        assert "has no effect" in refusal(shell, "queue operate root -a update -w 3")
         none = refusal(shell, f"queue operate {team} -a update", code=2)
         wanted = "nothing to update: give --weight, --capability or another field (see "
         assert none.startswith(wanted)
@@ -356,6 +360,8 @@ def test_a_namespace_that_does_not_exist_is_told_by_every_command(
             assert result.exit_code == (1 if is_new else 3), (line, name, result.output)
             assert (result.stdout, result.stderr.count("\n")) == ("", 1), result.stderr
             assert name[:60] in result.stderr
+            assert "regex" not in result.stderr
+            assert not is_new or "write at most 253 lower-case letters" in result.stderr
 
 
 @pytest.fixture

@@ -520,6 +520,46 @@ def test_conditions_of_argo_hold_on_jobs(together: Together) -> None:
 
 
 @pytest.mark.parametrize("way", ["--server-side=false", "--server-side=true"])
+def test_what_admission_has_filled_in_stays_when_it_is_applied_again(
+    together: Together, way: str
+) -> None:
+    """The root of a hierarchy, and the queue of a namespace in a PodGroup."""
+    name = f"tree-{way.removeprefix('--server-side=')}"
+    tree = {"volcano.sh/hierarchy": f"{name}/b", "volcano.sh/hierarchy-weights": "1/2"}
+    queue = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": name, "annotations": tree},
+        "spec": {"weight": 1},
+    }
+    space = {"scheduling.volcano.sh/queue-name": name}
+    namespace = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": name, "annotations": space},
+    }
+    group = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "kept", "namespace": name},
+        "spec": {"minMember": 1, "queue": "default"},
+    }
+    for manifest in (queue, namespace, group) * 2:
+        text = json.dumps(manifest)
+        result = together.kubectl("apply", way, "-f", "-", text=text)
+        assert result.returncode == 0, result.stderr
+    kinds = ("queues.scheduling.volcano.sh", "podgroups.scheduling.volcano.sh")
+    found, kept = (
+        json.loads(together.kubectl("get", kind, key, "-n", name, "-o", "json").stdout)
+        for kind, key in zip(kinds, (name, "kept"), strict=True)
+    )
+    annotations = found["metadata"]["annotations"]
+    assert annotations["volcano.sh/hierarchy"] == f"root/{name}/b"
+    assert annotations["volcano.sh/hierarchy-weights"] == "1/1/2"
+    assert kept["spec"]["queue"] == name
+
+
+@pytest.mark.parametrize("way", ["--server-side=false", "--server-side=true"])
 def test_a_job_is_applied_again_and_scaled_by_its_manifest(together: Together, way: str) -> None:
     """Fields that admission has filled in do not count as changes by the user."""
 

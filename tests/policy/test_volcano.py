@@ -377,7 +377,14 @@ def test_every_mistake_is_told_at_once() -> None:
         ),
         (
             "actions: 'allocate, '\ntiers: [{plugins: [{name: gang}]}]",
-            ("actions", 'there is no action ""', ""),
+            ("actions", "an action has no name: write one, or take out its comma", ""),
+        ),
+        *(
+            (
+                f"actions: {empty}\ntiers: [{{plugins: [{{name: gang}}]}}]",
+                ("actions", 'names no action: write some, such as "enqueue, allocate"', ""),
+            )
+            for empty in ('""', "' , '", "null", "")
         ),
         (
             "actions: gangPreempt\ntiers: [{plugins: [{name: gang}]}]",

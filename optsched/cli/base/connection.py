@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from optsched.admission.names import SUBDOMAIN_RULE
 from optsched.api.kinds import NAMESPACE, Ref
 from optsched.cli.base.console import print_text, remarks
 from optsched.cli.base.options import ServerAddress
@@ -207,10 +208,15 @@ async def if_allowed(work: Awaitable[T], otherwise: T) -> T:
 
 async def create(client: Client, ref: Ref, body: Raw) -> Raw:
     """Create an object; raise `Failure` with the object's name if the object exists."""
-    from optsched.kube.client.errors import AlreadyExists, NotFound
+    from optsched.kube.client.errors import AlreadyExists, NotFound, Rejected
 
     try:
         return await client.create(ref, body)
+    except Rejected as e:
+        if not any(field == "metadata.name" for field, _ in e.causes):
+            raise
+        text = f"{ref.kind.singular} {ref.name} is not created: this is not a valid name"
+        raise Failure(f"{text}; {SUBDOMAIN_RULE}") from e
     except AlreadyExists as e:
         inside = f" in namespace {ref.namespace}" if ref.namespace else ""
         text = f"{ref.kind.singular} {ref.name} exists already{inside}"

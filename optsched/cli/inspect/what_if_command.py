@@ -128,7 +128,7 @@ async def create_dry_run(client: Client, job: Raw, pods: Sequence[Raw]) -> Rehea
     except AlreadyExists as e:
         if ref.kind == POD:
             return Rehearsed("", pods)
-        text = f"Job {ref.namespace}/{ref.name}: exists already: give the job another name"
+        text = f"job {ref.name} exists already in namespace {ref.namespace}: choose another name"
         raise Failure(text, Exit.CONFLICT) from e
     except ApiError as e:
         is_open = _NOT_DRY in str(e) or (ref.kind == POD and _NO_RIGHT in str(e))
@@ -434,8 +434,7 @@ def _decided(
             means = Means(policy, around, options.decoding)
             found = answers_of(objects, request.added, means)
         except Clash as e:
-            text = f"{e}: give the job another name, or leave it out"
-            raise Failure(text, Exit.CONFLICT) from e
+            raise Failure(str(e), Exit.CONFLICT) from e
     _report_problems(console, found.problems, request)
     refused = [
         Answer(

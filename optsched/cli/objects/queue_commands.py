@@ -63,6 +63,7 @@ _ACTIONS: Final = {"open": OPEN, "close": CLOSE}
 _UPDATE: Final = "update"
 _SHUT: Final = ("Closed", "Closing")
 _BUILTIN: Final = (DEFAULT_QUEUE, ROOT_QUEUE)
+_NO_SIBLINGS: Final = f"the weight of queue {ROOT_QUEUE} has no effect: no other queue is beside it"
 
 
 def queue_name(command: Command) -> Command:
@@ -189,9 +190,16 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
     if action != _UPDATE and patch:
         raise click.UsageError(f"--{next(iter(patch))} goes with --action update alone")
 
+    changed: list[str] = []
+
     async def operated(client: Client) -> Raw:
         obj = await read(client, Ref(QUEUE, "", name))
         if action == _UPDATE:
+            if name == ROOT_QUEUE and "weight" in patch:
+                raise Failure(_NO_SIBLINGS, Exit.CONFLICT)
+            if _has_fields(obj, patch):
+                return obj
+            changed.append(name)
             return await client.patch(Ref(QUEUE, "", name), {"spec": patch})
         problem = why_not_operated(obj, await listed(client, QUEUE), action)
         if problem:
@@ -201,9 +209,12 @@ def operate_queue(place: Place, form: str, name: str, fields: QueueFlags, action
         return obj
 
     obj = call_cluster(place, operated)
-    is_done = action != _UPDATE and _has_state(obj, action)
-    said = f"queue {name} is {state_of(obj)} already" if is_done else ""
-    print_change(QUEUE, obj, form, said or f"{action} queue {name} successfully")
+    said = f"{action} queue {name} successfully"
+    if action == _UPDATE and not changed:
+        said = f"queue {name} has these values already"
+    elif action != _UPDATE and _has_state(obj, action):
+        said = f"queue {name} is {state_of(obj)} already"
+    print_change(QUEUE, obj, form, said)
 
 
 def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
@@ -215,6 +226,25 @@ def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
     if action == "open" and states.get(parent) in _SHUT:
         return f"queue {name} stays closed while its parent {parent} is: open {parent} first"
     return ""
+
+
+def _has_fields(obj: Raw, patch: Raw) -> bool:
+    """Return whether a merge patch of a queue's spec would change nothing."""
+    spec = obj.get("spec") or {}
+    return all(_includes(spec.get(key), value, key) for key, value in patch.items())
+
+
+def _includes(old: Any, new: Any, name: str) -> bool:  # noqa: ANN401  JSON
+    if not isinstance(new, dict):
+        return type(old) is type(new) and bool(old == new)
+    if not isinstance(old, dict):
+        return False
+    if name in ("capability", "deserved", "resource"):
+        return all(
+            key in old and parse_amount(key, old[key]) == parse_amount(key, amount)
+            for key, amount in new.items()
+        )
+    return all(_includes(old.get(key), value, key) for key, value in new.items())
 
 
 def _has_state(obj: Raw, action: str) -> bool:

@@ -19,6 +19,7 @@ KubeError                  base class of all
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ MAX_MESSAGE: Final = 512
 """Maximum number of characters kept of a message; the longest useful messages have about 300."""
 MAX_CAUSES: Final = 100
 """Maximum number of causes kept of a refused request."""
+_REGEX: Final = re.compile(
+    r" \(regex used for validation is '[^']*'\)|, regex used for [a-z ]*'[^']*'"
+)
 
 
 class KubeError(Exception):
@@ -176,6 +180,11 @@ def _build_error(
 
 
 def _cut(text: str) -> str:
+    """Return a message without regular expressions and without its end if it is too long.
+
+    The API server explains a rule about names in words, and repeats it as a regular expression.
+    """
+    text = _REGEX.sub("", text)
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 1]}…"
 
 

@@ -96,7 +96,9 @@ class Clash(Exception):
     """Pods or PodGroups to be added already exist in the cluster."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        super().__init__(f"{', '.join(names)}: already in the cluster; choose another name")
+        text = ", ".join(names)
+        verb = "exists" if len(names) == 1 else "exist"
+        super().__init__(f"{text} {verb} already: choose another name")
         self.names = tuple(names)
 
 

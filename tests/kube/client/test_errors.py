@@ -50,6 +50,22 @@ def test_messages_are_cut():
     assert str(error).startswith("403 Forbidden: xxx")
 
 
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (
+            "a subdomain must consist of '-' or '.' (e.g. 'example.com', regex used for validation "
+            r"is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*'), spec.a: no",
+            "a subdomain must consist of '-' or '.' (e.g. 'example.com'), spec.a: no",
+        ),
+        ("must be a path (regex used for validation is '/.*')", "must be a path"),
+    ],
+)
+def test_rules_are_told_in_words_without_their_regular_expression(said: str, kept: str):
+    error = parse_error(422, status(422, "Invalid", said))
+    assert error.message == kept
+
+
 def test_how_long_to_wait():
     assert parse_error(429, b"", "", "7").retry_after_s == 7
     assert parse_error(429, status(429, "", details={"retryAfterSeconds": 3})).retry_after_s == 3
