@@ -57,6 +57,10 @@ class FakeCluster(FakeApi):
         self._known(ref.kind)
         return await super().read(ref)
 
+    async def read_metadata(self, ref: Ref) -> Raw:
+        """The metadata of an object."""
+        return {"metadata": (await self.read(ref))["metadata"]}
+
     async def create(self, ref: Ref, body: Raw) -> Raw:
         self._known(ref.kind)
         body = copy.deepcopy(body)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.kinds import EVENT, JOB, POD, POD_GROUP, Ref
+from optsched.api.kinds import (
+    EVENT,
+    JOB,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    POD_GROUP,
+    SERVICE,
+    Ref,
+)
 from tests.cli.clusters import CONTEXT, FakeCluster, answer, cluster, job, optsched
 from tests.formats.objects import group, node, pod
 from tests.formats.objects import queue as bare_queue
 
 if TYPE_CHECKING:
     from click.testing import Result
+
+    from optsched.api.kinds import Kind
 
 __all__ = ["cluster"]
 
@@ -138,6 +149,42 @@ def test_pods_that_were_made_after_all_are_no_reason(full: FakeCluster) -> None:
     refuse(full, "train", QUOTA, 2)
     full.objects[Ref(JOB, CONTEXT, "train")]["status"]["pending"] = 4
     assert f"Reason:    NotEnoughResources: {MESSAGE}" in explain("train").stdout.splitlines()
+
+
+CLAIM = (
+    "PersistentVolumeClaim team-a/train-pvc-1 was not created: claims are forbidden: "
+    "exceeded quota: q, requested: persistentvolumeclaims=1"
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "name"),
+    [
+        (CLAIM, PERSISTENT_VOLUME_CLAIM, "train-pvc-1"),
+        ("Service team-a/train was not created: exceeded quota: q", SERVICE, "train"),
+    ],
+)
+def test_other_objects_that_are_refused_are_named_until_they_exist(
+    full: FakeCluster, message: str, kind: Kind, name: str
+) -> None:
+    waits(full, "train", 1)
+    refuse(full, "train", QUOTA, 1)
+    refuse(full, "train", message, 2)
+    full.objects[Ref(JOB, CONTEXT, "train")]["status"]["pending"] = 4
+    assert f"Reason:    FailedCreate: {message}" in explain("train").stdout.splitlines()
+    assert message in optsched("job", "list", "-o", "wide").stdout
+    assert f"FailedCreate: {message}" in optsched("job", "view", "train").stdout
+    ref = Ref(kind, CONTEXT, name)
+    full.objects[ref] = {"metadata": {"name": name, "namespace": CONTEXT}}
+    assert f"Reason:    NotEnoughResources: {MESSAGE}" in explain("train").stdout.splitlines()
+    assert message not in optsched("job", "list", "-o", "wide").stdout
+
+
+def test_the_queue_is_that_of_the_podgroup(full: FakeCluster) -> None:
+    """Admission may have put it into the queue of its namespace."""
+    waits(full, "train", 1)
+    full.objects[Ref(POD_GROUP, CONTEXT, "train-train-uid")]["spec"]["queue"] = "other"
+    assert json.loads(explain("train", "-o", "json").stdout)["queue"] == "other"
 
 
 @pytest.mark.parametrize(

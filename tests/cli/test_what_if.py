@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from optsched.api.kinds import CONFIG_MAP, JOB, POD, Ref
+from optsched.api.kinds import CONFIG_MAP, JOB, POD, POD_GROUP, Ref
 from optsched.cli.inspect.what_if_command import MOST_OTHERS
 from optsched.kube.client.errors import Forbidden
 from tests.cli.clusters import CONTEXT, FakeCluster, cluster, optsched, values
@@ -330,6 +330,117 @@ def test_what_admission_adds_to_pods_counts(live: FakeCluster) -> None:
     assert result.exit_code == 9
     [entry] = json.loads(result.stdout)["asked"]
     assert "5 cpu" in entry["reason"]["message"]
+
+
+def test_the_defaults_of_a_job_and_the_queue_of_its_podgroup_count(live: FakeCluster) -> None:
+    """A webhook adds a task to the job; another one moves its PodGroup to the namespace's queue."""
+    live.put(bare_queue("small", capability={"cpu": "1"}))
+    asked: list[tuple[str, str]] = []
+
+    def admitted(ref: Ref, body: Any) -> Any:
+        asked.append((ref.kind.kind, ref.name))
+        if ref.kind == JOB:
+            body["spec"]["tasks"].append({**body["spec"]["tasks"][0], "name": "v", "replicas": 3})
+        if ref.kind == POD_GROUP:
+            body["spec"]["queue"] = "small"
+        return body
+
+    live.admitted = admitted
+    result = what_if("-f", "-", "-o", "json", input=manifest(cpu=1, replicas=2))
+    assert result.exit_code == 9
+    [entry] = json.loads(result.stdout)["asked"]
+    assert (entry["pods"], entry["reason"]["code"]) == (5, "QueueCapabilityExceeded")
+    assert asked == [
+        ("Job", "new"),
+        ("PodGroup", "new-what-if"),
+        ("Pod", "new-w-0"),
+        ("Pod", "new-v-0"),
+    ]
+
+
+def loose(name: str, **group: Any) -> list[dict[str, Any]]:
+    """A PodGroup of two pods as an operator makes them, without a job."""
+    marks = {"scheduling.k8s.io/group-name": name}
+    pods = [pod(f"{name}-{i}", namespace=CONTEXT, annotations=marks) for i in range(2)]
+    where = {"name": name, "namespace": CONTEXT}
+    head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": where}
+    return [{**head, "spec": {"minMember": 2, **group}}, *pods]
+
+
+def documents(*objects: Any) -> str:
+    return "\n---\n".join(json.dumps(obj) for obj in objects)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "starts", "code"),
+    [
+        (POD_GROUP, 'namespaces "team-a" not found', "never", "RefusedByAPIServer"),
+        (POD, "violates PodSecurity", "never", "RefusedByAPIServer"),
+        (POD, "exceeded quota: scoped, requested: pods=1", "later", "ResourceQuotaExceeded"),
+        (POD_GROUP, "exceeded quota: few, requested: x=1", "later", "ResourceQuotaExceeded"),
+    ],
+)
+def test_podgroups_and_pods_are_admitted_as_jobs_are(
+    live: FakeCluster, kind: Any, message: str, starts: str, code: str
+) -> None:
+    live.admitted = denied(kind, message)
+    text = documents(*loose("g"), pod("alone", namespace=CONTEXT))
+    result = what_if("-f", "-", "-o", "json", input=text)
+    assert result.exit_code == (9 if starts == "never" else 8)
+    entries = {entry["name"]: entry for entry in json.loads(result.stdout)["asked"]}
+    assert entries.keys() == {f"{CONTEXT}/g", f"{CONTEXT}/pod:alone"}
+    for name, entry in entries.items():
+        is_refused = kind == POD or name.endswith("/g")
+        assert entry["starts"] == (starts if is_refused else "now")
+        if is_refused:
+            assert entry["reason"]["code"] == code
+            assert message in entry["reason"]["message"]
+
+
+def test_equal_pods_are_admitted_once_and_others_are_no_question(live: FakeCluster) -> None:
+    asked: list[str] = []
+
+    def admitted(ref: Ref, body: Any) -> Any:
+        asked.append(ref.name)
+        return body
+
+    live.admitted = admitted
+    foreign = pod("foreign", {"schedulerName": "default-scheduler"}, namespace=CONTEXT)
+    result = what_if("-f", "-", input=documents(*loose("g"), foreign))
+    assert result.exit_code == 0
+    assert asked == ["g", "g-0"]
+
+
+@pytest.mark.parametrize(("used", "code"), [("0", 0), ("1", 8)])
+def test_quotas_count_the_minimum_of_a_podgroup(live: FakeCluster, used: str, code: int) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {"pods": "2"}}}
+    status = {"hard": {"pods": "2"}, "used": {"pods": used}}
+    live.put({**quota, "metadata": {"name": "q", "namespace": CONTEXT}, "status": status})
+    assert what_if("-f", "-", input=documents(*loose("g"))).exit_code == code
+
+
+def test_what_the_files_add_is_not_known_to_the_api_server(live: FakeCluster) -> None:
+    """It would refuse the job, because its queue does not exist yet."""
+    live.admitted = denied(JOB, 'queue "more" not found')
+    job = json.loads(manifest())
+    job["spec"]["queue"] = "more"
+    result = what_if("-f", "-", input=documents(bare_queue("more", weight=3), job))
+    assert result.exit_code == 0, result.output
+    told = f"admission did not check {CONTEXT}/new: the cluster has no Queue more yet"
+    assert told in " ".join(result.stderr.split())
+    live.put(bare_queue("more", weight=1))
+    result = what_if("-f", "-", input=documents(bare_queue("more", weight=3), job))
+    assert result.exit_code == 9
+
+
+def test_a_job_of_another_scheduler_is_no_answer(live: FakeCluster) -> None:
+    assert live.objects
+    job = json.loads(manifest())
+    job["spec"]["schedulerName"] = "other"
+    result = what_if("-f", "-", input=json.dumps(job))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "spec.schedulerName: other is none of volcano, optsched" in result.stderr
+    assert what_if("-f", "-", "--scheduler-name", "other", input=json.dumps(job)).exit_code == 0
 
 
 def test_who_may_make_no_pods_is_answered_without_their_admission(live: FakeCluster) -> None:

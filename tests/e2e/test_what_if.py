@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from optsched.cli.main import main
 from tests.support.api import until
+from tests.support.live import SITE_LABEL
 from tests.support.livejobs import LiveJob
 from tests.support.vcjobs import container, job, task
 
@@ -62,7 +63,8 @@ class Asking:
     def file(self, body: Raw) -> str:
         """Write a job that is adapted to the site to a file, and return its path."""
         body["metadata"].pop("uid", None)
-        self.site.suit(body)
+        if body["kind"] == "Job":
+            self.site.suit(body)
         path = self._folder / f"{body['metadata']['name']}.json"
         path.write_text(json.dumps(body))
         return str(path)
@@ -171,6 +173,26 @@ def test_admission_is_asked(site: Site, ask: Asking) -> None:
     [answer] = ask(modest, code=9)
     assert answer["reason"]["code"] == "Impossible"
     assert "5 cpu" in answer["reason"]["message"]
+
+    alone = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "alone"},
+        "spec": {
+            "schedulerName": site.name,
+            "nodeSelector": {SITE_LABEL: site.name},
+            "containers": [{"name": "main", "image": "none"}],
+        },
+    }
+    [answer] = ask(alone, code=9)
+    assert (answer["name"], answer["reason"]["code"]) == (f"{site.name}/pod:alone", "Impossible")
+    assert "5 cpu" in answer["reason"]["message"]
+    alone["metadata"] = {"name": "alone", "namespace": "nowhere"}
+    [answer] = ask.optsched(
+        "what-if", "--scheduler-name", site.name, "-f", ask.file(alone), code=9
+    )["asked"]
+    assert answer["reason"]["code"] == "RefusedByAPIServer"
+    assert 'namespaces "nowhere" not found' in answer["reason"]["message"]
 
     lost = asking("lost", 1, 1)
     lost["metadata"]["namespace"] = "nowhere"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from optsched.api.job import JobPhase, parse_job
-from optsched.api.kinds import JOB, Ref
+from optsched.api.kinds import JOB, POD_GROUP, Ref
 from optsched.cli.base.connection import Exit, call_cluster, if_allowed, read
 from optsched.cli.base.console import echo
 from optsched.cli.base.options import JSON, NAME, YAML, typed_name, written
@@ -18,7 +18,7 @@ from optsched.cli.inspect.cluster_state import (
     policy_for,
     read_cluster,
 )
-from optsched.cli.objects.describe import UNMADE, refused_pods, why_unmade
+from optsched.cli.objects.describe import UNMADE, refusals, why_unmade
 from optsched.cli.objects.table_columns import name_of, namespace_of, span
 from optsched.cluster.reasons import ReasonCode
 from optsched.controllers.job.object_names import group_name
@@ -70,7 +70,7 @@ def explain_job(
 
     async def read_job(client: Client) -> tuple[Raw, Cluster, list[Raw]]:
         obj = await read(client, Ref(JOB, target.inside(client), target.name))
-        events = refused_pods(client, target.inside(client), target.name)
+        events = refusals(client, target.inside(client), target.name)
         return obj, await read_cluster(client), await if_allowed(events, [])
 
     obj, cluster, events = call_cluster(place, read_job)
@@ -83,7 +83,7 @@ def explain_job(
     answers = answers if is_waiting else Answers()
     if refusal := why_unmade(job, events):
         answers = Answers(UNMADE, refusal)
-    facts = document(job, answers, found)
+    facts = document(job, answers, found, _queue_of(cluster.objects, key) or job.spec.queue)
     if form in (JSON, YAML):
         echo(written(facts, form), nl=False)
     elif form == NAME:
@@ -129,19 +129,28 @@ def _waiting(obj: Raw, job: Job, key: str, cluster: Cluster, context: Means) -> 
     return waiting(cluster.objects, key, pods, context)
 
 
+def _find_group(objects: Sequence[Raw], key: str) -> Raw:
+    """Return the PodGroup with a key; empty if there is none."""
+    groups = (obj for obj in objects if obj.get("kind") == POD_GROUP.kind)
+    return next((obj for obj in groups if f"{namespace_of(obj)}/{name_of(obj)}" == key), {})
+
+
+def _queue_of(objects: Sequence[Raw], key: str) -> str:
+    """Return the queue of a PodGroup, which admission may have set to that of its namespace."""
+    return str((_find_group(objects, key).get("spec") or {}).get("queue") or "")
+
+
 def _find_answers(objects: Sequence[Raw], key: str) -> Answers:
-    for obj in objects:
-        if obj.get("kind") == "PodGroup" and f"{namespace_of(obj)}/{name_of(obj)}" == key:
-            for each in (obj.get("status") or {}).get("conditions") or ():
-                if each.get("type") == "Unschedulable" and each.get("status") == "True":
-                    return Answers(str(each.get("reason") or ""), str(each.get("message") or ""))
+    for each in (_find_group(objects, key).get("status") or {}).get("conditions") or ():
+        if each.get("type") == "Unschedulable" and each.get("status") == "True":
+            return Answers(str(each.get("reason") or ""), str(each.get("message") or ""))
     return Answers()
 
 
 # --- output ---------------------------------------------------------------------------------------
 
 
-def document(job: Job, answers: Answers, found: Waiting | None) -> dict[str, Any]:
+def document(job: Job, answers: Answers, found: Waiting | None, queue: str) -> dict[str, Any]:
     """Return the explanation as JSON data; docs/pending.md describes the fields."""
     stand: Standing | None = None if found is None else found.standing
     booking = None if found is None else found.expected
@@ -151,7 +160,7 @@ def document(job: Job, answers: Answers, found: Waiting | None) -> dict[str, Any
         "name": job.meta.name,
         "namespace": job.meta.namespace,
         "phase": job.status.phase.value,
-        "queue": job.spec.queue,
+        "queue": queue,
         "pods": job.spec.num_pods,
         "running": job.status.running,
         "minAvailable": job.spec.min_available,

@@ -1,8 +1,7 @@
 """`optsched what-if`: predict the placement of jobs that are not in the cluster.
 
-The API server admits the jobs in a dry run (`dryRun=All`: no object is stored). The dry run checks
-what a snapshot does not contain: namespaces, permissions, webhooks, LimitRanges. This module adds
-up the usage of ResourceQuotas, because the API server charges no quota for a dry run.
+The API server admits jobs, PodGroups and pods in a dry run. This module adds up the usage of
+ResourceQuotas, because the API server charges no quota for a dry run.
 """
 
 from __future__ import annotations
@@ -16,8 +15,18 @@ import click
 
 from optsched.api.crds import unknown_fields
 from optsched.api.fields import Fields
-from optsched.api.kinds import JOB, POD, RESOURCE_QUOTA, Ref, find_kind
-from optsched.api.wellknown import TASK_SPEC
+from optsched.api.kinds import (
+    JOB,
+    NAMESPACE,
+    POD,
+    POD_GROUP,
+    PRIORITY_CLASS,
+    QUEUE,
+    RESOURCE_QUOTA,
+    find_kind,
+)
+from optsched.api.podgroup import group_named_by
+from optsched.api.wellknown import GROUP_NAME_ANNOTATIONS, first_annotation
 from optsched.cli.base.connection import Exit, Failure, Place, call_cluster, cluster_options
 from optsched.cli.base.console import echo, print_text, remarks
 from optsched.cli.base.options import (
@@ -42,15 +51,20 @@ from optsched.cli.inspect.cluster_state import (
     live_options,
     policy_for,
 )
+from optsched.cli.inspect.dry_run import UID, DryRun, kind_of
 from optsched.cli.objects.manifests import file_option, read_parts
 from optsched.cli.objects.table_columns import name_of, namespace_of
 from optsched.cli.objects.target_names import namespace_option
 from optsched.cluster.amounts import amount_of
 from optsched.cluster.reasons import Reason, ReasonCode
-from optsched.controllers.job.preview import expand_job
+from optsched.controllers.job.preview import Expanded, expand_job
 from optsched.formats.codec.core_schemas import POD as POD_SCHEMA
 from optsched.formats.codec.pod_limits import parse_quota
-from optsched.formats.codec.pods.reader import SCHEDULER_NAMES, DecodeOptions
+from optsched.formats.codec.pods.reader import (
+    IMPLICIT_PREFIX,
+    SCHEDULER_NAMES,
+    DecodeOptions,
+)
 from optsched.formats.codec.pods.resource_requests import pod_request, pod_usage
 from optsched.formats.snapshots.cluster_objects import READ_KINDS
 from optsched.plugins.wording import amount_text
@@ -61,7 +75,7 @@ from optsched.study.prediction.queue_position import Means
 from optsched.units import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from rich.console import Console
 
@@ -73,88 +87,6 @@ if TYPE_CHECKING:
     from optsched.kube.client.listing import Raw
     from optsched.policy.policy import Policy
     from optsched.study.prediction.hypothetical_jobs import Answers
-
-
-_ADMITTED: Final = (
-    *("overhead", "nodeSelector", "tolerations", "affinity", "schedulingGates"),
-    *("priority", "priorityClassName", "preemptionPolicy", "runtimeClassName"),
-)
-"""Fields of a pod spec that admission may change and that schedulers read."""
-
-_NO_RIGHT: Final = "cannot create resource"
-_USED_UP: Final = "exceeded quota"
-_NOT_DRY: Final = "does not support dry run"
-
-
-@dataclass(frozen=True, slots=True)
-class Rehearsed:
-    """The API server's response to the dry run of one job.
-
-    Attributes
-    ----------
-    refusal
-        Why the API server rejects the job or one of its pods; empty if neither is rejected.
-    pods
-        The pods of the job, with the changes made by admission.
-    quota
-        The message about an exceeded ResourceQuota; empty if no quota is exceeded.
-    remark
-        Why some checks could not be made; empty if all checks were made.
-
-    """
-
-    refusal: str
-    pods: Sequence[Raw]
-    quota: str = ""
-    remark: str = ""
-
-
-async def create_dry_run(client: Client, job: Raw, pods: Sequence[Raw]) -> Rehearsed:
-    """Dry-run a job and one pod of each task of the job; return the API server's response.
-
-    Raises KubeError if no check can be made, and `Failure` if the job already exists.
-    """
-    from optsched.kube.client.errors import AlreadyExists, ApiError
-
-    meta = {name: value for name, value in job["metadata"].items() if name != "uid"}
-    try:
-        ref = Ref(JOB, namespace_of(job), name_of(job))
-        await client.create_dry_run(ref, {**job, "metadata": meta})
-        admitted: dict[str, Raw] = {}
-        for pod in pods:
-            if _task(pod) not in admitted:
-                ref = Ref(POD, namespace_of(pod), name_of(pod))
-                admitted[_task(pod)] = await client.create_dry_run(ref, pod)
-    except AlreadyExists as e:
-        if ref.kind == POD:
-            return Rehearsed("", pods)
-        text = f"job {ref.name} exists already in namespace {ref.namespace}: choose another name"
-        raise Failure(text, Exit.CONFLICT) from e
-    except ApiError as e:
-        is_open = _NOT_DRY in str(e) or (ref.kind == POD and _NO_RIGHT in str(e))
-        said = f"{ref.kind.kind} {ref.namespace}/{ref.name}: {e.message or e.title}"
-        if is_open:
-            return Rehearsed("", pods, remark=said)
-        is_used_up = ref.kind == POD and _USED_UP in str(e)
-        return Rehearsed("", pods, said) if is_used_up else Rehearsed(said, pods)
-    return Rehearsed("", [merge_admitted(pod, admitted[_task(pod)]) for pod in pods])
-
-
-def _task(pod: Raw) -> str:
-    return str(pod["metadata"].get("annotations", {}).get(TASK_SPEC, ""))
-
-
-def merge_admitted(pod: Raw, admitted: Raw) -> Raw:
-    """Return a pod with the changes that admission has made to another pod of the same task."""
-    spec, found = dict(pod["spec"]), admitted.get("spec") or {}
-    spec |= {name: found[name] for name in _ADMITTED if name in found}
-    for kind in ("initContainers", "containers"):
-        given = {each.get("name"): each.get("resources") for each in found.get(kind) or ()}
-        spec[kind] = [
-            {**each, "resources": given.get(each.get("name")) or each.get("resources") or {}}
-            for each in spec.get(kind) or ()
-        ]
-    return {**pod, "spec": spec}
 
 
 # --- ResourceQuotas ------------------------------------------------------------------------------
@@ -202,9 +134,6 @@ def _quota_reason(quota: Quota, name: str, amounts: tuple[int, int, int]) -> Rea
         f"its minimum requests {asked}",
     )
 
-
-UID: Final = "what-if"
-"""The UID of hypothetical jobs, which exist in no cluster."""
 
 MOST_OTHERS: Final = 5
 """Maximum number of printed problems of cluster objects, which may be thousands."""
@@ -302,10 +231,11 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
     parts = [part for path in options.files for part in read_parts(path)]
     cluster = from_file(options.snapshot) if options.snapshot else live(place)
     policy = policy_for(cluster, options.model, options.solver, options.plugins_dir)
-    request = _parse_request(parts, cluster, options.namespace)
+    request = _parse_request(parts, cluster, options.namespace, options.names)
     if not options.snapshot:
-        request = _rehearsed(place, request)
-    later = {job.gang: job.later for job in request.jobs}
+        request = _rehearsed(place, request, cluster)
+    _check_scheduler(request, options.names)
+    later = {gang.key: gang.later for gang in request.gangs}
     found = _decided(cluster.objects, request, policy, options)
     if form in (JSON, YAML):
         echo(written(document(found, policy.name, later), form), nl=False)
@@ -322,47 +252,65 @@ def what_if(place: Place, form: str, **given: Any) -> None:  # noqa: ANN401  cli
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
-    """A hypothetical job with its PodGroup, its pods and the result of its dry run."""
+class _Gang:
+    """A hypothetical PodGroup or bare pod with its pods and the result of its dry run.
 
-    obj: Raw
-    group: Raw
+    Attributes
+    ----------
+    key
+        The key of the PodGroup, or of the gang of a bare pod.
+    group
+        The PodGroup; None for a bare pod, and if the cluster has the PodGroup.
+    job
+        The job that the gang belongs to; None if the file has the PodGroup and the pods.
+    later
+        Tasks of the job whose pods are created only after other tasks have started.
+    refusal, quota
+        Fields of `DryRun`.
+
+    """
+
+    key: str
+    group: Raw | None
     pods: Sequence[Raw]
-    later: tuple[str, ...]
+    job: Raw | None = None
+    later: tuple[str, ...] = ()
     refusal: str = ""
     quota: str = ""
 
     @property
-    def gang(self) -> str:
-        """The key of the job's PodGroup."""
-        return f"{namespace_of(self.group)}/{name_of(self.group)}"
-
-    @property
     def minimum(self) -> Sequence[Raw]:
-        """The first `minMember` pods of the job, which have to start together."""
-        return self.pods[: self.group["spec"]["minMember"]]
+        """The first pods, which have to start together; none if the cluster has the PodGroup."""
+        if self.group is not None:
+            return self.pods[: int(self.group["spec"].get("minMember") or 1)]
+        return self.pods if IMPLICIT_PREFIX in self.key else ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """The hypothetical jobs and the other objects to add to a copy of the cluster."""
+    """The hypothetical gangs and the other objects to add to a copy of the cluster."""
 
-    jobs: tuple[_Job, ...]
+    gangs: tuple[_Gang, ...]
     objects: tuple[Raw, ...]
 
     @property
     def added(self) -> Added:
-        """The objects to add to the cluster, without jobs that the API server would reject."""
-        taken = [job for job in self.jobs if not job.refusal]
-        groups = [job.group for job in taken]
-        return Added([*self.objects, *groups], {job.gang: job.pods for job in taken})
+        """The objects to add to the cluster, without gangs that the API server would reject."""
+        taken = [gang for gang in self.gangs if not gang.refusal]
+        groups = [gang.group for gang in taken if gang.group is not None]
+        pods = [pod for gang in taken if gang.job is None for pod in gang.pods]
+        made = {gang.key: gang.pods for gang in taken if gang.job is not None}
+        return Added([*self.objects, *groups, *pods], made)
 
 
-def _parse_request(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _Request:
+def _parse_request(
+    parts: Sequence[Part], cluster: Cluster, namespace: str, names: Sequence[str]
+) -> _Request:
+    """Return the gangs and the other objects of the files. names: scheduler names."""
     classes = classes_in([*cluster.objects, *(part.value for part in parts)])
     inside = namespace or cluster.namespace
     objects: list[Raw] = []
-    jobs: list[_Job] = []
+    gangs: list[_Gang] = []
     problems: list[str] = []
     for part in parts:
         obj = _placed(part.value, inside)
@@ -379,7 +327,8 @@ def _parse_request(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _
             for remark in part.describe_errors(head, unknown_fields(JOB, part.value)):
                 print_text(remarks(), f"Warning: {remark}", "yellow")
             if expanded is not None:
-                jobs.append(_Job(obj, expanded.group, expanded.pods, expanded.later))
+                key = f"{namespace_of(obj)}/{name_of(expanded.group)}"
+                gangs.append(_Gang(key, expanded.group, expanded.pods, obj, expanded.later))
         elif kind in READ_KINDS:
             objects.append(obj)
         else:
@@ -387,24 +336,100 @@ def _parse_request(parts: Sequence[Part], cluster: Cluster, namespace: str) -> _
             print_text(remarks(), f"{message}: no scheduler reads this kind", "yellow")
     if problems:
         raise Failure("\n".join(problems), Exit.USAGE)
-    return _Request(tuple(jobs), tuple(objects))
+    loose, others = _split_gangs(objects, names)
+    return _Request((*gangs, *loose), tuple(others))
 
 
-def _rehearsed(place: Place, request: _Request) -> _Request:
-    """Return the request after a dry run, with the changes that admission makes to pods."""
+def _split_gangs(objects: Iterable[Raw], names: Sequence[str]) -> tuple[list[_Gang], list[Raw]]:
+    """Return the gangs of PodGroups and of pods that wait for a scheduler, and other objects."""
+    groups: dict[str, Raw] = {}
+    pods: dict[str, list[Raw]] = {}
+    others: list[Raw] = []
+    for obj in objects:
+        kind, spec = kind_of(obj), obj.get("spec")
+        fields = spec if isinstance(spec, dict) else {}
+        if kind == POD_GROUP and isinstance(spec, dict):
+            groups[f"{namespace_of(obj)}/{name_of(obj)}"] = obj
+        elif kind == POD and fields.get("schedulerName") in names and not fields.get("nodeName"):
+            pods.setdefault(_gang_of(obj), []).append(obj)
+        else:
+            others.append(obj)
+    keys = dict.fromkeys([*groups, *pods])
+    return [_Gang(key, groups.get(key), pods.get(key, [])) for key in keys], others
 
-    async def rehearse_all(client: Client) -> list[Rehearsed]:
-        return [await create_dry_run(client, job.obj, job.pods) for job in request.jobs]
 
-    jobs = []
-    for job, found in zip(
-        request.jobs, call_cluster(place, rehearse_all) if request.jobs else (), strict=True
-    ):
-        if found.remark:
-            print_text(remarks(), f"admission did not check the pods: {found.remark}", "yellow")
-        heard = replace(job, refusal=found.refusal, quota=found.quota, pods=found.pods)
-        jobs.append(heard)
-    return replace(request, jobs=tuple(jobs))
+def _gang_of(pod: Raw) -> str:
+    """Return the key of the gang of a pod."""
+    annotations = pod["metadata"].get("annotations") or {}
+    group = group_named_by(pod["spec"]) or first_annotation(annotations, GROUP_NAME_ANNOTATIONS)
+    return f"{namespace_of(pod)}/{group or IMPLICIT_PREFIX + name_of(pod)}"
+
+
+def _rehearsed(place: Place, request: _Request, cluster: Cluster) -> _Request:
+    """Return the request after a dry run, with the changes that admission makes."""
+    added = {_name_in(obj) for obj in request.objects} - {_name_in(obj) for obj in cluster.objects}
+    classes = classes_in([*cluster.objects, *request.objects])
+
+    async def rehearse_all(client: Client) -> list[_Gang]:
+        return [await _rehearse(client, gang, classes, added) for gang in request.gangs]
+
+    gangs = call_cluster(place, rehearse_all) if request.gangs else []
+    return replace(request, gangs=tuple(gangs))
+
+
+async def _rehearse(
+    client: Client, gang: _Gang, classes: Mapping[str, Raw], added: Collection[tuple[str, str]]
+) -> _Gang:
+    """Return a gang after a dry run.
+
+    added: kinds and names of objects that the files add to the cluster. The API server does not
+    know them, so there is no dry run of a gang that names one of them.
+    """
+    unknown = sorted(_names_needed(gang) & set(added))
+    if unknown:
+        what = " and ".join(" ".join(each) for each in unknown)
+        message = f"admission did not check {job_name(gang.key)}: the cluster has no {what} yet"
+        print_text(remarks(), message, "yellow")
+        return gang
+    run = DryRun(client)
+    if gang.job is not None and gang.group is not None:
+        given = Expanded(dict(gang.group), tuple(dict(pod) for pod in gang.pods), gang.later)
+        made = await run.create_job(gang.job, given, classes)
+        gang = replace(gang, group=made.group, pods=made.pods, later=made.later)
+    else:
+        group = None if gang.group is None else await run.create_group(gang.group)
+        gang = replace(gang, group=group, pods=await run.create_pods(gang.pods))
+    for remark in run.remarks:
+        print_text(remarks(), remark, "yellow")
+    return replace(gang, refusal=run.refusal, quota=run.quota)
+
+
+def _name_in(obj: Raw) -> tuple[str, str]:
+    return str(obj.get("kind")), name_of(obj)
+
+
+def _names_needed(gang: _Gang) -> set[tuple[str, str]]:
+    """Return the kinds and names of objects without which the API server rejects a gang."""
+    objects = [each for each in (gang.job, gang.group, *gang.pods) if each is not None]
+    specs = [obj.get("spec") or {} for obj in objects]
+    return {
+        *((NAMESPACE.kind, namespace_of(obj)) for obj in objects),
+        *((QUEUE.kind, str(spec.get("queue"))) for spec in specs),
+        *((PRIORITY_CLASS.kind, str(spec.get("priorityClassName"))) for spec in specs),
+    }
+
+
+def _check_scheduler(request: _Request, names: Sequence[str]) -> None:
+    """Raise `Failure` for a job whose pods name none of the schedulers."""
+    for gang in request.gangs:
+        found = sorted({str(pod["spec"].get("schedulerName") or "") for pod in gang.pods})
+        is_answered = gang.job is None or gang.refusal or not found
+        if not is_answered and not set(found) & set(names):
+            raise Failure(
+                f"Job {job_name(gang.key)}: spec.schedulerName: {found[0]} is none of "
+                f"{', '.join(names)}: give --scheduler-name {found[0]} if it is optsched",
+                Exit.USAGE,
+            )
 
 
 def _placed(obj: Raw, namespace: str) -> Raw:
@@ -438,14 +463,14 @@ def _decided(
     _report_problems(console, found.problems, request)
     refused = [
         Answer(
-            job.gang,
+            gang.key,
             Start.NEVER,
-            len(job.pods),
+            len(gang.pods),
             {},
-            reason=Reason(ReasonCode.REFUSED, job.refusal),
+            reason=Reason(ReasonCode.REFUSED, gang.refusal),
         )
-        for job in request.jobs
-        if job.refusal
+        for gang in request.gangs
+        if gang.refusal
     ]
     return _within_quotas(replace(found, added=(*found.added, *refused)), objects, request)
 
@@ -454,7 +479,8 @@ def _report_problems(
     console: Console, problems: Iterable[ObjectProblem], request: _Request
 ) -> None:
     """Print all problems of the request's objects, and at most MOST_OTHERS of cluster objects."""
-    objects = [*request.objects, *(o for job in request.jobs for o in (job.group, *job.pods))]
+    groups = [gang.group for gang in request.gangs if gang.group is not None]
+    objects = [*request.objects, *groups, *(pod for gang in request.gangs for pod in gang.pods)]
     requested = {(obj["kind"], f"{namespace_of(obj)}/{name_of(obj)}") for obj in objects}
     others: list[ObjectProblem] = []
     for problem in problems:
@@ -473,13 +499,13 @@ def _within_quotas(found: Answers, objects: Sequence[Raw], request: _Request) ->
     """Return the answers with a waiting state for each job whose pods exceed a ResourceQuota."""
     usage = Usage(quotas_in([*objects, *request.objects]))
     over: dict[str, tuple[Reason, bool]] = {}
-    for job in request.jobs:
-        if job.refusal:
+    for gang in request.gangs:
+        if gang.refusal:
             continue
-        if too_much := usage.add(namespace_of(job.group), job.minimum):
-            over[job.gang] = too_much
-        elif job.quota:
-            over[job.gang] = Reason(ReasonCode.QUOTA, job.quota), False
+        if too_much := usage.add(gang.key.partition("/")[0], gang.minimum):
+            over[gang.key] = too_much
+        elif gang.quota:
+            over[gang.key] = Reason(ReasonCode.QUOTA, gang.quota), False
     answers = []
     for answer in found.added:
         if answer.gang in over and answer.start is not Start.NEVER:

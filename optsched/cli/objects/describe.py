@@ -1,7 +1,7 @@
 """Describe an object, its events and its refused pods in the style of `kubectl describe`.
 
-The API server refuses a pod because of a quota or an admission webhook. The job controller then
-writes an event `FailedCreate` about the job, with the API server's message.
+The API server refuses a pod, a claim or a Service because of a quota or an admission webhook. The
+job controller then writes an event `FailedCreate` about the job, with the API server's message.
 """
 
 from __future__ import annotations
@@ -10,7 +10,17 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from optsched.api.job import JobPhase
-from optsched.api.kinds import EVENT, JOB
+from optsched.api.kinds import (
+    CONFIG_MAP,
+    EVENT,
+    JOB,
+    NETWORK_POLICY,
+    PERSISTENT_VOLUME_CLAIM,
+    POD_GROUP,
+    SECRET,
+    SERVICE,
+    Ref,
+)
 from optsched.cli.base.connection import listed
 from optsched.cli.objects.table_columns import NOTHING, span
 from optsched.units import TimestampError, parse_time_ms
@@ -173,8 +183,25 @@ UNMADE: Final = "FailedCreate"
 _MAKING: Final = (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RESTARTING)
 
 
-async def refused_pods(client: Client, namespace: str, name: str = "") -> list[Raw]:
-    """Return the events about refused pods in a namespace.
+_REFUSED: Final = re.compile(r"(\w+) ([^\s/]+)/(\S+) was not created: ")
+_PARTS: Final = {
+    kind.kind: kind
+    for kind in (
+        POD_GROUP,
+        PERSISTENT_VOLUME_CLAIM,
+        CONFIG_MAP,
+        SECRET,
+        SERVICE,
+        NETWORK_POLICY,
+    )
+}
+"""Kinds of objects other than pods that the controller creates for a job."""
+_MOST_READ: Final = 100
+"""Maximum number of objects that are looked up to find out whether they exist by now."""
+
+
+async def refusals(client: Client, namespace: str, name: str = "") -> list[Raw]:
+    """Return the events about pods and other objects of jobs that the API server refuses.
 
     `name` is the name of the job; empty for all jobs. `namespace` is empty for all namespaces.
     """
@@ -182,19 +209,61 @@ async def refused_pods(client: Client, namespace: str, name: str = "") -> list[R
     if name:
         about["involvedObject.name"] = name
     fields = ",".join(f"{key}={value}" for key, value in about.items())
-    return list(await listed(client, EVENT, namespace, fields=fields))
+    return await still_refused(client, await listed(client, EVENT, namespace, fields=fields))
+
+
+async def still_refused(client: Client, events: Sequence[Raw]) -> list[Raw]:
+    """Return events without those about objects, other than pods, that exist by now."""
+    missing: dict[Ref, bool] = {}
+    found = []
+    for event in sorted(events, key=last_ms, reverse=True):
+        ref = _refused_part(event)
+        if ref is not None and ref not in missing:
+            missing[ref] = len(missing) < _MOST_READ and await _is_missing(client, ref)
+        if ref is None or missing[ref]:
+            found.append(event)
+    return found
+
+
+def _refused_part(event: Raw) -> Ref | None:
+    """Return the object other than a pod whose creation failed, or None for other events."""
+    if event.get("reason") != UNMADE:
+        return None
+    named = _REFUSED.match(str(event.get("message") or ""))
+    kind = _PARTS.get(named[1]) if named else None
+    return None if named is None or kind is None else Ref(kind, named[2], named[3])
+
+
+async def _is_missing(client: Client, ref: Ref) -> bool:
+    """Return whether an object does not exist; False for a user who may not read it."""
+    from optsched.kube.client.errors import Forbidden, NotFound
+
+    try:
+        await client.read_metadata(ref)
+    except NotFound:
+        return True
+    except Forbidden:
+        return False
+    return False
 
 
 def why_unmade(job: Job, events: Sequence[Raw]) -> str:
-    """Return the API server's message about a job's missing pods; empty if no pod is missing.
+    """Return the API server's message about a pod or another object of a job that is missing.
 
-    `events` are the events of any objects.
+    `events` are events of any objects, as of `still_refused`. The result is empty if nothing is
+    missing.
     """
     status = job.status
-    there = (status.pending, status.running, status.succeeded, status.failed, status.unknown)
-    if status.phase not in _MAKING or sum(there) + status.terminating >= job.spec.num_pods:
+    if status.phase not in _MAKING:
         return ""
+    there = (status.pending, status.running, status.succeeded, status.failed, status.unknown)
+    is_whole = sum(there) + status.terminating >= job.spec.num_pods
     unmade = (event for event in events if event.get("reason") == UNMADE)
-    mine = [e for e in unmade if (e.get("involvedObject") or {}).get("uid") == job.meta.uid]
+    mine = [
+        event
+        for event in unmade
+        if (event.get("involvedObject") or {}).get("uid") == job.meta.uid
+        and not (is_whole and _refused_part(event) is None)
+    ]
     newest = max(mine, key=last_ms, default=None)
     return "" if newest is None else " ".join(str(newest.get("message") or "").split())

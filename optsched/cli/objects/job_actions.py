@@ -39,7 +39,8 @@ from optsched.cli.objects.describe import (
     UNMADE,
     description,
     event_rows,
-    refused_pods,
+    refusals,
+    still_refused,
     why_unmade,
 )
 from optsched.cli.objects.manifests import command_manifest
@@ -92,14 +93,14 @@ def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str
         jobs = await _find_jobs(client, namespace, which)
         if form not in (TABLE, WIDE):
             return jobs, []
-        events = refused_pods(client, "" if namespace is None else namespace or client.namespace)
+        events = refusals(client, "" if namespace is None else namespace or client.namespace)
         return jobs, await if_allowed(events, [])
 
     jobs, events = call_cluster(place, list_jobs)
-    refusals = [_find_refusal(obj, events) for obj in jobs]
-    found = _with_refusals(jobs, refusals) if form == WIDE else jobs
+    messages = [_find_refusal(obj, events) for obj in jobs]
+    found = _with_refusals(jobs, messages) if form == WIDE else jobs
     show_list(JOB, found, form, with_namespace(JOBS) if namespace is None else None)
-    for obj, refusal in zip(jobs, refusals, strict=True):
+    for obj, refusal in zip(jobs, messages, strict=True):
         if refusal and form == TABLE:
             print_text(remarks(), f"job {name_of(obj)}: {UNMADE}: {refusal}", "yellow")
 
@@ -185,7 +186,7 @@ async def _why_pending(client: Client, obj: Raw, events: Sequence[Raw]) -> str:
     from optsched.kube.client.errors import NotFound
 
     parsed = _parsed(obj)
-    if refusal := why_unmade(parsed, events):
+    if refusal := why_unmade(parsed, await still_refused(client, events)):
         return f"{UNMADE}: {refusal}"
     if parsed.status.phase is not JobPhase.PENDING:
         return ""

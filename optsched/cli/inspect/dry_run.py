@@ -1,0 +1,150 @@
+"""Dry runs of creations: what the API server says about objects that are not stored.
+
+A dry run (`dryRun=All`) checks what a snapshot does not contain: namespaces, permissions, webhooks,
+LimitRanges. The API server charges no quota for a dry run.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from optsched.api.kinds import JOB, POD, POD_GROUP, Ref, find_kind
+from optsched.api.wellknown import TASK_SPEC
+from optsched.cli.base.connection import Exit, Failure
+from optsched.cli.objects.table_columns import name_of, namespace_of
+from optsched.controllers.job.preview import Expanded, expand_job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from optsched.api.kinds import Kind
+    from optsched.kube.client.client import Client
+    from optsched.kube.client.listing import Raw
+
+UID: Final = "what-if"
+"""The UID of hypothetical jobs, which exist in no cluster."""
+
+_ADMITTED: Final = (
+    *("overhead", "nodeSelector", "tolerations", "affinity", "schedulingGates"),
+    *("priority", "priorityClassName", "preemptionPolicy", "runtimeClassName"),
+)
+"""Fields of a pod spec that admission may change and that schedulers read."""
+
+_NO_RIGHT: Final = "cannot create resource"
+_USED_UP: Final = "exceeded quota"
+_NOT_DRY: Final = "does not support dry run"
+_UNCHECKED: Final = {JOB: "job", POD: "pods", POD_GROUP: "PodGroup"}
+
+
+@dataclass(slots=True)
+class DryRun:
+    """The dry runs of the objects of one gang, and the API server's responses.
+
+    Attributes
+    ----------
+    refusal
+        Why the API server rejects one of the objects; empty if it rejects none.
+    quota
+        The message about an exceeded ResourceQuota; empty if no quota is exceeded.
+    remarks
+        Why some objects could not be checked, one sentence for each kind of object.
+
+    """
+
+    client: Client
+    refusal: str = ""
+    quota: str = ""
+    remarks: tuple[str, ...] = ()
+
+    async def create(self, kind: Kind, obj: Raw) -> Raw:
+        """Return an object with the changes of admission; unchanged if there was no dry run.
+
+        Raises KubeError if no check can be made, and `Failure` if a job exists already.
+        """
+        from optsched.kube.client.errors import AlreadyExists, ApiError
+
+        if self.refusal or self.quota:
+            return obj
+        ref = Ref(kind, namespace_of(obj), name_of(obj))
+        try:
+            return await self.client.create_dry_run(ref, obj)
+        except AlreadyExists as e:
+            if kind != JOB:
+                return obj
+            text = f"job {ref.name} exists already in namespace {ref.namespace}"
+            raise Failure(f"{text}: choose another name", Exit.CONFLICT) from e
+        except ApiError as e:
+            said = f"{kind.kind} {ref.namespace}/{ref.name}: {e.message or e.title}"
+            if _NOT_DRY in str(e) or (kind != JOB and _NO_RIGHT in str(e)):
+                head = f"admission did not check the {_UNCHECKED.get(kind, kind.kind)}: "
+                if not any(remark.startswith(head) for remark in self.remarks):
+                    self.remarks += (head + said,)
+            elif kind != JOB and _USED_UP in str(e):
+                self.quota = said
+            else:
+                self.refusal = said
+            return obj
+
+    async def create_job(
+        self, job: Raw, expanded: Expanded, classes: Mapping[str, Raw]
+    ) -> Expanded:
+        """Return the PodGroup and the pods of a job with the changes of admission.
+
+        expanded: the PodGroup and the pods without these changes. classes: PriorityClasses by name.
+        """
+        meta = {name: value for name, value in job["metadata"].items() if name != "uid"}
+        admitted = await self.create(JOB, {**job, "metadata": meta})
+        meta = {**admitted["metadata"], "uid": UID}
+        filled, _ = expand_job({**admitted, "metadata": meta}, classes)
+        made = expanded if filled is None else filled
+        group = await self.create_group(made.group)
+        return Expanded(group, tuple(await self.create_pods(made.pods)), made.later)
+
+    async def create_group(self, group: Raw) -> dict[str, Any]:
+        """Return a PodGroup with the spec that admission has changed."""
+        admitted = await self.create(POD_GROUP, group)
+        return {**group, "spec": admitted.get("spec") or group.get("spec") or {}}
+
+    async def create_pods(self, pods: Iterable[Raw]) -> list[dict[str, Any]]:
+        """Return pods with the changes of admission, with one dry run for equal pods."""
+        answers: dict[str, Raw] = {}
+        found = []
+        for pod in pods:
+            key = _content(pod)
+            if key not in answers:
+                answers[key] = await self.create(POD, pod)
+            found.append(merge_admitted(pod, answers[key]))
+        return found
+
+
+def _content(pod: Raw) -> str:
+    """Return a text that is equal for pods which admission treats equally.
+
+    Pods of a task differ in their name and their index.
+    """
+    meta = pod["metadata"]
+    task = meta.get("annotations", {}).get(TASK_SPEC)
+    if task is not None:
+        return f"{namespace_of(pod)}/{task}"
+    kept = {name: value for name, value in meta.items() if name != "name"}
+    return json.dumps([kept, pod.get("spec")], sort_keys=True, default=str)
+
+
+def merge_admitted(pod: Raw, admitted: Raw) -> dict[str, Any]:
+    """Return a pod with the changes that admission has made to another pod of the same task."""
+    spec, found = dict(pod["spec"]), admitted.get("spec") or {}
+    spec |= {name: found[name] for name in _ADMITTED if name in found}
+    for kind in ("initContainers", "containers"):
+        given = {each.get("name"): each.get("resources") for each in found.get(kind) or ()}
+        spec[kind] = [
+            {**each, "resources": given.get(each.get("name")) or each.get("resources") or {}}
+            for each in spec.get(kind) or ()
+        ]
+    return {**pod, "spec": spec}
+
+
+def kind_of(obj: Raw) -> Kind | None:
+    """Return the kind of an object; None for an unknown kind."""
+    return find_kind(str(obj.get("apiVersion")), str(obj.get("kind")))
