@@ -15,7 +15,7 @@ from optsched.api.kinds import JOB, POD, QUEUE, Ref
 from optsched.cli.main import main
 from optsched.formats.files.yaml_text import Document, read_yaml
 from optsched.kube.client import client
-from optsched.kube.client.errors import AlreadyExists, Conflict, NotFound
+from optsched.kube.client.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from optsched.kube.client.listing import EVERYTHING, Page, Selection
 from tests.kube.fakes import FakeApi
 
@@ -35,9 +35,9 @@ CONTEXT = "team-a"
 class FakeCluster(FakeApi):
     """An in-memory cluster that selects objects by namespace, labels (`a` or `a=b`) and names.
 
-    `lines` are the events that a watch sends. `absent` are the object kinds that are not installed.
-    `warnings` are sent with the response to each creation. `fault`, if set, is the error of every
-    request.
+    `lines` are the events that a watch sends. `absent` are the object kinds that are not installed,
+    `forbidden` those that the user may not list. `warnings` are sent with the response to each
+    creation. `fault`, if set, is the error of every request.
     """
 
     namespace = CONTEXT
@@ -46,6 +46,7 @@ class FakeCluster(FakeApi):
         super().__init__(*objects)
         self.lines: list[dict[str, Any]] = []
         self.absent: set[Kind] = set()
+        self.forbidden: set[Kind] = set()
         self.selections: list[Selection] = []
         self.warnings: list[str] = []
         self.fault: KubeError | None = None
@@ -87,6 +88,8 @@ class FakeCluster(FakeApi):
         self, kind: Kind, limit: int, token: str = "", selection: Selection = EVERYTHING
     ) -> Page:
         self._known(kind)
+        if kind in self.forbidden:
+            raise Forbidden(403, "Forbidden", f"{kind.plural} is forbidden")
         self.selections.append(selection)
         page = await super().list_page(kind, limit, token)
         items = [obj for obj in page.items if _is_in(obj, selection)]

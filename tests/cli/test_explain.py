@@ -10,6 +10,7 @@ import pytest
 from optsched.api.kinds import (
     EVENT,
     JOB,
+    NODE,
     PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_GROUP,
@@ -178,6 +179,26 @@ def test_other_objects_that_are_refused_are_named_until_they_exist(
     full.objects[ref] = {"metadata": {"name": name, "namespace": CONTEXT}}
     assert f"Reason:    NotEnoughResources: {MESSAGE}" in explain("train").stdout.splitlines()
     assert message not in optsched("job", "list", "-o", "wide").stdout
+
+
+def test_the_reason_is_given_to_users_who_may_not_read_nodes(full: FakeCluster) -> None:
+    waits(full, "train", 1)
+    state = full.objects[Ref(JOB, CONTEXT, "train")]["status"]["state"]
+    state |= {"reason": "NotEnoughResources", "message": MESSAGE}
+    full.forbidden = {NODE}
+    result = explain("train")
+    assert result.exit_code == 8
+    assert result.stdout.splitlines()[1:] == [f"Reason:    NotEnoughResources: {MESSAGE}"]
+    assert result.stderr == "not shown: nodes is forbidden\n"
+    state["reason"] = "Impossible"
+    assert explain("train").exit_code == 9
+
+
+def test_positions_do_not_hide_what_is_refused(full: FakeCluster) -> None:
+    waits(full, "train", 1)
+    refuse(full, "train", QUOTA, 2)
+    assert f"job train: FailedCreate: {QUOTA}" in optsched("job", "list", "--position").stderr
+    assert QUOTA in optsched("job", "list", "--position", "-o", "wide").stdout
 
 
 def test_the_queue_is_that_of_the_podgroup(full: FakeCluster) -> None:

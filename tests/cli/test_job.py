@@ -255,6 +255,13 @@ def test_a_name_for_several_jobs_of_a_file_is_refused(tmp_path: Path, cluster: F
     assert cluster.writes == []
 
 
+def test_a_dot_in_the_name_of_a_job_is_none_in_that_of_its_container(cluster: FakeCluster) -> None:
+    assert optsched("job", "run", "v1.2").exit_code == 0
+    made = cluster.one(JOB)
+    [container] = made["spec"]["tasks"][0]["template"]["spec"]["containers"]
+    assert (made["metadata"]["name"], container["name"]) == ("v1.2", "v1-2")
+
+
 def test_a_refusal_and_a_missing_namespace_are_told(cluster: FakeCluster) -> None:
     cluster.refuse("create", Rejected(422, "Invalid", "spec.tasks: too many"))
     result = optsched("job", "run", "a")

@@ -37,7 +37,7 @@ def add_quota(site: Site, **hard: str) -> None:
     until(lambda: site.api.get(f"{path}/team")["status"]["used"].keys() == limits.keys(), "counted")
 
 
-def submit(site: Site, name: str) -> None:
+def submit(site: Site, name: str, **fields: Any) -> None:
     """Create a job of three pods with a limit of one CPU each; all of them start together."""
     container = {"name": "main", "image": "none", "resources": {"limits": {"cpu": "1"}}}
     spec = {"restartPolicy": "Never", "containers": [container]}
@@ -46,7 +46,7 @@ def submit(site: Site, name: str) -> None:
         "apiVersion": kinds.JOB.api_version,
         "kind": "Job",
         "metadata": {"name": name},
-        "spec": {"schedulerName": site.name, "minAvailable": GANG_SIZE, "tasks": [task]},
+        "spec": {"schedulerName": site.name, "minAvailable": GANG_SIZE, "tasks": [task], **fields},
     }
     site.api.post(collection_path(kinds.JOB, site.name), job)
 
@@ -124,6 +124,26 @@ def test_a_quota_that_keeps_pods_from_being_created_is_named(site: Site, shell: 
     site.api.patch(path, {"spec": {"hard": {"count/pods": "3"}}})
     await_running(site, "train")
     assert_not_named(shell, "train", "exceeded quota")
+
+
+def test_a_quota_that_keeps_a_claim_from_being_created_is_named(site: Site, shell: Shell) -> None:
+    """All pods of the job are there, and wait for the claim."""
+    site.nodes(1)
+    add_quota(site, persistentvolumeclaims="0")
+    site.controllers()
+    site.scheduler()
+    amount = {"resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "none", **amount}
+    submit(site, "train", volumes=[{"mountPath": "/data", "volumeClaim": claim}])
+    texts = ("FailedCreate", "PersistentVolumeClaim", "exceeded quota: team")
+    assert_named(shell, "train", await_reason(shell, "train", *texts))
+    path = f"/api/v1/namespaces/{site.name}/resourcequotas/team"
+    site.api.patch(path, {"spec": {"hard": {"persistentvolumeclaims": "1"}}})
+    claims = f"/api/v1/namespaces/{site.name}/persistentvolumeclaims"
+    until(lambda: site.api.items(claims), "the claim is there")
+    explained = shell.try_("job explain train")
+    assert (explained.exit_code, "VolumeUnavailable" in explained.stdout) == (WAITS, True)
+    assert "exceeded quota" not in shell("job list -o wide")
 
 
 # --- webhooks ------------------------------------------------------------------------------------

@@ -64,26 +64,34 @@ def explain_job(
 ) -> None:
     """Print why a job waits; exit with 8 if it waits and with 9 if it can never start.
 
+    A user who may not read the cluster gets the reason in the job, without the queue position.
+
     `lifting_classes` and `device_schedulers` are `DecodeOptions` fields, as set for the running
     scheduler.
     """
 
-    async def read_job(client: Client) -> tuple[Raw, Cluster, list[Raw]]:
+    async def read_job(client: Client) -> tuple[Raw, Cluster | None, list[Raw]]:
         obj = await read(client, Ref(JOB, target.inside(client), target.name))
+        cluster = await if_allowed(_read_whole(client), None)
         events = refusals(client, target.inside(client), target.name)
-        return obj, await read_cluster(client), await if_allowed(events, [])
+        return obj, cluster, await if_allowed(events, [])
 
     obj, cluster, events = call_cluster(place, read_job)
     job, _ = parse_job(obj)
     assert job is not None, "a stored object has a name"  # noqa: S101
     key = f"{job.meta.namespace}/{group_name(job)}"
-    context = _prediction_context(cluster, [obj], lifting_classes, device_schedulers)
-    answers, found = _find_answers(cluster.objects, key), _waiting(obj, job, key, cluster, context)
+    if cluster is None:
+        answers, found = Answers(job.status.reason, job.status.message), None
+    else:
+        context = _prediction_context(cluster, [obj], lifting_classes, device_schedulers)
+        answers = _find_answers(cluster.objects, key)
+        found = _waiting(obj, job, key, cluster, context)
+    objects = () if cluster is None else cluster.objects
     is_waiting = job.status.phase is JobPhase.PENDING or job.status.phase is JobPhase.RESTARTING
     answers = answers if is_waiting else Answers()
     if refusal := why_unmade(job, events):
         answers = Answers(UNMADE, refusal)
-    facts = document(job, answers, found, _queue_of(cluster.objects, key) or job.spec.queue)
+    facts = document(job, answers, found, _queue_of(objects, key) or job.spec.queue)
     if form in (JSON, YAML):
         echo(written(facts, form), nl=False)
     elif form == NAME:
@@ -94,6 +102,11 @@ def explain_job(
     if is_waiting:
         is_hopeless = answers.code == ReasonCode.IMPOSSIBLE
         raise click.exceptions.Exit(Exit.NEVER if is_hopeless else Exit.WAITS)
+
+
+async def _read_whole(client: Client) -> Cluster | None:
+    """Return the state of the cluster, which a user of one namespace may not read."""
+    return await read_cluster(client)
 
 
 def positions(cluster: Cluster, jobs: Sequence[Raw]) -> dict[tuple[str, str], str]:

@@ -88,18 +88,25 @@ def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str
     `which` contains the filters queue, scheduler, selector and labels. The columns of a plain table
     are those of `vcctl`. The reasons for refused pods follow the table.
     """
+    jobs, events = call_cluster(place, lambda client: _read_jobs(client, form, namespace, which))
+    _print_jobs(jobs, events, form, with_namespace(JOBS) if namespace is None else None)
 
-    async def list_jobs(client: Client) -> tuple[list[Any], list[Any]]:
-        jobs = await _find_jobs(client, namespace, which)
-        if form not in (TABLE, WIDE):
-            return jobs, []
-        events = refusals(client, "" if namespace is None else namespace or client.namespace)
-        return jobs, await if_allowed(events, [])
 
-    jobs, events = call_cluster(place, list_jobs)
+async def _read_jobs(
+    client: Client, form: str, namespace: str | None, which: Mapping[str, str]
+) -> tuple[list[Any], list[Any]]:
+    """Return jobs, and in table formats the events about objects of them that are refused."""
+    jobs = await _find_jobs(client, namespace, which)
+    if form not in (TABLE, WIDE):
+        return jobs, []
+    events = refusals(client, "" if namespace is None else namespace or client.namespace)
+    return jobs, await if_allowed(events, [])
+
+
+def _print_jobs(jobs: Sequence[Raw], events: Sequence[Raw], form: str, table: Table | None) -> None:
     messages = [_find_refusal(obj, events) for obj in jobs]
     found = _with_refusals(jobs, messages) if form == WIDE else jobs
-    show_list(JOB, found, form, with_namespace(JOBS) if namespace is None else None)
+    show_list(JOB, found, form, table)
     for obj, refusal in zip(jobs, messages, strict=True):
         if refusal and form == TABLE:
             print_text(remarks(), f"job {name_of(obj)}: {UNMADE}: {refusal}", "yellow")
@@ -112,12 +119,13 @@ def show_standing_jobs(
     from optsched.cli.inspect.cluster_state import read_cluster
     from optsched.cli.inspect.explain_job import positions
 
-    async def list_jobs(client: Client) -> tuple[list[Any], Cluster]:
-        return await _find_jobs(client, namespace, which), await read_cluster(client)
+    async def list_jobs(client: Client) -> tuple[list[Any], list[Any], Cluster]:
+        jobs, events = await _read_jobs(client, form, namespace, which)
+        return jobs, events, await read_cluster(client)
 
-    jobs, cluster = call_cluster(place, list_jobs)
+    jobs, events, cluster = call_cluster(place, list_jobs)
     table = with_positions(JOBS, positions(cluster, jobs))
-    show_list(JOB, jobs, form, with_namespace(table) if namespace is None else table)
+    _print_jobs(jobs, events, form, with_namespace(table) if namespace is None else table)
 
 
 async def _find_jobs(client: Client, namespace: str | None, which: Mapping[str, str]) -> list[Any]:
