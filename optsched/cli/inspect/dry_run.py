@@ -1,4 +1,4 @@
-"""Dry runs of creations: what the API server says about objects that are not stored.
+"""Dry runs of creations: the API server's response to objects that are not stored.
 
 A dry run (`dryRun=All`) checks what a snapshot does not contain: namespaces, permissions, webhooks,
 LimitRanges. The API server charges no quota for a dry run.
