@@ -118,7 +118,7 @@ def test_the_base_image_is_named_by_its_digest() -> None:
     stages = re.findall(r"^FROM (\S+)", DOCKERFILE, flags=re.MULTILINE)
     assert stages
     assert all(stage.endswith("@${BASE_DIGEST}") for stage in stages)
-    # There is no default, so a build without a digest has no valid base.
+    # The argument has no default, so a build without a digest has no valid base.
     assert re.findall(r"^ARG (.*)", DOCKERFILE, flags=re.MULTILINE) == ["BASE_DIGEST"]
 
 

@@ -141,7 +141,7 @@ class Spy(dict[str, Any]):
 
 
 def example(schema: Schema, path: str, seen: set[str]) -> Any:
-    """Return a value with every field of a schema, whose reads are recorded."""
+    """Return a value with every field of a schema; it records the fields that are read."""
     if "properties" in schema:
         fields = schema["properties"].items()
         return Spy(

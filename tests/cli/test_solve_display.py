@@ -17,7 +17,7 @@ PROGRESS = Progress("admission", 2.5, 10, 20)
 
 
 def shown(progress: list[Progress], *, in_lines: bool = False) -> str:
-    """Return what a console prints of some progress."""
+    """Return the output of a console for a list of progress updates."""
     file = io.StringIO()
     with showing(PlainConsole(file=file), "crater", None, in_lines=in_lines) as show:
         for each in progress:

@@ -1,4 +1,4 @@
-"""Caches whose size is bounded."""
+"""Caches of bounded size."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_decoder_reads_the_shapes_of_standing_pods_once(monkeypatch: pytest.Mo
 
 
 class Whole:
-    """An object that is built of numbers."""
+    """An object with a tuple of numbers."""
 
     def __init__(self, *numbers: int) -> None:
         self.numbers = numbers

@@ -1,4 +1,4 @@
-"""HyperNodes that follow the labels of nodes."""
+"""Tests of HyperNodes that follow the labels of nodes."""
 
 from __future__ import annotations
 

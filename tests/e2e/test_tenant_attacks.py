@@ -402,7 +402,7 @@ def test_a_pod_that_was_created_with_the_podgroup_of_another_user_joins_nothing(
             theirs = threads.submit(create, stage.ann, kinds.POD_GROUP, group(name, "lab"))
             if mine.result() and theirs.result():
                 raced.append(name)
-    # The record shows that admission found no PodGroup, as after a race that this test may not hit.
+    # The record shows that admission found no PodGroup, as after a race between two reviews.
     stage.ann.post(stage.path(kinds.POD_GROUP), group("raced", "lab"))
     text = format_submitters([Subject("eve", frozenset({"students"}))], joined="")
     marks = {GROUP_KEY: "raced", SUBMITTER: text}
@@ -512,7 +512,7 @@ def test_claims_that_are_never_bound_hold_up_nobody(stage: Stage) -> None:
 
 
 def test_a_pod_of_a_job_does_not_leave_its_podgroup_for_another_queue(stage: Stage) -> None:
-    """Controllers create it from a template that names a queue, and nobody reviews it."""
+    """Controllers create the pod from a template with a queue, and admission does not review it."""
     body = job("leaves", "students")
     template = body["spec"]["tasks"][0]["template"]
     template["metadata"] = {"annotations": {QUEUE_KEY: "lab"}}

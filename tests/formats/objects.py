@@ -1,4 +1,4 @@
-"""Short manifests for tests."""
+"""Functions that create short manifests for tests."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Objects:
 
 
 def kind_of(obj: dict[str, Any]) -> Kind:
-    """The kind of an object."""
+    """Return the kind of an object."""
     kind = find_kind(obj["apiVersion"], obj["kind"])
     assert kind is not None
     return kind

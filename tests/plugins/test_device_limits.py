@@ -159,7 +159,7 @@ def tied(num_wants: int, num_places: int, values: Sequence[int]) -> list[tuple[O
 
 
 def test_a_search_ends_and_its_result_is_kept() -> None:
-    # Six kinds of device by colour and size: two colours have the same size.
+    # Six classes of devices by colour and size: two colours have the same size.
     colours = tuple(place % 6 for place in range(18))
     sizes = tuple(0 if p % 6 < 2 else 1 + (p // 6 + p) % 5 for p in range(18))
     demands = (Demand(tuple(range(18)), 1, "r"),) * 6

@@ -1,4 +1,4 @@
-"""Dominant shares over a tree of queues."""
+"""Tests of hierarchical dominant resource fairness over a tree of queues."""
 
 from __future__ import annotations
 

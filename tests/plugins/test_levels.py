@@ -1,4 +1,4 @@
-"""The levels that models list by name."""
+"""Tests of the levels that configurations list by name."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_capacity_puts_a_queue_that_deserves_nothing_behind_one_that_is_just_ful
 def test_capacity_looks_at_the_resource_of_which_most_is_used() -> None:
     both = ((CPU, 10_000), (GPU, 4))
     queues = [Queue("cpu", deserved=both), Queue("gpu", deserved=both)]
-    gangs = [holding("c", "cpu", 7), holding("g", "gpu", 3, gpu=1)]  # these are 0.7 and 0.75
+    gangs = [holding("c", "cpu", 7), holding("g", "gpu", 3, gpu=1)]  # shares of 0.7 and 0.75
     assert queues_in_order(Capacity(), cluster(NODES, gangs, queues)) == ["cpu", "gpu"]
 
 
@@ -202,7 +202,7 @@ def test_the_least_share_is_counted_in_thousandths() -> None:
     (level,) = [t for t in bench.levels if isinstance(t, LeastShare)]
     three_and_two = {f"ns/{n}-w-{i}": "n0" for n, k in (("a", 3), ("b", 2)) for i in range(k)}
     outcome = Outcome(bench.problem, bench.decisions(three_and_two))
-    assert level.value(outcome) == 666  # 12 of 18 GB and 6 of 9 CPUs
+    assert level.value(outcome) == 666  # both shares are 2/3: 12 of 18 GB, 6 of 9 CPUs
     one_each = {"ns/a-w-0": "n0", "ns/b-w-0": "n0"}
     assert level.value(Outcome(bench.problem, bench.decisions(one_each))) == 222  # 4 of 18 GB
     assert level.value(Outcome(bench.problem, bench.decisions({}))) == level.ideal(bench.problem)

@@ -108,7 +108,7 @@ def test_nodes_without_the_label_are_out_of_the_question() -> None:
 def test_all_terms_must_hold() -> None:
     both = (term("db"), term("db", HOST))
     near = tasks("web", 1, pod_affinity=both)
-    assert placed(cluster(ZONES, [runs(tasks("db"), "a2"), near]), "web") == []  # a2 is full
+    assert placed(cluster(ZONES, [runs(tasks("db"), "a2"), near]), "web") == []  # node a2 is full
     assert placed(cluster(ZONES, [runs(tasks("db"), "a1"), near]), "web") == ["a1"]
 
 

@@ -61,7 +61,7 @@ def scores(asks: Gang, *standing: Gang, nodes: list[Node] = NODES, **weights: in
 def test_pods_that_are_wanted_count_by_domain() -> None:
     asks = gang("g", ("w", 1, near("db")))
     assert scores(asks, resident("db", "a1"), pod_affinity=3) == [300.0, 300.0, 0.0, 0.0]
-    assert scores(asks, resident("db", "x1")) == [0.0] * 4  # x1 is in no zone
+    assert scores(asks, resident("db", "x1")) == [0.0] * 4  # node x1 is in no zone
 
 
 def test_more_of_them_are_better_and_the_best_node_has_a_hundred() -> None:

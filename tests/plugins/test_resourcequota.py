@@ -76,7 +76,7 @@ def test_pods_are_counted(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["limits.cpu", "requests.memory", "count/pods"])
 def test_what_only_quotas_count_is_counted(name: str) -> None:
-    """`minResources` must list such a resource, or a quota on limits admits half of a gang."""
+    """`minResources` must list the resource, or a quota on limits admits half of a gang."""
     quota = Quota("ns/q", hard=((name, 5),))
     fits = waits("a", 1, min_usage=((name, 5),))
     assert enqueued(fits, quotas=(quota,)) == ["a"]

@@ -1,4 +1,4 @@
-"""Decisions as arrays."""
+"""Tests of decisions as arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The linear model as arrays."""
+"""Tests of the linear model as arrays."""
 
 from __future__ import annotations
 

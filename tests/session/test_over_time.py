@@ -1,4 +1,4 @@
-"""Fairness over time in whole sessions."""
+"""Tests of fairness over time in whole sessions."""
 
 from __future__ import annotations
 

@@ -113,9 +113,9 @@ def test_it_comes_before_others_by_its_place_but_the_solver_knows_who_matters(so
 @pytest.mark.parametrize(
     "asked",
     [
-        gang("a", ("w", 2, shape(3))),  # this exceeds one node
-        gang("a", ("w", 3, shape(1)), queue="small"),  # this exceeds the capability of its queue
-        gang("a", ("w", 1, shape(1)), ("x", 1, shape(4))),  # only half of this fits there
+        gang("a", ("w", 2, shape(3))),  # the gang exceeds one node
+        gang("a", ("w", 3, shape(1)), queue="small"),  # the gang exceeds its queue
+        gang("a", ("w", 1, shape(1)), ("x", 1, shape(4))),  # only half of the gang fits
         gang("a", ("w", 1, shape(0, gpu=1))),
     ],
     ids=["room", "queue", "half", "resource"],

@@ -54,7 +54,6 @@ class Solving(InProcess):
     work_s: list[float] = field(default_factory=list)
 
     def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
-        """See `Solver`."""
         if limits.budget_ms is None:
             self.work_s.append(limits.deterministic)
         else:
@@ -78,15 +77,12 @@ class Listening:
     incumbents: list[Incumbent] = field(default_factory=list)
 
     def progressed(self, progress: Progress) -> None:
-        """See `Watch`."""
         self.told.append(progress)
 
     def previewed(self, progress: Progress) -> None:
-        """See `Watch`."""
         self.previews.append(progress)
 
     def improved(self, turn: int, incumbent: Callable[[], Incumbent]) -> None:
-        """See `Watch`."""
         assert turn == 1
         self.incumbents.append(incumbent())
 

@@ -208,9 +208,9 @@ def test_the_certificate_counts_gangs_that_leave_whole():
 @pytest.mark.parametrize(
     ("deserved", "gpu", "leaves"),
     [
-        (((GPU, 8),), 8, False),  # this is within the listed and used amounts
-        (((GPU, 4),), 8, True),  # this exceeds the listed amounts, although no GPUs are requested
-        (((GPU, 8),), 0, True),  # this uses none of the listed resources
+        (((GPU, 8),), 8, False),  # the request is within the listed amounts
+        (((GPU, 4),), 8, True),  # the use exceeds the listed amounts without a request of GPUs
+        (((GPU, 8),), 0, True),  # the queue uses none of the listed resources
         (((CPU, 8000), (GPU, 8)), 8, False),
         (((CPU, 4000), (GPU, 8)), 8, True),
     ],
@@ -292,7 +292,7 @@ class TestRoomThatTheGangDoesNotUse:
         return cluster(nodes, [lent, *wants], [*shares, Queue("c")])
 
     def evict(self, *tasks: int) -> list[Action]:
-        """Reclaim tasks of `lent` for gang `mine`."""
+        """Return evictions that reclaim tasks of `lent` for gang `mine`."""
         return [Evict(f"ns/lent-w-{i}", "n0", "reclaim", "ns/mine") for i in tasks]
 
     def test_a_gang_that_sits_elsewhere(self):

@@ -1,1 +1,1 @@
-"""Tests of the readers and writers of kinds."""
+"""Tests of the readers and writers of API objects."""

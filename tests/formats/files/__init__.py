@@ -1,1 +1,1 @@
-"""Tests of files in general."""
+"""Tests of the reading and writing of files."""

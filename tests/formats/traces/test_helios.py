@@ -1,4 +1,4 @@
-"""Logs of Helios and Acme."""
+"""Tests of the job logs of Helios and Acme."""
 
 from __future__ import annotations
 

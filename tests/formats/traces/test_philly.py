@@ -1,4 +1,4 @@
-"""Philly's job log."""
+"""Tests of the job log of Philly."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ async def test_all_that_is_there_is_listed_again_before_it_counts_as_fresh() -> 
     async with running(listener.follower.run()):
         await until(lambda: listener.cache.is_synced)
         assert listener.follower.is_fresh
-        listener.api.put(node("n2"))  # the watch of nodes is silent about it
+        listener.api.put(node("n2"))  # the watch reports no event for n2
         listener.follower.refresh()
         assert not listener.follower.is_fresh
         await until(lambda: listener.follower.is_fresh)

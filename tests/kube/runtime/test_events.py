@@ -23,7 +23,7 @@ def note(message: str = "no room", code: str = "NotEnoughResources", **more: Any
 
 
 class Office:
-    """A recorder, a server and a clock."""
+    """An event recorder with a fake API server and a fake clock."""
 
     def __init__(
         self, api: FakeApi | None = None, may_write: Callable[[Note], bool] = lambda _: True

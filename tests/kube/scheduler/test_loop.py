@@ -115,7 +115,7 @@ class Plant:
 
     @property
     def term(self) -> int:
-        """See `Leadership`."""
+        """Return the number of the current term, or 0 without leadership."""
         return self.num_terms if self.is_leading else 0
 
     def follow(self, reading: Reading) -> None:
@@ -135,20 +135,20 @@ class Plant:
         self.scheduler = Scheduler(replace(self._parts, solver=solver, policies=policies))
 
     def bound(self, bind: Bind, seconds: float) -> None:
-        """See `BindListener`."""
+        """Record an event for a bound pod."""
         self.events.note(scheduled(bind))
 
     def failed(self, bind: Bind, failure: Failure) -> None:
-        """See `BindListener`."""
+        """Ignore the failed bind."""
 
     def evicted(self, victim: Victim) -> None:
-        """See `EvictionListener`."""
+        """Ignore the eviction."""
 
     def not_evicted(self, victim: Victim, error: KubeError) -> None:
-        """See `EvictionListener`."""
+        """Ignore the failed eviction."""
 
     def spared(self, victim: Victim, why: str) -> None:
-        """See `EvictionListener`."""
+        """Ignore the cancelled eviction."""
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[Self]:

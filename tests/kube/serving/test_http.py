@@ -16,7 +16,7 @@ LOOPBACK = Address("127.0.0.1", 0)
 
 
 class Patient:
-    """A service whose health is fixed."""
+    """A service with a fixed health status."""
 
     def __init__(self, trouble: str = "", unready: str = "") -> None:
         self._trouble = trouble

@@ -77,13 +77,13 @@ def test_the_same_seed_gives_the_same_values() -> None:
 
 
 def skewed(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-    """Differences of equal models whose values are skewed."""
+    """Return differences of equally good models with skewed values."""
     one, other = rng.lognormal(0, 2, size=(2, *size))
     return one - other
 
 
 def tied(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
-    """Differences of equal models whose values are small counts, such as preemptions."""
+    """Return differences of equally good models with small counts, for example preemptions."""
     one, other = rng.poisson(0.5, size=(2, *size))
     return (one - other).astype(float)
 

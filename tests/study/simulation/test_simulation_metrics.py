@@ -71,8 +71,8 @@ def test_times_of_jobs() -> None:
     found = measure(TWO, RECORD)
     assert (found.jobs, found.started, found.finished) == (3, 3, 3)
     assert found.makespan_s == 24
-    assert found.jct_s == Spread(mean=8.0, p50=10, p95=10, p99=10)  # 10, 10, 4
-    assert found.queueing_s == Spread(mean=5 / 3, p50=0, p95=5, p99=5)  # 0, 5, 0
+    assert found.jct_s == Spread(mean=8.0, p50=10, p95=10, p99=10)  # the values are 10, 10, 4
+    assert found.queueing_s == Spread(mean=5 / 3, p50=0, p95=5, p99=5)  # the values are 0, 5, 0
 
 
 def test_what_arrives_before_the_warm_up_is_over_does_not_count() -> None:
@@ -204,7 +204,7 @@ def test_finish_time_fairness() -> None:
         finish(20, "b"),
     ]
     found = measure(given, record)
-    # a: 10 / (10·2); b: 20 / (10·1.5)
+    # Job a has 10 / (10·2), and job b has 20 / (10·1.5).
     assert found.ftf_mean == pytest.approx((0.5 + 20 / 15) / 2)
     assert found.ftf_worst == pytest.approx(20 / 15)
     assert found.ftf_unfair == 0.5

@@ -1,1 +1,1 @@
-"""Tests of how pods are read and written."""
+"""Tests of the readers and writers of pods."""

@@ -1,4 +1,4 @@
-"""Bounds over all plans with evictions, compared with every such plan of tiny clusters."""
+"""Bounds over all plans with evictions, compared with all these plans of tiny clusters."""
 
 from __future__ import annotations
 
