@@ -1,8 +1,8 @@
-"""The steps of deploy/Dockerfile, run without Docker, and a start of the result.
+"""The steps of deploy/Dockerfile, run without Docker, and a start of their result.
 
-Building an image needs a daemon and the base image. Failures come from the steps: missing files in
-the context, wrong hashes of packages, or a missing command. `make nightly` runs the steps with this
-machine's Python, in folders that stand for those of the image.
+Building an image needs a daemon and the base image. Most failures come from the steps: missing
+files in the context, wrong hashes of packages, or a missing command. `make nightly` runs the steps
+with this machine's Python, in folders that stand for those of the image.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Build:
         assert done.returncode == 0, f"{here}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.nightly  # it installs all packages of the image
+@pytest.mark.nightly  # this test installs all packages of the image
 def test_the_steps_make_a_command_that_runs(tmp_path: Path) -> None:
     try:
         urllib.request.urlopen(INDEX, timeout=20).close()

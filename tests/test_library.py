@@ -1,4 +1,4 @@
-"""The public names of `optsched`, and clear errors."""
+"""Tests of the public names of `optsched`, and of clear errors."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_the_lock_has_all_that_is_imported() -> None:
         try:
             todo += requires(name) or ()
         except PackageNotFoundError:
-            continue  # this is for another system or Python version
+            continue  # the requirement is for another system or Python version
         seen.add(name)
     assert seen <= IMAGE.keys()
     pinned = (ROOT / ".ci" / "constraints.txt").read_text().splitlines()
@@ -89,7 +89,7 @@ def test_the_lock_is_in_step_with_the_project() -> None:
         try:
             further = [Requirement(text) for text in requires(name) or ()]
         except PackageNotFoundError:
-            continue  # this is for another system or Python version
+            continue  # the requirement is for another system or Python version
         # Only the marker `extra` counts, because the lock serves every system.
         asked = [f'"{extra}"' for extra in requirement.extras]
         todo += [

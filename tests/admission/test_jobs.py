@@ -699,7 +699,7 @@ def applied(manifest: Any, *, before: Any = None) -> tuple[Any, list[str]]:
     old = patched(first, ask("/jobs/mutate", first))
     old["metadata"]["annotations"] = {LAST_APPLIED: json.dumps(first)}
     new = json.loads(json.dumps(old))
-    # A merge patch replaces lists by those of the manifest, and keeps fields that it omits.
+    # A merge patch replaces a list of the job by that of the manifest, and keeps omitted fields.
     new["spec"].update(manifest["spec"])
     text = json.dumps(manifest)
     new["metadata"]["annotations"] = {LAST_APPLIED: text}

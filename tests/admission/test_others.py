@@ -1,5 +1,5 @@
 # ruff: noqa: E501  sentences are kept whole
-"""Admission of PodGroups, pods, HyperNodes, JobFlows, JobTemplates and CronJobs."""
+"""Tests of the admission of PodGroups, pods, HyperNodes, JobFlows, JobTemplates and CronJobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Responses to the API server's verdict on a pod template; tests/e2e uses a real server."""
+"""Tests of the responses to the API server's verdict on a pod template.
+
+tests/e2e/test_pod_templates.py uses a real API server.
+"""
 
 from __future__ import annotations
 

@@ -314,7 +314,7 @@ def test_a_job_of_the_wrong_types_is_not_let_in(value: Any, name: str):
     places = {"metadata": obj, "spec": obj, "tasks": obj["spec"]}
     places[name][name] = value
     found = body(object=obj)
-    # The name comes from the request, so metadata may have any value.
+    # The name of an object comes from the request, so its metadata may have any value.
     assert decided(json.dumps(found).encode()) == (name == "metadata")
 
 

@@ -155,7 +155,7 @@ def test_a_pod_can_not_name_the_queue_later():
     named = pod(EVE, **{QUEUE_KEY: "lab"})
     assert by(EVE, "/pods/validate", named, old=pod(EVE)).problems == (MAY_NOT,)
     assert by(EVE, "/pods/validate", pod(EVE, **{QUEUE_KEY: "other"}), old=pod(EVE)).allowed
-    # The PodGroup that controllers create or move for it is reviewed as eve's.
+    # The PodGroup that controllers create or move for eve's pod is reviewed as a PodGroup of eve.
     assert by_controller("/podgroups/validate", group(EVE)).problems == (MAY_NOT,)
     moved = by_controller("/podgroups/validate", group(EVE), old=group(EVE, queue="other"))
     assert MAY_NOT in moved.problems
@@ -189,7 +189,7 @@ def test_a_pod_can_not_join_the_podgroup_of_another_user():
     assert by(EVE, "/pods/validate", joining, answers=answers).problems == (MAY_NOT,)
     assert by(EVE, "/pods/validate", joining, old=pod(EVE), answers=answers).problems == (MAY_NOT,)
     assert by(ANN, "/pods/validate", joining, answers=answers).allowed
-    # With a false owner, controllers would add the pod, which is reviewed as eve's.
+    # With a false owner, controllers would add eve's pod to the PodGroup, so it is reviewed.
     added = by_controller("/pods/validate", joining, old=pod(EVE), answers=answers)
     assert added.problems == (MAY_NOT,)
 
@@ -399,7 +399,7 @@ def test_the_right_to_use_a_queue_is_asked_for(may: bool):
             "use on queues.scheduling.volcano.sh lab",
         )
     )
-    # A list admits users without a role.
+    # A queue's access list admits its users without a role.
     assert by(ANN, "/jobs/validate", vcjob(), LAB, settings=RBAC).allowed
 
 
@@ -602,7 +602,7 @@ def test_a_tenant_names_priority_classes_that_settings_allow(
     found = by(EVE, "/pods/validate", plain, OPEN, settings=settings, answers=TENANT)
     assert found.allowed is may
     assert by(EVE, "/pods/validate", plain, OPEN, answers=ADMINISTRATOR).allowed
-    # The API server adds the cluster's default class to pods without a class.
+    # The API server adds the cluster's default priority class to pods without a class.
     usual = world(queue("other"), default_class=name or None)
     found = by(EVE, "/pods/validate", plain, usual, settings=settings, answers=TENANT)
     assert found.allowed is not name.startswith("system-")

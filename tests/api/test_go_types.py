@@ -23,7 +23,7 @@ SCHEMAS: dict[str, Schema] = {
     for kind in CUSTOM_KINDS
 }
 OURS = (
-    # These fields are newer than v1.14, or added by optsched; Go ignores unknown fields.
+    # Go ignores these fields: they are newer than Volcano v1.14, or optsched adds them.
     ("Job", ".status.evictions"),
     ("Job", ".status.lastCommand"),
     ("Job", ".status.restarted"),

@@ -112,7 +112,10 @@ def test_a_capability_below_the_guarantee_is_an_error():
 
 
 def test_parts_of_devices_are_rounded_down_in_shares_and_up_in_guarantees():
-    """No pod gets a part of a device: 2 devices exceed 1.5, as in Volcano, which counts parts."""
+    """No pod gets a part of a device, so 2 devices exceed a share of 1.5.
+
+    Volcano also counts parts.
+    """
     spec = {
         "capability": {"nvidia.com/gpu": "2.5", "cpu": "1500m", "memory": "0.5"},
         "deserved": {"nvidia.com/gpu": "1.5", "cpu": "500m"},

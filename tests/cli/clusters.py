@@ -59,7 +59,7 @@ class FakeCluster(FakeApi):
         return await super().read(ref)
 
     async def read_metadata(self, ref: Ref) -> Raw:
-        """The metadata of an object."""
+        """Return the metadata of an object."""
         return {"metadata": (await self.read(ref))["metadata"]}
 
     async def create(self, ref: Ref, body: Raw) -> Raw:

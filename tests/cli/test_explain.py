@@ -202,7 +202,7 @@ def test_positions_do_not_hide_what_is_refused(full: FakeCluster) -> None:
 
 
 def test_the_queue_is_that_of_the_podgroup(full: FakeCluster) -> None:
-    """Admission may have put it into the queue of its namespace."""
+    """Admission may have put the PodGroup into the queue of its namespace."""
     waits(full, "train", 1)
     full.objects[Ref(POD_GROUP, CONTEXT, "train-train-uid")]["spec"]["queue"] = "other"
     assert json.loads(explain("train", "-o", "json").stdout)["queue"] == "other"

@@ -185,7 +185,7 @@ ROWS: Final = [
         given,
         way,
         id=f"{given.command} {given.option}-{way}",
-        # Each solve starts its own process, which is slow.
+        # Each solve of a model file starts a separate process, which is slow.
         marks=[pytest.mark.nightly] if given.command == "solve model_*.txt" else [],
     )
     for given in INPUTS

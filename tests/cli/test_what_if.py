@@ -359,7 +359,7 @@ def test_the_defaults_of_a_job_and_the_queue_of_its_podgroup_count(live: FakeClu
 
 
 def loose(name: str, **group: Any) -> list[dict[str, Any]]:
-    """A PodGroup of two pods as an operator makes them, without a job."""
+    """Return a PodGroup of two pods as an operator creates them, without a job."""
     marks = {"scheduling.k8s.io/group-name": name}
     pods = [pod(f"{name}-{i}", namespace=CONTEXT, annotations=marks) for i in range(2)]
     where = {"name": name, "namespace": CONTEXT}
@@ -420,7 +420,7 @@ def test_quotas_count_the_minimum_of_a_podgroup(live: FakeCluster, used: str, co
 
 
 def test_what_the_files_add_is_not_known_to_the_api_server(live: FakeCluster) -> None:
-    """It would refuse the job, because its queue does not exist yet."""
+    """The API server would refuse the job, because its queue does not exist yet."""
     live.admitted = denied(JOB, 'queue "more" not found')
     job = json.loads(manifest())
     job["spec"]["queue"] = "more"

@@ -79,7 +79,7 @@ def test_a_decoder_reads_the_shapes_of_standing_pods_once(monkeypatch: pytest.Mo
 
 
 class Whole:
-    """An object with a tuple of numbers."""
+    """An object that is created from numbers."""
 
     def __init__(self, *numbers: int) -> None:
         self.numbers = numbers

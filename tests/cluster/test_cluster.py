@@ -1,4 +1,4 @@
-"""Nodes, gangs, queues, and the order that a snapshot requires."""
+"""Tests of nodes, gangs, queues, and the order that a snapshot requires."""
 
 from __future__ import annotations
 

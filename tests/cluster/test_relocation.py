@@ -1,4 +1,4 @@
-"""Records of moves, and the capacity that they reserve."""
+"""Tests of the records of moves, and of the capacity that they reserve."""
 
 from __future__ import annotations
 

@@ -40,12 +40,12 @@ GPU_TAINT = Taint("gpu", "a100", NO_SCHEDULE)
         (Toleration("gpu", value="a100", effect=NO_SCHEDULE), True),
         (Toleration("gpu", value="a100"), True),
         (Toleration("gpu", value="h100"), False),
-        (Toleration("gpu"), False),  # it equals only the empty value
+        (Toleration("gpu"), False),  # the toleration matches only the empty value
         (Toleration("gpu", exists=True), True),
         (Toleration("gpu", exists=True, effect=NO_SCHEDULE), True),
         (Toleration("gpu", exists=True, effect=NO_EXECUTE), False),
         (Toleration("cpu", exists=True), False),
-        (Toleration(exists=True), True),  # it tolerates every taint
+        (Toleration(exists=True), True),  # the toleration matches every taint
         (Toleration(exists=True, effect=NO_EXECUTE), False),
     ],
 )

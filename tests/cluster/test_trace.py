@@ -1,4 +1,4 @@
-"""The valid contents of a trace, and its omission of invalid parts."""
+"""Tests of the valid contents of a trace, and of the omission of invalid parts."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ TREE = {"root": "", "a": "root", "b": "root", "a1": "a", "a2": "a", "a11": "a1"}
 
 
 def crash(world: MemoryWorld, cuts: list[int]) -> None:
-    """Reconcile all queues repeatedly, and drop some of the effects each time."""
+    """Reconcile all queues repeatedly, and drop some effects of each reconciliation."""
     for cut in cuts:
         for name in sorted(TREE):
             world.apply(QUEUES.decide(Ref(QUEUE, "", name), world)[:cut])

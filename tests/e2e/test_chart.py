@@ -99,7 +99,7 @@ def test_nothing_is_wrong_with_it(helm: Helm) -> None:
 def test_an_api_server_takes_all_of_it(
     helm: Helm, control_plane: ControlPlane, values: str
 ) -> None:
-    """The test applies the objects, because a dry run accepts references to missing objects."""
+    """The test creates the objects, because a dry run accepts references to missing objects."""
     kubectl = control_plane.kubectl
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "volcano-system"}})
     items = helm.objects("--set", values)

@@ -141,7 +141,7 @@ def test_queues_that_are_needed_stay(site: Site, shell: Shell) -> None:
 
 
 def test_operating_a_queue_says_what_has_no_effect(site: Site, shell: Shell) -> None:
-    """No Command is created either; a running controller would have executed it by now."""
+    """No Command is created: a running controller would have executed it during the test."""
     # The scheduler creates the root queue.
     site.scheduler()
     site.controllers()

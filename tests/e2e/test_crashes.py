@@ -66,7 +66,7 @@ class Replicas:
         try:
             return bool(process.port) and process.metric(self._leads) == 1
         except OSError:
-            return False  # the process has only just begun
+            return False  # the process has just started
 
 
 def pod_of(name: str, seconds: str) -> dict[str, Any]:

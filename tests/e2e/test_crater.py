@@ -90,7 +90,7 @@ def put(together: Together, path: str, body: Raw) -> Raw:
 
 
 def test_the_five_shapes_run(together: Together) -> None:
-    """Queues and jobs are created without a pause in between (K2, K3)."""
+    """Queues and jobs are created in quick succession (K2, K3)."""
     begun = time.monotonic()
     together.apply(crater("queues"), *(crater(name) for name in SHAPES))
     bodies = jobs_of(*(crater(name) for name in SHAPES))
@@ -98,7 +98,7 @@ def test_the_five_shapes_run(together: Together) -> None:
     for body in bodies:
         together.await_whole(body)
     print(f"five shapes: {time.monotonic() - begun:.1f} s from kubectl apply to all pods Running")
-    # The account page shows the sum of its users (K17) and the counts (K18).
+    # The account page shows the sum over the account's users (K17) and the counts (K18).
     wanted = {"cpu": "32", "memory": "108Gi", GPU: "7", "pods": "9"}
     for name in (ALICE, ACCOUNT):
         together.await_(lambda n=name: held(together, n) == amounts(wanted), f"{name} holds")
@@ -330,7 +330,7 @@ def test_a_pod_that_grows_in_place_counts_with_more(together: Together) -> None:
     together.run_all(crater("jupyter"))
     name = f"{JUPYTER}-default0-0"
     pod = together.pods(JUPYTER, SPACE)[name]
-    # A kubelet that can resize containers reports their resources; KWOK does not.
+    # A kubelet that can resize containers reports their resources, but KWOK does not.
     told = pod["status"]["containerStatuses"]
     told[0]["resources"] = pod["spec"]["containers"][0]["resources"]
     path = object_path(kinds.POD, SPACE, name, "status")
@@ -394,7 +394,7 @@ def test_vllm_waits_for_its_devices_and_then_runs(together: Together) -> None:
 
 
 def test_nodes_of_an_account_are_for_its_members(together: Together) -> None:
-    """K22: only pods with the toleration that Crater adds run on the account's nodes."""
+    """K22: only pods with Crater's toleration run on the nodes of an account."""
     together.apply(crater("queues"))
     node = node_manifest("lab-a", cpu="32", memory="256Gi")
     taint = {"key": "crater.raids.io/account", "value": "lab-a", "effect": "NoSchedule"}
@@ -453,7 +453,7 @@ def claim(together: Together) -> None:
 
 
 def test_the_rights_of_crater_are_enough(together: Together) -> None:
-    """K29: create, get, list, watch, update and delete are sufficient."""
+    """K29: the rights to create, get, list, watch, update and delete suffice."""
     verbs = "create,get,list,watch,update,delete"
     resources = "queues.scheduling.volcano.sh,jobs.batch.volcano.sh"
     together.kubectl(

@@ -38,7 +38,7 @@ def test_what_must_hold_holds_under_faults(
 def test_a_scheduler_killed_between_writes_of_a_plan_leaves_nothing_half(
     control_plane: ControlPlane, site: Site, tmp_path: Path
 ) -> None:
-    """The kills happen between two binds of a gang, and between two evictions for another gang."""
+    """The scheduler is killed between two binds of a gang, and between two evictions."""
     schedule = draw_waves(1)
     result = Run(control_plane, site, schedule, tmp_path, 0.0).play()
     assert result.problems == []
@@ -49,7 +49,7 @@ def test_a_scheduler_killed_between_writes_of_a_plan_leaves_nothing_half(
 def test_a_bind_to_a_node_that_a_process_knows_as_cordoned_is_found(
     site: Site, tmp_path: Path
 ) -> None:
-    """The test checks the checker: a client, in place of a scheduler, binds to a cordoned node."""
+    """A client in place of a scheduler binds a pod to a cordoned node; the checker finds it."""
     (node,) = site.nodes(1)
     for name in ("early", "late"):
         site.pod(name)

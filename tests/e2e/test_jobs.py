@@ -67,7 +67,8 @@ def test_the_server_takes_the_pods_of_every_manifest(site: Site, api: Api, path:
                 for name in [n for n in amounts.get("requests", {}) if "/" in n]:
                     # The webhook copies requests of resources without overcommitment to the limits.
                     amounts.setdefault("limits", {}).setdefault(name, amounts["requests"][name])
-            pod["spec"].pop("priorityClassName", None)  # its PriorityClass may not exist
+            # The cluster may lack the PriorityClass.
+            pod["spec"].pop("priorityClassName", None)
             made = api.post(f"/api/v1/namespaces/{site.name}/pods?dryRun=All", pod)
             assert made["metadata"]["name"] == f"{meta['name']}-{one.name}-0"
 

@@ -491,7 +491,7 @@ def test_what_is_taken_from_a_job_never_fails_it(room: Room) -> None:
     for one in (drained, deleted):
         one.await_phase("Running")
         assert one.status.get("retryCount", 0) == 0
-        one.fail("a-1")  # no controller answers
+        one.fail("a-1")  # no controller reacts to the event
     room.delete_pod("deleted-a-0")
     deleted.await_count(evictions=3, running=2)
 

@@ -39,7 +39,7 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
 
 
 def pod(name: str, namespace: str, *, annotations: dict[str, str] | None = None) -> dict[str, Any]:
-    # The API server does not serve this group: the garbage collector waits for unknown owners.
+    # The API server does not serve the owner's group, and the garbage collector waits for it.
     owner = {"apiVersion": "jobs.example.org/v1", "kind": "Job", "name": "j", "uid": "u"}
     return {
         "apiVersion": "v1",

@@ -60,7 +60,7 @@ def together(cluster: Together) -> Iterator[Together]:
 def test_queues_of_the_guides_are_open(together: Together) -> None:
     names = ("s001-L050", "s001-L442", "s001-L486", "s002-L046")
     said = together.apply(*(seed(name) for name in names))
-    # A guarantee without `deserved` is accepted with a warning.
+    # The webhook accepts a guarantee without `deserved` and gives a warning.
     assert "Warning" in said
     assert "deserved" in said
     made = [body["metadata"]["name"] for name in names for body in documents(seed(name))]
@@ -523,7 +523,7 @@ def test_conditions_of_argo_hold_on_jobs(together: Together) -> None:
 def test_what_admission_has_filled_in_stays_when_it_is_applied_again(
     together: Together, way: str
 ) -> None:
-    """The root of a hierarchy, and the queue of a namespace in a PodGroup."""
+    """Admission fills in the root of a queue hierarchy, and the queue of a PodGroup."""
     name = f"tree-{way.removeprefix('--server-side=')}"
     tree = {"volcano.sh/hierarchy": f"{name}/b", "volcano.sh/hierarchy-weights": "1/2"}
     queue = {

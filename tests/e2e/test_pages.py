@@ -113,6 +113,6 @@ def test_the_webhook_of_the_page_is_trusted_within_seconds(
     distrusted = [when for when, answer in zip(at, answers, strict=True) if "x509" in answer]
     told = "\n".join(printed + [log.read_text() for log in logs])
     assert not distrusted or distrusted[-1] - at[0] <= TRUST_S, told
-    # Only the webhook sets the queue.
+    # Only the webhook sets the queue of a job.
     assert set(answers[-20:]) == {"default"}, told
     assert "job.batch.volcano.sh/reviewed condition met" in printed[-3], told

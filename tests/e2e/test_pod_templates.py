@@ -200,7 +200,7 @@ def test_a_job_of_many_templates_is_validated_in_time(judge: Api):
 
 
 def test_without_a_verdict_no_job_is_accepted(judge: Api):
-    """A quota makes the API server refuse dry runs; earlier accepted templates stay accepted."""
+    """A quota makes the API server refuse dry runs; the webhook remembers accepted templates."""
     assert denial(judge, job()) == ""
     quotas = f"/api/v1/namespaces/{SYSTEM}/resourcequotas"
     none = {"metadata": {"name": "none"}, "spec": {"hard": {"count/podtemplates": "0"}}}

@@ -89,10 +89,10 @@ def test_gates_open_when_the_queue_has_room(site: Site, tmp_path: Path, solver: 
         assert gates(site, "foreign-0") == [OTHER, GATE]
         scheduler = site.scheduler("--config", str(policy), "--solver", solver)
         site.await_bound("first", 4)
-        # The node is full, but the queue has capacity.
+        # The node is full, but the queue has idle capacity.
         gang(site, "second", 2, queue)
         until(lambda: all(is_wanted(site, f"second-{i}") for i in range(2)), "it is seen")
-        # The pods without gates count, so the queue is full.
+        # The ungated pods count against the queue, so the queue is full.
         gang(site, "third", 1, queue)
         site.await_waits("third", "NotEnoughResources")
         site.await_waits("foreign", "Gated")

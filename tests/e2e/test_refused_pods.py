@@ -127,7 +127,7 @@ def test_a_quota_that_keeps_pods_from_being_created_is_named(site: Site, shell: 
 
 
 def test_a_quota_that_keeps_a_claim_from_being_created_is_named(site: Site, shell: Shell) -> None:
-    """All pods of the job are there, and wait for the claim."""
+    """All pods of the job exist, and wait for the claim."""
     site.nodes(1)
     add_quota(site, persistentvolumeclaims="0")
     site.controllers()

@@ -95,7 +95,7 @@ def moves_of(site: Site, group: str) -> str:
 
 
 def consolidations(site: Site, number: int) -> list[Any]:
-    """Return the events of moves, once the given number of events exists."""
+    """Return the events of moves once their number reaches `number`, and an empty list before."""
     events = site.api.items(f"/api/v1/namespaces/{site.name}/events")
     found = [event for event in events if event["reason"] == "Consolidation"]
     return found if len(found) >= number else []
@@ -140,7 +140,7 @@ def test_places_are_kept_over_a_restart(site: Site, web: Replicas) -> None:
     old = web.pods(site.story)
     site.gang("large", 2, cpus=4)
     until(lambda: moves_of(site, "large"), "a record")
-    # Moves of already recreated pods have left the record; the test counts all of them below.
+    # Moves of recreated pods are no longer in the record, but the test counts all moves below.
     scheduler.kill()
     scheduler = site.scheduler("--config", str(site.file("moving.yaml", MODEL)))
     for pod in old:

@@ -193,7 +193,7 @@ def test_after_a_restart_the_record_of_the_bind_counts_and_not_what_a_tenant_wro
 
 
 def try_patch(user: Api, path: str, body: dict[str, Any]) -> bool:
-    """Patch an object; return whether the server already knows the user's role."""
+    """Patch an object, and return False if the server does not know the user's role yet."""
     try:
         user.patch(path, body)
     except Refused:

@@ -134,7 +134,7 @@ def test_a_plugin_of_a_folder_decides_and_a_broken_one_changes_nothing(site: Sit
 
 
 def test_an_action_of_a_folder_has_its_place_and_a_broken_one_costs_nothing(site: Site) -> None:
-    """A14: a Python action that `actions` names reserves the stage node for a demonstration."""
+    """A14: a Python action in `actions` reserves the node `stage` for a demonstration."""
     stage, _ = site.nodes(2)
     site.api.patch(f"/api/v1/nodes/{stage}", {"metadata": {"labels": {"lab.example/stage": "y"}}})
     folder = site.file("stage.conf", "").parent / "plugins"

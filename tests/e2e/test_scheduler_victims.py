@@ -47,7 +47,7 @@ def gang(site: Site, name: str, size: int, importance: str, **more: object) -> s
 def test_a_webhook_that_never_answers_in_another_namespace_holds_up_no_preemption(
     site: Site, classes: tuple[str, str]
 ) -> None:
-    """PodGroups of that namespace cannot be written, but evictions of other gangs proceed."""
+    """PodGroups of the broken namespace cannot be written, but evictions of other gangs proceed."""
     low, high = classes
     site.nodes(1)
     broken = f"{site.name}-broken"
@@ -172,7 +172,7 @@ BROKEN = {
 def test_a_pod_that_ends_before_its_eviction_keeps_its_logs(
     site: Site, classes: tuple[str, str]
 ) -> None:
-    """A PodGroup whose writes a webhook refuses does not block preemption either."""
+    """A webhook refuses the writes of a PodGroup, which does not block preemption either."""
     low, high = classes
     site.nodes(1)
     proxy = site.proxy()
@@ -202,7 +202,7 @@ def test_a_deleted_pod_counts_against_the_capability_until_it_has_ended(site: Si
     site.nodes(2)
     queue = site.queue("limited", capability={"cpu": "4"})
     site.scheduler("--config", "volcano-default")
-    # The finalizer acts like a very long grace period: the pod runs on after each deletion.
+    # The finalizer acts like a very long grace period: the pod keeps running after a deletion.
     site.gang("held", 1, cpus=4, queue=queue, finalizer="optsched.io/test")
     site.await_bound("held", 1)
     site.api.delete(f"/api/v1/namespaces/{site.name}/pods/held-0")
@@ -220,7 +220,7 @@ def test_a_deleted_pod_counts_against_the_capability_until_it_has_ended(site: Si
 def test_a_victim_does_not_hold_a_guarantee_by_taking_long_to_end(
     site: Site, flags: tuple[str, ...], granted_s: int
 ) -> None:
-    """No kubelet runs for this node, so its pods stay until they are force-deleted."""
+    """No kubelet runs for this node, so its pods stay until a forced deletion."""
     node = node_manifest(f"{site.name}-real", cpu="2", labels={SITE_LABEL: site.name})
     node["metadata"]["annotations"] = {}
     node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]

@@ -1,7 +1,7 @@
 """Claims that wait for their first consumer, with Kubernetes' own volume controllers.
 
-The test acts as provisioner: it finds claims with a selected node and creates a volume there.
-Kubernetes binds the two.
+The test acts as provisioner: it finds claims with a selected node and creates volumes there.
+Kubernetes binds the claims to the volumes.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_a_gang_is_bound_once_all_its_volumes_have_been_made(site: Site) -> None
         lambda: site.api.get(f"{claims_of(site)}/c0")["status"]["phase"] == "Bound",
         "the first claim is bound",
     )
-    # Other pods start in the meantime, and no part of the gang does.
+    # Other pods start in the meantime, but no pod of the gang starts.
     assert site.story.num_bound("g") == 0
     provide(site, "c1", made)
     site.story.until(lambda story: story.num_bound("g") == 2, "the gang is bound")

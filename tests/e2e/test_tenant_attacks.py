@@ -323,7 +323,7 @@ def test_podgroups_and_jobs_that_never_go_stop_nothing(stage: Stage) -> None:
 def test_a_podgroup_that_reserves_the_whole_cluster_keeps_no_other_queue_waiting(
     stage: Stage,
 ) -> None:
-    """A PodGroup without pods reserves all CPUs of the cluster without limit of time."""
+    """A PodGroup without pods reserves all CPUs of the cluster for an unlimited time."""
     squatter = group("squatter", "students")
     squatter["spec"]["minResources"] = {"cpu": "8"}
     stage.eve.post(stage.path(kinds.POD_GROUP), squatter)
@@ -541,7 +541,7 @@ def test_a_bare_pod_does_not_enter_the_queue_of_its_namespace(stage: Stage) -> N
             stage.admin.delete(stage.path(kinds.POD, "bare"))
             return ""
 
-        # The webhook may learn of the annotation a moment later.
+        # The webhook may receive the annotation a moment later.
         until(lambda: "user eve may not use queue lab" in said(), "the pod is refused")
         stage.ann.post(stage.path(kinds.POD), sized(pod("of-ann"), 1))
         await_bound(stage, "of-ann")

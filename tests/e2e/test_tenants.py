@@ -268,7 +268,7 @@ def test_a_tenant_does_not_claim_what_only_others_may_say(stage: Stage) -> None:
     urgent = {"spec": {"priorityClassName": "system-node-critical"}}
     said = denial(stage.eve.patch, path, urgent)
     assert "user eve may not name system-node-critical" in said
-    # An administrator may set these fields, and they survive other changes by the tenant.
+    # An administrator may set these fields, and their values survive other changes by the tenant.
     stage.admin.patch(path, {"metadata": {"annotations": shield}})
     stage.eve.patch(path, {"spec": {"minMember": 2}})
     assert stage.admin.get(path)["metadata"]["annotations"]["volcano.sh/preemptable"] == "false"

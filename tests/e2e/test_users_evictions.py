@@ -1,4 +1,4 @@
-"""The documented eviction rules, on a real cluster."""
+"""Tests of the documented eviction rules on a real cluster."""
 
 from __future__ import annotations
 

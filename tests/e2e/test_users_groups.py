@@ -1,4 +1,4 @@
-"""The documented behaviour of PodGroups, on a real cluster."""
+"""Tests of the documented behaviour of PodGroups on a real cluster."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def test_min_resources_that_are_not_there_keep_a_gang_pending(site: Site) -> Non
 
 
 def test_a_configuration_without_enqueue_lets_gangs_in(site: Site, tmp_path: Path) -> None:
-    """Their pods exist only once the PodGroup is Inqueue, which `allocate` sets, as in Volcano."""
+    """The pods of a gang exist only once its PodGroup is Inqueue, which `allocate` sets.
+
+    Volcano's `allocate` does the same.
+    """
     site.nodes(1)
     text = conf("seed").read_text()
     assert "enqueue, " in text
@@ -114,7 +117,7 @@ def test_the_class_of_a_podgroup_decides_who_is_next(site: Site) -> None:
 
 
 def test_a_podgroup_counts_at_most_as_its_pods(site: Site) -> None:
-    """A class that only a PodGroup names gives no precedence, and an event reports this."""
+    """A priority class that only a PodGroup names has no effect, and an event reports this."""
     site.nodes(1, cpus=1)
     low, high = site.priority("low", 100), site.priority("high", 1000)
     begin(site, conf("seed"))
@@ -194,7 +197,7 @@ def test_a_gang_is_running_until_a_member_that_terminates_is_gone(site: Site) ->
     pod = f"/api/v1/namespaces/{site.name}/pods/two-1"
     site.api.patch(pod, {"metadata": {"finalizers": ["example.com/held"]}})
     site.api.delete(pod)
-    # A later pod is bound, so the sessions have seen the deletion.
+    # A later pod is bound, so the sessions have seen the deletion of the earlier one.
     site.gang("next", 1)
     site.await_bound("next", 1)
     site.assert_still(scheduler)

@@ -1,4 +1,4 @@
-"""The documented behaviour of queues, on a real cluster with manifests of users."""
+"""Tests of the documented behaviour of queues, on a real cluster with manifests of users."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_queues_that_matter_more_go_first_and_give_back_last(site: Site) -> None
 
 
 def test_only_an_open_queue_takes_new_work(site: Site) -> None:
-    """Q12, Q13, Q14: running pods continue."""
+    """Q12, Q13, Q14: running pods of a closed queue continue."""
     site.nodes(1)
     states = {queue: site.queue(queue.lower()) for queue in ("Closing", "Closed", "Unknown")}
     scheduler = begin(site, conf("seed-full"), "none")
@@ -209,7 +209,7 @@ def test_the_queues_of_an_account_share_its_gpus(site: Site) -> None:
 
 
 def test_departments_share_by_weight_and_then_their_teams(site: Site) -> None:
-    """Q22: the parent queues have weights 3 and 2, their teams 2, 1 and 1; 60 GPUs."""
+    """Q22: on 60 GPUs, the parent queues have weights 3 and 2, and their teams 2, 1 and 1."""
     site.nodes(10, cpus=8, gpus=6)
     teams = {"a1": ("a", "1/3/2"), "a2": ("a", "1/3/1"), "b1": ("b", "1/2/1")}
     for name, (department, weights) in teams.items():
@@ -244,7 +244,7 @@ def test_tenants_have_floors_ceilings_shares_and_priorities(site: Site) -> None:
 
 
 def test_gangs_of_three_queues_start_as_gangs(site: Site) -> None:
-    """Q25: queue A has two gangs, B and C have one; all run, and none ever runs in part."""
+    """Q25: queue A has two gangs, B and C have one each; no gang ever runs in part."""
     site.nodes(4)
     a, b, c = (site.queue(n, weight=w) for n, w in (("a", 3), ("b", 1), ("c", 1)))
     scheduler = begin(site, conf("seed-full"))

@@ -1,4 +1,4 @@
-"""The documented behaviour of actions and plugins, on a real cluster."""
+"""Tests of the documented behaviour of actions and plugins on a real cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ tiers:
 
 @pytest.mark.parametrize(("first", "second"), [("priority", "drf"), ("drf", "priority")])
 def test_the_first_tier_decides_who_is_next(site: Site, first: str, second: str) -> None:
-    """A13: a high-priority job that holds much competes with a job that holds no resources."""
+    """A13: a high-priority job that holds many CPUs competes with a job that holds none."""
     site.nodes(1)
     high = site.priority("high", 1000)
     scheduler = begin(site, site.file("order.conf", ORDER.format(first, second)), "none")
@@ -81,7 +81,7 @@ def test_pods_that_ask_for_nothing_run_while_a_large_gang_waits(site: Site) -> N
     ids=["nodeorder", "nodeorder with other weights", "binpack of the guide"],
 )
 def test_scores_spread_or_pack(site: Site, plugin: str, num_nodes: int) -> None:
-    """S3, S12, S13: four pods with one GPU each are placed on four nodes."""
+    """S3, S12, S13: four pods with one GPU each start on four nodes of four GPUs."""
     fragment = seed("s001-L329").read_text()
     entry = f"- {plugin if plugin.startswith('{') else f'name: {plugin}'}\n" if plugin else fragment
     site.nodes(4, gpus=4)

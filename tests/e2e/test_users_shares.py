@@ -1,4 +1,4 @@
-"""The documented behaviour of sharing, on a real cluster with configurations of users."""
+"""Tests of the documented behaviour of sharing, on a real cluster with users' configurations."""
 
 from __future__ import annotations
 

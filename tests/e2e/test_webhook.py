@@ -200,7 +200,7 @@ def test_a_podgroup_without_a_queue_goes_to_that_of_its_namespace(
     }
     path = collection_path(kinds.POD_GROUP, space)
     assert api.post(path, group)["spec"]["queue"] == "default"
-    # PodGroups have no status subresource; no webhook reviews the scheduler's status updates.
+    # PodGroups have no status subresource, and no webhook reviews the scheduler's updates.
     account = f"system:serviceaccount:{SYSTEM}:optsched-scheduler"
     scheduler = api.as_user(account, "system:masters")
     before = webhook.metric("optsched_admission_reviews_total", path="/podgroups/validate")

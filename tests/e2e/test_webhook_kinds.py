@@ -135,7 +135,7 @@ def test_what_was_there_before_may_be_marked_and_deleted_and_no_more(
         said = denial(lambda: api.patch(path, {"spec": {"minAvailable": 8}}))
         assert "job 'minAvailable' should not be greater than total replicas in tasks" in said
     api._call("DELETE", path)
-    # A terminating object also loses its finalizers.
+    # A terminating object can also lose its finalizers.
     api.patch(path, {"metadata": {"finalizers": None}})
     until(lambda: api.find(path) is None, "it is gone")
 

@@ -133,7 +133,7 @@ class Load:
         return longest
 
     def go_on(self, what: str) -> None:
-        """Wait until the clients have stored and failed to store further jobs."""
+        """Wait until the clients have stored further jobs, and had further requests refused."""
         num_made, num_refused = len(self.made), len(self.refused)
 
         def went_on() -> bool:
@@ -292,7 +292,7 @@ def test_while_nobody_answers_nothing_is_let_in_and_what_runs_goes_on(
             partial(api._call, "DELETE", f"{default}?dryRun=All"),
         ]
         for trial in trials:
-            # API servers receive configurations within moments.
+            # API servers receive changed configurations within moments.
             until(partial(is_refused, trial), "nobody is asked, and nothing let in")
         # Controllers and schedulers continue: status, pods and deletions of jobs need no webhook.
         status = {"status": {"state": {"phase": "Running"}, "running": 2}}

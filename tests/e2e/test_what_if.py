@@ -203,7 +203,7 @@ def test_admission_is_asked(site: Site, ask: Asking) -> None:
 
 
 def test_claims_that_nobody_has_granted_do_not_count(site: Site, ask: Asking) -> None:
-    """The claims are a missing PriorityClass, and GPUs that pods of other schedulers name."""
+    """The pods claim a missing PriorityClass, and GPUs that pods of other schedulers name."""
     site.nodes(2, cpus=64, gpus=8)
     site.controllers()
     site.scheduler()

@@ -51,7 +51,7 @@ def what(entry: Raw) -> str:
 
 
 def without_effect(entries: list[Raw]) -> list[str]:
-    """Return the writes that left an object unchanged: its version occurred before."""
+    """Return the writes that left an object unchanged, because its version occurred before."""
     seen: set[tuple[str, str]] = set()
     found = []
     for entry in entries:

@@ -57,8 +57,9 @@ def ref_of(obj: Raw) -> Ref:
 class FakeApi:
     """An in-memory API server with resource versions and injected failures.
 
-    `refuse` lets the next calls of a method fail before they take effect. `lose` lets them take
-    effect, and then drops the response. `calls` are the requests, and `writes` are their bodies.
+    `refuse` lets the next calls of a method fail before they take effect. `lose` lets the next
+    calls take effect, and then drops their responses. `calls` are the requests, and `writes` are
+    their bodies.
     """
 
     def __init__(self, *objects: Raw) -> None:

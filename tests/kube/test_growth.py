@@ -153,7 +153,7 @@ async def live_elsewhere(plant: Plant, number: int) -> None:
 async def test_names_that_are_gone_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The names are those of nodes, queues, labels, resources and namespaces."""
+    """The scheduler has seen names of nodes, queues, labels, resources and namespaces."""
     monkeypatch.setattr(compile_module, "FEW_RESOURCES", 8)
     plant = Plant(tmp_path, node("n1"), queue("q"))
     plugins = "[{name: gang}, {name: predicates}, {name: drf, arguments: {usage.halfLife: 1h}}]"

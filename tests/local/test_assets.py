@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAMES = set(SAYS)
 
-# This `go` compiles a package by writing down its arguments.
+# This `go` does not compile, but writes its arguments to a file.
 GO = """
 case "$1" in
   version) echo "go version go1.26.8 linux/amd64" ;;

@@ -1,4 +1,4 @@
-"""The admission weights, and the levels over gangs and tasks."""
+"""Tests of the admission weights, and of the levels over gangs and tasks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def weights(nodes, *gangs) -> tuple[str, dict[TaskShape, int]]:
 
 
 def test_where_one_resource_dominates_for_all_it_is_counted() -> None:
-    # 1 GPU is an eighth of the cluster, and the CPU request is a smaller part.
+    # 1 GPU is an eighth of the cluster; the CPU request is a smaller part.
     small, big = shape(1, gpu=1), shape(4, gpu=4)
     made = [gang("s", ("w", 1, small)), gang("b", ("w", 1, big))]
     assert weights([node("n", 64, gpu=8)], *made) == (GPU, {small: 1, big: 4})
@@ -165,10 +165,10 @@ def shortfall(target: int, grid: int, *asks: int) -> tuple[Shortfall, Bench]:
     [
         # The step is a whole CPU, because all requests are whole CPUs.
         (10_000, 1000, (1, 1, 1), 10),
-        (10_000, 10, (1, 1, 1), 1),  # the step is a tenth of 100 CPUs
+        (10_000, 10, (1, 1, 1), 1),  # the step is a tenth of 100 CPUs, because requests are small
         (10_001, 10, (1, 1, 1), 2),  # the deficit is rounded up
         (0, 1000, (1,), 0),
-        (10_000, 1000, (4, 6), 5),  # all requests are even
+        (10_000, 1000, (4, 6), 5),  # all requests are even numbers of CPUs
     ],
 )
 def test_what_is_missing_is_counted_in_steps(

@@ -140,7 +140,7 @@ def examples(number: int) -> settings:
     return settings(
         max_examples=num_examples(number),
         deadline=None,
-        phases=set(Phase) - {Phase.explain},  # explaining takes minutes and adds little here
+        phases=set(Phase) - {Phase.explain},  # `explain` takes minutes
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 
@@ -412,7 +412,7 @@ def test_who_waits_because_of_it_is_told_of_it(rule: Rule, data: DataObject) -> 
     decisions = alone.greedy()
     reason = pending_of(alone.problem, decisions, rules)[gang]
     if reason.code is ReasonCode.OUTRANKED and (decisions.node_of >= 0).any():
-        # The placed tasks may open a node to the others, so the message may report idle capacity.
+        # The placed tasks may open a node to other tasks, so the message may report idle capacity.
         best = Bench.of(alone.problem.snapshot, rules).improved()
         assert (best.decisions.node_of >= 0).all()
         return

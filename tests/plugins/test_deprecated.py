@@ -100,6 +100,6 @@ def test_a_rule_with_the_new_name_is_not_warned_about() -> None:
         name = "new"
 
         def constrain_nodes(self, nodes: NodeModel) -> None:
-            """Add no constraint."""
+            """Add no constraints."""
 
     assert New.constrain_nodes is not Rule.constrain_nodes

@@ -1,4 +1,4 @@
-"""Devices of claims: their allocation in every engine and the verifier, and reasons to wait."""
+"""Tests of claimed devices: their allocation in every engine and the verifier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expensive claims: a session postpones them and names them."""
+"""Tests of expensive claims, which a session postpones and names."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_searches_of_a_session_end_together() -> None:
     assert allocate_devices(asks, free, tired) is None
     assert tired.left == 0
     assert tired.num_cut == {"session": 1}
-    # A later session finds an allocation that this one did not.
+    # A later session finds an allocation that an earlier one did not find.
     found = allocate_devices(asks, free, Steps(STEPS_OF_SEARCH))
     assert found is not None
     assert len({values[place] for _, place in found[0]}) == 3

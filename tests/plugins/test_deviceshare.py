@@ -1,4 +1,4 @@
-"""Shared GPUs: the admitted shares in every engine and the verifier, and residents' shares."""
+"""Tests of shared GPUs: the admitted GPU shares in every engine and the verifier."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_as_many_as_cards_have_room_for(
     what: TaskShape, made: tuple[SharedGpu, ...], number: int
 ) -> None:
     if what.shared_gpus[0].number == 2 and len(made) == 3:
-        # The pipeline starts with the last GPU and uses two GPUs per task, so that none remains.
+        # The pipeline starts with the last GPU and uses two GPUs per task, so no GPU remains.
         bench = Bench.of(cluster([host("n", *made)], [many(what)]), RULES, ("admission", "tasks"))
         assert int((bench.improved().decisions.node_of >= 0).sum()) == number
         assert int((bench.greedy().node_of >= 0).sum()) <= number

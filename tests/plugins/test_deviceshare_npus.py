@@ -1,4 +1,4 @@
-"""NPUs that are split by templates: the admitted parts in every engine and the verifier."""
+"""Tests of NPUs that are split by templates, in every engine and the verifier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reasons of waiting gangs, message by message: rules first, then node resources."""
+"""Tests of the reasons of waiting gangs: rules come first, then resources of nodes."""
 
 from __future__ import annotations
 

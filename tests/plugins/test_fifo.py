@@ -1,4 +1,4 @@
-"""Strict order in queues: no gang may start before the first waiting gang."""
+"""In a strict queue, no gang may start before the first waiting gang."""
 
 from __future__ import annotations
 

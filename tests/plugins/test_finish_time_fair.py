@@ -1,4 +1,4 @@
-"""Finish-time ratios: the measure, the order, and the level in both engines."""
+"""Tests of finish-time ratios: the measure, the order, and the level in both engines."""
 
 from __future__ import annotations
 

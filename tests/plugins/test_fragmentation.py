@@ -1,4 +1,4 @@
-"""Fragmentation: the measure, its typical tasks, the level in both engines, and openb traces."""
+"""Tests of fragmentation: the measure, its typical tasks, the level, and openb traces."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_min_resources_must_be_free_before_the_gang_starts(amount: int, placed: 
 
 
 def test_what_min_resources_ask_for_beyond_the_pods_stays_free() -> None:
-    # 8 CPUs are idle; the first gang uses 2 and reserves 3, so that 3 remain.
+    # 8 CPUs are idle; the first gang uses 2 CPUs and reserves 3, so that 3 CPUs remain.
     rest = gang("rest", ("w", 8, shape(1)), least=1)
     snapshot = cluster(NODES, [replace(needs(5), priority=5), rest])
     assert placed_by_gang(snapshot, RULES) == {"g": 2, "rest": 3}

@@ -1,4 +1,4 @@
-"""Guarantees of queues: the unused parts of all guarantees stay idle together."""
+"""The unused parts of all guarantees together stay idle for their queues."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_guarantee_in_use_is_kept_once() -> None:
 
 
 def test_two_queues_can_not_take_the_floor_of_a_third_together() -> None:
-    # Each queue may use 10 of 16 CPUs; Volcano's realCapability lets both use that much.
+    # Each queue may use 10 of 16 CPUs, and Volcano's realCapability lets both queues do so.
     queues = [Queue("floor", guarantee=cpus(6)), Queue("a"), Queue("b")]
     bench = Bench.of(cluster(NODES, [many("a", "a", 8), many("b", "b", 8)], queues), RULES)
     for decisions in (bench.greedy(), bench.improved().decisions):
@@ -76,7 +76,7 @@ TREE = [
 
 
 def test_a_guarantee_of_a_parent_serves_all_its_children() -> None:
-    # The 16 CPUs less the 8 of org; team-b may also use org's guarantee beyond team-a's 3.
+    # Other queues may use 16 CPUs less the 8 of org; team-b may use all but team-a's 3 CPUs.
     assert placed_by_gang(cluster(NODES, [many("g", "else")], TREE), RULES) == {"g": 8}
     assert placed_by_gang(cluster(NODES, [many("g", "team-b")], TREE), RULES) == {"g": 13}
     assert placed_by_gang(cluster(NODES, [many("g", "team-a")], TREE), RULES) == {"g": 16}
@@ -99,14 +99,14 @@ def test_pods_outside_every_gang_take_from_what_queues_share() -> None:
 
 
 def test_more_guaranteed_than_there_is() -> None:
-    # No other queue may increase the shortfall, but the entitled queues may use their guarantee.
+    # Other queues must not increase the shortfall, but entitled queues may use their guarantee.
     queues = [Queue("a", guarantee=cpus(12)), Queue("b", guarantee=cpus(12)), Queue("q")]
     assert placed_by_gang(cluster(NODES, [many("g", "q")], queues), RULES) == {"g": 0}
     assert placed_by_gang(cluster(NODES, [many("g", "a")], queues), RULES) == {"g": 12}
 
 
 def test_the_deficit_is_the_first_thing_to_be_made_good() -> None:
-    # The gang of the other queue is older; 4 CPUs are idle, and 3 are guaranteed.
+    # The gang of the other queue is older; 4 CPUs are idle, and 3 of them are guaranteed.
     queues = [Queue("floor", guarantee=cpus(3)), Queue("q")]
     gangs = [
         gang("old", ("w", 4, shape(1)), queue="q", created_ms=1),

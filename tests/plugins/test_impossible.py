@@ -126,7 +126,7 @@ def _gang(rng: np.random.Generator, *, shared: bool) -> Gang:
     least = len(tasks) if rng.random() < 0.4 else int(rng.integers(1, len(tasks) + 1))
     found = {role: sum(t.role == role for t in tasks) for role in {t.role for t in tasks}}
     drawn = [(role, int(rng.integers(1, n + 1))) for role, n in sorted(found.items())]
-    # Role minimums above the gang's minimum have another meaning.
+    # If role minimums exceed the gang's minimum, they have another meaning.
     by_role = drawn if sum(n for _, n in drawn) <= least else []
     made = gang("g", queue="q", least=least, phase=GangPhase.INQUEUE)
     return replace(

@@ -122,5 +122,5 @@ def test_priority_weighs_where_admission_is_by_weight() -> None:
     (level,) = build_levels(
         problem, EVERYTHING, weighted_tier(problem, problem.priority), ["admission"]
     )
-    # The gangs `high` count 2 tasks of 1 CPU each, `low` 1 CPU, and `also` 2 CPUs.
+    # The two gangs `high` count 2 tasks of 1 CPU each, `low` counts 1 CPU, and `also` 2 CPUs.
     assert level.ideal(problem) == 2 * 2000 + 1000 + 2000

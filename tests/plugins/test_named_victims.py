@@ -1,4 +1,4 @@
-"""The victims that the plugins cdp and pdb accept."""
+"""Tests of the victims that the plugins cdp and pdb accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues and node groups: the allowed nodes, the limits, and the scores."""
+"""Tests of queues and node groups: allowed nodes, limits and scores."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ RULES = RuleSet.of(Gang(), NodeGroup())
 
 @pytest.mark.parametrize(("number", "placed"), [(6, 6), (7, 0)])
 def test_what_goes_beyond_a_limit_goes_elsewhere(number: int, placed: int) -> None:
-    # n1 holds two tasks by its limit, and n2 four by its size
+    # n1 holds two tasks by its limit, and n2 holds four by its size
     assert placed_by_gang(snapshot_of(UP_TO_TWO, number=number), RULES) == {"g": placed}
 
 

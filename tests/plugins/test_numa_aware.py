@@ -1,4 +1,4 @@
-"""NUMA: the allocations that kubelets admit, in every engine and the verifier."""
+"""Tests of NUMA alignment: the kubelet's admission in every engine and the verifier."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def test_configurations_leave_them_to_the_greedy_plan() -> None:
 
 
 def test_fewer_numa_nodes_are_better() -> None:
-    # This is the example of Volcano's user guide: 16 CPUs on nodes with 12 + 12 and 20 + 20.
+    # Volcano's user guide has this example: 16 CPUs on nodes with 12 + 12 and 20 + 20 CPUs.
     hosts = [
         host("node-1", BEST_EFFORT, *cells(12, 12)),
         host("node-2", BEST_EFFORT, *cells(20, 20)),

@@ -1,4 +1,4 @@
-"""The orders in which rules put queues and gangs."""
+"""Tests of the orders in which rules put queues and gangs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_capacity_serves_the_queue_that_uses_least_of_what_it_deserves() -> None
         "e-important",
         "b-quarter",
         "a-half",
-        "d-nothing-deserved",  # this queue counts as fully used
+        "d-nothing-deserved",  # this queue counts as fully used, because it deserves nothing
         "c-over",
     ]
 

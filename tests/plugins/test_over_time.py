@@ -1,4 +1,4 @@
-"""Shares in which the past usage of queues counts in addition to their current allocation."""
+"""Tests of shares that count past usage in addition to the current allocation."""
 
 from __future__ import annotations
 

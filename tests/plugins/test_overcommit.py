@@ -1,4 +1,4 @@
-"""The limit up to which gangs may be enqueued beyond the cluster's capacity."""
+"""Tests of the limit up to which gangs may be enqueued beyond the cluster's capacity."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_is_used_and_what_was_let_in_before_counts() -> None:
     made = gang("old", ("w", 4, shape(1)), phase=GangPhase.RUNNING)
     old = replace(made, tasks=tuple(running(t, "n0") for t in made.tasks))
     before = waits("before", 5, phase=GangPhase.INQUEUE)
-    # 12 − 4 used − 5 admitted = 3
+    # 12 CPUs − 4 used − 5 admitted = 3
     assert enqueued(old, before, waits("a", 4), waits("b", 3)) == ["b"]
 
 
@@ -133,7 +133,7 @@ def test_what_a_queue_runs_and_has_enqueued_counts_for_its_share() -> None:
     squatter = waits("squatter", 12, queue="qa", phase=GangPhase.INQUEUE)
     before = waits("before", 2, queue="qb", phase=GangPhase.INQUEUE)
     gangs = [squatter, runs(3, queue="qb"), before]
-    # 8 of 10 CPUs by weight − 3 used − 2 let in = 3
+    # 8 of 10 CPUs by weight − 3 used − 2 admitted = 3
     found = enqueued(*gangs, waits("b1", 4, queue="qb"), rules=KEEPS, queues=queues)
     assert found == []
     found = enqueued(*gangs, waits("b1", 3, queue="qb"), rules=KEEPS, queues=queues)

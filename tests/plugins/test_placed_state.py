@@ -1,4 +1,4 @@
-"""Results of rules that watch single nodes, once decisions are placed."""
+"""Tests of rules that watch single nodes, after decisions have been placed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Affinity and anti-affinity between pods, in the domains of a node label."""
+"""Tests of affinity and anti-affinity between pods, in the domains of a node label."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_pods_that_want_their_own_kind_start_together_somewhere() -> None:
 
 
 def test_pods_that_want_their_own_kind_never_start_in_two_places() -> None:
-    # Zone a alone holds nine tasks, and zone b holds eight more.
+    # Zone a alone has capacity for nine tasks, and zone b for eight.
     kin = tasks("web", 17, least=1, pod_affinity=(term("web"),))
     assert len(placed(cluster(ZONES, [kin]), "web")) in (8, 9)
 

@@ -1,4 +1,4 @@
-"""Rules for single nodes: affinity, taints, volumes, ports and GPU shares."""
+"""Tests of rules for single nodes: affinity, taints, volumes, ports and GPU shares."""
 
 from __future__ import annotations
 
@@ -245,8 +245,8 @@ def part(milli: int) -> TaskShape:
         ([600, 500], 1, False),
         ([600, 600, 400, 400], 2, True),
         ([700, 700, 600], 2, False),
-        ([500, 400, 400, 300, 200, 200], 2, True),  # best fit needs backtracking here
-        ([400, 400, 400, 300, 300, 200], 2, True),  # 400+400+200 and 400+300+300
+        ([500, 400, 400, 300, 200, 200], 2, True),  # best fit needs backtracking for these shares
+        ([400, 400, 400, 300, 300, 200], 2, True),  # a solution is 400+400+200 and 400+300+300
         ([1000], -1, False),
     ],
 )
@@ -256,7 +256,7 @@ def test_parts_are_packed_in_whatever_way_fits(parts: list[int], devices: int, f
 
 @pytest.mark.timeout(20)
 def test_packing_that_fails_does_not_take_for_ever() -> None:
-    # These are 23 shares with 5 960 of 6 000 thousandths: trying every order would take too long.
+    # These are 23 shares of 5 960 of 6 000 thousandths, for which trying every order is too slow.
     parts = {410: 2, 350: 5, 310: 4, 290: 2, 230: 2, 170: 2, 130: 6}
     assert not packs([part for part, number in parts.items() for _ in range(number)], 6)
 

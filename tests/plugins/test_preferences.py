@@ -1,4 +1,4 @@
-"""Preferred affinities of pods: scores calculated by hand, and their changes during placement."""
+"""Tests of preferred affinities: scores calculated by hand, and changes during placement."""
 
 from __future__ import annotations
 

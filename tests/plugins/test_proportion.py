@@ -1,4 +1,4 @@
-"""Shares by weight: Volcano's water-filling in whole units."""
+"""Tests of shares by weight: Volcano's water-filling in whole units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU and memory in proportion to idle GPUs: every extension point agrees."""
+"""Tests of CPU and memory in proportion to idle GPUs, in every extension point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capacity reservations: every extension point agrees on conflicting tasks."""
+"""Tests of capacity reservations: every extension point agrees on conflicting tasks."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_what_is_in_use_counts(used: int, let_in: list[str]) -> None:
     ("name", "hard"), [("requests.cpu", 4000), ("cpu", 4000), ("pods", 3), ("count/pods", 3)]
 )
 def test_pods_count_before_the_status_of_the_quota_does(name: str, hard: int) -> None:
-    """Otherwise a late quota status would let two gangs create half of their pods each."""
+    """Without this rule, a late quota status lets two gangs create half of their pods each."""
     made = gang("a", ("w", 2, shape(1)), phase=GangPhase.INQUEUE, min_resources=((CPU, 2000),))
     quota = Quota("ns/q", ((name, hard),))
     assert enqueued(made, waits("b", 3, 3), quotas=(quota,)) == []
@@ -96,7 +96,7 @@ def test_gangs_that_request_nothing_are_counted_too(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "requests.cpu"])
 def test_limits_are_requests_where_none_is_named(name: str) -> None:
-    """The API server uses a container's limits as its requests if these are missing."""
+    """The API server uses a container's limits as its requests if requests are missing."""
     quota = Quota("ns/q", hard=((name, 4000),))
     limits = (("limits.cpu", 3000),)
     assert enqueued(waits("a", 0, min_usage=limits), quotas=(quota,)) == ["a"]
@@ -117,7 +117,7 @@ def test_gangs_that_were_let_in_before_still_bring_their_pods() -> None:
 
 
 def test_pods_that_exist_have_been_counted_by_the_api_server() -> None:
-    """Two of four pods exist and two have failed: the others need half of minResources."""
+    """Two of four pods exist and two have failed, so the others need half of minResources."""
     made = gang("a", ("w", 4, shape(1)), least=4, min_resources=((CPU, 4000),))
     ended = [replace(t, status=TaskStatus.FAILED) for t in made.tasks[:2]]
     half = replace(made, tasks=(*ended, *made.tasks[2:]), phase=GangPhase.PENDING)

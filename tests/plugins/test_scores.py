@@ -1,4 +1,4 @@
-"""Scores of nodes, compared with values calculated by hand."""
+"""Tests of the scores of nodes, compared with values calculated by hand."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_hard_taints_are_no_matter_of_taste() -> None:
 
 
 def test_defaults_are_volcanos() -> None:
-    # LeastRequested gives 40 and balance 90; affinity and taints contribute 0 here.
+    # LeastRequested gives 40 points and balance 90; affinity and taints contribute 0 here.
     assert scores(NodeOrder(), [HALF_FULL], asking(2, 5)) == [130.0]
 
 

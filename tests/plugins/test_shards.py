@@ -1,4 +1,4 @@
-"""Shards of nodes: the allowed nodes and their order, in both engines."""
+"""Tests of node shards: allowed nodes and their order, in both engines."""
 
 from __future__ import annotations
 

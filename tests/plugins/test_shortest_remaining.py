@@ -1,4 +1,4 @@
-"""Short gangs first: the order, and the level in both engines."""
+"""Tests of short gangs first: the order, and the level in both engines."""
 
 from __future__ import annotations
 

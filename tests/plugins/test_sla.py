@@ -1,4 +1,4 @@
-"""The sla plugin: gangs with the earliest deadline come first, and overdue gangs are enqueued."""
+"""Tests of the sla plugin: early deadlines come first, and overdue gangs are enqueued."""
 
 from __future__ import annotations
 

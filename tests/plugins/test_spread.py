@@ -123,7 +123,7 @@ def test_zones_that_node_affinity_excludes(honour: bool, placed: dict[str, int])
 
 @pytest.mark.parametrize(("honour", "placed"), [(True, {"a": 4}), (False, {"a": 1})])
 def test_zones_that_taints_exclude(honour: bool, placed: dict[str, int]) -> None:
-    # nodeTaintsPolicy Ignore is the default.
+    # Ignore is the default of nodeTaintsPolicy.
     spot = Taint("spot", "", TaintEffect.NO_SCHEDULE)
     zones = [zoned("a", "a"), zoned("b", "b", taints=(spot,))]
     term = replace(OVER_ZONES, honour_taints=honour)
@@ -158,7 +158,7 @@ def test_two_constraints_hold_at_once() -> None:
 
 
 def test_tasks_that_are_only_counted_come_last() -> None:
-    # If the plain task in b counted first, a could hold two; the verifier counts it last.
+    # If the plain task in b counted first, a could hold two tasks; the verifier counts it last.
     zones = [zoned("a", "a"), zoned("b", "b", cpu=1)]
     plain = replace(web(1, "plain", node_affinity=only("b")), priority=5)
     spread = web(2, "spread", spread=(OVER_ZONES,))

@@ -1,4 +1,4 @@
-"""Strategies by resource, compared with scores calculated by hand."""
+"""Tests of strategies by resource, compared with scores calculated by hand."""
 
 from __future__ import annotations
 

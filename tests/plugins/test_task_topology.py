@@ -1,4 +1,4 @@
-"""Buckets of roles: their members, their order, and their preferred nodes."""
+"""Tests of buckets of roles: their members, their order, and their preferred nodes."""
 
 from __future__ import annotations
 

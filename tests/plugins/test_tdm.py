@@ -1,4 +1,4 @@
-"""Nodes with time-division multiplexing: allowed pods, times, and order."""
+"""Tests of nodes with time-division multiplexing: allowed pods, times, and order."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ UID = "9b1f"
 def one_that_terminates(
     *, capability: int = 4, parent: str = "root", **changes: object
 ) -> Snapshot:
-    """Return queue q with a terminating 4-CPU pod on n0, a waiting one, and an idle n1."""
+    """Return queue q with a terminating 4-CPU pod on n0, a waiting 4-CPU pod, and an idle n1."""
     old = gang("old", ("w", 1, shape(4)), queue="q", phase=GangPhase.RUNNING)
     task = replace(old.tasks[0], uid=UID, status=TaskStatus.RELEASING, node="n0")
     old = replace(old, tasks=(replace(task, **changes),))

@@ -1,4 +1,4 @@
-"""The annotation volcano.sh/overuse-tolerance limits borrowing before reclaim."""
+"""Tests of volcano.sh/overuse-tolerance, which protects borrowed capacity from reclaim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filling a tree of queues, compared with small increments to the queue that comes first."""
+"""Tests of filling a tree of queues, compared with many small increments."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def tree(*departments: tuple[float, list[tuple[tuple[float, float], tuple[float,
 
 
 def test_departments_that_tie_share_what_does_not_change_their_shares():
-    """Both have used 0.3 of the first resource; each gets half of the second one."""
+    """Both parent queues have used 0.3 of the first resource, and each gets half of the second."""
     queues = [((0.3, 0.0), (0.0, 1.0))]
     top, gangs = tree((1.0, queues), (1.0, queues))
     assert filled(top, gangs) == pytest.approx([0.5, 0.5])

@@ -1,4 +1,4 @@
-"""The ideal allocations of queues in a tree."""
+"""Tests of the ideal allocations of queues in a tree."""
 
 from __future__ import annotations
 

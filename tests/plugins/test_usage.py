@@ -1,4 +1,4 @@
-"""Measured load: excluded nodes, scores, and pods that the load does not include yet."""
+"""Tests of measured load: excluded nodes, scores, and pods that the load omits."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def volume(name: str, capacity: int, storage_class: str = "local", at: str = "")
         (EMPTIER, [(9, 10)], 20),
         (((10, 3), (20, 1)), [(0, 10)], 30),
         (((10, 3), (20, 1)), [(9, 10)], 10),
-        # 30 − ⌊20·3/10⌋, without subtracting one for the remainder of the division.
+        # The points are 30 − ⌊20·3/10⌋, without subtracting one for the remainder of the division.
         (((10, 3), (20, 2)), [(13, 100)], 27),
         (((10, 3), (40, 2)), [(11, 100)], 30),
         (FULLER, [], 0),
@@ -50,7 +50,7 @@ def test_points_follow_the_shape(
 
 def test_classes_count_alike() -> None:
     chosen = [(1, volume("a", 10, "x")), (6, volume("b", 10, "y")), (2, volume("c", 2, "y"))]
-    assert VolumeFill(FULLER).points(chosen) == 38  # 10 and 66 points
+    assert VolumeFill(FULLER).points(chosen) == 38  # the mean of 10 and 66 points
 
 
 def test_nodes_come_first_whose_volumes_fit_best() -> None:

@@ -1,4 +1,4 @@
-"""Limits of attached volumes: their allocation in every engine and the verifier."""
+"""Tests of limits of attached volumes, in every engine and the verifier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zones of volumes: the nodes of a pod whose volume already exists."""
+"""Tests of the zones of volumes: a pod must run in the zone of its existing volume."""
 
 from __future__ import annotations
 

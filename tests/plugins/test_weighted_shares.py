@@ -1,4 +1,4 @@
-"""Shares by weight: one exact definition in the engine and the verifier."""
+"""Tests of shares by weight: one exact definition for the engine and the verifier."""
 
 from __future__ import annotations
 

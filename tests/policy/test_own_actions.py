@@ -1,4 +1,4 @@
-"""Custom actions: from files and entry points, with arguments, and unusable ones."""
+"""Tests of custom actions: from files and entry points, with arguments, and unusable ones."""
 
 from __future__ import annotations
 

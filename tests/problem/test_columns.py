@@ -42,7 +42,7 @@ def test_requirements(requirement: Requirement) -> None:
     wanted = [requirement.accepts(n.labels.get(requirement.key)) for n in NODES]
     columns = NodeColumns(NODES)
     assert columns.accepts(requirement).tolist() == wanted
-    assert columns.accepts(requirement).tolist() == wanted  # this result is cached
+    assert columns.accepts(requirement).tolist() == wanted  # the column returns its cached result
 
 
 @pytest.mark.parametrize(

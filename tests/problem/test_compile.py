@@ -1,4 +1,4 @@
-"""A snapshot as arrays: axes, classes, amounts, and blockers of gangs."""
+"""Tests of a snapshot as arrays: axes, classes, amounts, and blockers of gangs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_resources_begin_with_pods_cpu_memory_and_hold_all_that_matters() -> Non
         [gang("g", ("w", 1, shape(1)), min_resources=(("licence", 1),))],
         [Queue("q", capability=(("fpga", 1),), guarantee=(("disk", 1),))],
     )
-    # A resource without requests, limits and guarantees is omitted: nvidia.com/gpu.
+    # The problem omits a resource without requests, limits and guarantees: nvidia.com/gpu.
     assert compile_problem(snapshot).resources == (
         "pods",
         CPU,

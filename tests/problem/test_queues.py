@@ -1,4 +1,4 @@
-"""The tree of queues: parents, children, and reasons why a queue is closed."""
+"""Tests of the tree of queues: parents, children, and reasons why a queue is closed."""
 
 from __future__ import annotations
 

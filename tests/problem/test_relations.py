@@ -1,4 +1,4 @@
-"""The pod affinity terms of tasks, and the positions of the matching pods."""
+"""Tests of pod affinity terms, and of the positions of the matching pods."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_of_residents_only_anti_affinity_matters() -> None:
 
 
 def test_pods_with_several_affinity_terms_are_satisfied_by_pods_that_meet_all() -> None:
-    # This follows upstream's podMatchesAllAffinityTerms.
+    # Upstream's podMatchesAllAffinityTerms has the same rule.
     both = Term(
         TermKind.AFFINITY,
         (term("web"), PodTerm(LabelSelector(), ("other",), None, ZONE)),

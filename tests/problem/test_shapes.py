@@ -1,4 +1,4 @@
-"""Gangs reduced to rows: their needs, their allocations, and reasons to exclude them."""
+"""Tests of gangs reduced to rows: needs, allocations, and reasons to exclude gangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of gangs by tiers."""
+"""Tests of the order of gangs by tiers."""
 
 from __future__ import annotations
 

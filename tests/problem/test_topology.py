@@ -1,4 +1,4 @@
-"""Topology trees as arrays, and the domains that gangs may use."""
+"""Tests of topology trees as arrays, and of the domains that gangs may use."""
 
 from __future__ import annotations
 

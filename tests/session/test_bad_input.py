@@ -90,7 +90,7 @@ def decide(
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """Return the plan for only the valid objects."""
+    """Return the plan for a cluster of only the valid objects."""
     found, plan = decide(tmp_path_factory.mktemp("good"))
     assert found.problems == found.notices == ()
     counts = [sum(task.startswith(f"ns/{name}-") for task in plan.binds) for name in ("ga", "gb")]
@@ -106,7 +106,7 @@ def assert_as_usual(plan: Plan, usual: Plan) -> None:
 
 
 def waiting(plan: Plan, usual: Plan) -> dict[str, str]:
-    """Return the additional waiting gangs and their reasons."""
+    """Return the reasons of the gangs that wait in addition to the usual ones."""
     return {
         k.removeprefix("ns/"): str(v) for k, v in plan.pending.items() if k not in usual.pending
     }

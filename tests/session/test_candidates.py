@@ -1,4 +1,4 @@
-"""Candidate plans: compared by levels, repaired after refusals, and unproven parts."""
+"""Tests of candidate plans: comparison by levels, repair after refusals, unproven parts."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_dropped_gangs_take_their_evictions_along():
 
 
 def test_a_level_short_of_its_ideal_is_not_optimal_where_pods_could_be_evicted():
-    """Without evictions the small gang fits; with one, the big gang fits, which counts twice."""
+    """Without evictions the small gang fits; an eviction lets the big gang fit, which counts twice."""
     low = runs(gang("low", ("w", 1, shape(4)), priority=1), "n0")
     big = gang("big", ("w", 2, shape(4)), priority=2)
     small = gang("small", ("w", 1, shape(4)), priority=2)
@@ -171,8 +171,8 @@ def test_a_level_short_of_its_ideal_is_not_optimal_where_pods_could_be_evicted()
 def test_a_level_that_only_other_victims_leave_is_part_of_the_certificate():
     """The elastic gang is evicted as a whole, so no task beyond a minimum counts in this plan.
 
-    Another gang could be evicted instead, and the elastic gang could grow. No proof may ignore
-    that.
+    Another gang could be evicted instead, so that the elastic gang could grow. A proof must not
+    ignore that.
     """
     elastic = gang("elastic", ("w", 2, shape(2)), priority=1, least=1)
     first, second = elastic.tasks
@@ -192,7 +192,7 @@ def test_a_level_that_only_other_victims_leave_is_part_of_the_certificate():
     values = scope.values_of(chosen)
     assert values is not None
     assert values[[level.name for level in levels].index("tasks, priority 1")] == 0
-    # The session finds the better plan.
+    # The session finds the better plan with the other victim.
     plan = decide(snapshot).plan
     assert [a.task for a in plan.actions if isinstance(a, Evict)] == ["ns/other-w-0"]
 

@@ -308,7 +308,7 @@ def test_a_record_without_a_reading_is_none(text: str) -> None:
 
 
 def test_the_verifier_looks_at_the_end() -> None:
-    """The moves go to a full node, to an unknown node, and of a pod without owner."""
+    """The moves go to a full node and to an unknown node, and one moved pod has no owner."""
     wants = gang("want", ("w", 1, shape(1, 2)))
     before = cluster(nodes(2, gpu=2), [loner("x", "n0"), loner("y", "n1"), wants])
     rules = POLICY.rules.guarded_by(Entitled(POLICY.rules), Consolidation())

@@ -1,4 +1,4 @@
-"""Shared GPUs in plans: the GPUs of each task, and the annotations for device plugins."""
+"""Tests of shared GPUs in plans: the GPUs of each task, and annotations for device plugins."""
 
 from __future__ import annotations
 

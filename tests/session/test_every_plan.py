@@ -28,7 +28,7 @@ def test_no_plan_is_beyond_a_bound_of_the_certificate(seed: int, model: str) -> 
     policy = load_policy(model, Path.read_text)
     report = run_session(snapshot, policy, SessionContext(solver=InProcess(), limits=EXACT))
     assert report.trace.violations == ()
-    # The verifier ignores the policy's actions, but crater has no preempt.
+    # The verifier ignores the policy's actions, but the policy crater has no preempt.
     rivals = [
         levels_of(snapshot, policy, actions)
         for actions in every_plan(snapshot, policy)

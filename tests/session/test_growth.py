@@ -272,7 +272,7 @@ def test_rooms_that_are_too_many_are_refused_before_a_table_is_made() -> None:
 
 
 def test_what_gangs_share_is_forgotten_with_the_last_of_them() -> None:
-    """Every gang has a unique request and annotation, as jobs with constraints have."""
+    """Every gang has a unique request and annotation, as jobs with topology constraints have."""
     policy = load_policy("volcano-compatible", Path.read_text)
     shared = (shapes.SHAPES, shapes.STAKES, world.STAKES, gang_classes.IDENTITIES)
     sizes: list[tuple[int, ...]] = []

@@ -1,4 +1,4 @@
-"""The guarantees that fit the cluster."""
+"""Tests of the guarantees that the capacity of the cluster covers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def queue(name: str, cpus: int, born: int = 0, parent: str = "root") -> Queue:
 
 
 def unheld(*queues: Queue) -> list[tuple[str, int, int]]:
-    """Return each unheld guarantee's queue, the capacity, and the older guarantees, in CPUs."""
+    """Return each uncovered guarantee's queue, the capacity, and the older guarantees, in CPUs."""
     found = hold_guarantees(cluster(NODES, [], queues))[1]
     assert all(each.resource == CPU for each in found)
     return [(each.queue, each.capacity // 1000, each.older // 1000) for each in found]

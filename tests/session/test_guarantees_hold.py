@@ -1,4 +1,4 @@
-"""A guarantee holds, whatever protection the pods of other queues have."""
+"""A guarantee holds even if the pods of other queues are protected from eviction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares of a tree of queues by weights: parent queues first, then their teams."""
+"""Tests of shares of a tree of queues by weight: parent queues first, then their teams."""
 
 from __future__ import annotations
 

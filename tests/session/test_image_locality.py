@@ -139,7 +139,7 @@ solver: {solver}
     "wants", [RequiredData(("a:1",)), RequiredData((), ("maps",))], ids=["image", "data"]
 )
 def test_pods_go_where_what_they_need_is(solver: str, wants: RequiredData) -> None:
-    # The second node has more idle capacity: nodeorder alone would prefer it.
+    # The second node has more idle capacity, so nodeorder alone would prefer it.
     nodes = [holding("n0", 4, "maps", a=4000), node("n1", 6)]
     policy = parse_policy(POLICY.format(solver=solver), "test.conf")
     for asked, where in ((wants, {"n0"}), (RequiredData(), {"n1"})):

@@ -1,4 +1,4 @@
-"""The values of actions, calculated without the code that chose them."""
+"""Tests of the values of actions, calculated without the code that chose the actions."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_a_capability_and_the_guarantees_of_others_bind_loans() -> None:
 
 
 def test_what_queues_deserve_comes_before_loans() -> None:
-    # dev deserves 6 GPUs: two gangs of 2 are within that, but the third and a gang of 8 are not.
+    # dev deserves 6 GPUs: two gangs of 2 GPUs are within that, but not the third or one of 8.
     own = [waits(f"own{i}", "dev", gpu=2) for i in range(2)]
     plan = decide(idle_case(waits("exp", "dev"), *own))
     assert started(plan) == ["own0", "own1"]

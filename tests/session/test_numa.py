@@ -74,7 +74,7 @@ def test_nobody_leaves_where_that_frees_no_cell(around: SessionContext) -> None:
     assert made.numa is not None
     mixed = tuple(replace(h, parts=(NumaPart(0, 2), NumaPart(1, 2))) for h in made.numa.holds)
     (low,) = (g for g in snapshot.gangs if g.name == "low")
-    # Both pods would have to be evicted, but the gang keeps one.
+    # A whole cell requires the eviction of both pods, but the gang keeps one pod.
     made = replace(made, numa=replace(made.numa, holds=mixed))
     report = run_session(
         replace(snapshot, nodes=(made,)), parse_policy(POLICY, "numa.conf"), around

@@ -1,4 +1,4 @@
-"""The exact diagnostics of objects that conflict with each other."""
+"""Tests of the exact diagnostics of objects that conflict with each other."""
 
 from __future__ import annotations
 

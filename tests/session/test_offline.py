@@ -1,4 +1,4 @@
-"""Solving with a result: history, stop reasons, gaps, and resuming."""
+"""Tests of solving with a result: history, stop reasons, gaps, and resuming."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_who_has_used_much_waits_behind_who_has_used_little(plugin: str, solver:
 @both_ways
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_of_one_place_that_is_left_who_has_used_little_gets_it(plugin: str, solver: bool) -> None:
-    """With `proportion`, the queue order alone decides on the odd GPU, whatever the past usage."""
+    """With `proportion`, the queue order alone decides on the odd GPU, not the past usage."""
     snapshot = contest(1)
     one = replace(snapshot, nodes=snapshot.nodes[:1])
     entitled = "a" if plugin == "proportion" else "b"

@@ -1,4 +1,4 @@
-"""Custom actions in both modes, and the rest of a session after they fail."""
+"""Tests of custom actions in both modes, and of sessions in which an action fails."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_it_comes_before_others_by_its_place_but_the_solver_knows_who_matters(so
     [
         gang("a", ("w", 2, shape(3))),  # the gang exceeds one node
         gang("a", ("w", 3, shape(1)), queue="small"),  # the gang exceeds its queue
-        gang("a", ("w", 1, shape(1)), ("x", 1, shape(4))),  # only half of the gang fits
+        gang("a", ("w", 1, shape(1)), ("x", 1, shape(4))),  # only half of the gang fits on the node
         gang("a", ("w", 1, shape(0, gpu=1))),
     ],
     ids=["room", "queue", "half", "resource"],

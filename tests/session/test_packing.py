@@ -1,4 +1,4 @@
-"""Gangs that no placement in a fixed pod order fits."""
+"""Tests of gangs that fit, but not by placing their pods one by one in any order."""
 
 from __future__ import annotations
 

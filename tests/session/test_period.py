@@ -105,7 +105,7 @@ def test_the_period_has_room_for_searches(
 def test_victims_of_all_gangs_together_are_searched_where_time_is_enough(
     monkeypatch: pytest.MonkeyPatch, num_nodes: int, expected: int
 ) -> None:
-    """Building a model that cannot even be presolved would cost the time of other searches."""
+    """A model that cannot even be presolved in time would cost the time of other searches."""
     asked: list[int] = []
 
     def find_nothing(*_: object) -> None:

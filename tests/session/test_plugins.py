@@ -1,4 +1,4 @@
-"""Custom rules in both engines, and the rest of a session after they raise."""
+"""Tests of custom rules in both engines, and of sessions in which a rule raises."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def three(*gangs):
 
 
 class Mine(Rule):
-    """A rule without behaviour, as a base class."""
+    """A rule without behaviour, which serves as a base class."""
 
     name = "mine"
 
@@ -52,7 +52,7 @@ class Mine(Rule):
 
 
 class Apart(Mine):
-    """A rule of one pod of a gang per node, known to the verifier and a greedy mask only."""
+    """A rule of one pod of a gang per node, known only to the verifier and a greedy mask."""
 
     hard_face = Face.PREDICATE
 

@@ -1,4 +1,4 @@
-"""The scheduling gates that open although no node has idle capacity."""
+"""Tests of the scheduling gates that open although no node has idle capacity."""
 
 from __future__ import annotations
 

@@ -264,10 +264,10 @@ def test_small_jobs_are_not_let_in_past_a_large_one_for_ever(engine, keeps_share
 
 ARRIVALS = st.lists(
     st.tuples(
-        st.integers(1, 12),  # arrival, in steps of 25 seconds
-        st.integers(1, 3),  # number of tasks
-        st.sampled_from([1, 2, 4, 8]),  # GPUs per task
-        st.sampled_from([100, 130, 250, 700]),  # run time in seconds
+        st.integers(1, 12),  # arrival time of a gang, in steps of 25 seconds
+        st.integers(1, 3),  # number of tasks of a gang
+        st.sampled_from([1, 2, 4, 8]),  # number of GPUs of each task
+        st.sampled_from([100, 130, 250, 700]),  # run time of a gang in seconds
     ),
     min_size=4,
     max_size=10,
@@ -287,7 +287,7 @@ def instants(cluster: Virtual, arrivals: dict[int, list[Gang]]) -> Iterator[int]
 
 @engines
 def test_who_starts_beside_another_does_not_wait_for_those_behind(engine):
-    """The capacity of `third` counts in its node's use, so it does not block itself."""
+    """The gang `third` may start on the reserved node without blocking itself."""
     cluster = world(engine)
     cluster.arrive(gpus("full", 2, 8, 100))
     cluster.step(1 * SECOND)

@@ -46,8 +46,8 @@ def policy_of(name: str):
 POLICY = policy_of("volcano-default")
 EXACT = Limits(budget_ms=None, deterministic=2.0, num_workers=1)
 
-# The pipeline serves the older gang first, which leaves no capacity for the two others. Together
-# these are worth more: 4 + 4 CPUs on two nodes against 5.
+# The pipeline serves the older gang first, which leaves no capacity for the two others. The two
+# others together are worth more: 4 + 4 CPUs on two nodes against 5.
 NODES = [node("n0", 4), node("n1", 4)]
 CONTEST = cluster(
     NODES,
@@ -247,7 +247,7 @@ def test_a_solution_that_is_worse_than_the_pipelines() -> None:
 
 
 def with_solution(make: Callable[[LevelModel], object]) -> Callable[[LevelModel], Solved]:
-    """Return a solver that claims a solution with the value that it would have."""
+    """Return a solver that claims a given solution with its true objective value."""
 
     def answer(model: LevelModel) -> Solved:
         solution = make(model)

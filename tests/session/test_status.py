@@ -1,4 +1,4 @@
-"""The PodGroup status after a session (Volcano `session.go`, jobStatus)."""
+"""Tests of the PodGroup status after a session (Volcano `session.go`, jobStatus)."""
 
 from __future__ import annotations
 

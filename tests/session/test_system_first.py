@@ -42,7 +42,7 @@ def in_system(made: Gang) -> Gang:
 
 
 def contest(**system: object) -> Snapshot:
-    """Return a cluster for one of two gangs, where every other order prefers the user's gang."""
+    """Return a cluster with capacity for one of two gangs; other orders prefer the user's gang."""
     user = gang("user", ("w", 2, shape(2)), queue="a", priority=9, created_ms=0)
     agent = in_system(gang("agent", ("w", 2, shape(2)), queue="b", created_ms=5))
     agent = replace(agent, **system)

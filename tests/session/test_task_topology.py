@@ -1,4 +1,4 @@
-"""The number of pairs of parameter servers and workers on different nodes."""
+"""Tests of the number of server-worker pairs on different nodes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def pairs_apart(gangs: Sequence[Gang], *, solver: bool) -> list[int]:
 def test_the_fewest_pairs_are_apart_whoever_came_first(
     notes: dict[str, str], least: int, solver: bool
 ) -> None:
-    """A job takes 10 CPUs on 8-CPU nodes: (ps, 2 workers) twice, or 2 ps with 3 workers, and 1."""
+    """A 10-CPU job on 8-CPU nodes is split: twice (ps, 2 workers), or (2 ps, 3 workers) and 1."""
     for turn in range(3):
         gangs = [training(f"tf{i}", notes, created_ms=(i + turn) % 3) for i in range(3)]
         assert pairs_apart(gangs, solver=solver) == [least] * 3

@@ -1,4 +1,4 @@
-"""The order of tiers and levels, where priority and shares disagree."""
+"""Tests of the order of tiers and levels, where priority and shares disagree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole sessions on network topologies, including evictions."""
+"""Tests of whole sessions on network topologies, including evictions."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_a_queue_that_is_made_anew_begins_with_nothing():
 
 
 def test_queues_that_are_deleted_are_forgotten():
-    """The record of written usage is dropped as well: a new queue of that name has no usage."""
+    """A deleted queue's usage record is dropped, so a new queue of that name has no usage."""
     keeper, used = UsageKeeper(), Usage(((GPU, 5.0),), 0)
     for number in range(50):
         queues = [Queue(f"q{number}")]

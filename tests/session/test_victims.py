@@ -1,4 +1,4 @@
-"""Evictions end to end: the victims, their preemptors, and the reasons against."""
+"""Tests of evictions end to end: the victims, their preemptors, and refusals."""
 
 from __future__ import annotations
 
@@ -445,7 +445,7 @@ def part(milli: int) -> TaskShape:
 
 
 def test_parts_of_gpus_are_freed_and_kept_for_whom_they_were_freed():
-    """The remaining pods have 300 each: on a common GPU, they would leave no capacity for 700."""
+    """The remaining pods use 300 thousandths each: on one GPU, they leave no capacity for 700."""
     stay = [runs(gang(f"stay{i}", ("w", 1, part(300)), priority=9), "n0") for i in range(2)]
     low = runs(gang("low", ("w", 1, part(700)), priority=1), "n0")
     high = gang("high", ("w", 2, part(700)), priority=5)
@@ -464,7 +464,7 @@ def test_parts_of_gpus_are_freed_and_kept_for_whom_they_were_freed():
 
 
 def test_the_very_gpu_is_freed_that_is_needed():
-    """Two GPUs with 500 idle each hold no 700; a small victim suffices as well as a large one."""
+    """Two GPUs with 500 idle thousandths each cannot hold 700, and a small victim suffices."""
     lows = [
         runs(gang(f"low{i}", ("w", 1, part(milli)), priority=1), "n0")
         for i, milli in enumerate([500, 300, 200])

@@ -1,4 +1,4 @@
-"""Bids of one session: joint reclaims of queues, and gangs that lose pods meanwhile."""
+"""Tests of bids of one session: joint reclaims of queues, and gangs that lose pods."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_gang_that_loses_pods_does_not_bid(solver: bool):
     mid = runs(gang("mid", ("w", 2, shape(1)), priority=5), "n0")
     high = gang("high", ("w", 1, shape(1)), priority=9)
     plan = decide(cluster([node("n0")], [low, mid, high], [Queue("default")]), solver=solver)
-    # Sequentially, high takes the capacity of mid. Jointly, both start in place of low.
+    # Sequentially, `high` takes the capacity of `mid`. Jointly, both start in place of `low`.
     assert evicted(plan) == (["low-w-0", "low-w-1", "low-w-2"] if solver else ["mid-w-0"])
     assert placed(plan) == {"high-w-0": "n0"} | ({"mid-w-1": "n0"} if solver else {})
 
@@ -182,7 +182,7 @@ def test_reclaim_serves_every_pod_up_to_what_is_due(least: int, solver: bool, si
 def test_among_as_few_victims_gangs_survive(solver: bool):
     whole = runs(gang("whole", ("w", 1, shape(2)), priority=1), "n0")
     spare = runs(gang("spare", ("w", 3, shape(2)), least=1, priority=5), "n1", "n1", "n0")
-    # The greedy search considers one node after the other.
+    # The greedy search considers nodes one after another.
     number = 2 if solver else 1
     high = gang("high", ("w", number, shape(2)), priority=9)
     before = cluster([node("n0"), node("n1")], [whole, spare, high], [Queue("default")])
@@ -333,7 +333,7 @@ class TestRoomThatTheGangDoesNotUse:
         ]
 
     def test_a_gang_that_can_spare_what_is_needed_keeps_the_rest(self):
-        """All other gangs together would suffice, although none of them does alone."""
+        """All other gangs together would free enough, although none of them does alone."""
         lent = runs(gang("lent", ("w", 3, shape(1)), least=2, queue="a"), "n0", "n1", "n2")
         mine = gang("mine", ("w", 1, shape(1)), queue="b")
         other = gang("other", ("w", 1, shape(1)), queue="c")

@@ -1,4 +1,4 @@
-"""Sessions that begin with the placements of an earlier search."""
+"""Tests of sessions that begin with the placements of an earlier search."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_warm_start_that_is_no_better_changes_nothing(drawn):
 
 
 def tight():
-    """Return two gangs of which only one fits: the pipeline's order starts the smaller one."""
+    """Return two gangs of which only one fits; the pipeline's order starts the smaller one."""
     return cluster(gang("a-small", 2, 1), gang("b-large", 4, 4))
 
 
@@ -178,7 +178,7 @@ def test_a_gang_is_dropped_whose_capacity_is_taken():
 
 
 def test_one_that_breaks_a_rule_is_dropped_and_counts_as_no_refusal(monkeypatch):
-    """If the verifier refuses it, the session begins with the pipeline's plan."""
+    """If the verifier refuses the warm start, the session begins with the pipeline's plan."""
     refused = []
     verify = attempt.verify_actions
     half = (Allocate("ml/b-large-0", "a", "ml/b-large"),)

@@ -33,7 +33,7 @@ solver: {engine: ENGINE, budget: 400ms}
 def test_allocate_lets_all_gangs_in_where_enqueue_is_not_listed(
     engine: str, actions: str, let_in: list[str]
 ) -> None:
-    """Volcano's allocate does the same; a closed queue admits no gang."""
+    """Volcano's `allocate` also admits gangs, but a closed queue admits none."""
     fields = {"phase": GangPhase.PENDING, "least": 1}
     gangs = [
         gang("large", ("w", 0, shape(1)), min_resources=((CPU, 99_000),), **fields),

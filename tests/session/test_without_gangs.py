@@ -1,4 +1,4 @@
-"""Policies without the gang plugin."""
+"""Tests of policies without the gang plugin."""
 
 from __future__ import annotations
 

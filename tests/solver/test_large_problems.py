@@ -1,4 +1,4 @@
-"""Problems too large for a model of all nodes: the solver searches some nodes at a time."""
+"""Tests of problems too large for one model, which the solver searches some nodes at a time."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_budget_that_is_too_short_for_all_nodes_is_spent_on_some(monkeypatch):
 
 
 def test_rooms_that_can_not_be_priced_are_searched_some_at_a_time(monkeypatch):
-    """The configurations come first, and their number of idle vectors proves to be too large."""
+    """The search tries configurations first, but finds too many idle vectors for them."""
 
     def refuse(*_):
         raise TooManyCapacities

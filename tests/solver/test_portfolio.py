@@ -1,4 +1,4 @@
-"""Two engines in sequence: the second one may prove what the first one cannot."""
+"""Tests of two engines in sequence: the second one may prove what the first one cannot."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_is_told_goes_on_in_time(monkeypatch):
 
 
 def test_what_is_only_as_good_on_a_level_is_not_taken_for_the_next():
-    """The first level is already optimal, and the search finds no solution for the second one."""
+    """The first level is already optimal, and the search finds no solution for the second level."""
     both = Expression(array([0, 1]), array([1, 1]), 0)
     second = Expression(array([1]), array([1]), 0)
     rows = Rows(array([0, 0]), array([0, 1]), array([1, 1]), array([-(2**62)]), array([3]))

@@ -1,4 +1,4 @@
-"""The action shuffle: the moved pods and the remaining pods."""
+"""Tests of the action shuffle: the moved pods and the remaining pods."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_nothing_moves_without_the_action_or_the_switch() -> None:
 
 @both
 def test_busy_nodes_give_until_they_are_at_their_target(solver: str) -> None:
-    """Two of six CPUs of ten are 20 %: the load falls from 80 % to 60 %."""
+    """Each pod is 10 % of the node, so two of six pods lower the load from 80 % to 60 %."""
     snapshot = at_noon([busy("n0", 10, 80), busy("n1", 10, 10)], [runs("a", "n0", 6)])
     assert moved(snapshot, rescheduling(solver)) == ["a-w-0", "a-w-1"]
 
@@ -201,7 +201,7 @@ def test_old_measurements_say_nothing() -> None:
 
 
 def test_pods_go_only_if_a_node_takes_them() -> None:
-    """The pods may run only on n0; without `nodeFit` the plugin does not check this."""
+    """The pods may run only on n0; without `nodeFit` the plugin does not check other nodes."""
     made = gang("a", ("w", 6, shape(1, node_selector=(("kubernetes.io/hostname", "n0"),))), least=1)
     made = replace(made, tasks=tuple(running(t, "n0") for t in made.tasks))
     snapshot = at_noon([busy("n0", 10, 80), busy("n1", 10, 10)], [made])

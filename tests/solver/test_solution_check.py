@@ -1,4 +1,4 @@
-"""Solutions of a solver over configurations: valid and invalid ones."""
+"""Tests of the check of solutions over configurations: valid and invalid solutions."""
 
 from __future__ import annotations
 

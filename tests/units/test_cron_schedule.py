@@ -1,4 +1,4 @@
-"""The due times of schedules."""
+"""Tests of the due times of cron schedules."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ TABLES = st.sampled_from(
 
 @given(TABLES, st.integers(0, 365 * 24 * 60), st.integers(1, 9 * 24 * 60))
 def test_nothing_is_due_in_between(table: str, minute: int, length: int) -> None:
-    """The due times are compared with a check of every minute."""
+    """The test compares the due times with a check of every minute."""
     timetable = parse_timetable(table)
     begin = ms("2026-01-01T00:00:00Z") + minute * 60_000
     end = begin + length * 60_000

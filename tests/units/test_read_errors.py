@@ -1,4 +1,4 @@
-"""The reasons of read errors, without Python terms."""
+"""Tests of the reasons of read errors, which contain no Python terms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of which lifecycle policy applies to an event."""
+"""Tests of the choice of the lifecycle policy for an event."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Every event with every action, at job and task level: the ended and restarted pods.
+"""The effect of every event with every action, at job and task level.
 
 A job has a task of two partitions and another task. Each event happens to pod 2 of the first task.
+The tests check the ended and the restarted pods.
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ def test_pytorch() -> None:
         pod = pod_of(manifest, name, index)
         found = env(pod)
         assert shared.items() <= found.items()
-        assert "VC_WORKER_HOSTS" in found  # the plugin adds svc
+        assert "VC_WORKER_HOSTS" in found  # the framework plugin adds svc
         ranks[f"{name}-{index}"] = found.get("RANK")
         port = {"name": "pytorchjob-port", "containerPort": 23456, "protocol": "TCP"}
         assert pod["spec"]["containers"][0]["ports"] == [port]
@@ -352,7 +352,7 @@ def test_mpi() -> None:
         assert master["spec"][which][0]["ports"] == [port]
     assert "MPI_HOST" not in env(worker)
     volumes = [volume["name"] for volume in worker["spec"]["volumes"]]
-    assert volumes == ["j-svc", "j-ssh"]  # the plugin adds both
+    assert volumes == ["j-svc", "j-ssh"]  # the framework plugin adds svc and ssh
 
 
 def test_mpi_of_a_master_alone_names_no_hosts() -> None:

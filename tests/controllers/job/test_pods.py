@@ -175,7 +175,8 @@ def test_a_gang_asks_for_what_its_first_pods_need() -> None:
         "minMember": 4,
         "minTaskMember": {"ps": 2, "worker": 1},
         "queue": "q",
-        "minResources": least(4, {"cpu": "5"}),  # both ps, the required worker and one more
+        # Both pods of ps, the required worker and one more worker count.
+        "minResources": least(4, {"cpu": "5"}),
         "priorityClassName": "high",
         "networkTopology": {"mode": "soft", "highestTierAllowed": 2},
     }

@@ -709,7 +709,7 @@ def test_a_job_with_more_pods_than_a_cluster_holds_is_named_and_left_alone() -> 
 
 
 def start_of(manifest: dict[str, Any]) -> list[Any]:
-    """What is done for a job in the moment in which its gang is admitted."""
+    """Return the effects for a job at the moment at which its gang is admitted."""
     play = Play(manifest, is_admitted=False)
     assert play.group is not None
     ref = Ref(POD_GROUP, "default", play.group["metadata"]["name"])

@@ -1,4 +1,4 @@
-"""Shared GPUs as device plugins read and write them."""
+"""Tests of shared GPUs as device plugins read and write them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def read(manifest: dict[str, Any]):
 def test_absurd_numbers_are_named_and_ignored(
     annotations: dict[str, str], offered: dict[str, str], path: str
 ) -> None:
-    """The rest of the node counts: a mistake of one device plugin removes no CPU."""
+    """The other resources of the node count: a mistake of a device plugin removes no CPU."""
     made, errors = parse_node(node(annotations, offered))
     assert made is not None
     assert made.shared_gpus == ()

@@ -236,7 +236,7 @@ HUGE = "900719925474"
 def test_what_no_cluster_holds_is_told_and_not_made(
     name: str, file: int, old: str, new: str, said: str, tmp_path: Path
 ) -> None:
-    """Otherwise 10¹² GPUs or tasks would be created one by one."""
+    """A trace with 10¹² GPUs or tasks would exhaust memory if it were read."""
     files = dict(FORMATS[name][0])
     table = list(files)[file]
     assert old in files[table]

@@ -1,4 +1,4 @@
-"""Gavel's traces, whose durations are steps divided by throughput."""
+"""Tests of Gavel's traces, whose durations are steps divided by throughput."""
 
 from __future__ import annotations
 

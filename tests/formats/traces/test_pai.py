@@ -1,4 +1,4 @@
-"""Alibaba's PAI trace, and the openb trace with its times."""
+"""Tests of Alibaba's PAI trace, and of the openb trace with its times."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ async def test_all_that_is_there_is_listed_again_before_it_counts_as_fresh() -> 
     async with running(listener.follower.run()):
         await until(lambda: listener.cache.is_synced)
         assert listener.follower.is_fresh
-        listener.api.put(node("n2"))  # the watch reports no event for n2
+        listener.api.put(node("n2"))  # the watch of nodes reports no event for n2
         listener.follower.refresh()
         assert not listener.follower.is_fresh
         await until(lambda: listener.follower.is_fresh)
@@ -171,7 +171,7 @@ async def test_all_that_is_there_is_listed_again_before_it_counts_as_fresh() -> 
 
 @pytest.mark.asyncio
 async def test_a_list_that_began_before_does_not_count() -> None:
-    """A kind that is not installed is not retried more often after the refresh."""
+    """The follower does not retry a kind that is not installed more often after a refresh."""
     slept: list[float] = []
     listener = Listener(slept)
     listener.api.absent.add(HYPER_NODE)

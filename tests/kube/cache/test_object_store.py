@@ -178,7 +178,7 @@ def test_what_two_scopes_hold_stays_until_it_is_gone() -> None:
     store.apply(CONFIG_MAP, Changed(labelled("named", 2)), NAMED)
     store.apply(CONFIG_MAP, Changed(labelled("named", 2)), OURS)
     store.apply(CONFIG_MAP, Changed(pod("named", 3)), NAMED)
-    # The object has lost its label: the watch reports its old state with the new version.
+    # The object has lost its label, and the watch reports its old state with the new version.
     store.apply(CONFIG_MAP, Deleted(labelled("named", 3)), OURS)
     assert store.get(CONFIG_MAP, "x", "named") == pod("named", 3)
     store.apply(CONFIG_MAP, Deleted(pod("named", 4)), NAMED)
@@ -214,7 +214,7 @@ STEPS = st.lists(
 def test_however_late_news_come_the_end_is_the_same(
     steps: list[tuple[str, str, bool]], every: int
 ) -> None:
-    """A watch reports the server's history late, and own writes report it immediately."""
+    """A watch reports the server's history late, but the store learns of own writes immediately."""
     store, there, version = make(), dict[str, dict[str, Any]](), 0
     store.apply(POD, Listed((), resource_version="0"))
     late: list[Any] = []

@@ -185,13 +185,13 @@ async def test_a_busy_server_says_how_long_to_wait():
 
 @pytest.mark.asyncio
 async def test_after_an_outage_of_any_length_all_is_followed_soon():
-    """The time is short even after many retries; a starting server first responds 410 and 429."""
+    """The wait is short even after many retries, while a starting server responds 410 and 429."""
     away = [Unreachable("refused")] * 20
     starting = [Gone(410, "Expired", ""), *[TooMany(429, "TooManyRequests", "", 1.0)] * 5]
     run = await Run(Page([], "7"), *away, *starting, Page([], "8")).run()
     assert run.source.asked[-2:] == ["list", "watch 8"]
     assert run.slept[20:] == [0.2, *[AWAY_S] * 5]
-    # Without an outage, the waits for a busy server grow.
+    # Without an outage, the waits between retries to a busy server grow.
     busy = [TooMany(429, "TooManyRequests", "", 1.0)] * 7
     run = await Run(Page([], "7"), *busy).run()
     assert run.slept == [1.0, 1.0, 1.0, 1.6, 3.2, 6.4, 12.8]

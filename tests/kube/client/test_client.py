@@ -165,7 +165,7 @@ async def test_a_watch_that_is_silent_is_given_up(
 
 
 def test_a_silent_watch_is_noticed_within_30_s() -> None:
-    """A server ends a watch before the idle limit, and a late bind ends before the lease."""
+    """A server ends a watch before the idle limit, and a late bind ends before the lease does."""
     assert module.WATCH_S < module.IDLE_S == module._WATCHING.sock_read < 30
     times = LeaseTimes()
     assert module.BIND_S == module._BINDING.total <= times.duration_s - times.renew_s

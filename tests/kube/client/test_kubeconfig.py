@@ -1,4 +1,4 @@
-"""Kubeconfigs with mistakes: the user reads one sentence before the client sends a request."""
+"""Kubeconfigs with mistakes give the user one sentence before the client sends a request."""
 
 from __future__ import annotations
 

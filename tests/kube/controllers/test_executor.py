@@ -1,4 +1,4 @@
-"""Writes for one object beside those for others."""
+"""Writes for one object run in parallel with writes for other objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pods(job: str, number: int) -> list[Create]:
 
 
 def test_many_writes_for_one_object_hold_up_none_for_another() -> None:
-    """A small job is created while the pods of a large one are."""
+    """A small job is created while the pods of a large job are being created."""
     begun: list[str] = []
     under_way = 0
     most = 0

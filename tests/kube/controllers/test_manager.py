@@ -163,8 +163,8 @@ async def test_controllers_bring_a_cluster_to_rest_with_no_write_too_many() -> N
     assert {tuple(found[f"p{i}-{j}"].values()) for i in range(3) for j in range(3)} == {
         (f"podgroup-u{i}",) for i in range(3)
     }
-    # These are three PodGroups and nine annotations. The parents of three queues, the state and
-    # mark of the child, two states of its parent and the Command follow.
+    # The writes are three PodGroups and nine annotations. The parents of three queues, the state
+    # and mark of the child, two states of its parent and the Command follow.
     assert server.num_writes <= 3 + 9 + 3 + 2 + 2 + 2
     assert process.looks("queue", "error") == process.looks("podgroup", "error") == 0
 
@@ -242,7 +242,7 @@ async def test_watches_that_lag_behind_our_own_writes_make_nothing_twice() -> No
         await process.until_idle()
         server.lag()
         done = server.num_writes
-        # The cache sees a pod of another client late; its consequences happen only once.
+        # The cache receives a pod of another client late, but the consequences happen only once.
         await process.until_idle()
         assert server.num_writes == done
         await server.catch_up()
@@ -251,7 +251,7 @@ async def test_watches_that_lag_behind_our_own_writes_make_nothing_twice() -> No
 
 
 async def test_all_is_looked_at_again_after_a_lapse_that_went_unnoticed() -> None:
-    """The lapsed lease dropped a write, and no further event would trigger it again."""
+    """A write was dropped while the lease had lapsed, and no further event triggers it."""
     server = play()
     process = Process(server, *both())
     async with process.running():

@@ -1,4 +1,4 @@
-"""The controllers' role contains exactly the rights that they use."""
+"""Tests that the controllers' role contains exactly the rights that the controllers use."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def everything(*, has_ssh: bool = True) -> MemoryServer:
         server.world.change(ref, lambda owner: owner["metadata"].update(annotations=marks))
         await server.news()
         await process.until_idle()
-        # The job uses every feature, grows, restarts, and is deleted after its TTL.
+        # The job uses every feature, grows, restarts, and is deleted after its TTL has expired.
         claim = {"mountPath": "/data", "volumeClaim": {"accessModes": ["ReadWriteOnce"]}}
         more = {"plugins": {"svc": [], "ssh": []}, "ttlSecondsAfterFinished": 0}
         server.world.put(JOB, job(task("a"), task("b", 0), volumes=[claim], **more))

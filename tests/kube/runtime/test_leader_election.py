@@ -27,7 +27,7 @@ CUT = Unreachable("cut")
 
 @dataclass
 class OwnClock:
-    """The clock of one machine: its date is wrong, and its seconds count from its start."""
+    """The clock of one machine, with a wrong date and a monotonic time from its own start."""
 
     world: FakeClock
     wrong_by_s: int

@@ -25,7 +25,7 @@ def test_what_exists_at_the_start_is_left_out_of_collections() -> None:
 
 
 def test_full_collections_come_while_a_scheduler_serves() -> None:
-    """Cyclic garbage of a session is freed before a few million further objects exist."""
+    """Cyclic garbage of a session is freed before a few million further objects are created."""
     before, default = gc.get_threshold(), (700, 10, 10)
     try:
         gc.set_threshold(*default)

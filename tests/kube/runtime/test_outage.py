@@ -30,7 +30,7 @@ def test_other_errors_are_reported_each_for_itself() -> None:
     assert outage.record_failure("pods", FAULTS[0])
     for error in (NotFound(404, "", ""), Forbidden(403, "", "")):
         assert outage.record_failure("pods", error)
-    # The server has responded, so no request fails because of the fault.
+    # The server has responded, so the outage is over.
     assert not outage.is_active
 
 

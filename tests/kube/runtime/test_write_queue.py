@@ -143,7 +143,7 @@ async def test_what_waits_can_be_given_up() -> None:
 
 @pytest.mark.asyncio
 async def test_what_fails_holds_up_nothing_else_and_is_given_up_in_the_end() -> None:
-    """A webhook refuses more keys than requests may be in flight."""
+    """A webhook refuses more keys than the number of requests that may be in flight."""
     tried: Counter[str] = Counter()
     failed, written = list[str](), list[str]()
 

@@ -104,7 +104,7 @@ class World:
 async def test_a_victim_takes_no_longer_than_the_administrator_grants(
     own_s: int, most_s: int | None, granted_s: int
 ) -> None:
-    """A shorter grace period of the pod stays."""
+    """A pod with a shorter grace period keeps its period."""
     world = World()
     ref = Ref(POD, "ns", "old-0")
     slow = member("old-0", nodeName="n1", terminationGracePeriodSeconds=own_s)
@@ -484,7 +484,7 @@ async def test_a_pod_whose_room_is_still_needed_goes() -> None:
 async def test_a_gang_that_leaves_as_a_whole_is_not_torn(
     minimum: int, kept: dict[str, str]
 ) -> None:
-    """The second of two victims is not bound yet when a later plan needs neither victim."""
+    """The second of two victims is still being bound when a later plan needs neither victim."""
     world = World()
     world.api.put(group("old", {"minMember": minimum}))
     world.api.put(member("old-1"))
@@ -537,7 +537,7 @@ async def test_an_eviction_waits_for_its_nomination_until_a_deadline(
     world = World()
     world.begin(NOMINATE, EVICT)
     assert world.evictor.count_waiting() == {"nomination": 1, "answer": 0}
-    async with running(world.evictor.run()):  # no request carries the nominations
+    async with running(world.evictor.run()):  # no nominations are written
         await world.evictor.until_idle()
     assert world.gone == ["ns/old-0"]
     assert world.slept.count(LOOK_S) == round(PATIENCE_S / LOOK_S)

@@ -371,7 +371,7 @@ def test_points_that_are_none_do_not_count() -> None:
 
 
 def test_all_calls_of_a_session_together_have_a_limit() -> None:
-    """Five shapes and a hanging extender take less than five times its timeout."""
+    """A session with five shapes and a hanging extender takes less than five timeouts."""
     gangs = [gang(f"g{i}", ("w", 1, shape(1, i))) for i in range(5)]
     held = threading.Event()
 
@@ -394,7 +394,7 @@ def test_all_calls_of_a_session_together_have_a_limit() -> None:
 
 
 def test_sessions_together_get_through_a_slow_service() -> None:
-    """The extender is called once for each of sixty nodes, which takes longer than a session."""
+    """The extender needs one call for each of sixty nodes, which takes longer than a session."""
 
     def slowly(body):
         time.sleep(0.05)

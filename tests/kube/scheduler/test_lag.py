@@ -1,4 +1,4 @@
-"""Watches lag behind the server, and the server lags behind the scheduler's decisions."""
+"""Tests with delayed watches: the cache lags behind the server, and the server behind plans."""
 
 from __future__ import annotations
 

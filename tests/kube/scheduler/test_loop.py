@@ -66,7 +66,7 @@ class NoSolver:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Do nothing; no process exists."""
+        """Do nothing, because this solver has no process."""
 
 
 class Plant:
@@ -463,7 +463,7 @@ async def test_who_does_not_lead_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_a_status_is_written_although_leading_lapsed_unnoticed(tmp_path: Path) -> None:
-    """Writes are dropped while the lease has lapsed, and the loop only sees that it leads again."""
+    """Writes are dropped while the lease has lapsed, which the loop does not notice."""
     plant = Plant(tmp_path, node(), group("g"), *members("a"))
     async with plant.at_work():
         await until(lambda: plant.node_of("a") == "n1")

@@ -1,4 +1,4 @@
-"""The scheduler's role contains exactly the rights that it uses."""
+"""Tests that the scheduler's role contains exactly the rights that the scheduler uses."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def member(name: str, phase: str = "Pending", at: str = "") -> dict[str, Any]:
 
 
 def leaving(name: str) -> dict[str, Any]:
-    """Return a running pod in its grace period."""
+    """Return a running pod that terminates within its grace period."""
     found = member(name, "Running", at="n1")
     found["metadata"]["deletionTimestamp"] = START
     return found
@@ -255,7 +255,7 @@ def test_a_gang_that_starts_pod_by_pod_is_written_once() -> None:
 
 
 def test_a_gang_whose_pods_start_slowly_is_written_now_and_then() -> None:
-    """The status is at most 5 s old, and is written at most every 2 s."""
+    """The written status is at most 5 s old, and two writes are at least 2 s apart."""
     names = [f"p{i:02d}" for i in range(30)]
     world = World(*(member(name, at="n1") for name in names))
     written, late_ms = [], 0

@@ -1,4 +1,4 @@
-"""The steps for claims that wait for a node, before their pods are bound."""
+"""Tests of the steps for claims that wait for a node, before their pods are bound."""
 
 from __future__ import annotations
 

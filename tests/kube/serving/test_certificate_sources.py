@@ -49,7 +49,7 @@ def test_replicas_share_one_certificate():
 
 
 def test_the_key_of_the_authority_leaves_the_secret_of_the_certificate():
-    """Earlier versions kept the key there; the authority stays, so that clients still trust it."""
+    """Earlier versions kept the key there. The authority stays, so that clients still trust it."""
 
     async def play() -> None:
         api = FakeApi()

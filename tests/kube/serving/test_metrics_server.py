@@ -1,4 +1,4 @@
-"""Metrics over TLS for authorized readers; health is open to every client."""
+"""Metrics over TLS are for authorized readers, while health is open to every client."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ async def test_a_new_certificate_is_shown_without_a_restart(
             await look()
         assert caplog.text.count("the certificate was not replaced") == 1
         assert await reader.metrics() == (200, "up 1\n")
-        # The authority is new, so that a reader who trusts the first one fails.
+        # The new certificate has another authority, so a reader who trusts the old one fails.
         write(tmp_path, made())
         await look()
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
@@ -294,7 +294,7 @@ async def test_where_the_api_server_does_not_say_nobody_reads(
     api.error = Unreachable("POST /apis: cut")
     access = MetricsAccess(api, FakeClock())
     assert [await judge(access, "good") for _ in range(3)] == [503] * 3
-    # A fault causes one log line, and the server retries afterwards.
+    # A failed authorization causes one log line, and the server retries it afterwards.
     assert caplog.text.count("metrics readers can not be authorized") == 1
     api.error = None
     assert await judge(access, "good") == 200

@@ -148,7 +148,7 @@ async def test_a_denial_is_looked_at_again_before_it_is_given() -> None:
         hook.api.put(queue("new"))
         assert (await hook.post(review(job(queue="new"))))[1]["allowed"]
         hook.api.put(queue("new", "Closed"))
-        # An outdated accepting state is harmless: only denials are checked against the API server.
+        # An outdated accepting state is harmless, so only denials are checked with the API server.
         assert (await hook.post(review(job(queue="new"))))[1]["allowed"]
         assert not (await hook.post(review(job(queue="gone"))))[1]["allowed"]
         hook.api.refuse("read", Unreachable("no answer"))
@@ -196,7 +196,7 @@ async def test_what_is_not_said_to_be_json_is_not_read(content: str) -> None:
 
 
 async def test_large_bodies_wait_for_room() -> None:
-    """Memory stays reserved while a body is read and reviewed; long waits end with a refusal."""
+    """Each body reserves memory during reading and review; long waits end in a refusal."""
     room = MemoryBudget(10)
     taken: list[int] = []
 

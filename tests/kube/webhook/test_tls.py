@@ -191,7 +191,7 @@ async def test_many_at_once_are_all_answered(tmp_path: Path) -> None:
 
 
 async def test_who_sends_nothing_is_cut_off(tmp_path: Path) -> None:
-    """The limits apply before the TLS handshake ends, and before the header ends."""
+    """The time limits apply before the TLS handshake ends, and before the header ends."""
     async with serving(tmp_path, ConnectionLimits(handshake_s=0.05, header_s=0.05)) as place:
         begun = [await place.connect(is_safe=is_safe) for is_safe in (False, True, True)]
         begun[2][1].write(head(1000)[:30])

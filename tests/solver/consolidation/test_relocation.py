@@ -1,4 +1,4 @@
-"""The fewest moves, compared with all alternatives, and the pods that may be moved."""
+"""Tests of consolidation: the fewest moves, and the pods that may be moved."""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ def subsets(snapshot: Snapshot) -> Iterator[list[object]]:
 
 
 def best(snapshot: Snapshot, must: set[str]) -> tuple[int, int]:
-    """Return the most GPUs of gangs that can start, and the fewest moves for this number."""
+    """Return the most GPUs of startable gangs, and the fewest moves that achieve this number."""
     wants = [g for g in snapshot.gangs if not g.tasks[0].node]
     found = (0, 0)
     for chosen in subsets(snapshot):

@@ -1,4 +1,4 @@
-"""CP-SAT progress: incumbents, sufficient gaps, and known bounds."""
+"""Tests of CP-SAT's progress: incumbents, sufficient gaps, and known bounds."""
 
 from __future__ import annotations
 

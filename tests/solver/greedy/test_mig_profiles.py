@@ -1,4 +1,4 @@
-"""MIG profiles are extended resources: placement, limits and explanations treat them alike."""
+"""MIG profiles are extended resources in placement, limits and explanations."""
 
 from __future__ import annotations
 

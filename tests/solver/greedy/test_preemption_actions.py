@@ -1,4 +1,4 @@
-"""The evicting actions of the pipeline, without a solver."""
+"""Tests of the evicting actions of the pipeline, without a solver."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_a_gang_grows_beyond_its_minimum_where_plugins_say_that_it_starves() -> 
         )
         for text in policies
     ]
-    # The pods of `low` above its minimum go first, then all of `low`: four tasks need capacity.
+    # Pods of `low` above its minimum go first, and then all of `low`, because four tasks wait.
     assert found == [set(), {t.key for t in low.tasks}]
 
 
@@ -378,7 +378,7 @@ def test_a_gang_is_not_tried_where_one_like_it_has_not_fit(
     held = running_gang("held", 2, 1, least=1)
     actions = plan_of(cluster([node("n0", 4)], [held, *waiting]))
     assert seated(actions) == {"ns/w0-w-0", "ns/w2-w-0"}
-    # The second and fourth gang request 4 CPUs: one attempt precedes each start, and none follows.
+    # The second and fourth gang request 4 CPUs. One attempt precedes each start, and none follows.
     assert tried == [1, 2, 3, 4, 5]
 
 

@@ -122,7 +122,7 @@ def test_bounds_hold(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
                     result.bound >= value if result.sense is Sense.MAX else result.bound <= value
                 )
                 assert beyond
-                break  # the bounds below hold for the values above, which are not optimal
+                break  # the bounds below hold for these values, which are not optimal
             assert result.bound is not None
 
 

@@ -1,4 +1,4 @@
-"""The charges of queues and users, compared with values calculated by hand."""
+"""Tests of the charges of queues and users, compared with values calculated by hand."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_evictions_and_failures_cost_stands_apart() -> None:
     events: list[Event] = [
         submit("a"),
         start(0, "a", 0),
-        stop(100, "a", "preempt", 40),  # the restart saves 60 s
+        stop(100, "a", "preempt", 40),  # the job saved 60 s of its work
         start(200, "a", 0, run=2),
         stop(230, "a", "node", 30),
         start(300, "a", 0, run=3),

@@ -1,4 +1,4 @@
-"""The measures of plans, compared with values calculated by hand."""
+"""Tests of the measures of plans, compared with values calculated by hand."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_several_models_and_figures_that_differ_allow_no_more_errors(number: int
 
 
 def test_differences_that_only_have_mean_zero_are_called_clear_more_often() -> None:
-    """The limit of the method that docs/compare.md states, in these numbers."""
+    """The measured rates show the limit of the method that docs/compare.md states."""
     rng, studies = np.random.default_rng(0), 500
     part = {}
     for number in (10, 30):

@@ -1,4 +1,4 @@
-"""The published curves, compared number by number: five policies, ten seeds, 131 buckets each."""
+"""Tests of the published curves, number by number: five policies, ten seeds, 131 buckets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.shared import ROOT, shared
 SEEDS = range(42, 52)
 # Seeds change only the order of pods.
 PLAYED = SEEDS if IS_THOROUGH or RESEARCH == "full" else SEEDS[:2]
-# The traces are: unchanged, with GPU models, and with some pods deleted at the start.
+# The traces are unchanged, have GPU models, or lose some pods at the start.
 FEW = ("default", "gpuspec33", "multigpu50") if IS_THOROUGH else ("default",)
 ALL = (
     *("cpu050", "cpu100", "cpu200", "cpu250", "default"),

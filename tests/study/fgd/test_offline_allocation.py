@@ -1,4 +1,4 @@
-"""Offline allocation of all pods: published bounds, and plans that hold on every GPU."""
+"""Tests of offline allocation of all pods: published bounds, and plans valid on every GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Online batches: pods use slots first and idle GPUs next, and no pod that fits is rejected."""
+"""Tests of online batches: pods use slots first and idle GPUs next, and no fitting pod waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The five scores on states small enough to calculate by hand, and F compared with the plugin's."""
+"""Tests of the five scores on small states, and of F compared with the plugin's measure."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def kinds_of(workload: Workload, models: list[str]) -> list[tuple[Kind, int]]:
 
 @pytest.mark.parametrize("trace", ["default", "gpuspec10", "gpushare100"])
 def test_the_rule_has_the_same_measure(trace: str) -> None:
-    """The measures are equal on every state, up to the order of additions."""
+    """The plugin's measure equals FGD's on every state, up to the order of additions."""
     pods = shared("traces", "openb", f"openb_pod_list_{trace}.csv")
     workload, _ = read_workload(pods)
     problem = compile_problem(read_openb(pods)[0])

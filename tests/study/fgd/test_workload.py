@@ -1,4 +1,4 @@
-"""The order of arrivals: shuffled, and extended to 130 % of the GPUs."""
+"""Tests of the order of arrivals: shuffled, and extended to 130 % of the GPUs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_where_demand_is_right_nothing_is_drawn(tmp_path: Path) -> None:
 
 
 def test_a_list_without_gpus_is_refused(tmp_path: Path) -> None:
-    """Otherwise the sampler would run forever, because no pod adds to the GPU demand."""
+    """The sampler would run forever, because no pod adds to the GPU demand."""
     with pytest.raises(
         InstanceError, match=r"pods\.csv: no pod requests GPUs; at least one pod must"
     ):

@@ -1,4 +1,4 @@
-"""Synthetic traces: the specified marginal distributions, reproducible results, and names."""
+"""Tests of synthetic traces: specified marginal distributions, reproducible results, names."""
 
 from __future__ import annotations
 

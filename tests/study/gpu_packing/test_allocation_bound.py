@@ -1,4 +1,4 @@
-"""The bound compared with all placements of small pools, and patterns with all multisets."""
+"""Tests of the bound, compared with all placements of small pools, and of patterns."""
 
 from __future__ import annotations
 

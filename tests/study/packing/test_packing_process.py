@@ -17,7 +17,7 @@ from optsched.study.packing.solve_packing import BOUND_MET, PackingResult, quick
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Two items of 4 and one of 3 fill a bin; the greedy heuristics start with two of 5.
+# Two items of 4 and one of 3 fill a bin, but the greedy heuristics start with two of 5.
 PROBLEM = VectorPacking(
     "x", (11, 30), (ItemKind((5, 9), 2), ItemKind((4, 8), 4), ItemKind((3, 15), 2))
 )

@@ -1,4 +1,4 @@
-"""The queue positions of waiting gangs, and their predicted starts."""
+"""Tests of the queue positions of waiting gangs, and of their predicted starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The width of gang names and the colours of gangs, as charts estimate them without a browser."""
+"""Tests of the estimated width of gang names in charts, and of the colours of gangs."""
 
 from __future__ import annotations
 

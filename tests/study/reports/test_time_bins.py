@@ -1,4 +1,4 @@
-"""Intervals over time, compared with a count at each millisecond."""
+"""Tests of intervals over time, compared with a count at each millisecond."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots of a cluster as a trace: arrivals and ends of gangs, and node failures."""
+"""Tests of cluster snapshots as a trace: arrivals and ends of gangs, and node failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measures of replays, compared with values calculated by hand."""
+"""Tests of the measures of replays, compared with values calculated by hand."""
 
 from __future__ import annotations
 
@@ -71,8 +71,12 @@ def test_times_of_jobs() -> None:
     found = measure(TWO, RECORD)
     assert (found.jobs, found.started, found.finished) == (3, 3, 3)
     assert found.makespan_s == 24
-    assert found.jct_s == Spread(mean=8.0, p50=10, p95=10, p99=10)  # the values are 10, 10, 4
-    assert found.queueing_s == Spread(mean=5 / 3, p50=0, p95=5, p99=5)  # the values are 0, 5, 0
+    assert found.jct_s == Spread(
+        mean=8.0, p50=10, p95=10, p99=10
+    )  # the three times are 10, 10 and 4 s
+    assert found.queueing_s == Spread(
+        mean=5 / 3, p50=0, p95=5, p99=5
+    )  # the three times are 0, 5 and 0 s
 
 
 def test_what_arrives_before_the_warm_up_is_over_does_not_count() -> None:
@@ -204,7 +208,7 @@ def test_finish_time_fairness() -> None:
         finish(20, "b"),
     ]
     found = measure(given, record)
-    # Job a has 10 / (10·2), and job b has 20 / (10·1.5).
+    # The ratio of job a is 10 / (10·2), and that of job b is 20 / (10·1.5).
     assert found.ftf_mean == pytest.approx((0.5 + 20 / 15) / 2)
     assert found.ftf_worst == pytest.approx(20 / 15)
     assert found.ftf_unfair == 0.5
@@ -221,7 +225,9 @@ def test_distance_in_the_network() -> None:
         start(0, "x", 0, on="n2"),
     ]
     found = measure(replace(given, topology=topology), record)
-    assert found.topology_tier == (2 + 3) / 2  # the spine; a node outside the topology
+    assert (
+        found.topology_tier == (2 + 3) / 2
+    )  # one job spans the spine; the other one includes a node outside the topology
     assert found.cross_leaf_pairs == 2 / 2
     assert measure(given, record).topology_tier is None
 

@@ -1,4 +1,4 @@
-"""A trace in virtual time: the running gangs, the lost work, and equal results for equal seeds."""
+"""Tests of a trace in virtual time: running gangs, lost work, and reproducible results."""
 
 from __future__ import annotations
 

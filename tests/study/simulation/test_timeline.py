@@ -1,4 +1,4 @@
-"""Timelines of replays: the GPUs of each gang, and its waiting times."""
+"""Tests of timelines of replays: the GPUs of each gang, and its waiting times."""
 
 from __future__ import annotations
 

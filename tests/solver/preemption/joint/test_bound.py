@@ -1,4 +1,4 @@
-"""Bounds over all plans with evictions, compared with all these plans of tiny clusters."""
+"""Tests of bounds over all plans with evictions, compared with the plans of tiny clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jointly chosen victims, compared with every plan of tiny clusters."""
+"""Tests of jointly chosen victims, compared with every plan of tiny clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fewest victims, compared with every set of evictions."""
+"""Tests of the fewest victims, compared with every set of evictions."""
 
 from __future__ import annotations
 
