@@ -82,7 +82,7 @@ def disk(site: Site, name: str, **labels: str) -> Raw:
 
 @pytest.mark.parametrize("solver", ["cpsat", "none"])
 def test_a_node_attaches_no_more_volumes_than_it_may(site: Site, solver: str) -> None:
-    """A pod waits for an attachment, its status names the driver, and it starts later."""
+    """A pod waits until a volume is detached, and its status names the volume driver."""
     (node,) = site.nodes(1, cpus=8)
     attaches(site, node, 2)
     disks = {name: disk(site, name) for name in ("a", "b", "c")}

@@ -50,7 +50,7 @@ def test_a_capability_is_a_ceiling_that_a_waiting_job_is_told(site: Site) -> Non
 
 
 def test_pods_count_for_their_queue_after_their_podgroup_is_deleted(site: Site) -> None:
-    """A scheduler that starts after the deletion counts the pods as well."""
+    """A scheduler that starts after the deletion of the PodGroup counts the pods as well."""
     site.nodes(2)
     queue = site.queue("small", capability={"cpu": "4"})
     path = collection_path(POD_GROUP, site.name)

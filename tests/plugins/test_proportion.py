@@ -64,7 +64,7 @@ def test_without_queues_nobody_deserves_anything() -> None:
 
 
 def test_without_a_root_a_queue_above_others_keeps_its_own_floor() -> None:
-    """The last queue by name is the parent, and has gangs itself."""
+    """The queue that comes last by name is the parent, and has its own gangs."""
     queues = [Queue("a", parent="z", guarantee=(("cpu", 1000),)), Queue("b")]
     queues.append(Queue("z", guarantee=(("cpu", 6000),)))
     gangs = [cpus("a", 8), cpus("b", 8), cpus("z", 8)]

@@ -157,7 +157,7 @@ def test_dropped_gangs_take_their_evictions_along():
 
 
 def test_a_level_short_of_its_ideal_is_not_optimal_where_pods_could_be_evicted():
-    """Without evictions the small gang fits; an eviction lets the big gang fit, which counts twice."""
+    """Without evictions the small gang fits; with one, the big gang fits and counts twice."""
     low = runs(gang("low", ("w", 1, shape(4)), priority=1), "n0")
     big = gang("big", ("w", 2, shape(4)), priority=2)
     small = gang("small", ("w", 1, shape(4)), priority=2)

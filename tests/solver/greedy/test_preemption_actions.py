@@ -217,7 +217,7 @@ def test_no_plan_is_refused_wherever_it_costs_least(snapshot: Snapshot) -> None:
 
 
 def test_a_pod_stays_against_which_a_placed_task_is_spread() -> None:
-    """The task of `web` goes to n1; without `low` on n0 its spread would be uneven."""
+    """The task of `web` goes to n1; without `low` on n0 the topology spread would be uneven."""
     app = {"app": "web"}
     spread = SpreadTerm(1, HOST, LabelSelector((Requirement("app", Operator.IN, ("web",)),)), "ns")
     old = gang("old", ("w", 1, shape(1)), priority=30, labels=app)

@@ -71,12 +71,9 @@ def test_times_of_jobs() -> None:
     found = measure(TWO, RECORD)
     assert (found.jobs, found.started, found.finished) == (3, 3, 3)
     assert found.makespan_s == 24
-    assert found.jct_s == Spread(
-        mean=8.0, p50=10, p95=10, p99=10
-    )  # the three times are 10, 10 and 4 s
-    assert found.queueing_s == Spread(
-        mean=5 / 3, p50=0, p95=5, p99=5
-    )  # the three times are 0, 5 and 0 s
+    # The completion times are 10, 10 and 4 s, and the queueing times are 0, 5 and 0 s.
+    assert found.jct_s == Spread(mean=8.0, p50=10, p95=10, p99=10)
+    assert found.queueing_s == Spread(mean=5 / 3, p50=0, p95=5, p99=5)
 
 
 def test_what_arrives_before_the_warm_up_is_over_does_not_count() -> None:
@@ -225,9 +222,8 @@ def test_distance_in_the_network() -> None:
         start(0, "x", 0, on="n2"),
     ]
     found = measure(replace(given, topology=topology), record)
-    assert (
-        found.topology_tier == (2 + 3) / 2
-    )  # one job spans the spine; the other one includes a node outside the topology
+    # One job spans the spine, and the other one includes a node outside the topology.
+    assert found.topology_tier == (2 + 3) / 2
     assert found.cross_leaf_pairs == 2 / 2
     assert measure(given, record).topology_tier is None
 
