@@ -388,7 +388,7 @@ def test_acts_without_effect_say_so(cluster: FakeCluster, word: str, phase: str)
     cluster.put(job(phase=phase))
     result = optsched("job", word, "train")
     assert (result.exit_code, result.stdout) == (0, f"job train is {phase} already\n")
-    # An earlier command object of the opposite action may still exist.
+    # An earlier Command with the opposite action may still exist.
     assert [ref.kind for ref in cluster.objects].count(COMMAND) == 1
 
 

@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Return a function that prints despite pytest's capture.
 
-    Otherwise a long build would look stuck.
+    A long build without output would look stuck.
     """
     capture = request.config.pluginmanager.getplugin("capturemanager")
 

@@ -86,8 +86,7 @@ async def watch_a_job_that_finds_its_names_taken(site: Site) -> None:
         assert FOREIGN not in json.dumps(list(store.listed(SECRET)))
         met = store.unfollowed_metadata(SECRET, site.name, "j-ssh")
         assert met is None or met.keys() == {"apiVersion", "kind", "metadata"}
-        # The controller watches Secrets by label. It finds a Secret that lost its label, and
-        # restores it.
+        # The controller watches Secrets by label, but finds and labels one that lost the label.
         body = job(task("a"), name="k", plugins={"ssh": []})
         LiveJob(site, body)
         await until(lambda: secrets(shell, site) == ["k-ssh"], "it is followed")

@@ -1,6 +1,6 @@
 """The samples of the framework pages run unmodified with all components.
 
-The tests run every command of a page and compare its output with the page. They simulate the
+The tests run every command of a page and compare its output with the page. The tests simulate the
 operators of other projects.
 """
 

@@ -323,7 +323,7 @@ def test_jobs_of_guides_run_and_are_found_by_their_names(
     site.nodes(4, cpus=128, gpus=16, memory="2Ti")
     scheduler, controllers = site.scheduler(), site.controllers()
     bodies = [b for name in names for b in jobs_in(shared("manifests", *name.split("/")))]
-    for number, body in enumerate(bodies):  # two of the examples have the same name
+    for number, body in enumerate(bodies):  # two example jobs have the same name
         body["metadata"]["name"] += f"-{number}"
     jobs = [LiveJob(site, as_admitted(body, site)) for body in bodies]
     for one in jobs:

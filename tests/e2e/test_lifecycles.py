@@ -1,8 +1,8 @@
 """The life cycles of jobs on a real API server with scheduler, controllers and webhook.
 
-The tests combine every event that a policy may name with every action. They also cover every phase,
-the transitions into and out of it, and the conditions for which a job waits. The jobs of one test
-run in parallel.
+The tests combine every event that a policy may name with every action. Further tests cover every
+phase with its transitions, and the conditions for which a job waits. The jobs of one test run in
+parallel.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def test_a_job_fails_after_three_retries_unless_it_says_otherwise(room: Room) ->
     policies = [policy("PodFailed", "RestartJob")]
     one = room.job(job(task("a", 2), name="hopeless", policies=policies))
     for retry in range(3):
-        # A pod that fails at once may do so before any component has seen it run.
+        # A pod may fail before any component has seen the pod run.
         one.await_count(running=2, retryCount=retry)
         one.fail("a-0")
     status = one.await_phase("Failed")

@@ -48,7 +48,7 @@ def test_a_guarantee_in_use_is_kept_once() -> None:
 
 
 def test_two_queues_can_not_take_the_floor_of_a_third_together() -> None:
-    # Each queue may use 10 of 16 CPUs, and Volcano's realCapability lets both queues do so.
+    # Each queue may use 10 of 16 CPUs; Volcano's realCapability lets both queues use 10.
     queues = [Queue("floor", guarantee=cpus(6)), Queue("a"), Queue("b")]
     bench = Bench.of(cluster(NODES, [many("a", "a", 8), many("b", "b", 8)], queues), RULES)
     for decisions in (bench.greedy(), bench.improved().decisions):

@@ -1,7 +1,7 @@
 """`Impossible` occurs exactly if a gang's minimum fits no empty cluster.
 
-An independent model checks this. It uses only the meaning of gangs, nodes and masks, and no code of
-the explanations.
+An independent model checks this rule. The model uses the meaning of gangs, nodes and masks,
+and no code of the explanations.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def test_what_is_used_and_what_was_let_in_before_counts() -> None:
     made = gang("old", ("w", 4, shape(1)), phase=GangPhase.RUNNING)
     old = replace(made, tasks=tuple(running(t, "n0") for t in made.tasks))
     before = waits("before", 5, phase=GangPhase.INQUEUE)
-    # 12 CPUs − 4 used − 5 admitted = 3
+    # Of 12 CPUs, 4 are used and 5 are admitted, so 3 remain.
     assert enqueued(old, before, waits("a", 4), waits("b", 3)) == ["b"]
 
 

@@ -256,7 +256,7 @@ def test_parts_are_packed_in_whatever_way_fits(parts: list[int], devices: int, f
 
 @pytest.mark.timeout(20)
 def test_packing_that_fails_does_not_take_for_ever() -> None:
-    # These are 23 shares of 5 960 of 6 000 thousandths, for which trying every order is too slow.
+    # The 23 shares add up to 5 960 of 6 000 thousandths; trying every order would be too slow.
     parts = {410: 2, 350: 5, 310: 4, 290: 2, 230: 2, 170: 2, 130: 6}
     assert not packs([part for part, number in parts.items() for _ in range(number)], 6)
 

@@ -152,9 +152,9 @@ def filled(top: Part, gangs: list[Part]) -> list[float]:
 def agree(top: Part, gangs: list[Part]) -> None:
     """Compare the filling with small increments where those converge.
 
-    Two tied parent queues may come next alone or together while other resources are filled. There
-    the smallest change, even one increment, decides the rest. About one in a thousand such trees
-    passes the test for ties, so draws are fixed.
+    Two tied parent queues may come next alone or together while other resources are filled. In that
+    case one increment can decide all further increments. About one in a thousand such trees passes
+    the test for ties, so draws are fixed.
     """
     expected = crumbs(top, gangs)
     queues = [queue for department in top.below for queue in department.below]

@@ -172,7 +172,7 @@ def test_a_level_that_only_other_victims_leave_is_part_of_the_certificate():
     """The elastic gang is evicted as a whole, so no task beyond a minimum counts in this plan.
 
     Another gang could be evicted instead, so that the elastic gang could grow. A proof must not
-    ignore that.
+    ignore this alternative.
     """
     elastic = gang("elastic", ("w", 2, shape(2)), priority=1, least=1)
     first, second = elastic.tasks

@@ -59,7 +59,7 @@ def pairs_apart(gangs: Sequence[Gang], *, solver: bool) -> list[int]:
 def test_the_fewest_pairs_are_apart_whoever_came_first(
     notes: dict[str, str], least: int, solver: bool
 ) -> None:
-    """A 10-CPU job on 8-CPU nodes is split: twice (ps, 2 workers), or (2 ps, 3 workers) and 1."""
+    """A job of 2 servers and 4 workers needs 10 CPUs, so it spans two nodes of 8 CPUs."""
     for turn in range(3):
         gangs = [training(f"tf{i}", notes, created_ms=(i + turn) % 3) for i in range(3)]
         assert pairs_apart(gangs, solver=solver) == [least] * 3

@@ -464,7 +464,7 @@ def test_parts_of_gpus_are_freed_and_kept_for_whom_they_were_freed():
 
 
 def test_the_very_gpu_is_freed_that_is_needed():
-    """Two GPUs with 500 idle thousandths each cannot hold 700, and a small victim suffices."""
+    """The GPU holds 500, 300 and 200 thousandths, so 800 require the first two pods to leave."""
     lows = [
         runs(gang(f"low{i}", ("w", 1, part(milli)), priority=1), "n0")
         for i, milli in enumerate([500, 300, 200])

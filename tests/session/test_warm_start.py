@@ -110,7 +110,7 @@ def test_the_same_warm_start_gives_the_same_plan(drawn):
 
 
 def test_gangs_are_dropped_that_do_not_fit_any_more(drawn):
-    """Two nodes are lost: their gangs are dropped, and the rest is filled greedily."""
+    """The gangs on two lost nodes are dropped, and other gangs are placed greedily."""
     snapshot, found = drawn
     lost = sorted(set(found.plan.binds.values()))[:2]
     smaller = replace(

@@ -112,7 +112,7 @@ async def everything(*, has_ssh: bool = True) -> MemoryServer:
         template = {"spec": {"tasks": []}}
         spec = {"schedule": "* * * * *", "jobTemplate": template}
         server.world.put(CRON_JOB, {"metadata": meta, "spec": spec})
-        # A JobFlow creates a job, too.
+        # A JobFlow also creates a job.
         server.world.put(JOB_TEMPLATE, {"metadata": {"name": "a"}, "spec": {"tasks": []}})
         server.world.put(JOB_FLOW, {"metadata": {"name": "f"}, "spec": {"flows": [{"name": "a"}]}})
         await server.news()
