@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from optsched.cluster.reasons import ReasonCode
 from optsched.cluster.snapshot import Gang, GangPhase, Queue, QueueState
 from optsched.plugins.gangs.enqueueing import Overcommit, shares_by_weight
 from optsched.plugins.ordering.gang_order import Priority
 from optsched.plugins.ruleset import RuleSet
 from optsched.plugins.shares.capability import Capability
 from optsched.problem.compile import compile_problem
+from optsched.session.decompile import pending_of
+from optsched.solver.greedy.pipeline import GreedyOptions, run_greedy
 from tests.support.engines import Bench
 from tests.support.small import CPU, cluster, gang, node, running, shape
 
@@ -172,3 +175,47 @@ def test_only_the_root_queue_has_gangs() -> None:
     problem = compile_problem(cluster(TEN, [waits("a", 1, queue="root")]))
     shares = shares_by_weight(problem)[:, problem.index(CPU)].tolist()
     assert dict(zip(problem.queues.names, shares, strict=True)) == {"default": 0, "root": 10_000}
+
+
+# --- reasons --------------------------------------------------------------------------------------
+
+
+def reason_of(name: str, *gangs: Gang, rules: RuleSet, queues: tuple[Queue, ...] = ()) -> str:
+    """Return why a gang is not enqueued."""
+    problem = compile_problem(cluster(TEN, gangs, queues))
+    decisions = run_greedy(problem, rules, GreedyOptions(("enqueue",)))
+    reason = pending_of(problem, decisions, rules)[f"ns/{name}"]
+    assert reason.code is ReasonCode.OVERCOMMITTED
+    return reason.message
+
+
+def test_a_reason_names_the_limit_of_the_cluster_and_who_reserves() -> None:
+    gangs = [runs(3), waits("before", 2, phase=GangPhase.INQUEUE), waits("a", 4), waits("b", 5)]
+    assert reason_of("b", *gangs, rules=RuleSet.of(Priority(), Overcommit())) == (
+        "jobs of all queues are admitted up to 12 cpu: 3 cpu are in use, "
+        "6 cpu are reserved for ns/a, ns/before, 5 cpu are asked for"
+    )
+    many = [waits(f"n{i}", i, phase=GangPhase.INQUEUE) for i in (1, 2, 3, 4)]
+    assert reason_of("b", *many, waits("b", 5), rules=KEEPS) == (
+        "jobs of all queues are admitted up to 12 cpu: 0 cpu are in use, "
+        "10 cpu are reserved for ns/n4, ns/n3 and 2 more, 5 cpu are asked for"
+    )
+
+
+def test_a_reason_names_the_queue_that_is_full_and_who_reserves() -> None:
+    dept = Queue("dept", capability=((CPU, 6000),))
+    queues = (dept, Queue("team", parent="dept"), Queue("other"))
+    rules = RuleSet.of(Priority(), Capability())
+    taken = waits("taken", 4, queue="team", phase=GangPhase.INQUEUE)
+    elsewhere = waits("elsewhere", 4, queue="other", phase=GangPhase.INQUEUE)
+    mine = waits("mine", 3, queue="team")
+    found = reason_of("mine", taken, elsewhere, mine, rules=rules, queues=queues)
+    assert found == (
+        "queue dept, an ancestor of team, may hold 6 cpu: 0 cpu are in use, "
+        "4 cpu are reserved for ns/taken, 3 cpu are asked for"
+    )
+    old = runs(4, queue="dept", min_resources=((CPU, 4000),))
+    full = reason_of("mine", old, mine, rules=rules, queues=queues)
+    assert full == (
+        "queue dept, an ancestor of team, may hold 6 cpu: 4 cpu are in use, 3 cpu are asked for"
+    )

@@ -100,6 +100,25 @@ class Overcommit(Rule):
         budget = _Budget(problem, self.factor)
         return _QueueBudgets(problem, ledger, budget) if self.keeps_shares else budget
 
+    def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`. The reason names the limit, the use and the gangs that reserve resources."""
+        problem, least = outcome.problem, least_resources(outcome.problem)
+        limit = np.floor(problem.total * self.factor).astype(np.int64)
+        used, reserved = outcome.derived(_cluster_use)
+        short = (least[gang] > 0) & (least[gang] + used + reserved > limit)
+        for r in np.flatnonzero(short).tolist():
+            most, held = (amount_text(problem.resources[r], int(n[r])) for n in (limit, used))
+            whole = f"jobs of all queues are admitted up to {most}: {held}"
+            return refusal_reason(outcome, gang, WHOLE_CLUSTER, r, whole)
+        return None
+
+
+def _cluster_use(outcome: Outcome) -> tuple[I64, I64]:
+    """Return (R,) the use of ready nodes before the session, and what enqueued gangs reserve."""
+    problem = outcome.problem
+    used: I64 = problem.used[problem.ready].sum(axis=0)
+    return used, least_resources(problem)[reserving_gangs(outcome)].sum(axis=0)
+
 
 class _Budget(Greedy):
     """The resources of the cluster that enqueued gangs have not reserved."""
@@ -150,6 +169,54 @@ class _QueueBudgets(Greedy):
         self._left[queue] = [left - asked for left, asked in pairs]
 
 
+def reserving_gangs(outcome: Outcome) -> I64:
+    """Return the enqueued gangs without running tasks, of this and of earlier sessions."""
+    return outcome.derived(_reserving_gangs)
+
+
+def _reserving_gangs(outcome: Outcome) -> I64:
+    before = np.array(enqueued_gangs(outcome.problem), np.int64)
+    return np.append(before, np.flatnonzero(outcome.decisions.enqueued))
+
+
+def refusal_reason(outcome: Outcome, gang: int, at: int, resource: int, limit: str) -> Reason:
+    """Return the reason why a gang is not enqueued within a limit, which is given as text.
+
+    `at` is the queue of the limit, or `WHOLE_CLUSTER`.
+    """
+    name = outcome.problem.resources[resource]
+    requested = int(least_resources(outcome.problem)[gang, resource])
+    reserved = outcome.derived(_new_texts)
+    if (at, resource) not in reserved:
+        reserved[at, resource] = _reserved_text(outcome, at, resource)
+    return Reason(
+        ReasonCode.OVERCOMMITTED,
+        f"{limit} are in use{reserved[at, resource]}, {amount_text(name, requested)} are asked for",
+    )
+
+
+def _new_texts(_: Outcome) -> dict[tuple[int, int], str]:
+    return {}
+
+
+def _reserved_text(outcome: Outcome, at: int, resource: int) -> str:
+    """Return the amount that enqueued gangs reserve, with the names of the largest gangs."""
+    problem, holders = outcome.problem, reserving_gangs(outcome)
+    least, gangs = least_resources(problem)[:, resource], problem.snapshot.gangs
+    queue = problem.queue_of[holders]
+    within = problem.queues.subtree[at, queue] & (queue >= 0) if at != WHOLE_CLUSTER else queue > -2
+    found = holders[within & (least[holders] > 0)].tolist()
+    if not found:
+        return ""
+    largest = sorted(found, key=lambda g: (-least[g], gangs[g].key))
+    named = ", ".join(gangs[g].key for g in largest[:_NUM_NAMED])
+    more = f" and {len(largest) - _NUM_NAMED} more" if len(largest) > _NUM_NAMED else ""
+    amount = amount_text(problem.resources[resource], int(least[found].sum()))
+    return f", {amount} are reserved for {named}{more}"
+
+
+WHOLE_CLUSTER: Final = -1
+_NUM_NAMED: Final = 2
 _TOP: Final = -1
 
 

@@ -15,7 +15,11 @@ from optsched.cluster.snapshot import ROOT_QUEUE, derived_of
 from optsched.cluster.terminating import terminating_within_quota
 from optsched.plugins.extension_points import Greedy, Rule, Violation
 from optsched.plugins.faces import Face
-from optsched.plugins.gangs.enqueueing import expected_by_queue, least_resources
+from optsched.plugins.gangs.enqueueing import (
+    expected_by_queue,
+    least_resources,
+    refusal_reason,
+)
 from optsched.plugins.gangs.next_request import next_requests
 from optsched.plugins.verification.world import summed
 from optsched.plugins.wording import amount_text
@@ -62,6 +66,20 @@ class Capability(Rule):
                         f"the capability is {amount_text(resource, limit)}"
                     )
                     yield Violation(self.name, f"queue {queue.name}", detail)
+
+    def explain_refusal(self, outcome: Outcome, gang: int) -> Reason | None:
+        """See `Rule`. The reason names the limit, the use and the gangs that reserve resources."""
+        problem, queues = outcome.problem, outcome.problem.queues
+        queue, least = int(problem.queue_of[gang]), least_resources(problem)[gang]
+        expected, used, limit = outcome.derived(_expectations)
+        above = np.flatnonzero(queues.subtree[:, queue])
+        short = (least > 0) & (least + expected[above] + used[above] > limit[above])
+        for i, r in np.argwhere(short).tolist():
+            at = int(above[i])
+            most, held = (amount_text(problem.resources[r], int(n[at, r])) for n in (limit, used))
+            who = _describe_queue(queues.names[queue], queues.names[at])
+            return refusal_reason(outcome, gang, at, r, f"{who} may hold {most}: {held}")
+        return None
 
     def encode(self, form: Formulation) -> None:
         """Add Σ request·x ≤ capability − use over the subtree of each queue with a capability."""
@@ -122,6 +140,19 @@ def _describe_queue(queue: str, at: str) -> str:
 
 def _subtree_use(problem: Problem) -> I64:
     return problem.queues.summed_up(problem.queues.allocated)
+
+
+def _expectations(outcome: Outcome) -> tuple[I64, I64, I64]:
+    """Return (Q, R) for each queue with its descendants: expected use, use and limit.
+
+    The use is that before the session. The expected use includes the gangs that the session
+    enqueues.
+    """
+    problem, queues = outcome.problem, outcome.problem.queues
+    new = np.flatnonzero(outcome.decisions.enqueued & (problem.queue_of >= 0))
+    expected = expected_by_queue(problem).copy()
+    np.add.at(expected, problem.queue_of[new], least_resources(problem)[new])
+    return queues.summed_up(expected), _subtree_use(problem), _expectable(problem)
 
 
 def _subtract_use(limit: I64, used: I64) -> I64:
