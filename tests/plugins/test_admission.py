@@ -113,7 +113,7 @@ def test_values_are_counted_from_the_decisions() -> None:
 
 
 def test_a_gang_that_is_evicted_whole_gains_no_task_by_starting_again() -> None:
-    """The gang ran with one of two tasks; its other task could start on the contested node."""
+    """The evicted gang ran with one of two tasks, so starting its other task gains nothing."""
     two = gang("evicted", ("w", 2, shape(2)), least=1)
     evicted = replace(two, tasks=(running(two.tasks[0], "n0"), two.tasks[1]))
     grows = replace(

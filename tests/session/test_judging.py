@@ -45,7 +45,7 @@ def test_a_plan_is_worth_what_its_certificate_says(family, parameters):
 
 
 def test_victims_of_the_pipeline_count_and_are_not_proved_the_fewest():
-    """One victim of three CPUs suffices for both gangs; the pipeline may evict two."""
+    """One victim of three CPUs suffices for the three gangs; the pipeline may evict two."""
     low = [runs("low", 3, "n0"), runs("other", 2, "n1")]
     high = [replace(gang(f"h{i}", ("w", 1, shape(1))), priority=10) for i in range(3)]
     snapshot = cluster([node("n0", 3), node("n1", 2)], [*low, *high])

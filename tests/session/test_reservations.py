@@ -287,7 +287,7 @@ def instants(cluster: Virtual, arrivals: dict[int, list[Gang]]) -> Iterator[int]
 
 @engines
 def test_who_starts_beside_another_does_not_wait_for_those_behind(engine):
-    """The gang `third` may start on the reserved node without blocking itself."""
+    """The gang `third` starts once `first` ends, because its own reservation does not block it."""
     cluster = world(engine)
     cluster.arrive(gpus("full", 2, 8, 100))
     cluster.step(1 * SECOND)

@@ -333,7 +333,7 @@ class TestRoomThatTheGangDoesNotUse:
         ]
 
     def test_a_gang_that_can_spare_what_is_needed_keeps_the_rest(self):
-        """All other gangs together would free enough, although none of them does alone."""
+        """The gang `lent` can spare one task, which is enough for `mine`; two tasks must stay."""
         lent = runs(gang("lent", ("w", 3, shape(1)), least=2, queue="a"), "n0", "n1", "n2")
         mine = gang("mine", ("w", 1, shape(1)), queue="b")
         other = gang("other", ("w", 1, shape(1)), queue="c")

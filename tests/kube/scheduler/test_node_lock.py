@@ -69,7 +69,7 @@ def test_who_is_faster_has_it() -> None:
 
 
 def test_nodes_without_binds_are_forgotten() -> None:
-    """The lock of an idle node is also dropped if a waiting bind is cancelled."""
+    """The queue for a node's lock is dropped after its last bind, even if a bind was cancelled."""
     api, clock = FakeApi(*(node(f"n{number}") for number in range(20))), FakeClock()
     locks = NodeLocks(api, clock, waiting(clock))
 
