@@ -141,8 +141,7 @@ def test_a_quota_that_keeps_a_claim_from_being_created_is_named(site: Site, shel
     site.api.patch(path, {"spec": {"hard": {"persistentvolumeclaims": "1"}}})
     claims = f"/api/v1/namespaces/{site.name}/persistentvolumeclaims"
     until(lambda: site.api.items(claims), "the claim is there")
-    explained = shell.try_("job explain train")
-    assert (explained.exit_code, "VolumeUnavailable" in explained.stdout) == (WAITS, True)
+    await_reason(shell, "train", "VolumeUnavailable")
     assert "exceeded quota" not in shell("job list -o wide")
 
 
