@@ -226,7 +226,7 @@ def _drop_out_of_order(
             continue
         message = _NEGATIVE
         if event.at_ms >= 0:
-            message = f"is out of order: the clock of its neighbours stands at {before[id(event)]}"
+            message = f"is out of order: the events around it are at {before[id(event)]} ms"
         kind, key = name_of(event)
         problems.append(TraceProblem(kind, key, "at_ms", event.at_ms, message, event.where))
     return [e for e in events if id(e) in stay]

@@ -80,7 +80,7 @@ def test_a_clock_that_goes_back_costs_as_few_rows_as_can_be() -> None:
     found, problems = sound_trace(trace(*(arrival(n, at=t) for n, t in times.items())))
     assert kept(found) == ["a", "b", "c", "d"]
     assert [p.key for p in problems] == ["ns/ahead", "ns/back"]
-    assert "out of order: the clock of its neighbours stands at 20" in str(problems[1])
+    assert "out of order: the events around it are at 20 ms" in str(problems[1])
 
 
 @given(st.lists(st.integers(0, 9), max_size=12))
@@ -123,7 +123,7 @@ def test_nodes_fail_once_before_they_come_back() -> None:
     found, problems = sound_trace(trace(events=events))
     assert found.node_events == (events[0], events[2])
     assert [str(p) for p in problems] == [
-        "t:4: Node b: at_ms: 2 is out of order: the clock of its neighbours stands at 4",
+        "t:4: Node b: at_ms: 2 is out of order: the events around it are at 4 ms",
         "t:1: Node a: is down already",
         "t:3: Node x: is no node of this trace",
     ]

@@ -64,6 +64,7 @@ def logging_options(run: Callable[..., None]) -> Callable[..., None]:
             "-v",
             "--v",
             "verbosity",
+            type=click.IntRange(min=0),
             default=0,
             help=f"Verbosity; from {DEBUG_VERBOSITY} on: log every decision, review and write.",
         ),

@@ -264,6 +264,7 @@ def _strips(number: int, trace: str, rows: Sequence[Row]) -> Chart:
         parts += _strip(row, queues, end_ms, 8 + i * (_STRIP + 14))
     name = f"shares-{number}"
     unit = rows[0].result["series"]["unit"]
+    parts.append(svg.y_title(11, (8 + bottom) / 2, f"part of all {unit}s (%)"))
     seed = f", seed {rows[0].seed}" if len({row.seed for row in rows}) == 1 else ""
     keys = [Key(f"f{min(i, 7)}", queue) for i, queue in enumerate(queues)]
     drawing = svg.drawing(name, bottom + BELOW, f"{unit}s held by queue under each model", parts)

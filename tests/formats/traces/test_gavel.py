@@ -56,8 +56,8 @@ def test_jobs_are_gangs_that_run_for_their_steps(tmp_path: Path) -> None:
         (row("nan"), "arrival_time: 'nan' is not a number of seconds of zero or more"),
         (row(7, kind="GPT"), "job_type: 'GPT' has no throughput: name a job type that was"),
         (row(7, 5, 99), "min_member: 99 can never start: 16 of its tasks fit into the whole"),
-        (row(3), "at_ms: 3000 is out of order: the clock of its neighbours stands at 5000"),
-        (row(99999), "at_ms: 99995000 is out of order: the clock of its neighbours stands at 1000"),
+        (row(3), "at_ms: 3000 is out of order: the events around it are at 5000 ms"),
+        (row(99999), "at_ms: 99995000 is out of order: the events around it are at 1000 ms"),
     ],
 )
 def test_a_row_that_is_wrong_is_left_out_alone(tmp_path: Path, bad: str, told: str) -> None:
