@@ -122,7 +122,7 @@ def _check_tasks(spec: JobSpec, job: str, path: str, findings: Findings) -> None
         findings.deny(f"No task specified in job spec: {path}.tasks; write at least one")
     if not names.is_qualified(job) or "/" in job:
         findings.deny(
-            f"create job with name {job} validate failed: metadata.name; {names.QUALIFIED_RULE}"
+            f"create job with name {job} validate failed: metadata.name; {names.JOB_NAME_RULE}"
         )
     seen: set[str] = set()
     for index, task in enumerate(spec.tasks):

@@ -23,6 +23,9 @@ LABEL_RULE: Final = (
 SUBDOMAIN_RULE: Final = (
     "write at most 253 lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
 )
+JOB_NAME_RULE: Final = (
+    "write at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+)
 QUALIFIED_RULE: Final = (
     "write a name of at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both "
     "ends, after an optional DNS name and '/', such as example.com/my-name"

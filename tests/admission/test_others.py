@@ -452,7 +452,7 @@ UNREADABLE = [
         "/cronjobs/validate",
         cron("c/"),
         [
-            "create job with name c/-0000000000 validate failed: metadata.name; write a name of at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends, after an optional DNS name and '/', such as example.com/my-name"
+            "create job with name c/-0000000000 validate failed: metadata.name; write at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
         ],
         id="name of a CronJob",
     ),

@@ -30,6 +30,7 @@ __all__ = ["cluster"]
 
 KEYS = {
     *("apiVersion", "kind", "name", "namespace", "phase", "queue", "pods", "running"),
+    *("succeeded", "failed"),
     *("minAvailable", "reason", "waitingSince", "position", "numWaiting", "ahead"),
     *("expectedStart", "isEarliest"),
 }
@@ -96,6 +97,17 @@ def test_programs_find_the_same_keys_always(full: FakeCluster) -> None:
     assert waiting["reason"] == {"code": "NotEnoughResources", "message": MESSAGE}
     assert waiting["waitingSince"] == "2026-11-20T09:02:00Z"
     assert (done["phase"], done["position"], done["reason"]) == ("Completed", None, None)
+
+
+def test_ended_pods_are_counted(full: FakeCluster) -> None:
+    ended = job("done", phase="Completed")
+    ended["status"] |= {"succeeded": 3, "failed": 1, "running": 0}
+    full.objects[Ref(JOB, CONTEXT, "done")] = ended
+    [line] = explain("done").stdout.splitlines()
+    counts = "0 of 4 pods run, 3 succeeded, 1 failed, 3 have to start together"
+    assert line == f"{CONTEXT}/done is Completed: {counts}"
+    facts = answer(explain("done", "-o", "json"))
+    assert (facts["running"], facts["succeeded"], facts["failed"]) == (0, 3, 1)
 
 
 def test_one_that_is_impossible_has_a_code_of_its_own(full: FakeCluster) -> None:

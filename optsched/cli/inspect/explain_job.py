@@ -176,6 +176,8 @@ def document(job: Job, answers: Answers, found: Waiting | None, queue: str) -> d
         "queue": queue,
         "pods": job.spec.num_pods,
         "running": job.status.running,
+        "succeeded": job.status.succeeded,
+        "failed": job.status.failed,
         "minAvailable": job.spec.min_available,
         "reason": {"code": answers.code, "message": answers.message} if answers.code else None,
         "waitingSince": format_time(found.since_ms) if found and stand else None,
@@ -190,7 +192,9 @@ def document(job: Job, answers: Answers, found: Waiting | None, queue: str) -> d
 def sentences(facts: Raw, found: Waiting | None) -> list[str]:
     """Return the explanation as sentences, one per line."""
     head = f"{facts['namespace']}/{facts['name']} is {facts['phase'] or 'new'}"
-    lines = [f"{head}: {facts['running']} of {facts['pods']} pods run, {_minimum_members(facts)}"]
+    ended = "".join(f"{facts[n]} {n}, " for n in ("succeeded", "failed") if facts[n])
+    pods = f"{facts['running']} of {facts['pods']} pods run, {ended}"
+    lines = [f"{head}: {pods}{_minimum_members(facts)}"]
     if facts["reason"]:
         lines.append(f"Reason:    {facts['reason']['code']}: {facts['reason']['message']}")
     elif found is not None:
