@@ -1,4 +1,4 @@
-"""Measure the growth of session time with task classes, queues, resources and priorities.
+"""Measure how session time grows with the number of task classes, queues, resources and priorities.
 
 Run `make bench-growth`. Each scenario runs at half its size and at its full size with the default
 model. The limits are those of a live scheduler: two workers, 400 ms. Every plan must pass the

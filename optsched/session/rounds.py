@@ -153,8 +153,8 @@ def _rank(answer: Answer) -> list[int]:
 def _list_bases(each: Round) -> list[Answer]:
     """Return the greedy solution, and a copy with preemptors nominated instead of placed.
 
-    Preemptors that take idle capacity now may block earlier placements. Both solutions have equal
-    values on all levels.
+    A preemptor that takes idle capacity may occupy the node of an earlier placement. Both solutions
+    have equal values on all levels.
     """
     greedy = each.answers[0]
     decisions = greedy.decisions

@@ -37,7 +37,7 @@ class FakeCluster(FakeApi):
 
     `lines` are the events that a watch sends. `absent` are the object kinds that are not installed,
     `forbidden` those that the user may not list. `warnings` are sent with the response to each
-    creation. `fault`, if set, is the error of every request.
+    creation. `fault`, if set, is the error with which every request fails.
     """
 
     namespace = CONTEXT

@@ -1,4 +1,4 @@
-"""The predictions for hypothetical jobs match the later reality."""
+"""The predictions for hypothetical jobs match what the scheduler does later."""
 
 from __future__ import annotations
 

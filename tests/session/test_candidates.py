@@ -249,7 +249,7 @@ def test_a_model_without_levels_is_never_proved():
 
 
 def test_victims_of_several_gangs_are_not_proved_one_by_one():
-    """Each gang needs one victim; separate bids cannot prove that both need two."""
+    """Bounds for single gangs cannot prove that two gangs need two victims."""
     lows = [runs(gang(f"low{i}", ("w", 1, shape(4)), priority=1), f"n{i}") for i in range(2)]
     highs = [gang(f"high{i}", ("w", 1, shape(4)), priority=2) for i in range(2)]
     certificate = decide(cluster([node("n0", 4), node("n1", 4)], [*lows, *highs])).plan.certificate

@@ -128,7 +128,7 @@ def read_yaml(text: str) -> Iterator[Document | TextError]:
 
 
 def read_json(text: str) -> Iterator[Document | TextError]:
-    """Yield the only document of a JSON text, or the error of the text."""
+    """Yield the single document of a JSON text, or its syntax error."""
     try:
         yield Document(json.loads(text), 1, (), len(text))
     except json.JSONDecodeError as e:

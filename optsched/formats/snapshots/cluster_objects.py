@@ -495,7 +495,7 @@ class ClusterObjects:
             self.gangs.set_priorities(priorities(self._classes.values))
 
     def build(self, taken_ms: int | None, used_namespaces: set[str]) -> Snapshot:
-        """Return the snapshot of the objects, whose unchanged parts are the same objects as before.
+        """Return the snapshot of the cluster, with unchanged parts of the last snapshot.
 
         Parameters
         ----------

@@ -254,7 +254,7 @@ class Scheduler:
             pass
 
     async def _await_change(self, period_s: float) -> None:
-        """Wait for a change of the cluster, or until the next run of the loop is due."""
+        """Wait until the cluster changes, or until the next run of the loop is due."""
         if self._changed.is_set():
             self._changed.clear()
             return

@@ -48,9 +48,9 @@ class LowNodeUtilization:
     Attributes
     ----------
     low_ppm, high_ppm
-        Thresholds for the use of CPU, memory and pods, in millionths. Pods move to nodes whose use
-        is at or below all `low_ppm`. Pods move off nodes whose use exceeds any `high_ppm`, until
-        the use is at or below all `high_ppm`.
+        Thresholds for the use of CPU, memory and pods, in millionths. Pods move to nodes whose
+        utilization is at most `low_ppm` in every resource. Pods move off nodes whose use exceeds
+        any `high_ppm`, until the use is at or below all `high_ppm`.
     below_class
         Name of a PriorityClass. Pods of this priority and above are not moved.
     fits

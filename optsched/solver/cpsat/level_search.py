@@ -445,7 +445,7 @@ class _DirectSearch(_LevelSearch):
         return 1.0 if mine is None or left is None else mine / max(left, 1e-3)
 
     def _is_level_finished(self, value: int | None, bound: int | None) -> bool:
-        """Return whether a level's value suffices, or the level has no time left."""
+        """Return whether the search of a level ends: its value suffices, or its time is over."""
         if self.limits.suffices(value, bound):
             return True
         is_over = self._seconds_left() == 0.0

@@ -81,7 +81,7 @@ def test_merged_nodes_are_counted_in_multiples_of_requests(
 
 
 def check_bounds(model: str, seed: int) -> tuple[int, int]:
-    """Compare the bounds with every plan; return the number of plans and of those that evict."""
+    """Compare bounds with all plans. Return the number of plans, and of plans with evictions."""
     snapshot = full_cluster(np.random.default_rng(seed))
     policy = load_policy(model, Path.read_text)
     plans = [levels_of(snapshot, policy, actions) for actions in every_plan(snapshot, policy)]
