@@ -70,7 +70,7 @@ def check_leaf(queue: Queue, review: Review) -> None:
     """Deny a job for the root queue, or for a queue with child queues."""
     children = review.world.children(queue.name)
     if queue.name == ROOT_QUEUE:
-        review.deny(f"can not submit job to root queue: spec.queue; {_open_queues(review.world)}")
+        review.deny(f"cannot submit job to root queue: spec.queue; {_open_queues(review.world)}")
     elif children:
         names = _join_names(sorted(child.name for child in children))
         review.deny(

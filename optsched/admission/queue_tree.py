@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def check_deletion(name: str, review: Review) -> None:
     """Deny the deletion of a built-in queue, or of a queue with child queues or pods."""
     if name in (DEFAULT_QUEUE, ROOT_QUEUE):
-        review.deny(f"{name} queue can not be deleted: close it, or set its capability to 0")
+        review.deny(f"{name} queue cannot be deleted: close it, or set its capability to 0")
         return
     queue, children = review.world.queue(name), review.world.children(name)
     if review.settings.checks_allocated and queue is not None and queue.status.allocated.get(PODS):
@@ -36,7 +36,7 @@ def check_deletion(name: str, review: Review) -> None:
     if children:
         names = ", ".join(sorted(child.name for child in children))
         review.deny(
-            f"queue {name} can not be deleted because it has {len(children)} child queues: "
+            f"queue {name} cannot be deleted because it has {len(children)} child queues: "
             f"{names}: delete those first"
         )
         for child in children:

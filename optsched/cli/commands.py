@@ -117,7 +117,7 @@ VOLCANO_FORMS: Final[Mapping[tuple[str, tuple[str, ...]], str]] = {
 """Exceptions by short option and commands: long forms that scripts for Volcano rely on."""
 
 ALWAYS: Final = (
-    (1, "the standard output can not be written, for example because the disk is full"),
+    (1, "the standard output cannot be written, for example because the disk is full"),
     (130, "stopped by Ctrl-C"),
 )
 """Exit codes that every command may have, each with its meaning."""
@@ -137,7 +137,7 @@ MEANINGS: Final = (
         "is still in use, or has ended",
     ),
     (5, "the user lacks a permission"),
-    (6, "the cluster can not be reached: no response, or an invalid kubeconfig"),
+    (6, "the cluster cannot be reached: no response, or an invalid kubeconfig"),
     (7, "`job watch`: the job has not ended before the timeout"),
     (8, "the job waits"),
     (9, "the job can never start"),

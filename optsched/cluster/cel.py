@@ -351,7 +351,7 @@ def _order(a: Value, b: Value) -> int:
             return (a > b) - (a < b)  # type: ignore[operator]  # both are of one ordered kind
     if type(a) is int and type(b) is int:
         return (a > b) - (a < b)
-    raise CelError("compares values that can not be ordered")
+    raise CelError("compares values that cannot be ordered")
 
 
 def _contains_value(a: Value, b: Value) -> bool:

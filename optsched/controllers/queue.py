@@ -154,7 +154,7 @@ def _refusal(action: str, queue: Manifest, world: World) -> str:
     if action not in _ACTIONS:
         return f"{action or 'an empty action'} is not valid for queues: use {', '.join(_ACTIONS)}"
     if action == CLOSE_QUEUE and name_of(queue) == ROOT_QUEUE:
-        return f"queue {ROOT_QUEUE} can not be closed: every other queue is below it"
+        return f"queue {ROOT_QUEUE} cannot be closed: every other queue is below it"
     if action == OPEN_QUEUE and _is_shut(parent := parent_of(queue), world):
         return f"queue {name_of(queue)} stays closed while its parent {parent} is: open that first"
     return ""

@@ -192,7 +192,7 @@ def require(
         return Assets({**found.paths, **_build_missing(missing, go, env, on_progress)})
     except ToolchainError as e:
         names = ", ".join(binary.name for binary in binaries)
-        raise AssetsError(f"{names} can not be built: {e}") from e
+        raise AssetsError(f"{names} cannot be built: {e}") from e
 
 
 def find_binaries(env: Mapping[str, str], binaries: Sequence[Binary] = BINARIES) -> FoundBinaries:
@@ -328,7 +328,7 @@ def _progress(log: str) -> str:
 def _nothing_to_build_with(missing: Iterable[Binary], refused: Iterable[str]) -> str:
     names = ", ".join(binary.name for binary in missing)
     found = "".join(f"\n  found in an unsupported version: {line}" for line in refused)
-    return f"""{names} can not be found, and there is no Go to build them with.{found}
+    return f"""{names} cannot be found, and there is no Go to build them with.{found}
 Any one of these helps:
   - install Go (1.16 or newer, `apt-get install golang-go`): it builds them once, in minutes
   - put the binaries on PATH: Kubernetes {MINOR}, etcd 3.5 or newer, KWOK 0.8, Helm 4

@@ -111,7 +111,7 @@ class Shelf:
                 [_file_diagnostic(str(folder), "there is no such folder of plugins")]
             ) from e
         except OSError as e:
-            problem = _file_diagnostic(str(folder), f"can not be read: {e.strerror or e}")
+            problem = _file_diagnostic(str(folder), f"cannot be read: {e.strerror or e}")
             raise PolicyError([problem]) from e
         except UnicodeError as e:
             raise PolicyError(
@@ -228,7 +228,7 @@ class Catalogue:
         try:
             action = entry.load()
         except HARMFUL as e:
-            return f"{where} can not be loaded: {_error(e)}"
+            return f"{where} cannot be loaded: {_error(e)}"
         wrong = _wrong_with_action(action, self.actions)
         if wrong is not None:
             return f"{where}: {wrong[0]}"
@@ -246,7 +246,7 @@ def _of_entry(entry: Entry, taken: Mapping[str, Plugin]) -> Plugin | str:
     try:
         plugin = entry.load()
     except HARMFUL as e:
-        return f"{where} can not be loaded: {_error(e)}"
+        return f"{where} cannot be loaded: {_error(e)}"
     wrong = _wrong_with(plugin, taken)
     if wrong is not None:
         return f"{where}: {wrong[0]}"
@@ -345,7 +345,7 @@ def _wrong_words(plugin: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401  use
     if not isinstance(plugin.name, str) or not _NAME.fullmatch(plugin.name):
         likely = re.sub(r"[^a-z0-9]+", "-", str(plugin.name).lower()).strip("-")
         accepted = "accepted are lower-case words with hyphens between them"
-        yield f"{kind} can not be called {plugin.name!r}; {accepted}", likely
+        yield f"{kind} cannot be called {plugin.name!r}; {accepted}", likely
     if not isinstance(plugin.meaning, str) or not plugin.meaning.strip():
         yield f"{kind} needs a meaning: its purpose in a few words", ""
     if not callable(plugin.build):
@@ -455,7 +455,7 @@ def _not_loaded(path: str, text: str, error: BaseException) -> Problem:
         return replace(problem, column=error.offset or 1)
     frames = [f for f in extract_tb(error.__traceback__) if f.filename == path]
     line = (frames[-1].lineno or 0) if frames else 0
-    return _line_diagnostic(path, text, line, f"can not be loaded: {_error(error)}")
+    return _line_diagnostic(path, text, line, f"cannot be loaded: {_error(error)}")
 
 
 def _error(error: BaseException) -> str:

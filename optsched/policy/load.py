@@ -105,7 +105,7 @@ def read_text(path: str, read: Callable[[Path], str]) -> str:
         message = f"there is no such model or file; the shipped models are {', '.join(names)}"
         raise PolicyError([_about_file(path, message, nearest(path, names))]) from e
     except OSError as e:
-        raise PolicyError([_about_file(path, f"can not be read: {e.strerror or e}")]) from e
+        raise PolicyError([_about_file(path, f"cannot be read: {e.strerror or e}")]) from e
     except UnicodeError as e:
         raise PolicyError([_about_file(path, "is not a text in UTF-8")]) from e
 

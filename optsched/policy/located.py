@@ -173,7 +173,7 @@ def _report_syntax(error: yaml.MarkedYAMLError, source: _Source, findings: Findi
     mark = error.problem_mark or error.context_mark
     spot = source.spot(mark.line, mark.column) if mark else Spot(source.file)
     if spot.excerpt[spot.column - 1 : spot.column] == "\t":
-        findings.error(spot, "a tab can not indent in YAML; use spaces")
+        findings.error(spot, "a tab cannot indent in YAML; use spaces")
     elif (error.context or "").startswith("expected a single document"):
         findings.error(spot, "one document is expected; another one begins here")
     else:

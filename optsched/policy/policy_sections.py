@@ -362,7 +362,7 @@ class TierReader:
         names = [f"deviceshare.{way}Enable" for way in ("GPUSharing", "GPUNumber", "VGPU")]
         first, *others = [n for n in names if arguments.get(n)] or [""]
         for name in others:
-            message = f"can not be on together with {first}: a GPU is shared in one way only"
+            message = f"cannot be on together with {first}: a GPU is shared in one way only"
             self.findings.error(given[name].key, message)
         other = "deviceshare.AscendMindClusterVNPUEnable"
         if arguments.get(other):
@@ -382,9 +382,7 @@ class TierReader:
             self.findings.error(later, message)
         for plugin in (p for tier in tiers for p in tier):
             if plugin.name == "drf" and Face.HIERARCHY in plugin.faces:
-                message = (
-                    f"drf with {Face.HIERARCHY.value} can not be used together with proportion"
-                )
+                message = f"drf with {Face.HIERARCHY.value} cannot be used together with proportion"
                 self.findings.error(self.spots["drf"], message)
 
 

@@ -32,7 +32,7 @@ def _aligned(*parts: ArrayLike) -> list[I64]:
     if not lengths:
         return arrays
     if len(lengths) > 1:
-        raise ValueError(f"arrays of lengths {sorted(lengths)} can not be aligned")
+        raise ValueError(f"arrays of lengths {sorted(lengths)} cannot be aligned")
     (length,) = lengths
     return [array if len(array) == length else array.repeat(length) for array in arrays]
 

@@ -157,7 +157,7 @@ def check_resumable(earlier: SolveResult, assignment: Assignment) -> None:
         how = "without a clock" if earlier.parameters.is_deterministic else "by the clock"
         raise ResumeError(
             f"parameters.deterministic: the earlier result was solved {how}, and times of both "
-            "kinds can not be combined; resume it in the same way"
+            "kinds cannot be combined; resume it in the same way"
         )
 
 

@@ -194,7 +194,7 @@ def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action])
 
     """
     if any(isinstance(a, Evict) and a.to for a in actions):
-        raise ValueError("actions that move a pod to another node can not be judged")
+        raise ValueError("actions that move a pod to another node cannot be judged")
     session = normalise(snapshot, policy, SessionContext())
     reserved = reserve(session.snapshot, session.policy, None, is_ordered=session.is_optimised)
     attempt = Attempt(session, reserved.snapshot, reserved)

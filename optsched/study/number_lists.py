@@ -104,6 +104,6 @@ def text_of(file: Path) -> str:
     try:
         return file.read_text("utf-8-sig")
     except OSError as e:
-        raise InstanceError(f"{file}: can not be read: {e.strerror}") from e
+        raise InstanceError(f"{file}: cannot be read: {e.strerror}") from e
     except UnicodeDecodeError as e:
         raise InstanceError(f"{file}: is not a text in UTF-8") from e

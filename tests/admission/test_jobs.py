@@ -254,7 +254,7 @@ REFUSED = [
     ),
     pytest.param(
         job(queue="root"),
-        ["can not submit job to root queue: spec.queue; open queues are default"],
+        ["cannot submit job to root queue: spec.queue; open queues are default"],
         id="queue is the root",
     ),
     pytest.param(

@@ -274,14 +274,14 @@ def test_children_with_parts_of_devices_fit_below_their_parent():
 @pytest.mark.parametrize("name", ["default", "root"])
 def test_the_builtin_queues_stay(name: str):
     assert denied(None, old=manifest(name)) == [
-        f"{name} queue can not be deleted: close it, or set its capability to 0"
+        f"{name} queue cannot be deleted: close it, or set its capability to 0"
     ]
 
 
 def test_a_queue_with_children_stays():
     parts = [queue("dept"), *(queue(name, parent="dept") for name in "ba")]
     assert denied(None, *parts, old=manifest("dept")) == [
-        "queue dept can not be deleted because it has 2 child queues: a, b: delete those first"
+        "queue dept cannot be deleted because it has 2 child queues: a, b: delete those first"
     ]
     assert denied(None, *parts, old=manifest("a")) == []
 

@@ -409,7 +409,7 @@ def test_a_cluster_that_is_not_there_ends_with_6(tmp_path: Path, name: str) -> N
     result = run(ACTS[name].line, tmp_path, env={"KUBECONFIG": str(path)})
     ended(result, 6)
     said = result.stderr.splitlines()
-    assert said[-1].startswith("Error: the cluster can not be reached: ")
+    assert said[-1].startswith("Error: the cluster cannot be reached: ")
     assert said[-1].endswith(f": 127.0.0.1:{port}: Connection refused")
 
 

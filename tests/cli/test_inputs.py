@@ -338,7 +338,7 @@ def test_outputs_that_can_have_no_such_name_are_refused(
         result = run(*words, *ARGUMENTS.get(name, ()), option, path)
         assert (result.exit_code, result.stdout) == (2, "")
         (told,) = result.stderr.splitlines()
-        assert told.startswith(f"Error: {path}: can not be written: ")
+        assert told.startswith(f"Error: {path}: cannot be written: ")
         assert told.endswith(reason)
     assert [path.name for path in tmp_path.iterdir()] == ["loop"]
 
@@ -355,10 +355,10 @@ def test_an_output_that_can_not_be_written_is_told_before_the_replay(
     result = run(*reading(command, FAILURES), option, "/proc/a")
     assert (result.exit_code, result.stdout) == (1, "")
     (told,) = result.stderr.splitlines()
-    assert told.startswith("Error: /proc/a: can not be ")
+    assert told.startswith("Error: /proc/a: cannot be ")
     if option == "--out":
         device = run(*reading(command, FAILURES), option, "/dev/null")
-        assert device.stderr == "Error: /dev/null: can not be created: a file has this name\n"
+        assert device.stderr == "Error: /dev/null: cannot be created: a file has this name\n"
 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/stderr", "/dev/fd/0", "/dev/null"])

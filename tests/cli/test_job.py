@@ -251,7 +251,7 @@ def test_a_name_for_several_jobs_of_a_file_is_refused(tmp_path: Path, cluster: F
     path.write_text(f"{FILE}---\n{FILE}")
     result = optsched("job", "run", "-f", path, "-N", "one")
     assert result.exit_code == 2
-    assert "holds 2 jobs, which can not all be named one" in " ".join(result.stderr.split())
+    assert "holds 2 jobs, which cannot all be named one" in " ".join(result.stderr.split())
     assert cluster.writes == []
 
 

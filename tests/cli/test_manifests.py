@@ -85,12 +85,12 @@ def test_contents_that_mean_nothing_are_refused(
     [
         ("gone", "gone: there is no such file"),
         ("folder", "folder: is a folder: name a file in it"),
-        ("locked", "locked: can not be read: Permission denied"),
+        ("locked", "locked: cannot be read: Permission denied"),
         (
             "https://example.org/x",
             "https://example.org/x: is a URL: download it, and name the file",
         ),
-        ("x" * 300, f"{'x' * 300}: can not be read: File name too long"),
+        ("x" * 300, f"{'x' * 300}: cannot be read: File name too long"),
         ("a\0b", "'a\\x00b': is not a path: it contains a NUL"),
     ],
 )

@@ -104,7 +104,7 @@ def test_every_bad_file_is_told_with_its_line(tmp_path: Path) -> None:
         "bad.vbp:5: size 1 of row 1: 16 is too large: write 0 to 10",
         "short.vbp:6: the file ends, but number of items of row 2 is missing",
     ]
-    assert told[3].startswith("gone.vbp: can not be read")
+    assert told[3].startswith("gone.vbp: cannot be read")
 
 
 def test_what_has_no_packing(tmp_path: Path) -> None:
@@ -117,13 +117,13 @@ def test_what_has_no_packing(tmp_path: Path) -> None:
 def test_a_file_that_can_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = solve(*written(tmp_path, easy=EASY), "--out", tmp_path / "none" / "bins.json")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "bins.json: can not be written: No such file or directory" in refused.stderr
+    assert "bins.json: cannot be written: No such file or directory" in refused.stderr
     out = tmp_path / "bins.json"
     out.write_text("of before")
     fill_for(monkeypatch, out.name)
     result = solve(*written(tmp_path, easy=EASY), "--out", out)
     assert result.exit_code == 4
-    assert "can not be written: No space left on device; the previous file" in result.stderr
+    assert "cannot be written: No space left on device; the previous file" in result.stderr
     assert result.stdout.splitlines()[1].startswith("easy ")
     assert out.read_text() == "of before"
 

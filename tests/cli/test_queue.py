@@ -246,7 +246,7 @@ def closed(name: str, parent: str = "", *, by_parent: bool = False) -> Any:
             [queue("root", status={"state": "Open"})],
             "root",
             "close",
-            "queue root can not be closed: every other queue is below it",
+            "queue root cannot be closed: every other queue is below it",
         ),
         (
             [closed("dept"), closed("team", "dept", by_parent=True)],
@@ -359,7 +359,7 @@ def test_delete_takes_an_open_queue_away_and_no_other(cluster: FakeCluster) -> N
     [
         (Forbidden(403, "Forbidden", "queues is forbidden"), 5, "403 Forbidden: queues is"),
         (Forbidden(403, "Forbidden", f"{WEBHOOK} denied the request: no"), 1, "403 Forbidden: adm"),
-        (Unreachable("GET /: refused"), 6, "the cluster can not be reached: GET /: refused"),
+        (Unreachable("GET /: refused"), 6, "the cluster cannot be reached: GET /: refused"),
     ],
 )
 def test_what_a_cluster_refuses_has_its_code(

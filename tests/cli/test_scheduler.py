@@ -232,7 +232,7 @@ def test_a_broken_policy_is_told_with_line_and_column(command: Command, tmp_path
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (ConfigError("kubeconfig can not be used: x"), "kubeconfig can not be used: x"),
+        (ConfigError("kubeconfig cannot be used: x"), "kubeconfig cannot be used: x"),
         (OSError(98, "address already in use"), "address already in use"),
         (OSError(2, "No such file or directory", "a.py"), "a.py: No such file or directory"),
     ],

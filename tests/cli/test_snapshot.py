@@ -92,7 +92,7 @@ def test_without_a_cluster_it_says_so(tmp_path: Path) -> None:
     path.write_text(json.dumps({"kind": "Config"}))
     result = snapshot("--kubeconfig", path)
     assert result.exit_code == 6
-    assert result.stderr.startswith(f"Error: {path} can not be used: ")
+    assert result.stderr.startswith(f"Error: {path} cannot be used: ")
 
 
 @pytest.mark.usefixtures("api")

@@ -84,7 +84,7 @@ def test_a_file_is_no_folder_for_several_models(tmp_path: Path) -> None:
     taken.write_text("mine")
     result = solve(PACKING, *SECOND, "--out", taken)
     assert result.exit_code == 4
-    assert f"{taken}: can not be created: File exists; several models need" in result.stderr
+    assert f"{taken}: cannot be created: File exists; several models need" in result.stderr
     assert "nothing was solved" in result.stderr
     assert taken.read_text() == "mine"
 
@@ -193,7 +193,7 @@ def test_several_models_go_on_from_a_folder_or_nothing_is_solved(tmp_path: Path)
     (tmp_path / "volcano-compatible.json").unlink()
     result = solve(PACKING, *given, "--resume", tmp_path)
     assert result.exit_code == 2
-    assert "volcano-compatible.json: can not be read: No such file" in result.stderr
+    assert "volcano-compatible.json: cannot be read: No such file" in result.stderr
     assert result.stdout == ""
 
 
@@ -215,7 +215,7 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str, says: str) -> N
     assert len(result.stderr.splitlines()) == 1
 
 
-# --- files that can not be written ---------------------------------------------------------------
+# --- files that cannot be written ---------------------------------------------------------------
 
 
 def test_a_folder_that_is_not_there_is_told_before_anything_is_solved(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_full_disk_costs_neither_the_plan_nor_the_exit_code() -> None:
     result = solve(PACKING, "--result", "/dev/full")
     assert result.exit_code == 4
     assert "proved: no plan is better" in result.stdout
-    assert "/dev/full: can not be written: No space left on device" in result.stderr
+    assert "/dev/full: cannot be written: No space left on device" in result.stderr
 
 
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(
@@ -250,7 +250,7 @@ def test_solving_goes_on_where_nothing_can_be_kept_on_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(path: Path, _: str) -> None:
-        raise KeepError(f"{path}: can not be written")
+        raise KeepError(f"{path}: cannot be written")
 
     monkeypatch.setattr(solving, "keep_text", fails)
     result = solve(PACKING, "--result", tmp_path / "r.json")

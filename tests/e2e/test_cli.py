@@ -153,7 +153,7 @@ def test_operating_a_queue_says_what_has_no_effect(site: Site, shell: Shell) -> 
         shell(f"queue create {team} --parent {dept}")
         for name in (*names, "root"):
             await_row(lambda name=name: row(shell("queue list"), name), State="Open")  # type: ignore[misc]
-        root = "queue root can not be closed: every other queue is below it"
+        root = "queue root cannot be closed: every other queue is below it"
         assert refusal(shell, "queue operate root --action close") == root
         assert refusal(shell, "queue operate -n root -a close") == root
         assert shell(f"queue operate {team} -a open") == f"queue {team} is Open already\n"

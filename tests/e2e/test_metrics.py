@@ -127,7 +127,7 @@ def test_metrics_are_for_readers_with_the_right_and_health_is_open(
             assert process.metrics(tokens["stranger"]) == (403, denied)
             assert process.metrics()[0] == 401
             assert process.metrics("forged")[0] == 401
-            assert "can not be reviewed" not in process.log
+            assert "cannot be reviewed" not in process.log
     finally:
         for process in running:
             process.process.terminate()

@@ -93,7 +93,7 @@ def test_a_node_attaches_no_more_volumes_than_it_may(site: Site, solver: str) ->
     site.gang("shares-a", 1, **disks["a"])
     site.gang("wants-c", 1, **disks["c"])
     reach(site, {"shares-a": 1})
-    told = f"can not attach 1 more volume of driver {driver_of(site)} (limit 2)"
+    told = f"cannot attach 1 more volume of driver {driver_of(site)} (limit 2)"
     site.await_waits("wants-c", "NoNodeMatches", told)
     site.complete("has-b")
     reach(site, {"has-a": 1, "shares-a": 1, "wants-c": 1})

@@ -211,7 +211,7 @@ def test_an_expired_watch_is_begun_anew(site: Site) -> None:
     site.gang("later", 6)
     site.await_bound("later", 6)
     scheduler.await_metric(1, "optsched_watch_failures_total", kind="pods")
-    assert f"pods: can not be followed: 410 Expired: {message}" in scheduler.log
+    assert f"pods: cannot be followed: 410 Expired: {message}" in scheduler.log
     scheduler.await_log("pods: followed again")
     site.story.assert_within(site.cpus)
 

@@ -36,8 +36,8 @@ def test_flags_that_are_wrong(flags: list[str], code: int, complaint: str) -> No
     ("text", "complaint"),
     [
         (None, "kubeconfig: there is no such file"),
-        ("clusters: [", "kubeconfig can not be used: "),
-        ('{"current-context": "x"}', "kubeconfig can not be used: "),
+        ("clusters: [", "kubeconfig cannot be used: "),
+        ('{"current-context": "x"}', "kubeconfig cannot be used: "),
     ],
 )
 def test_a_kubeconfig_that_is_wrong(tmp_path: Path, text: str | None, complaint: str) -> None:

@@ -117,7 +117,7 @@ def test_a_plugin_of_a_folder_decides_and_a_broken_one_changes_nothing(site: Sit
 
     replace(folder / "maintenance.py", "PLUGIN = 3 / 0\n")
     scheduler.await_metric(1, "optsched_policy_rejected")
-    scheduler.await_log("maintenance.py:1:1: can not be loaded: ZeroDivisionError")
+    scheduler.await_log("maintenance.py:1:1: cannot be loaded: ZeroDivisionError")
     site.gang("next", 2, **asks)
     site.await_bound("next", 2)
     assert nodes_of(site, "next", 2) == [free, free]

@@ -55,7 +55,7 @@ def test_an_api_server_that_crashes_between_binds_loses_and_doubles_nothing(
     plane.kill(API_SERVER)
     site.api.close()
     # Watches fail first, and the scheduler reports an outage once, with its first failure.
-    scheduler.await_log("can not be followed")
+    scheduler.await_log("cannot be followed")
     proxy.open(gate)
     assert scheduler.ask("/healthz") == (200, "ok")
     plane.start_component(API_SERVER)
@@ -71,7 +71,7 @@ def test_an_api_server_that_crashes_between_binds_loses_and_doubles_nothing(
     scheduler.await_metric(17, "volcano_schedule_attempts_total", result="scheduled")
     # Watches, binds and status updates may all fail until the server is ready.
     (warning,) = (line for line in scheduler.log.splitlines() if " WARNING " in line)
-    assert "can not be followed" in warning
+    assert "cannot be followed" in warning
     site.story.assert_bound_once()
     site.story.assert_within(site.cpus)
 
@@ -100,7 +100,7 @@ def test_what_changes_while_a_watch_can_not_go_on_is_listed(
     proxy.open(gate)
 
     site.await_bound("fits", 8)
-    assert "pods: can not be followed: 410 Expired: too old resource version" in scheduler.log
+    assert "pods: cannot be followed: 410 Expired: too old resource version" in scheduler.log
     site.await_waits("waits", "Impossible")
     site.story.assert_bound_once()
     site.story.assert_within(site.cpus)

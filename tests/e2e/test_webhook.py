@@ -222,11 +222,11 @@ def test_queues_that_contradict_each_other_are_refused(webhook: Webhook, api: Ap
     assert "queue g1 capability[cpu]=2 is less than its child queue g1-child capability=4" in said
     with pytest.raises(Refused) as caught:
         api._call("DELETE", f"{QUEUES}/g1")
-    assert "queue g1 can not be deleted because it has 1 child queues" in str(caught.value)
+    assert "queue g1 cannot be deleted because it has 1 child queues" in str(caught.value)
     for name in ("default", "root"):
         with pytest.raises(Refused) as caught:
             api._call("DELETE", f"{QUEUES}/{name}")
-        assert f"{name} queue can not be deleted" in str(caught.value)
+        assert f"{name} queue cannot be deleted" in str(caught.value)
     for name in ("g1-child", "g1"):
         api._call("DELETE", f"{QUEUES}/{name}")
 

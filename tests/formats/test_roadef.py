@@ -125,7 +125,7 @@ def test_what_is_wrong_is_told_with_its_line(old: str, new: str, told: str) -> N
 def test_assignments_are_looked_at(tmp_path: Path) -> None:
     model = tmp_path / "model_x.txt"
     model.write_text(MODEL)
-    with pytest.raises(InstanceError, match="can not be read"):
+    with pytest.raises(InstanceError, match="cannot be read"):
         read_reassignment(model)
     (tmp_path / "assignment_x.txt").write_text("0 1 3")
     with pytest.raises(InstanceError, match=r"assignment_x\.txt:1: machine of process 2: 3 is too"):

@@ -63,7 +63,7 @@ def test_what_is_wrong_is_told_with_its_line(old: str, new: str, told: str) -> N
 
 
 def test_a_file_that_is_not_there(tmp_path) -> None:
-    with pytest.raises(InstanceError, match="can not be read"):
+    with pytest.raises(InstanceError, match="cannot be read"):
         read_vbp(tmp_path / "gone.vbp")
 
 

@@ -71,5 +71,5 @@ def test_answers_that_go_too_deep_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UfmError, match="is not JSON"):
         read_links(b"[" * 100_000)
     (tmp_path / "log").write_text("[" * 100_000)
-    with pytest.raises(Exception, match="this job log can not be read"):
+    with pytest.raises(Exception, match="this job log cannot be read"):
         read_philly(tmp_path / "log", ())

@@ -105,7 +105,7 @@ def test_without_go_the_error_says_what_would_help(tmp_path: Path, env: dict[str
     with pytest.raises(AssetsError) as error:
         require(pytest.fail, env)
     message = str(error.value)
-    assert "kube-apiserver, kwok can not be found, and there is no Go to build them with" in message
+    assert "kube-apiserver, kwok cannot be found, and there is no Go to build them with" in message
     assert "kube-apiserver (Kubernetes v1.32.4)" in message
     assert re.findall(
         r"^  - (install Go|put .* on PATH|set KUBEBUILDER_ASSETS)", message, re.M

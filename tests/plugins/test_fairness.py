@@ -139,7 +139,7 @@ def test_without_a_rule_about_shares_there_are_none():
     assert shares(snapshot, RuleSet.of(Capability())) == {}
 
 
-# --- gangs that can not start --------------------------------------------------------------------
+# --- gangs that cannot start --------------------------------------------------------------------
 
 
 def shares_of_session(*gangs):

@@ -379,7 +379,7 @@ def test_tasks_are_told_what_was_meant_for_them() -> None:
                 node("c", 8, numa=Numa(problem="x")),
             ],
             "no node has NUMA policy single-numa-node: 1 node has restricted, "
-            "1 node has no Numatopology, 1 node has a Numatopology that can not be used; "
+            "1 node has no Numatopology, 1 node has a Numatopology that cannot be used; "
             "Numatopology c: x",
         ),
         (

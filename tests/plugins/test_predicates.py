@@ -179,7 +179,7 @@ def test_volumes(names: tuple[str, ...], allowed: set[str]) -> None:
         (
             "local",
             "NoNodeMatches: 1 pod of w with 1 cpu: 0/1 nodes are open to it: "
-            "1 node can not reach the volumes of ns/local",
+            "1 node cannot reach the volumes of ns/local",
         ),
     ],
 )

@@ -116,4 +116,4 @@ def test_what_can_not_be_read_is_a_fault_of_the_queue(text: str) -> None:
     queue = read(text)
     assert queue.tolerance is None
     assert queue.problem is not None
-    assert f"annotation {OVERUSE_TOLERANCE}: {text!r} can not be read" in queue.problem.message
+    assert f"annotation {OVERUSE_TOLERANCE}: {text!r} cannot be read" in queue.problem.message

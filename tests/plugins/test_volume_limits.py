@@ -95,9 +95,9 @@ def test_a_node_attaches_as_many_volumes_as_it_may() -> None:
     for plan in plans(*here, *(pod(f"p{c}", mounting(c)) for c in "abc")):
         assert len(plan.binds) == 2
         assert "NoNodeMatches" in waits(plan)
-        assert f"can not attach 1 more volume of driver {CSI} (limit 2)" in waits(plan)
+        assert f"cannot attach 1 more volume of driver {CSI} (limit 2)" in waits(plan)
     for plan in plans(*here, pod("p", mounting("a", "b", "c"))):
-        assert f"can not attach 3 more volumes of driver {CSI} (limit 2)" in waits(plan)
+        assert f"cannot attach 3 more volumes of driver {CSI} (limit 2)" in waits(plan)
 
 
 def test_a_volume_that_pods_of_a_node_share_counts_once() -> None:
@@ -123,7 +123,7 @@ def test_a_gang_that_shares_a_volume_attaches_it_once_on_each_node() -> None:
     for plan in plans(*nodes, limits[0], csi_node("n2", csi=0), *gang):
         assert not plan.binds
         # The pods request one volume together, and only the second node has no attachment for it.
-        assert f"can not attach 1 more volume of driver {CSI} (limits 0 to 1)" in waits(plan)
+        assert f"cannot attach 1 more volume of driver {CSI} (limits 0 to 1)" in waits(plan)
 
 
 def test_nodes_and_drivers_without_a_number_attach_any() -> None:

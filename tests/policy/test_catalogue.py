@@ -171,7 +171,7 @@ def test_a_plugin_of_an_installed_package_is_loaded_once_it_is_named(package) ->
 def test_a_broken_package_harms_only_those_who_name_it(package) -> None:
     found = package("import nowhere_to_be_found")
     load_policy("volcano-default", Path.read_text, found)
-    assert "can not be loaded: ModuleNotFoundError: No module named 'nowhere_to" in told(found)
+    assert "cannot be loaded: ModuleNotFoundError: No module named 'nowhere_to" in told(found)
 
 
 def test_an_entry_point_is_called_as_its_plugin_is(package) -> None:
@@ -196,10 +196,10 @@ BAD = {
     ),
     "error": (
         "x = 1\ny = x / 0\n",
-        "bad.py:2:1: can not be loaded: ZeroDivisionError: division by zero\n    y = x / 0\n    ^",
+        "bad.py:2:1: cannot be loaded: ZeroDivisionError: division by zero\n    y = x / 0\n    ^",
     ),
-    "exit": ("import sys\nsys.exit(3)\n", "bad.py:2:1: can not be loaded: SystemExit: 3\n"),
-    "import": ("import nowhere_at_all\n", "bad.py:1:1: can not be loaded: ModuleNotFoundError"),
+    "exit": ("import sys\nsys.exit(3)\n", "bad.py:2:1: cannot be loaded: SystemExit: 3\n"),
+    "import": ("import nowhere_at_all\n", "bad.py:1:1: cannot be loaded: ModuleNotFoundError"),
     "nothing": ("x = 1\n", f"bad.py: defines no PLUGIN; {ACCEPTED}"),
     "class": ("x = 1\nPLUGIN = int\n", f"bad.py:2:1: PLUGIN is of type type; {ACCEPTED}"),
     "built-in": (
@@ -211,7 +211,7 @@ BAD = {
     "job": (GOOD.replace('"quiet",', '"svc",'), "the name svc is that of"),
     "name": (
         GOOD.replace('"quiet",', '"Quiet Hours",'),
-        "a plugin can not be called 'Quiet Hours'; accepted are lower-case words with hyphens "
+        "a plugin cannot be called 'Quiet Hours'; accepted are lower-case words with hyphens "
         "between them\n    PLUGIN = Plugin(\n    ^ did you mean `quiet-hours`?",
     ),
     "meaning": (GOOD.replace('"says nothing"', '""'), "a plugin needs a meaning"),

@@ -82,7 +82,7 @@ def test_names_that_are_nothing_list_what_there_is(tmp_path: Path) -> None:
 
 
 def test_files_that_can_not_be_read_say_why(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match="can not be read: Is a directory"):
+    with pytest.raises(PolicyError, match="cannot be read: Is a directory"):
         load_policy(str(tmp_path), Path.read_text)
     path = tmp_path / "x"
     path.write_bytes(b"\xff\xfe\xff")

@@ -99,7 +99,7 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("ACTION = 3", "1:1: ACTION is of type int; accepted is `ACTION = Action("),
-        (GOOD.replace('"stage"', '"Stage"'), "can not be called 'Stage'"),
+        (GOOD.replace('"stage"', '"Stage"'), "cannot be called 'Stage'"),
         (GOOD.replace('"stage"', '"reclaim"'), "reclaim is that of a built-in action"),
         (GOOD.replace('"places a"', '""'), "an action needs a meaning"),
         (
@@ -130,4 +130,4 @@ def test_an_entry_point_brings_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (warning,) = policy.warnings
     assert "reclaim = lab_stage:ACTION is ignored: an action of optsched" in str(warning)
     assert "calls itself stage" in told(found, CONF.replace("stage", "other"))
-    assert "can not be loaded: ModuleNotFoundError" in told(found, CONF.replace("stage", "gone"))
+    assert "cannot be loaded: ModuleNotFoundError" in told(found, CONF.replace("stage", "gone"))

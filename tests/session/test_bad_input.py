@@ -389,7 +389,7 @@ def test_a_limit_of_volumes_that_is_no_number(
     ]
     assert all(p.message.endswith(message) for p in found.problems)
     told = waiting(plan, usual)["pod:bad"]
-    assert f"can not attach 1 more volume of driver {CSI} (limit 0)" in told
+    assert f"cannot attach 1 more volume of driver {CSI} (limit 0)" in told
     assert_as_usual(plan, usual)
 
 

@@ -144,7 +144,7 @@ def test_a_broken_numatopology_harms_those_who_need_it_only(around: SessionConte
     assert plan.binds == {"ns/plain": "n"}
     (reason,) = plan.pending.values()
     assert reason.message == (
-        "no node has NUMA policy single-numa-node: 1 node has a Numatopology that can not be used; "
+        "no node has NUMA policy single-numa-node: 1 node has a Numatopology that cannot be used; "
         'Numatopology n: spec.numares[cpu].allocatable: "0-x" is no list of numbers: '
         "write numbers and ranges such as 0-3,8"
     )

@@ -133,7 +133,7 @@ def _deserved(
         for use in mine:
             card = shared_gpus.get((use.npu, use.key))
             if card is None or not card.is_healthy or use.npu != npu:
-                yield f"{task.key}: card {use.key} can not be used"
+                yield f"{task.key}: card {use.key} cannot be used"
                 continue
             least = memory or card.memory * percent // 100
             if use.memory < least or (not npu and use.cores < cores):

@@ -99,7 +99,7 @@ def call_cluster(place: Place, work: Callable[[Client], Awaitable[T]]) -> T:
     except ConfigError as e:
         raise Failure(str(e), Exit.UNREACHABLE) from e
     except Unreachable as e:
-        raise Failure(f"the cluster can not be reached: {e}", Exit.UNREACHABLE) from e
+        raise Failure(f"the cluster cannot be reached: {e}", Exit.UNREACHABLE) from e
     except KubeError as e:
         raise Failure(str(e), code_of(e)) from e
 

@@ -65,7 +65,7 @@ class Source(click.ParamType[Path]):
         try:
             exists = path.exists()
         except OSError as e:
-            raise BadInput(f"{text}: can not be read: {e.strerror}") from e
+            raise BadInput(f"{text}: cannot be read: {e.strerror}") from e
         if not exists:
             raise BadInput(f"{text}: there is no such file or folder")
         if path.is_dir():
@@ -73,13 +73,13 @@ class Source(click.ParamType[Path]):
                 raise BadInput(f"{text}: is a folder: name a file")
             return path
         if not os.access(path, os.R_OK):
-            raise BadInput(f"{text}: can not be read: Permission denied")
+            raise BadInput(f"{text}: cannot be read: Permission denied")
         if path.is_file():
             return path
         try:
             return copy_to_file(path.read_bytes(), f"pipe-{path.name}", text, ctx)
         except OSError as e:
-            raise BadInput(f"{text}: can not be read: {e.strerror}") from e
+            raise BadInput(f"{text}: cannot be read: {e.strerror}") from e
 
 
 def check_path(text: str, remedy: str = _FOR_INPUT) -> None:
@@ -120,7 +120,7 @@ class OutputPath(click.Path):
             path.resolve()
         except (OSError, RuntimeError) as e:
             reason = e.strerror if isinstance(e, OSError) else "its symbolic links form a loop"
-            raise BadInput(f"{path}: can not be written: {reason}") from e
+            raise BadInput(f"{path}: cannot be written: {reason}") from e
         return path
 
 
@@ -138,7 +138,7 @@ class WatchedFile(InputPath):
         try:
             is_special = path.exists() and not path.is_file()
         except OSError as e:
-            raise BadInput(f"{value}: can not be read: {e.strerror}") from e
+            raise BadInput(f"{value}: cannot be read: {e.strerror}") from e
         if is_special:
             raise BadInput(f"{value}: is a pipe or device: name a file, which is read again later")
         return path
@@ -160,7 +160,7 @@ class ModelSource(click.ParamType[str]):
         try:
             is_special = text == STANDARD or Path(text).is_fifo()
         except OSError as e:
-            raise BadInput(f"{text}: can not be read: {e.strerror}") from e
+            raise BadInput(f"{text}: cannot be read: {e.strerror}") from e
         return str(Source(is_file=True).convert(text, param, ctx)) if is_special else text
 
 
@@ -273,7 +273,7 @@ def keep_text(path: Path, text: str) -> None:
     except OSError as e:
         there = "the previous file is kept" if path.is_file() else "there is no such file"
         kept = f"; {there}" if can_be_replaced(path) else ""
-        raise KeepError(f"{path}: can not be written: {e.strerror or e}{kept}") from e
+        raise KeepError(f"{path}: cannot be written: {e.strerror or e}{kept}") from e
 
 
 def write_and_report(console: Console, path: Path, text: str, note: str = "") -> bool:
@@ -303,9 +303,9 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as e:
-        raise KeepError(f"{folder}: can not be created: a file has this name") from e
+        raise KeepError(f"{folder}: cannot be created: a file has this name") from e
     except OSError as e:
-        raise KeepError(f"{folder}: can not be created: {e.strerror or e}") from e
+        raise KeepError(f"{folder}: cannot be created: {e.strerror or e}") from e
     _write_temporary(folder, folder)
 
 
@@ -314,4 +314,4 @@ def _write_temporary(path: Path, folder: Path) -> None:
         with NamedTemporaryFile(dir=folder, prefix=".optsched."):
             pass
     except OSError as e:
-        raise KeepError(f"{path}: can not be written: {e.strerror or e}") from e
+        raise KeepError(f"{path}: cannot be written: {e.strerror or e}") from e

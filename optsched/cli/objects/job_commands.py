@@ -92,7 +92,7 @@ def _from_file(path: str, name: str, namespace: str) -> list[dict[str, Any]]:
     check_manifests(manifests, namespace)
     if name and len(manifests) > 1:
         raise click.UsageError(
-            f"{path} holds {len(manifests)} jobs, which can not all be named {name}"
+            f"{path} holds {len(manifests)} jobs, which cannot all be named {name}"
         )
     for remark in (remark for manifest in manifests for remark in manifest.remarks):
         print_text(remarks(), f"Warning: {remark}", "yellow")

@@ -298,7 +298,7 @@ def _text(path: str) -> tuple[str, str]:
     except FileNotFoundError as e:
         raise Failure(f"{path}: there is no such file", Exit.USAGE) from e
     except OSError as e:
-        raise Failure(f"{path}: can not be read: {e.strerror}", Exit.USAGE) from e
+        raise Failure(f"{path}: cannot be read: {e.strerror}", Exit.USAGE) from e
     except UnicodeDecodeError as e:
         raise Failure(f"{name}: is not a text in UTF-8", Exit.USAGE) from e
 

@@ -221,7 +221,7 @@ def why_not_operated(obj: Raw, queues: Sequence[Raw], action: str) -> str:
     """Return why a queue cannot be opened or closed; empty if it can. `queues` are all queues."""
     name, parent = name_of(obj), parent_of(obj)
     if action == "close" and name == ROOT_QUEUE:
-        return f"queue {name} can not be closed: every other queue is below it"
+        return f"queue {name} cannot be closed: every other queue is below it"
     states = {name_of(each): state_of(each) for each in queues}
     if action == "open" and states.get(parent) in _SHUT:
         return f"queue {name} stays closed while its parent {parent} is: open {parent} first"

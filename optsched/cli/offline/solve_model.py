@@ -152,7 +152,7 @@ def earlier_result(
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "is not a text in UTF-8"
-        _refuse(console, [f"{path}: can not be read: {reason or e}"])
+        _refuse(console, [f"{path}: cannot be read: {reason or e}"])
     found, errors = read_result(text)
     if found is None:
         # For a file of another kind, errors about further fields would be misleading.

@@ -97,7 +97,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise KeepError(
-            f"{folder}: can not be created: {e.strerror or e}; several models need a folder with a "
+            f"{folder}: cannot be created: {e.strerror or e}; several models need a folder with a "
             "file for each"
         ) from e
 
@@ -107,7 +107,7 @@ def identity_of(console: Console, instance: Path) -> InstanceIdentity:
     try:
         return instance_identity(instance)
     except OSError as e:
-        print_text(console, f"{e.filename}: can not be read: {e.strerror}", "red")
+        print_text(console, f"{e.filename}: cannot be read: {e.strerror}", "red")
         sys.exit(BAD_INPUT)
 
 

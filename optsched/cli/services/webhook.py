@@ -312,7 +312,7 @@ def _config(path: Path | None) -> Path | None:
     except GroupsError as e:
         raise click.BadParameter(f"{path}: {e}", param_hint="--admission-conf") from e
     except (OSError, UnicodeDecodeError) as e:
-        text = f"{path}: can not be read: {why_unreadable(e)}"
+        text = f"{path}: cannot be read: {why_unreadable(e)}"
         raise click.BadParameter(text, param_hint="--admission-conf") from e
     return path
 

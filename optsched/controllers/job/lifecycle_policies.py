@@ -237,7 +237,7 @@ def _restarted_too_often(observed: ObservedJob) -> Iterator[ObservedEvent]:
 
 def _unknown(observed: ObservedJob) -> Iterator[ObservedEvent]:
     if observed.group is not None and status_of(observed.group).get("phase") == "Unknown":
-        what = "some pods run, but the scheduler can not place all pods of the minimum"
+        what = "some pods run, but the scheduler cannot place all pods of the minimum"
         conditions = records(status_of(observed.group), "conditions")
         since = _latest(time_ms(each.get("lastTransitionTime")) for each in conditions)
         yield ObservedEvent(

@@ -277,7 +277,7 @@ def _no_child(parent: _Entry, child: _Entry | None, entries: Mapping[str, _Entry
     if child is None:
         return "is no HyperNode of this cluster"
     if child.tier is None:
-        return "is a HyperNode whose tier can not be read"
+        return "is a HyperNode whose tier cannot be read"
     if child is parent or _reaches(child, parent.name, entries):
         return "is above itself: members form a circle"
     if parent.tier is None or child.tier >= parent.tier:

@@ -121,7 +121,7 @@ def tolerance(queue: ApiQueue) -> tuple[Tolerance | None, str]:
     found = _tolerance_amounts(text) if "=" in text else _fraction(text)
     if found is None:
         name = f"annotation {wellknown.OVERUSE_TOLERANCE}"
-        return None, f"{name}: {text!r} can not be read: {_TOLERANCE_EXAMPLE}"
+        return None, f"{name}: {text!r} cannot be read: {_TOLERANCE_EXAMPLE}"
     return found, ""
 
 

@@ -367,7 +367,7 @@ def read_document(path: Path, kind: str) -> tuple[str, Document]:
     try:
         source = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
-        raise InstanceError(f"{path}: this {what} can not be read: {why_unreadable(e)}") from e
+        raise InstanceError(f"{path}: this {what} cannot be read: {why_unreadable(e)}") from e
     parts = list((read_json if path.suffix.lower() == ".json" else read_yaml)(source))
     broken = [p for p in parts if isinstance(p, TextError)]
     if broken:

@@ -161,7 +161,7 @@ def _files(path: Path) -> list[Path]:
     try:
         exists = path.exists()
     except OSError as e:
-        raise InstanceError(f"{path}: can not be read: {e.strerror}") from e
+        raise InstanceError(f"{path}: cannot be read: {e.strerror}") from e
     if not exists:
         raise InstanceError(f"{path}: there is no such file or folder")
     if path.is_file():
@@ -214,7 +214,7 @@ def _text(file: Path, found: _Objects) -> str:
     except UnicodeDecodeError as e:
         message = f"is not UTF-8: byte {e.start} is 0x{e.object[e.start]:02x}"
     except OSError as e:
-        message = f"can not be read: {e.strerror}"
+        message = f"cannot be read: {e.strerror}"
     found.problems.append(ObjectProblem("", "", "", None, message, file.name))
     return ""
 

@@ -84,9 +84,7 @@ def read_throughputs(file: Path, worker: str = "v100") -> Throughputs:
         *(OSError, ValueError, TypeError, AttributeError, SyntaxError),
         *(MemoryError, OverflowError, RecursionError),
     ) as e:
-        raise InstanceError(
-            f"{file}: these throughputs can not be read: {why_unreadable(e)}"
-        ) from e
+        raise InstanceError(f"{file}: these throughputs cannot be read: {why_unreadable(e)}") from e
     return Throughputs(found)
 
 

@@ -128,9 +128,7 @@ def _virtual_clusters(file: Path, problems: list[TraceProblem]) -> tuple[Queue, 
         with file.open(encoding="utf-8-sig") as lines:
             header = lines.readline().rstrip("\r\n").split(",")
     except (OSError, UnicodeDecodeError) as e:
-        message = (
-            f"{file}: the GPUs of each virtual cluster can not be read, and no nodes are given"
-        )
+        message = f"{file}: the GPUs of each virtual cluster cannot be read, and no nodes are given"
         raise InstanceError(f"{message}: {why_unreadable(e)}") from e
     names = tuple(name for name in header if name not in ("date", "total", ""))
     row = next(Table("Day", ("date", *names), "date").read(file, problems), None)

@@ -182,7 +182,7 @@ def _read(
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
         raise InstanceError(
-            f"{file}: this {kind.lower()} list can not be read: {why_unreadable(e)}"
+            f"{file}: this {kind.lower()} list cannot be read: {why_unreadable(e)}"
         ) from e
     reader = csv.DictReader(text.splitlines())
     try:
@@ -190,7 +190,7 @@ def _read(
         rows = [(reader.line_num, cells) for cells in reader]
     except csv.Error as e:
         place = f"{file}:{reader.line_num}"
-        raise InstanceError(f"{place}: this {kind.lower()} list can not be read: {e}") from e
+        raise InstanceError(f"{place}: this {kind.lower()} list cannot be read: {e}") from e
     missing = [c for c in columns if c not in names]
     if missing:
         listed = ", ".join(missing)

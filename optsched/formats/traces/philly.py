@@ -89,7 +89,7 @@ def _jobs(file: Path, problems: list[TraceProblem]) -> Iterator[TracedJob]:
     try:
         listed = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as e:
-        raise InstanceError(f"{file}: this job log can not be read: {why_unreadable(e)}") from e
+        raise InstanceError(f"{file}: this job log cannot be read: {why_unreadable(e)}") from e
     if not isinstance(listed, list):
         raise InstanceError(f"{file}: not a job log: it must be a list of jobs")
     for number, entry in enumerate(listed):

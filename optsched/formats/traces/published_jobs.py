@@ -187,7 +187,7 @@ class Table:
                 yield from self._rows(lines, file, problems)
         except (OSError, UnicodeDecodeError) as e:
             what = f"this list of {self.kind.lower()}s"
-            message = f"{file}: {what} can not be read: {why_unreadable(e)}"
+            message = f"{file}: {what} cannot be read: {why_unreadable(e)}"
             raise InstanceError(message) from e
 
     def _rows(

@@ -331,7 +331,7 @@ async def connect(
     except (OSError, ValueError) as e:
         reason = str(getattr(e, "reason", None) or e).replace("_", " ").lower()
         place = kubeconfig or _default_kubeconfig()
-        message = f"{place} can not be used: its certificates or keys: {reason}"
+        message = f"{place} cannot be used: its certificates or keys: {reason}"
         raise ConfigError(message) from e
     renewal = asyncio.create_task(_renew(loader, configuration))
     try:
@@ -357,7 +357,7 @@ async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noq
         with copy_pipes(places) as copies:
             problem = find_mistake(copies, server)
             if problem:
-                raise ConfigError(f"{places} can not be used: {problem}")
+                raise ConfigError(f"{places} cannot be used: {problem}")
             return await config.load_kube_config(
                 config_file=copies, client_configuration=configuration
             )
@@ -366,7 +366,7 @@ async def _load(configuration: Any, kubeconfig: str, server: str) -> Any:  # noq
     except Exception as e:
         # The official client raises arbitrary exceptions for malformed files.
         problem = " ".join(str(e).split())
-        raise ConfigError(f"{places} can not be used: {problem}") from e
+        raise ConfigError(f"{places} cannot be used: {problem}") from e
 
 
 def _names_server(kubeconfig: str) -> bool:

@@ -64,7 +64,7 @@ def _unreadable_file(place: str) -> str:
         if path.exists():
             return "" if os.access(path, os.R_OK) else f"{place}: Permission denied"
     except (OSError, ValueError, RuntimeError) as e:
-        return f"{place}: can not be read: {getattr(e, 'strerror', None) or e}"
+        return f"{place}: cannot be read: {getattr(e, 'strerror', None) or e}"
     return f"{place}: there is no such file, so there is no address of the cluster"
 
 

@@ -107,7 +107,7 @@ class UfmClient:
         try:
             texts = {key: b64decode(data.get(key) or "").decode() for key in _KEYS}
         except ValueError as e:
-            raise _NoAnswer(f"{ref} can not be read: a value is not UTF-8 text") from e
+            raise _NoAnswer(f"{ref} cannot be read: a value is not UTF-8 text") from e
         lacking = [key for key in ("username", "password") if not texts[key]]
         if lacking:
             raise _NoAnswer(f"{ref} has no {' and no '.join(lacking)}")

@@ -266,7 +266,7 @@ class Manager:
         try:
             return [*found, *wakes(obj, self.store)]
         except Exception:
-            log.exception("%s: can not find what %s wakes", controller.name, ref_of(kind, obj))
+            log.exception("%s: cannot find what %s wakes", controller.name, ref_of(kind, obj))
             self._deps.metrics.reconciled(controller.name, "error")
             return found
 

@@ -74,7 +74,7 @@ class WatchLog:
         self._broken.add(key)
         # An expired resource version is no error, because the kind is then listed again.
         level = logging.INFO if isinstance(error, Gone) else logging.WARNING
-        log.log(level, "%s: can not be followed: %s", _name(kind), error)
+        log.log(level, "%s: cannot be followed: %s", _name(kind), error)
         return True
 
 

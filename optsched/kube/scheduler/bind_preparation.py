@@ -126,7 +126,7 @@ class ClaimReserver:
 
 
 _NOT_COMPACT: Final = (
-    "can not be changed by JSON clients, because its driver parameters contain spaces between "
+    "cannot be changed by JSON clients, because its driver parameters contain spaces between "
     "values: create it again without these spaces"
 )
 """Explains why a JSON patch fails: it removes spaces, which the server treats as a change."""

@@ -296,7 +296,7 @@ class VolumeBinder:
         for node in nodes:
             labels = self._cache.node_labels(node)
             if labels is None or not claim.is_reachable(node, labels):
-                return f"claim {claim.key} is bound to a volume that node {node} can not reach"
+                return f"claim {claim.key} is bound to a volume that node {node} cannot reach"
         return None
 
 

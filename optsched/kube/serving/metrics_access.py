@@ -121,7 +121,7 @@ class MetricsAccess:
         except (KubeError, TimeoutError) as e:
             if not self._is_failing:
                 why = str(e) or f"no answer within {REVIEW_S:g} s"
-                log.warning("metrics readers can not be authorized: %s", why)
+                log.warning("metrics readers cannot be authorized: %s", why)
             self._is_failing = True
             return _UNSAID
         if self._is_failing:

@@ -287,7 +287,7 @@ class _Unread:
     text: str
 
 
-_BROKEN: Final = Response(("this object can not be reviewed: see the log of the webhook",))
+_BROKEN: Final = Response(("this object cannot be reviewed: see the log of the webhook",))
 
 
 def application(

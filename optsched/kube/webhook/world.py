@@ -100,7 +100,7 @@ class LiveWorld:
             self._store.record_deleted(ref, "")
         except KubeError as error:
             # The known state stays, so that a denial based on this state stands.
-            log.warning("%s: can not be read: %s", ref, error)
+            log.warning("%s: cannot be read: %s", ref, error)
         return self._store.get(ref.kind, ref.namespace, ref.name) is not before
 
     async def _follow(self, kind: Kind, source: Client, timing: Timing) -> None:

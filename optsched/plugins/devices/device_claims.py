@@ -70,7 +70,7 @@ class DeviceClaims(Rule):
                     yield Violation(self.name, where, why)
                 elif claim.allocation is not None:
                     if not _reaches(claim, node):
-                        detail = f"the devices of claim {key} can not be used on node {node.name}"
+                        detail = f"the devices of claim {key} cannot be used on node {node.name}"
                         yield Violation(self.name, where, detail)
                 elif node_of.setdefault(key, node.name) != node.name:
                     detail = f"claim {key} would get devices on node {node_of[key]} as well"
@@ -134,7 +134,7 @@ class DeviceClaims(Rule):
             if pools.steps.left <= 0 and any(_leaves_choices(request) for request in requested):
                 left += "; the search steps of this session are used up, a later session goes on"
             return f"had too few devices free: {' and '.join(_describe_requests(requested))}{left}"
-        return f"can not reach the devices of {', '.join(shape.device_claims)}"
+        return f"cannot reach the devices of {', '.join(shape.device_claims)}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""

@@ -426,5 +426,5 @@ PLUGIN = Plugin(
     "keeps idle GPUs usable for typical tasks",
     (weight_argument("fragmentation.weight", 1, "points for a thousandth of a GPU"),),
     lambda a: (Fragmentation(read_whole(a, "fragmentation.weight", 1)),),
-    levels=(LevelKind("frag", "free GPUs that typical tasks can not use", 80, ("fragmentation",)),),
+    levels=(LevelKind("frag", "free GPUs that typical tasks cannot use", 80, ("fragmentation",)),),
 )

@@ -113,7 +113,7 @@ def _policy_of(node: Node) -> str:
     if node.numa is None:
         return "has no Numatopology"
     if node.numa.problem:
-        return "has a Numatopology that can not be used"
+        return "has a Numatopology that cannot be used"
     return f"has {node.numa.alignment}"
 
 

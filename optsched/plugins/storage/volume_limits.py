@@ -82,10 +82,8 @@ class VolumeLimits(Rule):
         """See `Rule`. The text contains the number of volumes by driver, and the nodes' limits."""
         facts = problem.derived(_facts)
         if facts is None or not facts.requested[task_class]:
-            return "can not attach its volumes"
-        return (
-            f"can not attach {' and '.join(_describe_limits(facts, facts.requested[task_class]))}"
-        )
+            return "cannot attach its volumes"
+        return f"cannot attach {' and '.join(_describe_limits(facts, facts.requested[task_class]))}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`."""

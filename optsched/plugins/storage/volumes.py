@@ -59,7 +59,7 @@ class Volumes(Rule):
                     detail = f"claim {key}{problem}"
                     yield Violation(self.name, f"task {task.key}", detail)
                 elif not claim.is_reachable(node.name, node.labels):
-                    detail = f"claim {key} can not be reached from node {node.name}"
+                    detail = f"claim {key} cannot be reached from node {node.name}"
                     yield Violation(self.name, f"task {task.key}", detail)
         yield from self._verify_supply(world)
 
@@ -95,7 +95,7 @@ class Volumes(Rule):
     def refusal(self, problem: Problem, task_class: int) -> str:
         """See `Rule`. The text contains the claims of the class."""
         claims = ", ".join(problem.classes.shapes[task_class].claims)
-        return f"can not reach the volumes of {claims}"
+        return f"cannot reach the volumes of {claims}"
 
     def ties_nodes(self, problem: Problem, task_class: int) -> bool:
         """See `Rule`. Returns True if claims of the class compete for volumes."""

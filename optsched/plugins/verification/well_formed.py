@@ -41,7 +41,7 @@ def _problem(world: World, action: Allocate | Nominate) -> str:
     if gang is None:
         return f"its gang {action.gang} does not exist" if action.gang else "it names no gang"
     if gang.problem is not None:
-        return f"its gang can not be scheduled: {gang.problem.message}"
+        return f"its gang cannot be scheduled: {gang.problem.message}"
     task = world.members(gang).get(action.task)
     if task is None:
         return f"it is not a member of gang {action.gang}"

@@ -175,7 +175,7 @@ def _verify_best(entry: Entry, best: Best, folder: Path) -> Iterator[str]:
     try:
         source = (folder / entry.recipe.family / best.plan).read_text(encoding="utf-8")
     except OSError as e:
-        yield f"{best.plan} can not be read: {e.strerror}"
+        yield f"{best.plan} cannot be read: {e.strerror}"
         return
     prove = prove_bins if best.model == PACKING else prove_plan
     proof = prove(entry, best.model, source, folder)

@@ -227,7 +227,7 @@ def _members(archive: Path, wanted: str) -> Iterator[str]:
         with tarfile.open(archive) as opened:
             names = [m.name for m in opened if m.isfile() and m.name.endswith(SUFFIX)]
     except (OSError, tarfile.TarError, EOFError) as e:
-        raise InstanceError(f"{archive}: this file can not be read: {why_unreadable(e)}") from e
+        raise InstanceError(f"{archive}: this file cannot be read: {why_unreadable(e)}") from e
     for name in names:
         path = PurePosixPath(name)
         if any(fnmatch(each, wanted) for each in (name, path.name, path.stem)):

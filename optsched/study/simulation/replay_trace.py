@@ -96,7 +96,7 @@ def _read_given(source: str, trace_format: str | None, nodes: Path | None) -> Lo
     try:
         exists = path.exists()
     except OSError as e:
-        raise InstanceError(f"{source}: can not be read: {e.strerror}") from e
+        raise InstanceError(f"{source}: cannot be read: {e.strerror}") from e
     if not exists:
         raise InstanceError(f"{source}: there is no such file or folder")
     if trace_format is not None:

@@ -98,7 +98,7 @@ def test_patterns_are_looked_for_anywhere_in_the_name(pattern: str, selected_nod
     assert set(nodes_of(tree(hypernode("a", 1, regex(pattern))))["a"]) == selected_nodes
 
 
-# --- what can not be true at once ----------------------------------------------------------------
+# --- what cannot be true at once ----------------------------------------------------------------
 
 
 def test_a_circle_counts_for_nobody_and_spoils_nobody_else():

@@ -89,12 +89,12 @@ def test_what_can_not_be_read_at_all(tmp_path: Path) -> None:
     with pytest.raises(InstanceError, match="GPU type 'h100' is unknown; known are k80, v100"):
         read_throughputs(rates, "h100")
     rates.write_text("{")
-    with pytest.raises(InstanceError, match="these throughputs can not be read"):
+    with pytest.raises(InstanceError, match="these throughputs cannot be read"):
         read_gavel(path, NODES)
     rates.unlink()
     with pytest.raises(InstanceError, match=r"no simulation_throughputs\.json in its folder or"):
         read_gavel(path, NODES)
-    with pytest.raises(InstanceError, match=r"this list of jobs can not be read"):
+    with pytest.raises(InstanceError, match=r"this list of jobs cannot be read"):
         read_gavel(path.with_name("gone.trace"), NODES, read_throughputs(_real()))
     with pytest.raises(InstanceError, match="there are no nodes"):
         read_gavel(path, [], read_throughputs(_real()))

@@ -107,7 +107,7 @@ def test_what_can_not_be_read_at_all(tmp_path: Path) -> None:
     with pytest.raises(InstanceError, match="not a list of jobs: it has no column duration"):
         read_helios(path)
     path.with_name("cluster_gpu_number.csv").unlink()
-    with pytest.raises(InstanceError, match="can not be read, and no nodes are given"):
+    with pytest.raises(InstanceError, match="cannot be read, and no nodes are given"):
         read_helios(path)
 
 

@@ -146,7 +146,7 @@ def test_a_value_without_end_is_told_with_its_line(tmp_path: Path, text: str):
         "sn,cpu_milli,memory_mib,gpu,model\nn,64000,262144,8,V100M16\n"
     )
     with pytest.raises(
-        InstanceError, match=r"pods\.csv:[0-2]: this pod list can not be read: field"
+        InstanceError, match=r"pods\.csv:[0-2]: this pod list cannot be read: field"
     ):
         read_openb(path)
 

@@ -73,7 +73,7 @@ def test_a_job_without_times_of_tasks(tmp_path: Path) -> None:
 
 
 def test_what_can_not_be_read_at_all(tmp_path: Path) -> None:
-    with pytest.raises(InstanceError, match="this list of machines can not be read"):
+    with pytest.raises(InstanceError, match="this list of machines cannot be read"):
         read_pai(tmp_path)
     with pytest.raises(InstanceError, match="no job of these tables can be read"):
         read_pai(tables(tmp_path, tasks="x,y,1,Failed,1,2,3,4,5,V100\n"))

@@ -114,5 +114,5 @@ def test_what_can_not_be_read_at_all(tmp_path: Path) -> None:
     with pytest.raises(InstanceError, match="it must be a list of jobs"):
         read_philly(path, nodes)
     path.write_text("[{")
-    with pytest.raises(InstanceError, match="this job log can not be read"):
+    with pytest.raises(InstanceError, match="this job log cannot be read"):
         read_philly(path, nodes)

@@ -113,7 +113,7 @@ async def test_failures_are_counted_and_logged_once_until_it_works_again(
     assert listener.failures.count(NODE) == 2
     reported = [m for m in caplog.messages if m.startswith("nodes: ")]
     assert reported == [
-        "nodes: can not be followed: 403 Forbidden: you may not",
+        "nodes: cannot be followed: 403 Forbidden: you may not",
         "nodes: followed again",
     ]
 
@@ -205,8 +205,8 @@ async def test_a_server_that_is_away_is_one_line_of_the_log(
     listener.api.refuse("list", *[Unreachable("refused")] * len(READ_KINDS) * 3)
     async with running(listener.follower.run()):
         await until(lambda: listener.cache.is_synced)
-    (line,) = (m for m in caplog.messages if "can not be followed" in m)
-    assert line.endswith("can not be followed: refused")
+    (line,) = (m for m in caplog.messages if "cannot be followed" in m)
+    assert line.endswith("cannot be followed: refused")
 
 
 @pytest.mark.asyncio

@@ -248,7 +248,7 @@ async def test_an_unusable_kubeconfig_is_named(
         with pytest.raises(ConfigError) as caught:
             async with connect(given):
                 pass
-        assert str(caught.value).startswith(f"{path} can not be used: ")
+        assert str(caught.value).startswith(f"{path} cannot be used: ")
         assert "\n" not in str(caught.value)
 
 

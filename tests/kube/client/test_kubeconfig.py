@@ -81,7 +81,7 @@ async def test_a_mistake_is_named_in_one_sentence(tmp_path: Path, name: str) -> 
     with pytest.raises(ConfigError) as caught:
         async with connect(str(path)):
             pass
-    assert str(caught.value).startswith(f"{path} can not be used: {sentence}")
+    assert str(caught.value).startswith(f"{path} cannot be used: {sentence}")
     assert "\n" not in str(caught.value)
     assert path.read_bytes() == content
 
@@ -91,7 +91,7 @@ async def test_a_mistake_is_named_in_one_sentence(tmp_path: Path, name: str) -> 
     [
         ("gone", "gone: there is no such file, so there is no address of the cluster"),
         ("folder", "folder: is a folder: name the kubeconfig in it"),
-        ("x" * 300, f"{'x' * 300}: can not be read: File name too long"),
+        ("x" * 300, f"{'x' * 300}: cannot be read: File name too long"),
         (
             "https://example.org/c",
             "https://example.org/c: is a URL: download the kubeconfig and name the file",

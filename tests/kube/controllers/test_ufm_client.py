@@ -79,7 +79,7 @@ async def test_what_the_secret_lacks_is_told(ufm: Ufm) -> None:
     assert "not found" in await problem(None, fabric)
     said = await problem(ufm.secret(username="", password=""), fabric)
     assert said.endswith("has no username and no password")
-    assert "can not be read" in await problem({**ufm.secret(), "username": "/w=="}, fabric)
+    assert "cannot be read" in await problem({**ufm.secret(), "username": "/w=="}, fabric)
     assert ufm.asked == []
 
 

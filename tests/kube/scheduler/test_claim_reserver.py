@@ -103,7 +103,7 @@ def test_a_claim_that_nobody_can_change_is_named() -> None:
     api = FakeApi(claim)
     api.refuse("patch", no)
     why = reserve(api)
-    assert "resource claim ns/c can not be changed by JSON clients" in why
+    assert "resource claim ns/c cannot be changed by JSON clients" in why
     assert "spec: field is immutable" in why
 
 

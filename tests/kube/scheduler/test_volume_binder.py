@@ -260,7 +260,7 @@ async def test_a_volume_that_some_pod_can_not_reach_keeps_the_gang_whole():
     world.happens = world.provide
     await world.carry_out(p="n1", q="n2")
     (failure,) = world.failures.values()
-    assert failure.message == "claim ns/c is bound to a volume that node n2 can not reach"
+    assert failure.message == "claim ns/c is bound to a volume that node n2 cannot reach"
     assert world.nodes() == {}
 
 

@@ -295,7 +295,7 @@ async def test_where_the_api_server_does_not_say_nobody_reads(
     access = MetricsAccess(api, FakeClock())
     assert [await judge(access, "good") for _ in range(3)] == [503] * 3
     # A failed authorization causes one log line, and the server retries it afterwards.
-    assert caplog.text.count("metrics readers can not be authorized") == 1
+    assert caplog.text.count("metrics readers cannot be authorized") == 1
     api.error = None
     assert await judge(access, "good") == 200
 

@@ -285,7 +285,7 @@ async def test_a_mistake_of_ours_is_a_denial(caplog: pytest.LogCaptureFixture) -
         hook.world.queue = broken  # type: ignore[method-assign,assignment]
         status, said = await hook.post(review())
         assert (status, said["allowed"]) == (200, False)
-        assert said["status"]["message"].startswith("this object can not be reviewed")
+        assert said["status"]["message"].startswith("this object cannot be reviewed")
         assert b'result="error"} 1.0' in hook.metrics.exposition()
     assert "RuntimeError: default" in caplog.text
 
@@ -307,7 +307,7 @@ async def test_kinds_that_are_not_installed_hold_nobody_up(
     async with following(hook):
         assert (await hook.post(review()))[1]["allowed"]
     assert hook.failed
-    assert "jobtemplates of flow.volcano.sh/v1alpha1: can not be followed" in caplog.text
+    assert "jobtemplates of flow.volcano.sh/v1alpha1: cannot be followed" in caplog.text
 
 
 async def test_every_request_is_counted() -> None:
@@ -419,7 +419,7 @@ async def test_a_server_that_is_away_is_one_line_of_the_log(
     async with following(hook):
         pass
     (line,) = (r.message for r in caplog.records if r.levelname == "WARNING")
-    assert line.endswith("can not be followed: refused")
+    assert line.endswith("cannot be followed: refused")
 
 
 # --- pod templates --------------------------------------------------------------------------------

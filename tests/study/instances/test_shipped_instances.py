@@ -146,7 +146,7 @@ def test_files_that_are_missing_are_told(copied):
     (folder / "infeasible" / entry.best[0].plan).unlink()
     told = list(verify_entry(entry, folder))
     assert len(told) == 2
-    assert all("does not exist" in t or "can not be read" in t for t in told)
+    assert all("does not exist" in t or "cannot be read" in t for t in told)
 
 
 def test_a_plan_that_breaks_a_rule_is_told(copied):
