@@ -31,7 +31,7 @@ _MOST = int(LARGEST)
 
 
 def frozen(*values: object) -> None:
-    """Make those of the values that are arrays read-only, in place."""
+    """Make every array among the values read-only, in place."""
     for value in values:
         if isinstance(value, np.ndarray):
             value.setflags(write=False)

@@ -177,7 +177,7 @@ def has_many_unused_resources(problem: Problem) -> bool:
     """Return whether gangs and queues use less than half of the resources of a problem.
 
     A problem takes over the resource columns of the previous problem, including the columns of
-    resources that only deleted pods requested. Each column takes memory for every node, queue and
+    resources that only deleted pods requested. Each column uses memory for every node, queue and
     task class.
     """
     if len(problem.resources) <= FEW_RESOURCES:
@@ -247,8 +247,7 @@ def _blocked(
 ) -> dict[int, Reason]:
     """Return why no decision about a gang is possible, by gang index.
 
-    If several reasons apply, a flaw of the PodGroup precedes a flaw of the queue, which precedes
-    other reasons of the gang.
+    A flaw in the PodGroup has precedence over a flaw in the queue, and both over other reasons.
     """
     found: dict[int, Reason] = {}
     suspects = {i for i, row in enumerate(rows) if row.blocked is not None}
@@ -326,7 +325,8 @@ def _queues(
     known = queue_of >= 0
     shape, columns = (len(snapshot.queues), len(resources)), _numbered(resources)
 
-    # Most gangs of a queue have one of a few distinct stakes.
+    # Most gangs in a queue share a few distinct stakes, so stakes are grouped before they are
+    # summed.
     numbers = Counter(zip(queue_of.tolist(), (r.stake for r in rows), strict=True))
 
     def by_queue(part_of: Callable[[Stake], Amounts]) -> I64:

@@ -8,7 +8,7 @@ Equal gangs (by shape, queue and tier) form one gang class h with multiplicity m
 
 - y[h] ∈ [0, m[h]]: the number of gangs of the class that start;
 - x[f] ∈ [0, m[h]·count[f]]: the number of placed tasks of entry f = (h, role, task class). If all
-  tasks of a gang start together, x[f] is count[f]·y[h] and has no variable of its own.
+  tasks of a gang start together, x[f] is count[f]·y[h] and has no separate variable.
 
 A solution that contains only these totals can always be split into single gangs. Distribute the
 tasks of the entries over the admitted gangs round robin. Two gangs then differ by at most one task
@@ -88,7 +88,7 @@ def gang_classes(
     tiers
         Gangs with different `of` or `mark` in the tiers are in different classes.
     apart
-        (G,) whether a gang forms a gang class of its own, or None if no gang does.
+        (G,) whether a gang forms a separate gang class, or None if no gang does.
     kinds
         Arrays (G,) that separate classes: gangs that differ in any array are in different classes.
 
@@ -200,7 +200,7 @@ class Formulation:
         )
 
     def placed(self, weight: I64, entries: Bool | None = None) -> Expression:
-        """Return Σ weight · placed tasks over all entries, or over the entries of a mask (F,)."""
+        """Return Σ weight · placed tasks over all entries, or over the entries in a mask (F,)."""
         chosen = slice(None) if entries is None else entries
         return Expression.of(self.placed_variable[chosen], (self.placed_factor * weight)[chosen])
 
@@ -276,7 +276,7 @@ def _is_rigid(problem: Problem) -> Bool:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The domains in which gangs of a gang class, or one subgroup of each gang, may be placed.
+    """The domains in which the gangs of a gang class, or one subgroup of each gang, may be placed.
 
     Attributes
     ----------
@@ -309,7 +309,7 @@ class Demand:
     variables
         (k,) variables in the order of the choice's domains.
     factor
-        Number of tasks that each unit of a variable stands for.
+        Number of tasks that one unit of a variable represents.
 
     """
 
@@ -340,7 +340,7 @@ class Choices:
 
     @property
     def form(self) -> Formulation:
-        """The formulation that these choices belong to."""
+        """The formulation to which these choices belong."""
         form = self._form_ref()
         if form is None:
             raise ReferenceError("the formulation of these choices has been freed")
@@ -363,7 +363,7 @@ class Choices:
             self._require_minimum_in_domains(h, whole)
 
     def choose(self, h: int, part: int, bound: Bound, domains: I64) -> Choice:
-        """Return a choice among domains (k,) for the gangs of a class, or a subgroup of each."""
+        """Return a choice among domains (k,) for a gang class, or for a subgroup of its gangs."""
         model, gangs = self.form.model, self.form.gangs
         most = int(gangs.multiplicity[h])
         variables = model.add_variables(0, np.full(len(domains), most, np.int64))
@@ -476,7 +476,7 @@ class Choices:
 
 
 def find_within_domain(forest: Forest, domain: int, others: I64) -> I64:
-    """Return the indices into `others` (k,) of those domains that are in `domain`."""
+    """Return the indices into `others` (k,) of the domains that lie in `domain`."""
     return np.flatnonzero((others >= domain) & (others < forest.end[domain]))
 
 
@@ -490,7 +490,7 @@ def candidates(forest: Forest, bound: Bound) -> I64:
 
 
 def widest(forest: Forest, domains: I64) -> I64:
-    """Return the outermost of some domains: those that are in no other domain of `domains`."""
+    """Return the outermost domains, which lie in no other domain of `domains`."""
     chosen = np.zeros(len(forest) + 1, np.bool_)
     chosen[domains] = True
     return domains[~chosen[forest.parent[domains]]]
@@ -499,7 +499,7 @@ def widest(forest: Forest, domains: I64) -> I64:
 class GangNodes:
     """Variables for the tasks of single gangs on single nodes.
 
-    For an entry f of a gang that is alone in its gang class, w[f, n] counts the entry's tasks on
+    For an entry f of a gang that is the only gang of its class, w[f, n] counts the entry's tasks on
     node n:
 
         Σ_n w[f, n] = x[f]            Σ_{f ∈ F(c)} w[f, n] ≤ u[c, n]
@@ -517,14 +517,14 @@ class GangNodes:
     """
 
     def __init__(self, form: Formulation, supplied: I64) -> None:
-        """`supplied` (C, N) are the variables that count tasks by class and node; -1 for none."""
+        """Store `supplied` (C, N), the variables that count tasks by class and node, or -1."""
         self._form, self._supplied = form, supplied
         shape = (len(form.gangs.class_of), supplied.shape[1])
         self.gang_of: I64 = np.full(shape[0], -1, np.int64)
         self.variables: I64 = np.full(shape, -1, np.int64)
 
     def add(self, gangs: Bool) -> None:
-        """Add the variables w of the gangs in a mask (G,); existing variables stay.
+        """Add the variables w for the gangs in a mask (G,); existing variables stay.
 
         Raises `ValueError` for a gang that shares its gang class with another gang.
         """
@@ -563,7 +563,7 @@ class GangNodes:
         )
 
     def of_gang(self, gang: int) -> I64:
-        """Return the variables w of a gang by entry and node; -1 stands for no variable."""
+        """Return the variables w of a gang by entry and node; -1 means no variable."""
         found: I64 = self.variables[self.gang_of == gang]
         return found
 

@@ -1,4 +1,4 @@
-"""Variants of a problem without some resident pods, for pod affinity, spread and host ports."""
+"""Variants of a problem that ignore some resident pods in pod affinity, spread and host ports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def without_gangs(problem: Problem) -> Problem:
 
 
 def without_residents(problem: Problem, gone: Collection[str]) -> Problem:
-    """Return the problem without terminating residents and residents whose key is in `gone`."""
+    """Return the problem without terminating residents and the residents with keys in `gone`."""
     nodes = problem.snapshot.nodes
 
     def stays(task: Task) -> bool:

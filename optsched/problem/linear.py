@@ -25,7 +25,7 @@ def _ints(values: ArrayLike) -> I64:
 def _aligned(*parts: ArrayLike) -> list[I64]:
     """Return arrays of equal length: arrays of length 1 are repeated to the length of the others.
 
-    This function is much faster than `np.broadcast_arrays`.
+    `_aligned` is much faster than `np.broadcast_arrays`.
     """
     arrays = [_ints(part) for part in parts]
     lengths = {len(array) for array in arrays} - {1}
@@ -84,7 +84,7 @@ class Rows:
     upper: I64
 
     def with_lower_bounds(self, held: Sequence[tuple[Expression, int]]) -> Rows:
-        """Return these rows plus one row `expression ≥ value` for each pair in `held`."""
+        """Return these rows and one more row `expression ≥ value` for each pair in `held`."""
         first = len(self.lower)
         at = [np.full(len(goal.variables), first + i) for i, (goal, _) in enumerate(held)]
         lower = [value - goal.constant for goal, value in held]
@@ -227,12 +227,12 @@ class LinearModel:
 
     @property
     def bounds(self) -> tuple[I64, I64]:
-        """Lower and upper bounds of all variables."""
+        """The lower and upper bounds of all variables."""
         return _joined(self._lower), _joined(self._upper)
 
     @property
     def rows(self) -> Rows:
-        """All rows so far, with entries in row order."""
+        """All rows that have been added, with entries in row order."""
         self._flush()
         row = _joined(self._row)
         order = np.argsort(row, kind="stable")

@@ -132,7 +132,7 @@ class Problem:
     ready
         (N,) whether a node is ready.
     kept
-        (R,) amounts that must stay free in the cluster for gangs that are already decided.
+        (R,) amounts that must stay free in the cluster for already decided gangs.
     settled
         (G,) 1 for a decided gang that gets tasks placed, 0 for a decided gang without placed tasks,
         and -1 for an undecided gang.
@@ -195,12 +195,12 @@ class Problem:
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes, the length of axis N."""
+        """The number of nodes, which is the length of axis N."""
         return len(self.snapshot.nodes)
 
     @property
     def num_gangs(self) -> int:
-        """Number of gangs, the length of axis G."""
+        """The number of gangs, which is the length of axis G."""
         return len(self.snapshot.gangs)
 
     @property
@@ -215,7 +215,7 @@ class Problem:
 
     @property
     def open_gangs(self) -> I64:
-        """Indices of the gangs that can be decided on, in key order."""
+        """The indices of the gangs that can be decided on, in key order."""
         return np.flatnonzero(self.shape_of >= 0)
 
     def derived(self, compute: Callable[[Problem], Derived]) -> Derived:

@@ -47,7 +47,7 @@ class QueueArrays:
     allocated, claimed, requested
         (Q, R) amounts of each queue without its descendants. `allocated` is the sum over running
         tasks. `claimed` adds this session's victims to `allocated`. `requested` adds pending tasks
-        to `claimed`, except those in a closed queue and those of a gang with a problem.
+        to `claimed`, except tasks in a closed queue and tasks of a blocked gang.
     oldest_ms
         (Q,) creation time of the oldest gang with pending tasks in each queue, without descendants;
         NEVER_MS if no gang of the queue has pending tasks.
@@ -80,13 +80,13 @@ class QueueArrays:
 
     @cached_property
     def _tiers(self) -> list[I64]:
-        """Indices of the queues that have a parent, grouped by depth, the deepest group first."""
+        """The indices of queues with a parent, grouped by depth, the deepest group first."""
         depth = self.subtree.sum(axis=0)
         tiers = [np.flatnonzero(depth == d) for d in range(int(depth.max(initial=0)), 1, -1)]
         return [tier[self.parent_of[tier] >= 0] for tier in tiers]
 
     def summed_up(self, amounts: I64) -> I64:
-        """Return (Q, R) the sums of the amounts (Q, R) over each queue and its descendants."""
+        """Return the sums (Q, R) of the amounts (Q, R) over each queue and its descendants."""
         total = amounts.copy()
         for tier in self._tiers:
             np.add.at(total, self.parent_of[tier], total[tier])
@@ -211,7 +211,7 @@ def _subtrees(parent_of: I64) -> Bool:
 def _closed(
     queues: Sequence[Queue], parent_of: I64, cyclic: frozenset[int]
 ) -> Mapping[int, Reason]:
-    """Return why queues are closed, by queue index: its own or its nearest ancestor's reason."""
+    """Return by queue index why a queue is closed, by itself or by its nearest closed ancestor."""
     names = {q.name for q in queues} | {ROOT_QUEUE, ""}
     own = {
         i: reason

@@ -309,7 +309,8 @@ def _count_class(
     carried = relations.carried_by(shape)
     for m in selecting:
         kind = relations.terms[m].kind
-        # Of the tasks of a plan, a spread constraint counts only those that carry the constraint.
+        # Among the tasks of a plan, a spread constraint counts only the tasks that carry the
+        # constraint.
         counts = stands and (kind is not TermKind.SPREAD or m in carried)
         if counts or kind is TermKind.ANTI_AFFINITY:
             np.add.at(into.selected[m], at, 1)

@@ -54,7 +54,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class GangShape:
-    """The properties that are equal for all gangs of a gang class: pending requests and minimums.
+    """The properties that all gangs of a gang class share: pending requests and minimums.
 
     Attributes
     ----------
@@ -66,8 +66,8 @@ class GangShape:
     need
         Number of tasks that must start together; 0 once the gang runs.
     need_role
-        (role, number) pairs: how many tasks of a role must start together, for roles below their
-        minimum.
+        (role, number) pairs: the number of tasks of a role that must start together, for each role
+        below its minimum.
     least_before
         The value of `min_members` before this session chose victims of the gang, or None if the
         gang has no victims.
@@ -78,7 +78,7 @@ class GangShape:
     parts
         Subgroups with pending tasks.
     need_groups
-        (rule, number) pairs: how many subgroups of each rule must start together.
+        (rule, number) pairs: the number of subgroups of each rule that must start together.
     topology, held
         The topology request of the gang, and the names of the nodes of its running tasks. `held` is
         empty without a topology request.
@@ -107,12 +107,12 @@ class GangShape:
 
     @property
     def num_tasks(self) -> int:
-        """Number of pending tasks."""
+        """The number of pending tasks."""
         return sum(e.count for e in self.entries)
 
     @property
     def min_members(self) -> int:
-        """Number of tasks that must start together, in total or by role; 0 once the gang runs."""
+        """The number of tasks that must start together, or 0 once the gang runs."""
         return _min_members(self.need, self.need_role)
 
     @property
@@ -127,7 +127,7 @@ class GangShape:
 
     @property
     def is_rigid(self) -> bool:
-        """Whether the pending tasks of the gang can start only all together."""
+        """Whether the pending tasks of the gang can only start all together."""
         return self.need == self.num_tasks and not self.is_started
 
 
@@ -145,12 +145,11 @@ class Stake:
 
     @property
     def mentioned(self) -> Iterator[str]:
-        """Names of the resources in `requested` and `minimum`."""
+        """The names of the resources in `requested` and `minimum`."""
         yield from (name for name, _ in (*self.requested, *self.minimum))
 
 
-# The references are weak, because a job with unique constraints has a unique shape, which must not
-# stay in memory after the job.
+# The references are weak: the unique shape of a job must not stay in memory after the job ends.
 STAKES: Final[SharedObjects[Stake]] = SharedObjects(Stake)
 SHAPES: Final[Interned[GangShape]] = Interned()
 """Holds one object for all equal shapes, so that sessions compare the shapes of gangs quickly."""
@@ -167,7 +166,7 @@ class GangRow:
     pending
         The tasks that may be placed, grouped by entry, each group in task order.
     num_ready
-        Number of tasks that already count towards the minimum of the gang.
+        Number of tasks that already count towards the gang's minimum.
     allocated, claimed, requested
         Amounts in base units, by resource. `allocated` is the sum over bound, running and expected
         tasks. `claimed` adds this session's victims to `allocated`. `requested` adds pending tasks

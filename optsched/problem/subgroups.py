@@ -56,8 +56,8 @@ class Parts:
         Maps the key of a pending task to the index of its subgroup in `parts`. Tasks in no subgroup
         are missing.
     need_groups
-        (rule, number) pairs: how many subgroups of each rule must still start before the gang
-        counts as started.
+        (rule, number) pairs: the number of subgroups of each rule that must still start before the
+        gang counts as started.
     short
         Keys of the pending tasks in subgroups that have too few pods to start.
     lacking
@@ -141,7 +141,7 @@ def _lacking(
 def _need_groups(
     gang: Gang, there: Mapping[_Group, Sequence[Task]], startable: Iterable[_Group]
 ) -> tuple[tuple[tuple[int, int], ...], Reason | None]:
-    """Return (rule, number of subgroups that must still start), and why too few subgroups can."""
+    """Return (rule, number of subgroups still to start), and why too few subgroups can start."""
     run = {group for group, tasks in there.items() if len(tasks) >= _size(gang, group)}
     open_groups = [group for group in startable if group not in run]
     needs: list[tuple[int, int]] = []

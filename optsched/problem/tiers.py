@@ -53,14 +53,14 @@ def priority_tiers(
 ) -> Tiers:
     """Return tiers by priority and, within one priority, by urgency.
 
-    From the most to the least urgent: broken gangs, the first of `heads`, the other `heads`, gangs
-    that wait for longer than `starvation_after_ms`, and other gangs. A broken gang has some tasks
-    bound but fewer than its minimum. The bound tasks do no work until the minimum runs. `heads` are
-    gangs whose reservation has begun, in order. The first gang of `heads` has a tier of its own, so
-    that no other gang outweighs it. `priority` (G,) is the priority of each gang. `queue_priority`
-    (G,) is the priority of each gang's queue and precedes `priority`, or None if all queues have
-    equal priority. In a queue with strict order, waiting time is measured from the creation of the
-    gang, so that the tiers do not contradict the order of the queue.
+    The order of urgency is: broken gangs, the first of `heads`, the other `heads`, gangs that wait
+    for longer than `starvation_after_ms`, and other gangs. A broken gang has some tasks bound but
+    fewer than its minimum. The bound tasks do no work until the minimum runs. `heads` are gangs
+    whose reservation has begun, in order. The first gang of `heads` is alone in its tier, so that
+    no other gang outweighs this gang. `priority` (G,) is the priority of each gang.
+    `queue_priority` (G,) is the priority of each gang's queue and precedes `priority`, or None if
+    all queues have equal priority. In a queue with strict order, waiting time is measured from the
+    creation of the gang, so that the tiers do not contradict the order of the queue.
     """
     gangs = problem.open_gangs
     shape = problem.shape_of[gangs]

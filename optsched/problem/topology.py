@@ -146,7 +146,7 @@ class Bound:
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """The topology bounds of one gang shape: of the whole gang, and of each subgroup."""
+    """The topology bounds of one gang shape: one for the whole gang, and one for each subgroup."""
 
     whole: Bound | None
     parts: tuple[Bound | None, ...]
@@ -354,7 +354,7 @@ class _BoundReader:
         return Reason(ReasonCode.TOPOLOGY_NOT_FOUND, text)
 
     def _domains_of_tier(self, tier_name: str, forest: Forest) -> Bool | Reason:
-        """Return (D,) whether each domain is in a domain of a named tier, or why none does."""
+        """Return (D,) whether each domain lies in a domain of a named tier, or why none does."""
         allowed = np.zeros(len(forest), np.bool_)
         known = {h.name: h.tier_name for h in self._topology.hypernodes}
         for d, name in enumerate(forest.names):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Units (axis U): unblocked gangs, and subgroups of these gangs, that have a topology bound.
+    """The units (axis U), which are unblocked gangs and their subgroups with a topology bound.
 
     Attributes
     ----------
@@ -81,8 +81,8 @@ def _node_numbers(problem: Problem) -> dict[str, int]:
 def holders(problem: Problem, node_of: I64) -> I64:
     """Return (U,) the lowest domain with all tasks of each unit, given the node of each task (T,).
 
-    The tasks of a unit include its running tasks. NOWHERE stands for a unit without placed or
-    running tasks.
+    The tasks of a unit include its running tasks. A unit without placed or running tasks has the
+    value NOWHERE.
     """
     units = units_of(problem)
     placed = node_of[units.task] >= 0

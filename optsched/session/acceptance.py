@@ -45,7 +45,7 @@ class Accepted:
     violations
         The violations of rejected candidates.
     blocked
-        By gang key, the reason of a gang that rules of custom plugins reject.
+        By gang key, the reason why rules of custom plugins reject a gang.
     repairs
         Records of rejected candidates that were repaired by dropping the gangs at fault.
     kept_at
@@ -68,7 +68,7 @@ class Accepted:
 def accept_candidate(
     attempt: Attempt, rounds: Rounds, candidates: Sequence[Candidate], *, is_last: bool
 ) -> Accepted:
-    """Return the best candidate that satisfies every hard rule, or else a plan without actions.
+    """Return the best candidate that satisfies every hard rule, or a plan without actions.
 
     A rejected candidate is repaired and competes again. A candidate that only rules of custom
     plugins reject is repaired only in the last attempt. After any other attempt, the next attempt
@@ -119,7 +119,7 @@ def accept_candidate(
 def _lend_and_verify(
     attempt: Attempt, scope: EvictionScope, chosen: Candidate
 ) -> tuple[Candidate, list[Violation]]:
-    """Return the candidate with its loans, and the violations by the returned candidate.
+    """Return the candidate with its loans, and the violations that the returned candidate causes.
 
     The verifier checks the candidate with its loans. If the verifier rejects the loans, it checks
     the candidate without loans.

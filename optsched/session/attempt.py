@@ -74,22 +74,23 @@ class Attempt:
             a
             for a in placed
             if isinstance(a, Enqueue)
-            # Evictions of moved pods contain their new nodes; their successors cannot be bound yet.
+            # Evictions of moved pods contain the new nodes, because the pods' successors cannot be
+            # bound yet.
             or (a.task not in known if isinstance(a, Evict) else not is_successor(a.task))
         )
         return self.with_devices((*evictions, *real))
 
     def with_devices(self, actions: Sequence[Action]) -> tuple[Action, ...]:
-        """Return the evictions of shuffled pods and `actions`, with the devices of placed pods."""
+        """Return evictions of shuffled pods, then `actions`, with the devices of placed pods."""
         return with_cards(self.before, (*self.shuffled, *actions), self.session.rules)
 
     def verify(self, each: Round, actions: tuple[Action, ...]) -> list[Violation]:
-        """Return the violations of hard rules by the actions of a plan."""
+        """Return the violations of hard rules that the actions of a plan cause."""
         before = replace(self.before, bookings=each.problem.snapshot.bookings)
         return verify_actions(before, actions, self.session.rules)
 
     def verify_start(self, each: Round, answer: Answer) -> list[Violation]:
-        """Return the violations of hard rules by the start solution of a search.
+        """Return the violations of hard rules that the start solution of a search causes.
 
         A start solution must not contain loans, because a search treats every gang in its start
         solution as admitted.

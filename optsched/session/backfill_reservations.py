@@ -47,7 +47,7 @@ class Reserved:
     problem
         The compiled problem, from which the snapshot can be compiled again at lower cost.
     outside
-        Keys of gangs that have waited too long for their pods to be created, in order.
+        Keys of gangs that have waited too long for the creation of their pods, in order.
 
     """
 
@@ -72,7 +72,7 @@ class Reserved:
         return [number[b.gang] for b in self.bookings if b.start_ms <= now and not b.is_open]
 
     def add_expectations(self, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-        """Return why gangs with reservations wait, extended by their expected starts, by key.
+        """Return by gang key why gangs with reservations wait, extended by their expected starts.
 
         A gang whose reservation starts now is omitted.
         """
@@ -127,7 +127,8 @@ def expected(
     """Return the reservations that gangs would get if they had waited too long, by gang key.
 
     Gangs that have waited too long, and are at least as important, get reservations first. A gang
-    has no reservation if it cannot start in an empty cluster or is too far back (`MOST_EXPECTED`).
+    gets no reservation if the gang cannot start in an empty cluster. Only the first `MOST_EXPECTED`
+    gangs get reservations.
     """
     due_ms = snapshot.taken_ms - policy.budgets.starvation_after_ms - 1
     gangs = (
@@ -197,8 +198,8 @@ def reserves_nodes(waited_ms: int) -> bool:
     """Return whether nodes are reserved for a gang that has exceeded the limit by `waited_ms`.
 
     Nodes are reserved for `HOLD_MS`, then released to other gangs for `HOLD_MS`, then reserved for
-    twice as long, and so on. So neither the gang nor smaller gangs wait forever for pods that do
-    not end.
+    twice as long, and so on. Therefore neither the gang nor smaller gangs wait forever for pods
+    that do not end.
     """
     length = HOLD_MS
     while waited_ms >= length + HOLD_MS:

@@ -1,4 +1,4 @@
-"""Bounds of a certificate, valid for all plans that the policy allows, with evictions.
+"""Bounds in a certificate that hold for all plans that the policy allows, including evictions.
 
 The engines prove bounds for a problem whose victims are fixed. If the policy permits other
 victims, an engine's bound does not cover the plans with these victims. This module replaces the
@@ -73,8 +73,8 @@ class EvictionScope:
     def values_of(self, chosen: Candidate) -> list[int] | None:
         """Return the values of a candidate on the first round's levels, then its victim count.
 
-        Returns None if the candidate lacks a level of the first round. Levels over nodes get 0,
-        because no bound over all plans depends on their values.
+        Returns None if the candidate lacks a level of the first round. Levels over nodes get the
+        value 0, because no bound over all plans depends on these levels.
         """
         reached = {r.name: r.value for r in chosen.sections[0]}
         values = []
@@ -163,7 +163,7 @@ def with_bound(result: LevelResult, bound: int) -> LevelResult:
 
 
 def _ideals(own: Round, first: Round) -> dict[str, int]:
-    """Return by level over gangs a bound that no plan exceeds, with or without the victims."""
+    """Return by level over gangs a bound that holds for all plans, with or without the victims."""
     found: dict[str, int] = {}
     for each in (own, first):
         for level in each.levels:
@@ -176,7 +176,7 @@ def _ideals(own: Round, first: Round) -> dict[str, int]:
 
 
 def _is_alone(candidate: Candidate) -> bool:
-    """Return whether the fewest victims for the only preemptor are the fewest of all plans.
+    """Return whether no plan has fewer victims than the fewest victims for the only preemptor.
 
     The function returns True if no other gang has pending tasks. Victims for another gang, even a
     less important one, may free nodes or queue shares that the preemptor also needs.
@@ -192,7 +192,8 @@ def _is_alone(candidate: Candidate) -> bool:
 def can_evict(problem: Problem, rules: RuleSet, reach: frozenset[str]) -> bool:
     """Return whether some running pod may be evicted or moved for some gang with pending tasks.
 
-    The check covers priorities and queues, but not shares or nodes, so True may be wrong.
+    The check covers priorities and queues, but not shares or nodes, so the result may be True
+    although no pod can be evicted.
     """
     if not reach or not len(problem.open_gangs):
         return False

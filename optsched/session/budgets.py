@@ -44,7 +44,7 @@ class Protection:
         return cover & ~self._spared() if cover.any() else cover
 
     def _spared(self) -> Bool:
-        """Return (V,) the tasks that may not be evicted even without disruption budgets."""
+        """Return (V,) whether each task may not be evicted even without disruption budgets."""
         spared = unwilling(self._problem)
         for rule in self._rules.guarding:
             mine = None if isinstance(rule, Victims) else rule.spares(self._problem)
@@ -52,7 +52,7 @@ class Protection:
         return spared
 
     def keeping(self, pending: Mapping[str, Reason]) -> Mapping[str, Mapping[str, int]]:
-        """Return by gang key and budget key the number of pods that the budget protects.
+        """Return the number of pods that each budget protects, by gang key and budget key.
 
         Only gangs that lack resources are included, and only pods whose eviction could help them.
         """

@@ -1,4 +1,4 @@
-"""Candidate plans of a session, which are compared by the policy's levels and can be repaired.
+"""The candidate plans of a session, which are compared by the policy's levels.
 
 The solver and the pipeline propose plans with and without evictions. The best candidate that the
 verifier accepts becomes the plan. A rejected candidate loses the gangs at fault one after another,
@@ -81,7 +81,7 @@ class Candidate:
 
     @cached_property
     def sections(self) -> tuple[tuple[LevelResult, ...], ...]:
-        """Results of the levels over gangs, over victims and over nodes, in order of importance."""
+        """The level results: over gangs, over victims and over nodes, in order of importance."""
         over_gangs: list[LevelResult] = []
         over_nodes: list[LevelResult] = []
         for level, result in zip(self.round.levels, self.answer.results, strict=False):

@@ -165,7 +165,7 @@ def certify(
 
 
 def _explain_hopeless(rounds: Rounds, pending: Mapping[str, Reason]) -> dict[str, Reason]:
-    """Return the reasons of gangs that no eviction helps, if they replace less precise reasons."""
+    """Return the reasons of gangs that no eviction helps, where these reasons are more precise."""
     gangs = rounds.first.problem.snapshot.gangs
     found = ((gangs[g].key, reason) for g, reason in rounds.hopeless.items())
     return {

@@ -29,8 +29,8 @@ def actions_of(problem: Problem, decisions: Decisions, tiers: Tiers) -> tuple[Ac
     """Return the actions of decisions in the order in which they are executed.
 
     Gangs are enqueued first, then victims are evicted. Then tasks are bound gang by gang, the most
-    important tier and the oldest gang first. So an interrupted plan leaves as few gangs as possible
-    partially bound.
+    important tier and the oldest gang first. An interrupted plan therefore leaves as few gangs as
+    possible partially bound.
     """
     gangs, nodes = problem.snapshot.gangs, problem.snapshot.nodes
     enqueued = [Enqueue(gangs[g].key) for g in np.flatnonzero(decisions.enqueued).tolist()]
@@ -74,7 +74,7 @@ def decisions_of(problem: Problem, actions: Sequence[Action]) -> Decisions:
 
 
 def pending_of(problem: Problem, decisions: Decisions, rules: RuleSet) -> dict[str, Reason]:
-    """Return by key why each gang with pending tasks waits; equal gangs share an explanation."""
+    """Return by gang key why each gang with pending tasks waits; equal gangs share a reason."""
     outcome = Outcome(problem, decisions)
     explainer = Explainer(outcome, rules)
     gangs = problem.snapshot.gangs
@@ -124,7 +124,7 @@ def pending_keys(problem: Problem, decisions: Decisions) -> list[str]:
 
 
 def _shared_reasons(outcome: Outcome, explainer: Explainer, gangs: I64) -> dict[str, Reason]:
-    """Return by key why gangs without placed tasks wait, computed once per shape and queue."""
+    """Return by gang key why gangs without placed tasks wait, computed once per shape and queue."""
     problem = outcome.problem
     kind = problem.shape_of[gangs] * len(problem.queues.names) + problem.queue_of[gangs]
     _, first, which = np.unique(kind, return_index=True, return_inverse=True)

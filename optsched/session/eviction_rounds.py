@@ -74,8 +74,8 @@ class Rounds:
 def decide_evictions(attempt: Attempt, first: Round) -> Rounds:
     """Search for pods to evict or move for the gangs that the first round leaves waiting.
 
-    The policy lists evicting and moving in some order. The second way is tried only if the first
-    way helps no gang.
+    The policy lists evicting and moving in some order. The second action is tried only if the first
+    action helps no gang.
     """
     session = attempt.session
     if not session.is_optimised:
@@ -110,9 +110,9 @@ def _evict_pods(
 ) -> tuple[Round | None, Mapping[int, Reason | None]]:
     """Return the round with victims found gang by gang, and the gangs that no eviction helps.
 
-    The search leaves `kept_ms` of the time to the joint search for victims of all gangs. Victims of
-    a gang depend on the victims of more important gangs. If a gang cannot use the capacity that was
-    freed for it, the entire search is repeated without that gang.
+    The search leaves `kept_ms` of the time for the joint search for victims for all gangs. Victims
+    of a gang depend on the victims of more important gangs. If a gang cannot use the capacity that
+    was freed for it, the entire search is repeated without that gang.
     """
     session, start = attempt.session, attempt.reserved.snapshot
     clock, decisions = session.clock, first.answers[0].decisions
@@ -158,8 +158,8 @@ def _without_needless_victims(
     """Return the round with only the victims that preemptors need once all gangs are placed again.
 
     A preemptor may need fewer victims if the round places fewer other gangs in its queue. Victims
-    that are not needed stay on their nodes and in the use of their queues, so all gangs are placed
-    again. A gang that no longer fits then evicts no pods.
+    that are not needed keep their nodes and their queues' shares, so all gangs are placed again. A
+    gang that no longer fits then evicts no pods.
     """
     start = attempt.reserved.snapshot
     with attempt.session.clock.measure("victims"):

@@ -43,7 +43,7 @@ class Unheld:
 
 
 def hold_guarantees(snapshot: Snapshot) -> tuple[Snapshot, tuple[Unheld, ...]]:
-    """Return the snapshot without guarantees that exceed cluster capacity, and those guarantees.
+    """Drop guarantees that exceed cluster capacity; return the snapshot and the dropped guarantees.
 
     Returns the same snapshot if no guarantee is dropped. A snapshot without nodes keeps all
     guarantees.

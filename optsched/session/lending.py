@@ -171,7 +171,7 @@ def separate_loans(
 
 
 def find_shares(rules: RuleSet) -> Proportion | None:
-    """Return the rule that caps queues at deserved shares by weight, or None if there is none."""
+    """Return the rule that caps queues at deserved shares by weight, or None without this rule."""
     found = rules.find_rule("proportion")
     if found is None or not found.binds or not isinstance(found.rule, Proportion):
         return None
@@ -179,7 +179,7 @@ def find_shares(rules: RuleSet) -> Proportion | None:
 
 
 def without_lending(rules: RuleSet) -> RuleSet:
-    """Return the rules without lending, for policies that cannot reclaim loans.
+    """Return the rules with lending removed if the policy cannot reclaim loans.
 
     Reclaim of loans evicts entire gangs, which the greedy pipeline alone does not do.
     """
@@ -206,7 +206,7 @@ def _place_borrowers(
     rest = fix_decisions(problem, decided.decisions, others)
     options = GreedyOptions(actions=(ALLOCATE,), tier_of=decided.tiers.of, gated=False)
     decisions = run_greedy(rest, rules, options)
-    # Capacity of terminating pods is not idle, so loans must not use it.
+    # Capacity of terminating pods is not idle, so loans must not use this capacity.
     nothing = np.full_like(decisions.nominated, UNPLACED)
     decisions = replace(decisions, nominated=nothing)
     answer = evaluate_greedy(rest, decisions, levels, NO_SOLVER)
@@ -228,7 +228,7 @@ def _find_waiting(decided: Decided) -> I64:
     """Return the indices of waiting gangs of which the first stage places no task.
 
     Gangs that lose pods are excluded. Gangs in the tree of a reclaiming queue are also excluded,
-    because the verifier includes all that such a queue gains.
+    because the verifier counts every gain of a reclaiming queue.
     """
     problem = decided.problem
     outcome = Outcome(problem, decided.decisions)
@@ -310,8 +310,9 @@ def _find_borrowing_tasks(decided: Decided, levels: Sequence[AnyLevel]) -> Bool:
 def _fill_share(gain: I64, worth: Sequence[tuple[int, ...]], left: I64) -> list[Bool]:
     """Return sets (m,) of gangs of one queue that fit its share, the most valuable sets first.
 
-    `gain` is (m, R) what each gang adds to the use of the queue. `worth` is the value of each gang
-    on every level, the most valuable gang first. `left` is (R,) the unused deserved share.
+    `gain` (m, R) is the amount that each gang adds to the queue's usage. `worth` is the value of
+    each gang on every level, the most valuable gang first. `left` (R,) is the unused deserved
+    share.
     """
     used = gain > 0
 
@@ -450,7 +451,7 @@ def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: 
     Another plan may start other gangs in its first stage and lend to gangs that start in this plan.
     So the bound includes all gangs of the tier that may borrow, and the idle capacity before the
     session. If `is_fixed`, the first stages of all these plans use equal amounts, which are
-    subtracted. `on_nodes` is (C,), see `_count_fitting`.
+    subtracted. `on_nodes` (C,) is the result of `_count_fitting`.
     """
     problem, snapshot, shapes = decided.problem, decided.problem.snapshot, decided.problem.shapes
     tier = problem.open_gangs[decided.tiers.of[problem.open_gangs] == level.tier]
@@ -465,7 +466,7 @@ def _relaxed_bound(decided: Decided, level: Placed, on_nodes: I64, *, is_fixed: 
     startable = np.minimum(shapes.count, on_nodes[shapes.class_of])
     total = np.zeros(len(shapes.shapes), np.int64)
     np.add.at(total, shapes.shape_of_entry, startable)
-    # A gang whose minimum does not fit idle capacity borrows in no plan with as few victims.
+    # If a gang's minimum does not fit idle capacity, no plan with as few victims lends to the gang.
     gangs[total < shapes.need] = 0
     number = np.zeros(len(problem.classes.request), np.int64)
     np.add.at(number, shapes.class_of, startable * gangs[shapes.shape_of_entry])
@@ -507,8 +508,8 @@ def _max_weight(number: I64, weight: I64, request: I64, idle: int) -> int:
     """Return an upper bound on the weight of tasks that fit the idle amount of one resource.
 
     The bound is that of a fractional knapsack, in which classes with the most weight per unit of
-    the resource come first. The bound is the knapsack's dual at the price of the class that is cut.
-    The bound is exact in integers and valid at any price.
+    the resource come first. The bound is the knapsack's dual at the price of the class that fits
+    only partly. The bound is exact in integers and valid at any price.
     """
     most = int((number * weight)[request <= 0].sum())
     used = request > 0
@@ -559,7 +560,7 @@ class Withheld:
     reasons
         By gang key, the reason why no capacity is lent to the gang.
     amounts
-        (resource, amount) pairs, the sum of what the withheld gangs would use.
+        (resource, amount) pairs: the total amounts that the withheld gangs would use.
 
     """
 
@@ -574,7 +575,7 @@ class Withheld:
         return f"proportion keeps {told} idle, which gangs that wait could use: {why}"
 
     def explain(self, key: str, reason: Reason) -> Reason:
-        """Return a gang's reason to wait, extended for withheld gangs by why they cannot borrow."""
+        """Return why a gang waits; for a withheld gang, add why the gang cannot borrow."""
         why = self.reasons.get(key)
         if why is None:
             return reason
@@ -582,7 +583,7 @@ class Withheld:
 
 
 def find_withheld(decided: Decided, pending: Mapping[str, Reason]) -> Withheld | None:
-    """Return the gangs that only the deserved share of their queue keeps off idle capacity.
+    """Return the gangs that fit idle capacity but exceed the deserved share of their queue.
 
     The greedy pipeline finds these gangs by placing gangs without the cap of deserved shares.
     Returns None if no gang would start.

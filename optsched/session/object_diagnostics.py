@@ -1,4 +1,4 @@
-"""Contradictions between cluster objects, each of which is reported as a flaw of one object."""
+"""Contradictions between cluster objects, each reported as a flaw of one of these objects."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _tree_flaws(snapshot: Snapshot) -> Iterator[Flaw]:
 
 
 def _sum_flaws(parent: Queue, children: Iterable[Queue]) -> Iterator[Flaw]:
-    """Yield a flaw for each resource of which child queues together exceed their parent queue."""
+    """Yield a flaw for each resource whose sum over child queues exceeds the parent's amount."""
     children = list(children)
     guaranteed, deserved = (
         _summed(c.guarantee for c in children),
@@ -122,7 +122,7 @@ def _ceiling_flaws(queue: Queue, by_name: Mapping[str, Queue]) -> Iterator[Flaw]
 def _ceiling_above(
     queue: Queue, resource: str, by_name: Mapping[str, Queue]
 ) -> tuple[str, int] | None:
-    """Return the nearest ancestor that limits a resource, and its limit, or None if none does."""
+    """Return the nearest ancestor that limits a resource, with the limit, or None without one."""
     seen = {queue.name}
     while queue.name != ROOT_QUEUE and queue.parent in by_name and queue.parent not in seen:
         queue = by_name[queue.parent]
@@ -206,7 +206,7 @@ def _tier_text(tier: int, tiers: list[int]) -> str:
 
 
 def budget_flaws(keys: Iterable[str]) -> Iterator[Flaw]:
-    """Yield flaws of spent disruption budgets that protect pods whose resources gangs wait for."""
+    """Yield flaws of spent disruption budgets that protect pods while gangs wait for resources."""
     message = "it allows no disruption now, and gangs wait for resources of pods under it"
     for key in sorted(set(keys)):
         yield Flaw(kinds.POD_DISRUPTION_BUDGET, key, FlawCode.BUDGET, message)

@@ -62,7 +62,7 @@ class Means:
     clock
         The clock, or None if the solve must not read a clock.
     solver, limits
-        The solver, or None for the greedy pipeline alone, and the limits of a search.
+        The solver, or None to use only the greedy pipeline, and the limits of a search.
     is_stopped
         A function that returns whether a stop was requested.
     show
@@ -198,7 +198,7 @@ class Recorder:
         self._offer_incumbent()
 
     def _offer_incumbent(self) -> None:
-        """Store the partial result if the pause since the last storing has passed."""
+        """Store the partial result if enough time has passed since the last stored result."""
         if self.means.keep is None or not (self._found or self._known):
             return
         clock = self.means.clock

@@ -36,7 +36,7 @@ class Watch(Protocol):
         """Receive a better value or a better bound of a level."""
 
     def previewed(self, progress: Progress) -> None:
-        """Receive progress of a shorter search, which precedes the search that is recorded.
+        """Receive the progress of a shorter search, which runs before the recorded search.
 
         The turn of the progress is 0.
         """

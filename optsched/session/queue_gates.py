@@ -1,4 +1,4 @@
-"""Scheduling gates that open for tasks that fit no node but that their queue admits.
+"""Opening of scheduling gates for tasks that fit no node although their queue admits the tasks.
 
 A gate hides a pod from autoscalers. If a pod lacks only nodes, the autoscaler has to see the pod.
 An opened task is charged to its queue, so that gates open only within the limits of the queue.
@@ -50,7 +50,7 @@ _FOR_NODES: Final = frozenset(
 def opened(
     outcome: Outcome, rules: RuleSet, tiers: Tiers, pending: Mapping[str, Reason]
 ) -> tuple[str, ...]:
-    """Return keys of tasks without a node whose gates open, in order of importance of their gangs.
+    """Return the keys of unplaced tasks whose gates open, in order of importance of their gangs.
 
     `pending` is the reason why each gang with pending tasks waits, by gang key.
     """
@@ -91,7 +91,7 @@ def _releasable_tasks(
 
 
 def _tasks_needed_together(outcome: Outcome, gang: int, tasks: Sequence[int]) -> set[int]:
-    """Return the tasks that a gang has to place together, with open gates preferred."""
+    """Return the tasks that a gang has to place together; tasks with open gates are preferred."""
     problem = outcome.problem
     in_order = sorted(tasks, key=lambda t: (problem.tasks[t].gate is QueueGate.CLOSED, t))
     found: set[int] = set()

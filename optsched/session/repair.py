@@ -54,7 +54,7 @@ class Repair:
 def repair_candidate(
     attempt: Attempt, refused: Candidate, violations: Sequence[Violation]
 ) -> Candidate | None:
-    """Return the candidate without the gangs at fault, or None if the plan cannot be repaired.
+    """Return the candidate without the gangs at fault, or None if dropping gangs does not help.
 
     Plans that move pods are not repaired, because gangs share the capacity that a move releases.
     """
@@ -215,7 +215,7 @@ def _name_reclaimers(
 def _rename_one(
     actions: tuple[Action, ...], needless: Set[str], users: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[Action, ...]]:
-    """Yield the actions with another reclaimer of one needless victim, for each possible one."""
+    """Yield the actions with another reclaimer for one needless victim, in every possible way."""
     for i, action in enumerate(actions):
         if isinstance(action, Evict) and action.action == RECLAIM and action.task in needless:
             for key in dict.fromkeys(users.get(action.node, ())):
@@ -286,7 +286,7 @@ def drop_gangs(actions: Iterable[Action], gangs: set[str]) -> tuple[Action, ...]
 def _find_blamed(
     snapshot: Snapshot, actions: Sequence[Action], violations: Sequence[Violation]
 ) -> set[str]:
-    """Return the served gangs at fault for violations, or all served gangs if none is known."""
+    """Return the served gangs at fault for violations, or all served gangs if no fault is known."""
     served = _served_gangs(actions)
     blamed = {v.gang for v in violations if v.gang in served}
     if blamed:
@@ -330,7 +330,8 @@ def blame_custom_rules(
 ) -> dict[str, Reason]:
     """Return by gang key why gangs that custom rules reject have to wait.
 
-    The result is empty if a built-in rule is broken, which is a defect of optsched, not of a gang.
+    The result is empty if a built-in rule is broken, because that is a defect in optsched, not in a
+    gang.
     """
     plugin_of = {a.rule.name: a.plugin for a in rules.active if a.origin}
     if any(v.rule not in plugin_of for v in found):

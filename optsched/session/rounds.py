@@ -191,7 +191,7 @@ def _overlapped(attempt: Attempt, each: Round) -> AbstractContextManager[None]:
     """Return a context in which the pipeline computes its plan with evictions during a solve.
 
     The pipeline runs only if pods may be evicted, because its plan then competes in any case.
-    Failures of plugins are suppressed in this context, as they occur again when the plan is read.
+    Plugin failures are suppressed in this context, because they recur when the plan is read.
     """
     session, evicting = attempt.session, each.evicting
     solver = session.context.solver

@@ -88,14 +88,14 @@ _QUIET_S: Final = 2.0
 
 
 class _Preview:
-    """Reports the progress of a shorter search that takes longer than `_QUIET_S`."""
+    """A reporter for the progress of a shorter search that takes longer than `_QUIET_S`."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._early: list[Progress] = []
 
     def hear(self, progress: Progress) -> None:
-        """Report progress as a preview; early progress follows with the first later one."""
+        """Report progress as a preview; progress before `_QUIET_S` seconds is reported later."""
         self._early.append(replace(progress, turn=0))
         if progress.at_s < _QUIET_S:
             return
@@ -123,7 +123,7 @@ class _ProofRecorder:
 
 
 def _has_only_proofs(attempt: Attempt) -> bool:
-    """Return whether all solves ended with proofs, so that more work would change nothing.
+    """Return whether all solves ended with proofs, so that further searches would change nothing.
 
     Returns False if searches depend on a clock.
     """
@@ -196,9 +196,9 @@ def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterato
     """Yield plans of the pipeline with Volcano's choice of victims that are better than `best`.
 
     The first pipeline orders gangs by the tiers of the levels, the second by the plugins. The third
-    pipeline keeps other gangs off reserved capacity, as in a session without a solver. Gangs that
-    evict pods without being entitled to them are dropped. Dropping these gangs is not recorded as a
-    repair, because the pipeline chooses victims by other rules.
+    pipeline prevents other gangs from using reserved capacity, as in a session without a solver.
+    Gangs that evict pods without being entitled to them are dropped. Dropping these gangs is not
+    recorded as a repair, because the pipeline chooses victims by other rules.
     """
     session = attempt.session
     before = first.answers[-1].decisions
@@ -221,7 +221,7 @@ def propose_greedily(attempt: Attempt, first: Round, best: Candidate) -> Iterato
 
 
 def _list_pipelines(attempt: Attempt, first: Round) -> Iterator[EvictingPipeline]:
-    """Yield pipelines with evictions: by the tiers, by the plugins, and off reserved capacity."""
+    """Yield pipelines with evictions: by the tiers, by the plugins, and with reservations kept."""
     session, problem = attempt.session, first.problem
     is_gated = any(gang.phase is GangPhase.PENDING for gang in problem.snapshot.gangs)
     # Without victims, the pipeline by tiers gives the same plan as the first round.

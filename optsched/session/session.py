@@ -182,10 +182,10 @@ class Judgement:
 
 
 def judge_actions(snapshot: Snapshot, policy: Policy, actions: Sequence[Action]) -> Judgement:
-    """Verify actions against every hard rule and compute their value on every level.
+    """Verify actions against every hard rule, and compute the actions' value on every level.
 
     Nothing is solved, and the result depends only on the snapshot, the policy and the actions.
-    Gangs that borrow add to the levels `lent`, not to the levels of admission.
+    Gangs that borrow count in the levels `lent`, not in the levels of admission.
 
     Raises
     ------

@@ -21,7 +21,7 @@ LEAST_SHORTER_MS, LEAST_SHORTER_S = 400, 0.4
 
 
 class SessionClock:
-    """Measures phases and limits searches; without a clock, no time limit applies.
+    """A timer that measures phases and limits searches; without a clock, no time limit applies.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class SessionClock:
     limits
         The limits of one search, before the clock reduces them.
     period_ms
-        The wall time in which the session aims to end, in milliseconds, or None for no aim.
+        The wall time within which the session aims to end, in milliseconds, or None for no aim.
 
     """
 
@@ -101,7 +101,7 @@ class SessionClock:
 
     @cached_property
     def _lead_ms(self) -> int:
-        """The time in ms before the first search, which estimates verifying and explaining."""
+        """The time in ms before the first search, an estimate of the time to verify and explain."""
         return self._elapsed_ms() or 0
 
     def _remaining_ms(self) -> int | None:
@@ -180,7 +180,7 @@ class SessionClock:
 
     @property
     def joint_budget_ms(self) -> int | None:
-        """Time of the joint search for victims in ms, half a budget, or None without a budget."""
+        """The time of the joint search for victims in ms, half a budget; None without a budget."""
         budget_ms = self.limits.budget_ms
         return None if budget_ms is None else budget_ms // 2
 
@@ -210,7 +210,7 @@ class SessionClock:
 
     @property
     def has_time(self) -> bool:
-        """Whether the time suffices for one more plan of the greedy pipeline.
+        """Whether the greedy pipeline has time to compute one more plan.
 
         The pipeline may take as long as its longest run so far, and must leave time to verify the
         plan within the period.

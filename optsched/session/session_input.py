@@ -169,7 +169,7 @@ def without_gangs(snapshot: Snapshot) -> Snapshot:
 
 
 def find_tiers(problem: Problem, policy: Policy, heads: Sequence[int] = ()) -> Tiers:
-    """Return tiers by the priorities of queues, then of gangs, if the policy uses these priorities.
+    """Return tiers by the queue and gang priorities that the policy uses, queue priority first.
 
     With `conformance`, system gangs precede all other gangs.
 
@@ -297,7 +297,7 @@ class _Known(NamedTuple):
     held
         The names that at least one node holds.
     telling
-        The names that some, but not all, nodes hold.
+        The names that at least one node, but not every node, holds.
 
     """
 

@@ -1,10 +1,10 @@
-"""Checks whether a snapshot could lead to another plan than the last session's snapshot.
+"""Comparison of snapshots: whether a new snapshot could lead to another plan than the last one.
 
 A session that binds and evicts no pod leaves the cluster unchanged, so the next session would make
 the same decision. Three changes have no effect: bound tasks have started to run, the recent usage
-of queues differs, and time has passed. Time has an effect only after a gang has waited so long that
-the gang comes first. Every other change requires a new decision. Even a loss of capacity requires a
-new decision, because it may satisfy a rule that compares pods.
+of queues differs, and time has passed. Time has an effect only once a gang has waited so long that
+the gang takes precedence. Every other change requires a new decision. Even lost capacity requires a
+new decision, because the loss may satisfy a rule that compares pods.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _is_same_task(before: Task, now: Task) -> bool:
 
 
 def _settled(task: Task) -> Task:
-    """Return the task, as running if it is bound, because no rule distinguishes both states."""
+    """Return the task, or a bound task as running: no rule distinguishes the two states."""
     if task.status is not TaskStatus.BOUND:
         return task
     return replace(task, status=TaskStatus.RUNNING)
@@ -105,7 +105,7 @@ def next_turn_ms(waiting: Iterable[Gang], now_ms: int, starvation_after_ms: int)
 
 
 def ask_again_ms(plan: Plan, times: int) -> int:
-    """Return for how many ms a plan is kept that sessions have repeated `times` times."""
+    """Return the time in ms to keep a plan that sessions have repeated `times` times."""
     if plan.certificate.is_proved:
         return AT_LATEST_MS
     return min(AT_LATEST_MS, SOON_MS << min(times, 10))

@@ -1,6 +1,7 @@
 """Tracking of the past usage of queues across sessions, for policies that read it.
 
-The module does no I/O and reads no clock. Every snapshot has a time and gets the usage until then.
+The module does no I/O and reads no clock. Every snapshot has a time, and gets the usage until that
+time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MATTERS: Final = 0.01
 class UsageKeeper:
     """The tracked usage of queues by name.
 
-    Between two snapshots, each queue is assumed to hold what it held in the earlier snapshot.
+    Between two snapshots, each queue is assumed to hold the amounts of the earlier snapshot.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class UsageKeeper:
         return replace(snapshot, usage=dict(self._usage))
 
     def _usage_by_queue(self, snapshot: Snapshot) -> dict[str, dict[str, int]]:
-        """Return the use of each queue's own gangs, reusing the sums of unchanged gangs."""
+        """Return each queue's use without child queues, reusing the sums of unchanged gangs."""
         held: dict[str, dict[str, int]] = {q.name: {} for q in snapshot.queues}
         before, self._shares = self._shares, {}
         for gang in snapshot.gangs:
@@ -94,7 +95,7 @@ class UsageKeeper:
 
 
 def _share(gang: Gang) -> dict[str, int]:
-    """Return the use by resource of the tasks of a gang."""
+    """Return the amounts that the tasks of a gang use, by resource."""
     holding = (t.shape.request for t in gang.tasks if t.status.counts_for_queue)
     return dict(total(holding))
 

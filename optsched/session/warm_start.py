@@ -109,9 +109,9 @@ def limits_between_sessions(
 ) -> Limits | None:
     """Return the limits of a search between sessions, or None if a search is useless or too short.
 
-    A search is useful if gangs wait, the plan is not proved, and the plan has so few actions that
-    the scheduler has time. The other phases around the search are assumed to take as long as in the
-    last session.
+    A search is useful if gangs wait, the plan is unproved, and the plan's few actions leave time
+    for a search. The other phases around the search are assumed to take as long as in the last
+    session.
 
     Parameters
     ----------
@@ -120,7 +120,8 @@ def limits_between_sessions(
     left_ms
         The wall time until the next session may begin, in milliseconds.
     repeats
-        How often in a row the same input has changed nothing. Each repetition uses another seed.
+        Number of consecutive sessions in which the same input changed nothing. Each repetition uses
+        another seed.
 
     """
     if plan.certificate.is_proved or not plan.pending or len(plan.actions) > MOST_ACTIONS:
