@@ -78,9 +78,10 @@ class PatchStatus(Patch):
 
     The patch goes to the status subresource if the kind has one, and otherwise to the object.
 
-    `may_wait_s` is how long the patch may be deferred, in seconds. The value is positive for
-    changes that no decision depends on and that more changes are likely to follow, such as numbers
-    of pods. The object is reconciled again at the end of this time, or later after a recent write.
+    `may_wait_s` is the time in seconds for which the patch may be deferred. The value is positive
+    for changes that no decision depends on and that more changes are likely to follow, such as
+    numbers of pods. The object is reconciled again at the end of this time, or later after a recent
+    write.
     """
 
     may_wait_s: float = 0.0

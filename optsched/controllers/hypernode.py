@@ -74,7 +74,7 @@ _ALL_HYPERNODES: Final = Ref(HYPER_NODE, "", "")
 
 
 class ConfigError(Exception):
-    """The configuration in the ConfigMap is invalid."""
+    """An error for an invalid configuration in the ConfigMap."""
 
 
 # --- configuration --------------------------------------------------------------------------------

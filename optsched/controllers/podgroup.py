@@ -1,7 +1,7 @@
 """PodGroups for pods of Deployments, StatefulSets and Jobs, and for bare pods.
 
 All pods of one owner share the PodGroup `podgroup-<uid of the owner>`. A pod without an owner has a
-PodGroup of its own. Names, annotations and defaults follow Volcano's pkg/controllers/podgroup.
+separate PodGroup. Names, annotations and defaults follow Volcano's pkg/controllers/podgroup.
 
 Differences from Volcano: Pods get an event while their queue does not exist or is not open. The
 controller never removes annotations or labels from a PodGroup, so annotations and labels of the
@@ -171,7 +171,7 @@ class PodGroups:
             yield f"{namespace_of(pod)}/{made}"
 
     def _queues(self, pod: Manifest) -> Iterator[str]:
-        """Yield the queue in a pod's own annotation, as long as the pod has no PodGroup."""
+        """Yield the queue in a pod's annotation, as long as the pod has no PodGroup."""
         queue = annotations_of(pod).get(QUEUE_NAME)
         if queue and not _is_annotated(pod):
             for _ in self._groups(pod):
@@ -376,7 +376,7 @@ def _open_queues(world: World) -> str:
 
 
 def _waits(pod: Manifest, obstacle: _Obstacle) -> Emit:
-    """Return the event of a waiting pod, in the scheduler's words, so that both are one event."""
+    """Return the event of a waiting pod, worded like the scheduler's event so that both merge."""
     code = obstacle.code.value
     return Emit(
         POD,

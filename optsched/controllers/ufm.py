@@ -39,7 +39,7 @@ Link: TypeAlias = tuple[str, str]
 
 
 class UfmError(ValueError):
-    """A reply of UFM cannot be parsed."""
+    """An error for a reply of UFM that cannot be parsed."""
 
 
 def read_links(body: bytes) -> tuple[Link, ...]:

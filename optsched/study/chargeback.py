@@ -53,7 +53,7 @@ class Amounts:
 
     jobs: int = 0  # Number of gangs that have arrived.
     held: int = 0  # Usage of pods from the binding until the pod leaves its node.
-    # Usage in `held` before the minimum of the gang ran, which Crater does not bill.
+    # Usage in `held` before the minimum of the gang ran. Crater does not bill this usage.
     idle: int = 0
     # Usage in `held`: work lost to evictions and moves, and usage of terminating pods.
     evicted: int = 0
@@ -359,7 +359,7 @@ def chargeback_of_pictures(snapshots: Sequence[Snapshot]) -> Chargeback:
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """A gang in recorded snapshots; `ran_ms`: since when its minimum runs, or None."""
+    """A gang in recorded snapshots; its minimum has run since `ran_ms` unless this is None."""
 
     payer: tuple[str, str]
     first_ms: int

@@ -5,10 +5,10 @@ interface of a real cluster, so the same scenarios run on both. The time of the 
 in calls of `advance`.
 
 The experiment runs jobs that need all tasks together, with and without gang scheduling. Each job
-has 2 parameter servers of 1 CPU and 4 workers of 2 CPU, 10 CPU in all, and makes progress only
-while all six run. On 4 nodes of 4 CPU one job fits at a time. Slides of kube-batch and Volcano
-(2019) report the experiment for 1, 2 and 5 jobs: without gang scheduling, several jobs block each
-other forever.
+has 2 parameter servers of 1 CPU and 4 workers of 2 CPU, 10 CPU in total. A job makes progress only
+while all six tasks run. On 4 nodes of 4 CPU one job fits at a time. Slides of kube-batch and
+Volcano (2019) report the experiment for 1, 2 and 5 jobs: without gang scheduling, several jobs
+block each other forever.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ FAIL_ANNOTATION = "optsched.io/fail"
 class EmulatedCluster:
     """A cluster of objects in memory, by kind and key, whose pods are scheduled by sessions.
 
-    `now_ms`: time of the cluster. `last_plan`: plan of the last session, or None before the first
-    session.
+    `now_ms` is the time of the cluster. `last_plan` is the plan of the last session, or None before
+    the first session.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Progress:
     is_stuck: bool = False
 
     def deadlock(self, num_cpus: int) -> str:
-        """Return a sentence about the deadlock: how many jobs hold how many CPUs."""
+        """Return a sentence with the number of deadlocked jobs and the number of held CPUs."""
         holding = [job for job in self.jobs.values() if job.running]
         held = sum(job.cpus for job in holding)
         return (

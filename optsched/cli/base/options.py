@@ -77,11 +77,11 @@ class Name(click.ParamType[str]):
 
 
 class UserName(Name):
-    """The name of a user. Kubernetes has no rule for such names."""
+    """The name of a user. Kubernetes has no rule for user names."""
 
 
 class SchedulerName(Name):
-    """The `schedulerName` of a pod. Kubernetes has no rule for such names."""
+    """The `schedulerName` of a pod. Kubernetes has no rule for user names."""
 
     rule = "write it without spaces"
 

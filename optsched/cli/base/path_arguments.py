@@ -253,7 +253,7 @@ def is_same_file(one: Path, other: Path) -> bool:
 
 
 class KeepError(Exception):
-    """A file could not be written. The message contains path, reason and content of the file."""
+    """An error for an unwritten file. The message contains path, reason and content of the file."""
 
 
 def keep_text(path: Path, text: str) -> None:

@@ -149,7 +149,7 @@ def _find_group(objects: Sequence[Raw], key: str) -> Raw:
 
 
 def _queue_of(objects: Sequence[Raw], key: str) -> str:
-    """Return the queue of a PodGroup, which admission may have set to that of its namespace."""
+    """Return the queue of a PodGroup; admission may have set it to the queue of the namespace."""
     return str((_find_group(objects, key).get("spec") or {}).get("queue") or "")
 
 

@@ -383,7 +383,7 @@ async def _rehearse(
     """Return a gang after a dry run.
 
     added: kinds and names of objects that the files add to the cluster. The API server does not
-    know them, so there is no dry run of a gang that names one of them.
+    know these objects, so there is no dry run of a gang that names one of these objects.
     """
     unknown = sorted(_names_needed(gang) & set(added))
     if unknown:

@@ -158,7 +158,7 @@ def _event_age(event: Raw, now_ms: int) -> str:
 
 
 def last_ms(event: Raw) -> int:
-    """Return when an event was last seen, in ms since 1970; 0 if the time is unknown."""
+    """Return the time in ms since 1970 at which an event was last seen; 0 if unknown."""
     series = event.get("series") or {}
     return _time_ms(event.get("lastTimestamp"), series.get("lastObservedTime")) or _first_ms(event)
 
@@ -213,7 +213,7 @@ async def refusals(client: Client, namespace: str, name: str = "") -> list[Raw]:
 
 
 async def still_refused(client: Client, events: Sequence[Raw]) -> list[Raw]:
-    """Return events without those about objects, other than pods, that exist by now."""
+    """Return the events, except events about objects other than pods that exist now."""
     missing: dict[Ref, bool] = {}
     found = []
     for event in sorted(events, key=last_ms, reverse=True):
@@ -250,8 +250,8 @@ async def _is_missing(client: Client, ref: Ref) -> bool:
 def why_unmade(job: Job, events: Sequence[Raw]) -> str:
     """Return the API server's message about a pod or another object of a job that is missing.
 
-    `events` are events of any objects, as of `still_refused`. The result is empty if nothing is
-    missing.
+    `events` are the events that `still_refused` returns, about any objects. The result is empty if
+    nothing is missing.
     """
     status = job.status
     if status.phase not in _MAKING:

@@ -95,7 +95,7 @@ def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str
 async def _read_jobs(
     client: Client, form: str, namespace: str | None, which: Mapping[str, str]
 ) -> tuple[list[Any], list[Any]]:
-    """Return jobs, and in table formats the events about objects of them that are refused."""
+    """Return jobs, and in table formats the events about refused objects of the jobs."""
     jobs = await _find_jobs(client, namespace, which)
     if form not in (TABLE, WIDE):
         return jobs, []

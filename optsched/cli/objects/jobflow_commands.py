@@ -175,7 +175,7 @@ def _delete(kind: Kind) -> click.Command:
 
 
 def _deletion_targets(kind: Kind, path: str, target: Target) -> list[Target]:
-    """Return the objects to delete: those in a file, or the one that NAME, `-N` or `-n` names."""
+    """Return the objects to delete: the objects in a file, or the object that an argument names."""
     if not path:
         name = target.name or target.short
         if not name:

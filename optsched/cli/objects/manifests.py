@@ -121,7 +121,7 @@ def job_manifest(flags: JobFlags, namespace: str) -> dict[str, Any]:
     limits = flags.requests if flags.limits is None else flags.limits
     command = shlex.split(flags.command)
     container = {
-        # The name of a container is a DNS label, and that of a job may have dots.
+        # The name of a container is a DNS label, but the name of a job may have dots.
         "name": flags.name.replace(".", "-"),
         "image": flags.image,
         "imagePullPolicy": "IfNotPresent",

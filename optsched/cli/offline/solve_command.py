@@ -100,7 +100,7 @@ def unreported_flaws(flaws: Iterable[Flaw], read: Instance) -> Iterator[Flaw]:
 
 @contextmanager
 def _progress(console: Console, path: Path) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback that shows how many characters of an instance have been read."""
+    """Yield a callback that shows the number of characters read from an instance."""
     with console.status(f"reading {path}") as status:
 
         def report(read: int, total: int) -> None:

@@ -208,7 +208,7 @@ class _Line:
 
 
 def _format_gap(gap: float) -> str:
-    """Return a gap in percent. A gap from BEYOND on, such as for the value 0, is `above ...`."""
+    """Return a gap in percent, or `above ...` for a gap of at least BEYOND."""
     return f"{100 * gap:.2f} %" if gap < BEYOND else f"above {100 * BEYOND:.0f} %"
 
 

@@ -40,7 +40,7 @@ _BY_SIGNAL: Final = 128
 
 
 class Stop:
-    """Whether a stop of the solve was requested, and by which signal."""
+    """The stop request of a solve, and the signal that requested the stop."""
 
     def __init__(self) -> None:
         self._number = 0

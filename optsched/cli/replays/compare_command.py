@@ -97,7 +97,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _describe_replays(comparison: Comparison) -> str:
-    """Return the line above the means, which states over how many replays each mean is."""
+    """Return the line above the means, which states the number of replays of each mean."""
     replays = Counter(row.model for row in comparison.rows)
     numbers = [replays[model] for model in comparison.models]
     if len(set(numbers)) == 1:
@@ -375,7 +375,7 @@ def _open_executor(flags: CompareOptions, num_cells: int) -> Iterator[Place]:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The replays of a comparison. `unkept` are the errors of result files not written, by cell."""
+    """The replays of a comparison. `unkept` are the errors of unwritten result files, by cell."""
 
     cells: list[Cell]
     keep: ResultFolder

@@ -3,7 +3,8 @@
 Each pod records the version of the job for which it was created. A restart of the whole job, a
 task, a partition or a pod sets a minimum version for that part of the job. Pods of an older version
 are *outdated*, which means that they are no longer part of the job and only have to be deleted.
-`status.restarted` stores the minimum version by part, so that a restarted controller knows it.
+`status.restarted` stores the minimum version by part, so that a restarted controller knows the
+minimum versions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The PodGroup of a job: how many of its pods start together, and the requests of these pods.
+"""The PodGroup of a job: the number of pods that start together, and their total requests.
 
 Source: Volcano, pkg/controllers/job/job_controller_actions.go (`createOrUpdatePodGroup`,
 `calcPGMinResources`). One difference: the minimum excludes tasks that depend on other tasks,
-because the pods of such tasks do not exist when the gang is scheduled.
+because the pods of these tasks do not exist when the gang is scheduled.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Expanded:
     """The PodGroup and the pods of a job.
 
     `pods` are the manifests of the pods that are created as soon as the gang is admitted. `later`
-    names of tasks whose pods are created only after other tasks have started.
+    are the names of tasks whose pods are created only after other tasks have started.
     """
 
     group: dict[str, Any]

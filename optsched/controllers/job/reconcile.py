@@ -122,7 +122,7 @@ _ACTIONS: Final = {action.value: action for action in JobAction}
 
 
 class Cost(Enum):
-    """How many retries of maxRetry a restart uses."""
+    """The number of retries of maxRetry that a restart uses."""
 
     NOTHING = "nothing"
     ALL_BUT_THE_LAST = "a retry, unless it would be the one that fails the job"
@@ -413,7 +413,8 @@ def _sync_job(case: _Case, new_keys: Callable[[], KeyPair] | None) -> Effects:
 def _new_pods(case: _Case) -> Iterator[Effect]:
     """Yield the creation of missing pods, within `MOST_COST` for one reconciliation.
 
-    A job of a tenant may have 100 000 pods. Other jobs are reconciled between its parts.
+    A job of a tenant may have 100 000 pods. Other jobs are reconciled between the parts of this
+    job.
     """
     job, observed = case.job, case.observed
     has_started = _StartedTasks(observed)
@@ -444,7 +445,7 @@ def _new_pods(case: _Case) -> Iterator[Effect]:
 
 
 def _estimate_cost(pod: Manifest) -> int:
-    """Return the cost of a new pod: 100, and 1 for each variable and each 64 characters of it."""
+    """Return the cost of a new pod: 100, plus 1 per variable and per 64 characters of its value."""
     spec, total = spec_of(pod), 100
     for container in (*records(spec, "initContainers"), *records(spec, "containers")):
         values = (each.get("value") for each in records(container, "env"))
@@ -453,7 +454,7 @@ def _estimate_cost(pod: Manifest) -> int:
 
 
 class _StartedTasks:
-    """Whether the tasks of a job have started, by name; each task is looked at once."""
+    """The started state of a job's tasks, by name; each task is examined once."""
 
     def __init__(self, observed: ObservedJob) -> None:
         self._observed = observed

@@ -87,7 +87,7 @@ def time_text(milliseconds: int) -> str:
 
 
 def waiting_since_ms(annotations: Mapping[str, str], created_ms: int) -> int:
-    """Return when a gang began to wait, in ms since 1970: by annotation, or else its creation."""
+    """Return the time in ms since 1970 since which a gang waits: as annotated, or its creation."""
     text = annotations.get(WAITING_SINCE)
     if text is None:
         return created_ms

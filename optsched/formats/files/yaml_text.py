@@ -65,7 +65,7 @@ _DUMPER_BASE: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _Dumper(_DUMPER_BASE):  # type: ignore[misc]  # chosen at run time
-    """A YAML writer without anchors that quotes each text that kubectl would read otherwise."""
+    """A YAML writer without anchors that quotes texts that kubectl would read as another type."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True

@@ -123,11 +123,11 @@ class GangStore:
         self._pods.touched_gangs.add(key)
 
     def record_shuffle(self, plugin: str, at_ms: int) -> None:
-        """Record when a plugin of this process last moved pods to better nodes."""
+        """Record the time at which a plugin of this process last moved pods to better nodes."""
         self._own_shuffles[plugin] = at_ms
 
     def last_shuffle_ms(self, taken_ms: int | None) -> dict[str, int]:
-        """Return when each plugin last moved pods to better nodes.
+        """Return the time at which each plugin last moved pods to better nodes.
 
         `taken_ms` is the current time in ms since 1970, or None. Times after `taken_ms` are
         ignored: otherwise a wrong clock of another process would block the plugin until that time.

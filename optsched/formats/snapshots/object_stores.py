@@ -189,7 +189,7 @@ class NamespaceStore:
     def refresh(self, used: set[str]) -> bool:
         """Update `labels`; returns whether a namespace may have changed.
 
-        `used` names of the namespaces in which any object exists.
+        `used` are the names of the namespaces in which any object exists.
         """
         names = used | self._raw.keys()
         if not self._is_stale and names == self.labels.keys():

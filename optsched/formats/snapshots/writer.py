@@ -1,8 +1,8 @@
 """Encoding of a snapshot as objects that `assemble` reads as the same snapshot.
 
 State is written to fields of the API where they exist. Annotations (see `snapshot_annotations`)
-hold other state: why an object could not be used, since when a gang waits, and GPU shares.
-Containers and other fields that no scheduler reads are invented.
+hold other state: the reason why an object is unusable, the time since which a gang waits, and GPU
+shares. Containers and other fields that no scheduler reads are invented.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _manifest(kind: kinds.Kind, metadata: Manifest, **parts: object) -> Manifest
 
 
 def time_manifest(taken_ms: int) -> Manifest:
-    """Return the object of a dump that records when the snapshot was taken."""
+    """Return the object of a dump that records the time of the snapshot."""
     return {
         "apiVersion": API_VERSION,
         "kind": SNAPSHOT_KIND,

@@ -41,7 +41,7 @@ _BACKWARDS: Final = "is before its start_time"
 
 
 class _Broken(Exception):
-    """A job cannot be read. The arguments are the field, its value and a message."""
+    """An error in a job: its arguments are the field, the value and a message."""
 
     def __init__(self, path: str, value: object, message: str) -> None:
         self.path, self.value, self.message = path, value, message
@@ -58,7 +58,7 @@ def read_philly(file: Path, nodes: Sequence[Node] | None = None) -> Found:
     file
         The file `cluster_job_log` in JSON.
     nodes
-        The nodes of the replay, or None for those in `cluster_machine_list` in the same folder.
+        The nodes of the replay, or None for the nodes in `cluster_machine_list` in the same folder.
 
     Raises
     ------

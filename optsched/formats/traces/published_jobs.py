@@ -134,8 +134,8 @@ class Row:
 def instant_ms(text: str) -> int | None:
     """Parse a time with or without an offset to ms since 1970, or return None if it is invalid.
 
-    The format is `YYYY-MM-DD HH:MM:SS`. A final `PST` or `PDT` is ignored, because all
-    times in a trace with such suffixes have one.
+    The format is `YYYY-MM-DD HH:MM:SS`. A final `PST` or `PDT` is ignored, because every time of a
+    trace has a suffix if one time has a suffix.
     """
     try:
         found = datetime.fromisoformat(text.removesuffix(" PST").removesuffix(" PDT").strip())

@@ -298,7 +298,7 @@ class Store:
         """Apply a deletion, or a change that moved the object out of a scope.
 
         An object that left a scope may still be in another scope. The event of an object in another
-        scope has the version of the change, while a deletion has its own version.
+        scope has the version of the change, while a deletion has a new version.
         """
         objects = self._objects[kind]
         known = objects.lookup(namespace_of(obj), name_of(obj))

@@ -244,7 +244,8 @@ class Client:
         """Evict a pod, if the pod has this UID and no disruption budget forbids the eviction.
 
         `version` is the pod's resource version, or empty for any version. Conflict is raised if the
-        pod has changed. `grace_s` is the grace period in seconds, or None for the pod's own period.
+        pod has changed. `grace_s` is the grace period in seconds, or None for the grace period in
+        the pod's spec.
         """
         path = object_path(POD, namespace, name, "eviction")
         wanted = {"uid": uid, "resourceVersion": version}

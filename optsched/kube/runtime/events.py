@@ -3,8 +3,8 @@
 There is one event for each object and reason. The event is written when the reason first holds.
 While the reason still holds, count and time of the event are updated after 1, then 5, then every 30
 minutes. The name of an event is derived from its object and reason, so that a restarted scheduler
-or another replica continues the same event. An event has the time of its note, however late the
-event is written. Events use few concurrent requests, so that they do not delay binds. If too many
+or another replica continues the same event. An event has the time of its note, even if the event is
+written later. Events use few concurrent requests, so that they do not delay binds. If too many
 events wait, the oldest events are dropped.
 """
 
@@ -123,12 +123,12 @@ class EventHistory:
         return now_s - entry.at_s >= pause_s
 
     def times(self, note: Note) -> int:
-        """Return how often a note has been written."""
+        """Return the number of times a note has been written."""
         entry = self._written.get(note.key)
         return 0 if entry is None else entry.times
 
     def record_write(self, note: Note, now_s: float, times: int) -> None:
-        """Record that a note was written at time `now_s`, `times` times in all."""
+        """Record that a note was written at time `now_s`, and `times` times in total."""
         self._written[note.key] = _Written(now_s, times)
         if len(self._written) >= self._sweeps_at:
             for key in [key for key in self._written if not self._exists(key[0], key[1])]:

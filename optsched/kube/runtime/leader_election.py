@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Leadership(Protocol):
-    """Whether this process is the leader, and in which term of leadership."""
+    """The leadership of this process: whether the process leads, and the number of its term."""
 
     @property
     def is_leading(self) -> bool:
@@ -117,7 +117,7 @@ class Elector:
 
     @property
     def term(self) -> int:
-        """How often this process has become the leader; 0 while it does not lead.
+        """The number of times this process has become the leader; 0 while it does not lead.
 
         A late renewal starts another term, because other processes may have led in the meantime.
         """

@@ -92,8 +92,8 @@ class _Pending:
     """An eviction that is planned or sent, but has no response yet.
 
     `after` holds the keys of the writes that must precede the eviction. `num_polls` counts the
-    checks whether the eviction may be sent. `is_sent` is true if a request is in progress,
-    `was_asked` whether an earlier request failed.
+    checks whether the eviction may be sent. `is_sent` is true if a request is in progress, and
+    `was_asked` is true if an earlier request failed.
     """
 
     victim: Victim

@@ -104,8 +104,8 @@ class _Answer:
     """The input of the last session and its plan.
 
     `until_ms` is the latest start of the next session, in milliseconds since 1970. `times` counts
-    how often in succession the same gangs were pending for the same reasons. `repeats` counts how
-    often in succession a session repeated an input without a change of the plan.
+    how often in succession the same gangs were pending for the same reasons. `repeats` counts the
+    successive sessions that repeated an input without a change of the plan.
     """
 
     snapshot: Snapshot
@@ -295,7 +295,7 @@ class Scheduler:
 
     @property
     def _due_ms(self) -> int | None:
-        """When the next deferred status or event is due in ms, or None if nothing is deferred."""
+        """The time in ms at which the next deferred status or event is due, or None without one."""
         due = (self._term.statuses.due_ms, self._notices.due_ms)
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 

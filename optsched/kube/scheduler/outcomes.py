@@ -79,7 +79,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a task was not bound: one word for metrics, and a message."""
+    """The reason why a task was not bound: one word for metrics, and a message."""
 
     word: str
     message: str
@@ -217,7 +217,7 @@ def _unschedulable_note(about: Ref, uid: str, reason: Reason) -> Note:
 
 
 def _soonest_ms(gang: Gang, reason: Reason) -> int:
-    """Return when the missing PodGroup or pods should exist; 0 if the gang waits for neither."""
+    """Return the time by which the missing PodGroup or pods should exist; 0 if none is missing."""
     if reason.code is ReasonCode.POD_GROUP_NOT_FOUND:
         is_made = gang.name.startswith(MADE_GROUP_PREFIX)
         return gang.created_ms + MADE_WITHIN_MS if is_made else 0
@@ -228,7 +228,7 @@ def _soonest_ms(gang: Gang, reason: Reason) -> int:
 
 
 def _grown_ms(gang: Gang) -> int:
-    """Return when every pending pod of a gang is old enough for an event."""
+    """Return the time at which every pending pod of a gang is old enough for an event."""
     born = (task.created_ms for task in gang.tasks if task.status in _WAITS)
     return max(born, default=gang.created_ms) + YOUNG_MS
 

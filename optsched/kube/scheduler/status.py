@@ -325,7 +325,7 @@ class _GangInputs:
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """Since when a status patch is deferred, and since when its phase and its reason hold."""
+    """The times since which a status patch is deferred, and its phase and reason hold."""
 
     since_ms: int
     phase: GangPhase
@@ -363,8 +363,8 @@ class _Seen:
 class _QueueReport:
     """The last status of a queue.
 
-    `at_ms` is when the status was last found up to date or patched, `written_ms` when it was last
-    patched.
+    `at_ms` is the time at which the status was last found up to date or patched. `written_ms` is
+    the time of the last patch.
     """
 
     held: Mapping[str, int]
@@ -376,7 +376,8 @@ class _QueueReport:
 class StatusTracker:
     """Tracks the status of every gang and queue, and returns the patches that write the statuses.
 
-    `due_ms` is when deferred patches are due even without a change, or None without such patches.
+    `due_ms` is the time at which deferred patches are due even without a change, or None without
+    deferred patches.
     """
 
     def __init__(self) -> None:

@@ -224,7 +224,7 @@ class ServedCertificate:
         self._server = server
 
     def present(self, credentials: Credentials) -> datetime:
-        """Use credentials for new connections and return when the certificate expires.
+        """Use credentials for new connections, and return the expiry time of the certificate.
 
         Raises ValueError or OSError for invalid credentials; the previous credentials stay in use.
         """

@@ -67,7 +67,7 @@ def renew_credentials(
 
 
 def expiry(certificate: bytes) -> datetime:
-    """Return when a PEM certificate expires; raises ValueError if the text is no certificate."""
+    """Return the expiry time of a PEM certificate; raises ValueError for any other text."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
@@ -80,7 +80,7 @@ def is_authority(pem: bytes) -> bool:
 
 
 def load_credentials(tls: ssl.SSLContext, credentials: Credentials) -> datetime:
-    """Use credentials for new connections and return when the certificate expires.
+    """Use credentials for new connections, and return the expiry time of the certificate.
 
     Raises ValueError or OSError if the certificate and the key cannot be read or do not match. The
     context then keeps its previous certificate and key.

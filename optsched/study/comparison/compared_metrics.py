@@ -150,14 +150,14 @@ class Difference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval excludes zero and the sign-flip test rejects."""
+        """Whether the interval excludes zero and the sign-flip test rejects the null hypothesis."""
         if self.low is None or self.high is None or self.p_value is None:
             return False
         return self.low * self.high > 0 and self.p_value <= 1 - CONFIDENCE
 
 
 def least_pairs(num_models: int = 1) -> int:
-    """Return the fewest pairs with which the test can reject: 6 for one model, 7 for two or three.
+    """Return the minimum number of pairs for a rejection: 6 for one model, 7 for two or three.
 
     `num_models` is the number of models compared with the first.
     """
@@ -175,7 +175,7 @@ def paired_differences(
     `differences` has one row per metric and one column per pair of replays. An entry is the value
     of a model minus the value of the first model, or None if not measured. `num_models` is the
     number of models compared with the first; the family-wise error rate of all claims is at most 5
-    %. `seed`: seed of random sign flips; the same seed gives the same p-values.
+    %. `seed` is the seed of the random sign flips. The same seed gives the same p-values.
     """
     if not differences:
         return []

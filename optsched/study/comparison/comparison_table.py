@@ -129,7 +129,7 @@ class Comparison:
 
     @cached_property
     def _over_pairs(self) -> dict[tuple[str, str, int], tuple[dict[str, Any], dict[str, Any]]]:
-        """The job times of the first model and of each model, over jobs that both finished.
+        """The job times of the first and of each other model, over jobs that both models finished.
 
         Another model of the comparison has no influence on the difference of two models.
         """

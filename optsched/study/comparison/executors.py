@@ -33,7 +33,7 @@ WORKERS_S = 60
 
 
 class ExecutorError(Exception):
-    """An executor cannot be used; the error message gives the reason and a remedy."""
+    """An error that states why an executor cannot be used, with a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class OnDask:
 
 
 class VersionError(Exception):
-    """A worker runs another version of optsched, which could make other decisions."""
+    """An error for a worker with another version of optsched, which could make other decisions."""
 
 
 def _played(cell: Cell, clock: Clock, wanted: str) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class UnfinishedReason:
 
 
 def reasons_of(timeline: Timeline, counted: Iterable[str]) -> list[dict[str, Any]]:
-    """Return as JSON why the gangs named in `counted` did not finish."""
+    """Return the reasons why the gangs named in `counted` did not finish, as JSON."""
     names, found = frozenset(counted), []
     for job in timeline.jobs:
         if job.key in names and job.done_ms is None:

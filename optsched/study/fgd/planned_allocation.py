@@ -311,9 +311,9 @@ class _Cluster:
         self._requests = workload.requests
         policy = POLICIES["06-FGD"](workload)
         self._left, self._spare = (IdleResources(workload, policy, rank) for _ in range(2))
-        # The classes whose slots a class may take, in order of size. Such classes request as many
-        # GPUs, at least as much CPU, and at least as much of each GPU. Memory is checked when a
-        # slot is taken.
+        # The classes whose slots a class may take, in order of size. These classes request the same
+        # number of GPUs, at least as much CPU, and at least as much of each GPU. Memory is checked
+        # when a slot is taken.
         requests = workload.requests
         cpu_m, milli, number = requests.cpu_m, requests.milli, requests.number
         less = (cpu_m[:, None] <= cpu_m) & (milli[:, None] <= milli)

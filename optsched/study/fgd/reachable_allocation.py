@@ -37,7 +37,7 @@ BATCHES: Final = (1, 10, 100, 1000)
 
 
 class WrongPlan(AssertionError):
-    """A plan violates a rule, so the allocation of the plan is not reported."""
+    """An error for a plan that violates a rule, so the allocation of the plan is not reported."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -131,11 +131,11 @@ def online(here: Scene, sizes: Sequence[int] = BATCHES) -> dict[int, float]:
 def with_moves(
     here: Scene, percent: float, clock: Callable[[], float], seconds: float, seed: int
 ) -> tuple[float, int]:
-    """Return the checked percentage of GPUs allocated when few pods move, and how many moved.
+    """Return the checked percentage of GPUs allocated when few pods move, and the number of moves.
 
     `here` is the placement by FGD. `percent` is the percentage of the placed pods that may change
-    their node or GPUs, or be unplaced. `clock`, `seconds`, `seed`: as for `offline`. Raises
-    WrongPlan: more than `percent` of the pods move, or see `Scene.checked`.
+    their node or GPUs, or be unplaced. The method `offline` describes `clock`, `seconds` and
+    `seed`. Raises WrongPlan: more than `percent` of the pods move, or see `Scene.checked`.
     """
     most = int(len(here.placed) * percent / 100)
     pods = [(at.node, int(here.classes[at.pod]), at.devices) for at in here.placed]

@@ -80,7 +80,7 @@ class GavelTrace:
 
 
 class SyntheticError(Exception):
-    """A text does not describe a synthetic trace; the error message gives the accepted values."""
+    """An error for an invalid description of a synthetic trace, with the accepted values."""
 
 
 _PARTS: Final[Mapping[str, tuple[str, type[int] | type[float]]]] = {

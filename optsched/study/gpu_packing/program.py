@@ -70,7 +70,7 @@ The price of the whole capacity is `weight` times the value of the GPUs of the c
 
 
 class TooManyPatterns(ValueError):
-    """The number of patterns of GPU shares on a device is too large for an enumeration."""
+    """An error for patterns of GPU shares that are too many to enumerate."""
 
 
 def share_patterns(sizes: Sequence[int]) -> I64:

@@ -1,4 +1,4 @@
-"""CP-SAT model that repacks a few nodes with their own pods and waiting pods.
+"""CP-SAT model that repacks a few nodes with the pods of these nodes and with waiting pods.
 
 Integer variables count pods by class and node, and GPU shares of each size by device. To break
 symmetry, shared devices of a node come first, unless devices are distinguished.
@@ -30,7 +30,7 @@ class Present:
     kind: int
     devices: tuple[int, ...]
     number: int
-    staying: int  # how many of these pods stay on their devices
+    staying: int  # number of these pods that stay on their devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,10 @@ class Moves:
 def repack_moving(
     pool: Pool, start: Layout, worth: I64, moves: Moves, effort: float, seed: int
 ) -> tuple[Layout, list[int]]:
-    """Return the layout of the highest worth minus the price of moves, and how many pods stay.
+    """Return the layout of highest worth minus the price of moves, and the number of staying pods.
 
-    `pool`, `start`, `worth`, `effort`, `seed`: as for `repack`, but devices are distinguished.
+    The function `repack` describes `pool`, `start`, `worth`, `effort` and `seed`. This function
+    also distinguishes devices.
 
     `moves` are the running pods. The second result is the number of staying pods per `Present`.
     """

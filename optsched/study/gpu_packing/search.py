@@ -1,9 +1,9 @@
 """An integer program over node classes, then large neighbourhood search until the time limit.
 
-A neighbourhood is a few nodes, which are emptied and filled again with their own pods and waiting
-pods. Nodes with more idle GPUs are drawn more often. No step of the search makes the layout worse.
-The method is that of Shaw, "Using constraint programming and local search methods to solve vehicle
-routing problems", 1998.
+A neighbourhood is a few nodes. The search empties these nodes and fills them again with the same
+pods and with waiting pods. Nodes with more idle GPUs are drawn more often. No step of the search
+makes the layout worse. The method is that of Shaw, "Using constraint programming and local search
+methods to solve vehicle routing problems", 1998.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ def improved(
     start
         The layout of the running pods.
     running
-        The running pods one by one, and how many pods may move. `clock`, `seconds`, `seed`: as
-        for `allocate`. The second result is the number of staying pods by placement.
+        The running pods one by one, and the maximum number of pods that may move. The function
+        `allocate` describes `clock`, `seconds` and `seed`. The second result is the number of
+        staying pods by placement.
 
     """
     end = clock() + seconds
@@ -170,7 +171,8 @@ def allocate(
     pool
         Pods and nodes.
     clock
-        Seconds, such as `time.monotonic`, or `time.process_time` on a shared machine.
+        Function that returns a time in seconds, for example `time.monotonic`, or
+        `time.process_time` on a shared machine.
     seconds
         Time limit; the current step may exceed it.
     seed

@@ -105,7 +105,7 @@ class FullCluster:
     With one queue, waiting gangs have a higher priority than running gangs. With more queues, the
     first queue waits for its deserved capacity while the other queues hold the whole cluster. A
     running gang has 1, 2 or 4 tasks on one node. Half of the running gangs have all tasks as their
-    minimum, so that such gangs are evicted entirely. The other running gangs have a minimum of one
+    minimum, so that these gangs are evicted entirely. The other running gangs have a minimum of one
     task.
     """
 
@@ -281,7 +281,7 @@ FAMILIES: Final[Mapping[str, type[Any]]] = {
 
 
 class RecipeError(Exception):
-    """A recipe is invalid; the error message gives the accepted values."""
+    """An error for an invalid recipe; its message gives the accepted values."""
 
 
 @dataclass(frozen=True)

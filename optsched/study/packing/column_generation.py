@@ -93,20 +93,20 @@ class Columns:
                 return
 
     def _priced(self, prices: F64) -> tuple[int, int]:
-        """Add bins worth more than 1 at the item prices; return how many are new, and a bound."""
+        """Add bins worth over 1 at the item prices; return the number of new bins and a bound."""
         whole = np.floor(prices * _UNIT).astype(np.int64)
         if self._pool is not None:
             found = self._pool.best_bins(whole, _UNIT, _MANY)
         else:
             found = best_bins(self._items, whole, _UNIT, _FEW, lambda: self._seconds() <= 0)
-        # Python's integers do not overflow, whatever the number of items.
+        # Python's integers do not overflow for any number of items.
         total = sum(p * n for p, n in zip(whole.tolist(), self._items.number.tolist(), strict=True))
         if total / found.most > self._value:
             self._prices, self._value = whole / found.most, total / found.most
         return sum([self.master.add(counts) for counts in found.bins]), -(-total // found.most)
 
     def _add_greedy(self, items: Items, prices: F64) -> int:
-        """Add greedy bins worth more than 1 at the item prices; return how many bins are new."""
+        """Add greedy bins worth more than 1 at the item prices; return the number of new bins."""
         weight = self._random.dirichlet(np.ones(len(items.capacity)), _WAYS)
         weight[::2] = weight[::2] * 0.5 + 0.5 / len(items.capacity)
         size = weight @ items.relative.T
@@ -139,7 +139,7 @@ class Columns:
         return uses, prices, float(prices @ left)
 
     def round_down_uses(self, uses: F64, left: I64) -> list[Copies]:
-        """Return the columns with their uses rounded down, cut to the demand.
+        """Return the columns with their uses rounded down and limited to the demand.
 
         At a vertex of the linear program at most K columns are used, so about K bins remain.
 
@@ -162,7 +162,7 @@ class Columns:
         return chosen
 
     def most_used_columns(self, uses: F64, left: I64, noise: float, part: float) -> list[I64]:
-        """Return the most used columns, those with a use of 1 or more first, cut to the demand.
+        """Return the most used columns within the demand, with uses of 1 or more first.
 
         Parameters
         ----------

@@ -99,7 +99,7 @@ def fillings(items: Items, scores: Scores) -> I64:
 
 
 def _several(items: Items, left: I64, room: I64, kind: I64) -> I64:
-    """Return how many items (V,) of the chosen types are added in one step: 1 if few would fit.
+    """Return the number of items (V,) that one step adds to each bin: 1 if few items would fit.
 
     If hundreds of items fit, scores change little from item to item, so a step adds several items.
     """

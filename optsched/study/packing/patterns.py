@@ -41,8 +41,8 @@ class Priced:
 
     bins: I64  # (B, K) bins worth more than the threshold, best first.
     most: int  # Upper bound on the worth of a bin.
-    # Whether the search was complete. Then `most` is the worth of the best bin, or the threshold if
-    # no bin exceeds the threshold.
+    # Whether the search was complete. After a complete search, `most` is the worth of the best bin,
+    # or the threshold if no bin exceeds the threshold.
     is_exact: bool
 
 

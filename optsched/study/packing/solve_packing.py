@@ -81,7 +81,7 @@ def solve_packing(
     problem
         The items; every item fits into a bin.
     clock
-        Seconds, such as `time.monotonic`.
+        Function that returns a time in seconds, for example `time.monotonic`.
     seconds
         Time limit; the current step may exceed it.
     seed

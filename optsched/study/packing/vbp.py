@@ -1,9 +1,9 @@
 """Vector bin packing instances in `.vbp` files.
 
 A file lists the number of dimensions, the capacities, and the number of rows. Each row has the
-sizes of an item and the number of such items. VPSolver (Brandão and Pedroso) and the instances of
-Vectorpack (Mommessin et al.) use this format. Some instances have negative sizes: an item of
-negative size frees capacity for other items in the same bin.
+sizes of an item and the number of items with these sizes. VPSolver (Brandão and Pedroso) and the
+instances of Vectorpack (Mommessin et al.) use this format. Some instances have negative sizes: an
+item of negative size frees capacity for other items in the same bin.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Added:
 
 
 class Clash(Exception):
-    """Pods or PodGroups to be added already exist in the cluster."""
+    """An error for added pods or PodGroups that already exist in the cluster."""
 
     def __init__(self, names: Sequence[str]) -> None:
         text = ", ".join(names)
@@ -139,7 +139,7 @@ class _Study:
     def answers(self, before: Snapshot) -> Answers:
         base = run_session(before, self._means.policy, self._means.context).plan
         # Gangs that the plan does not enqueue, with the reasons. Controllers create no pods for
-        # such gangs.
+        # these gangs.
         outside: dict[str, Reason | None] = {}
         if self._pods_of:
             unmade = {key_of(pod) for pod in self._all_pods}

@@ -193,8 +193,8 @@ class AssignmentState:
     """A feasible assignment of an instance, its cost, and the cost of each move.
 
     `machine_of` is the (P,) machine of each process. `cost` is the total cost. `excess` is the (C,
-    M) demand minus spare amount. `slack`: (R, M) idle amounts. `term_cost`: (M,) cost of the terms
-    on each machine.
+    M) demand minus spare amount. `slack` is the (R, M) idle capacity. `term_cost` is the (M,) cost
+    of the terms on each machine.
     """
 
     def __init__(self, instance: Instance, machine_of: I64) -> None:

@@ -41,7 +41,8 @@ _MODEL: Final = 0.05
 class _Kind:
     """A type of neighbourhood, whose width adapts to what CP-SAT solves within the limit.
 
-    `saved`, `effort`: cost saved so far by this type, and deterministic time spent on this type.
+    `saved` is the cost that this type has saved so far. `effort` is the deterministic time spent on
+    this type.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Neighbourhoods:
         return np.flatnonzero(np.isin(self.machine_of, machines))
 
     def _wasteful(self, width: int) -> Chosen:
-        """Choose a machine that is costly in one term, and machines with spare amounts of it."""
+        """Choose a machine that is costly in one term, and machines with spare amounts for it."""
         excess = self._state.excess
         over, under = np.maximum(excess, 0), np.maximum(-excess, 0)
         waste = self._instance.weight * np.minimum(over.sum(axis=1), under.sum(axis=1))

@@ -55,10 +55,10 @@ def reassignments(
 ) -> Iterator[ReassignmentResult]:
     """Yield verified assignments as they improve; the last result states why the search ended.
 
-    `workers` is their number: each worker has its own seed, and each stage starts from the best
-    result of all workers. If `effort` limits steps, the result depends on the number of workers.
-    `effort` are the limits of each worker, whose clock must be a function of the standard library.
-    Raises ValueError: see `quick_reassignment`.
+    `workers` is the number of worker processes. Each worker has a different seed, and each stage
+    starts from the best result of all workers. If `effort` limits steps, the result depends on the
+    number of workers. `effort` are the limits of each worker, whose clock must be a function of the
+    standard library. Raises ValueError: see `quick_reassignment`.
     """
     race = _Race(problem, effort, quick_reassignment(problem))
     yield race.best

@@ -1,6 +1,6 @@
 """Solve machine reassignment: dual prices for a bound, annealing, then CP-SAT neighbourhoods.
 
-Simulated annealing by shifts and swaps improves an assignment most, and again after reheating.
+Simulated annealing by shifts and swaps saves the most cost, and saves more cost after reheating.
 CP-SAT then assigns the processes of a few machines together while all other processes are fixed.
 """
 

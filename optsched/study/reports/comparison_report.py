@@ -96,7 +96,7 @@ def _sections(found: Comparison) -> Iterable[Section]:
 
 
 def _unfinished(found: Comparison) -> Iterable[Table]:
-    """Yield tables of how many gangs did not finish under each model, and of the reasons."""
+    """Yield tables with the number of unfinished gangs under each model, and with the reasons."""
     rows = []
     for model in found.models:
         metrics = [row.result["metrics"] for row in found.rows if row.model == model]
@@ -124,7 +124,7 @@ def _unfinished(found: Comparison) -> Iterable[Table]:
 
 
 def _columns(found: Comparison) -> list[Figure]:
-    """Return the metrics that some replay has a value for, the most important metrics first."""
+    """Return the metrics that have a value in some replay, the most important metrics first."""
     there = [f for f in FIGURES if any(found.value(row, f) is not None for row in found.rows)]
     return sorted(there, key=lambda f: SHOWN.index(f.name) if f.name in SHOWN else len(SHOWN))
 

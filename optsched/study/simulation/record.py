@@ -129,7 +129,7 @@ _FIELDS: Final = {kind: tuple(f.name for f in fields(kind))[1:] for kind in _KIN
 
 
 class RecordError(Exception):
-    """A line is not an event; the error message quotes the line."""
+    """An error for a line that is not an event; the error message quotes the line."""
 
 
 def line_of(event: Event) -> str:

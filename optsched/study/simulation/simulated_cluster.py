@@ -101,8 +101,8 @@ class Job:
     since_ms: int | None = None  # Start of the current run, or None while the gang does not run.
     kept_ms: int = 0  # Work of the gang that is saved, in milliseconds.
     run: int = 0  # Number of starts of the gang.
-    # Number that increases with every start, stop and move; planned events of earlier numbers are
-    # void.
+    # Number that increases with every start, stop and move. Planned events with an earlier number
+    # are ignored.
     turn: int = 0
 
     @property
@@ -119,8 +119,8 @@ class Job:
 class SimulatedCluster:
     """The state of the simulated cluster; callers pass the time of each change.
 
-    `jobs`: unfinished gangs that have arrived, by key. `waiting`: keys of the gangs with tasks
-    without a node.
+    `jobs` are the unfinished gangs that have arrived, by key. `waiting` are the keys of the gangs
+    with tasks without a node.
     """
 
     def __init__(self, trace: Trace) -> None:

@@ -86,13 +86,13 @@ class Metrics:
     jain: float | None
     # ftf_mean, ftf_worst, ftf_unfair: mean and maximum of the finish-time fairness ρ, and the
     # fraction of jobs with ρ above 1.1. Here ρ = completion time / (duration × max(1, N)), where N
-    # is the mean number of jobs per GPU in the system while the job was there (Themis, NSDI 2020,
-    # and Shockwave, NSDI 2023).
+    # is the mean number of jobs per GPU in the system while the job was in the system (Themis, NSDI
+    # 2020, and Shockwave, NSDI 2023).
     ftf_mean: float | None
     ftf_worst: float | None
     ftf_unfair: float | None
-    # preemptions, node_failures: how often a running gang was stopped for another gang, or by a
-    # node failure.
+    # preemptions, node_failures: number of times a running gang was stopped for another gang, or by
+    # a node failure.
     preemptions: int
     node_failures: int
     wasted_gpu_hours: float  # GPU time whose work had to be repeated (CPU hours without GPUs).
@@ -423,8 +423,8 @@ def _fraction(amount: float, whole: float) -> float | None:
 class _Nodes:
     """Idle and allocated thousandths of GPUs by node, or of CPUs in clusters without GPUs.
 
-    `num_gpus`: number of GPUs of all nodes. `has_plain`: whether a node has GPUs other than vGPUs,
-    for which alone F is defined.
+    `num_gpus` is the number of GPUs of all nodes. `has_plain` is whether a node has GPUs other than
+    vGPUs. F is defined only for these GPUs.
     """
 
     def __init__(self, trace: Trace) -> None:

@@ -129,8 +129,9 @@ _FINISH, _SAVE = 0, 1
 class Simulation:
     """One replay of a trace; call `step` until `step` returns None.
 
-    `now_ms`: current time of the trace. `session_seconds`: wall time of each session; empty without
-    a clock. `faults`: errors in rules of plugins and rejected plans, with their number.
+    `now_ms` is the current time of the trace. `session_seconds` is the wall time of each session,
+    and is empty without a clock. `faults` are the errors in rules of plugins and the rejected
+    plans, with their number.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ def bounded_gap(value: int, bound: int) -> float:
     """Return |bound − value| / max(|bound|, |value|), and 0 if both are 0.
 
     The gap is at most 1 for numbers of the same sign, so means over levels and sessions make sense.
-    The function `relative_gap` has no such limit where the value is small.
+    The function `relative_gap` has no upper limit if the value is small.
     """
     return abs(bound - value) / max(abs(bound), abs(value), 1)
 
@@ -195,7 +195,7 @@ class Job:
     done_ms: int | None = None  # when the gang finished, or None if the gang has not finished
 
     def start_ms(self) -> int | None:
-        """Return when the gang first had its minimum, or None if the gang never had its minimum."""
+        """Return the time at which the gang first had its minimum, or None without any run."""
         return self.runs[0].from_ms if self.runs else None
 
     @property

@@ -52,7 +52,7 @@ def cooldown_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
 
 
 def saved_ms(meta: ObjectMeta, remarks: list[FieldError]) -> int:
-    """Return when the work of a pod was last saved, in ms since 1970; 0 if the time is unknown."""
+    """Return the time in ms since 1970 at which the work of a pod was last saved; 0 if unknown."""
     return _read(meta, "annotations", wellknown.CHECKPOINTED_AT, parse_time_ms, remarks)
 
 
@@ -82,7 +82,7 @@ def estimate_ms(meta: ObjectMeta, spec: Mapping[str, Any], remarks: list[FieldEr
 
 
 def started_ms(status: Mapping[str, Any]) -> int:
-    """Return when a pod was bound, in ms since 1970, by its condition PodScheduled; else 0."""
+    """Return the time in ms since 1970 at which a pod was bound (condition PodScheduled), or 0."""
     conditions = status.get("conditions")
     for condition in conditions if isinstance(conditions, list) else ():
         if isinstance(condition, dict) and condition.get("type") == "PodScheduled":

@@ -1,4 +1,4 @@
-"""Decoding of pods into tasks. It runs for each pod event, so it is fast and never raises."""
+"""Decoding of pods into tasks, which runs for each pod event, is fast and never raises an error."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class DecodeOptions:
 
 
 class PodDecoder:
-    """Decodes pods. Pods with equal requirements share one shape object.
+    """Decodes pods. A decoder of pods; pods with equal requirements share one shape object.
 
     Attributes
     ----------
