@@ -231,7 +231,7 @@ def _run_engines(
 
 
 def _for_engines(budget_ms: int) -> int:
-    """Return the budget of the engines in milliseconds, without the time for other work."""
+    """Return the budget of the engines in milliseconds, less the time for other work."""
     return budget_ms - min(budget_ms // 10, MOST_KEPT_MS)
 
 
@@ -275,7 +275,7 @@ def _status(value: int, bound: int | None) -> LevelStatus:
 
 
 class _EngineSequence:
-    """Reports the progress of consecutive engines as the progress of one search."""
+    """A reporter that joins the progress of consecutive engines into the progress of one search."""
 
     def __init__(self, watch: Callable[[LevelProgress], None]) -> None:
         self._watch = watch
@@ -320,7 +320,7 @@ class _OpenProblem:
 
     @cached_property
     def tied(self) -> tuple[Bool, tuple[str, ...]]:
-        """The gangs that node classes cannot describe, and the names of the causing rules."""
+        """The gangs that node classes cannot describe, with the names of the responsible rules."""
         return find_tied_gangs(self.problem, self.rules)
 
 
@@ -354,7 +354,7 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
         if not rule.ties_by_relations
     }
     relations, shapes = problem.relations, problem.classes.shapes
-    # Affinity and spreading count only placed pods, and miss pods that start later.
+    # Affinity and spread count only placed pods, so they miss pods that start later.
     near = {m for m, term in enumerate(relations.terms) if term.kind is not TermKind.ANTI_AFFINITY}
     carries = [near.intersection(relations.carried_by(shape)) for shape in shapes]
     before, final = -1, final.copy()
@@ -374,7 +374,7 @@ def _with_dependents(problem: Problem, rules: RuleSet, decisions: Decisions, fin
 
 
 def _engines(part: _OpenProblem, limits: Limits) -> tuple[str, ...]:
-    """Return the engines in order: the second engine solves levels that the first does not prove.
+    """Return the engines in order; the second engine solves levels that the first leaves unproved.
 
     Problems with tied gangs or levels over domains are solved node by node if their size permits.
     Only `DIRECT` models node scores, but `CONFIGURATIONS` proves earlier levels faster. A problem
@@ -437,7 +437,7 @@ def _search_neighbourhoods(
 ) -> Answer:
     """Return the best solution of a sequence of searches on some nodes at a time.
 
-    Each search starts from the best plan of the searches before. A search proves bounds only for
+    Each search starts from the best plan of the earlier searches. A search proves bounds only for
     its own nodes, so the bounds of the incumbent remain valid.
     """
     best, search = run
@@ -489,7 +489,7 @@ def _search_neighbourhoods(
 
 
 class _SolverProgress:
-    """Reports a solver's solutions and bounds as progress on the levels of the problem."""
+    """A reporter that converts solutions and bounds to progress on the problem's levels."""
 
     def __init__(
         self,

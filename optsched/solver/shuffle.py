@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def shuffle(problem: Problem, rules: RuleSet) -> tuple[Evict, ...]:
-    """Return the evictions in order, decided by the first tier of plugins that evicts a task."""
+    """Return the evictions, in order, of the first tier of plugins that evicts a task."""
     action = _Shuffle(problem, rules)
     for _, tier in groupby(rules.active, key=lambda a: a.tier):
         for active in tier:
@@ -134,7 +134,7 @@ class _Shuffle:
 
 
 class _Places:
-    """The nodes with space for tasks that are moved to relieve other nodes."""
+    """The nodes with space for tasks that leave other nodes."""
 
     def __init__(self, problem: Problem, rules: RuleSet, relief: Relief) -> None:
         self._problem = problem
@@ -162,7 +162,7 @@ class _Places:
         return self._problem.snapshot.gangs[int(self._running.gang_of[v])]
 
     def move_task(self, v: int) -> bool:
-        """Record a move of a task, if it relieves its node and another node has space for it.
+        """Record a task's move if it reduces the node's excess and another node has space.
 
         Returns whether the move is recorded.
         """

@@ -1,4 +1,4 @@
-"""Check solutions of level models, so that no invalid solution replaces the incumbent.
+"""Checks of level model solutions, so that no invalid solution replaces the incumbent.
 
 The checks discard solutions that do not satisfy the level model. Later, the verifier checks every
 plan against the rules.

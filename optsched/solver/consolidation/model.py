@@ -1,8 +1,8 @@
 """A level model over node classes that starts gangs by moving the fewest running tasks.
 
 A task that may move is pending in the what-if, and its present node may keep the task. Tasks that
-stay have a separate task class, which fits only their present node and at most as many tasks as run
-there.
+stay have a separate task class, which fits only their present node and at most the number of tasks
+that run on this node.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class WhatIf:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The level model of a what-if, and the data to decode its solutions.
+    """The level model of a what-if, with the data for decoding solutions of the model.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ def encode(
     _minimum_rows(form, what, hint)
     lower, upper = _fix_bounds(form, what, hint)
     none = np.zeros(len(stay), np.int64)
-    # One row for each kind of movable tasks: no more tasks stay than nodes keep.
+    # Add one row for each kind of movable tasks, because no more tasks stay than nodes keep.
     stay_supply = form.model.add_rows(np.arange(len(stay)), stay, 1, upper=none)
     nodes, class_of = _build_configurations(what, rules, (form, copies), stay_supply)
     kin = np.full(len(lower), -1, np.int64)
@@ -185,7 +185,7 @@ def _stay_rows(form: Formulation, movables: Movables) -> I64:
 
 
 def _minimum_rows(form: Formulation, what: WhatIf, hint: I64) -> None:
-    """Limit requesting gangs to their minimum, so that no task moves for tasks beyond it."""
+    """Limit requesting gangs to their minimum, so that no task moves for further tasks."""
     gangs = form.gangs
     first = gangs.members[gangs.member_start[:-1]]
     for h in np.flatnonzero(what.requesting[first] & (form.start >= 0)).tolist():
@@ -254,7 +254,7 @@ def _build_configurations(
 def _list_current_configurations(
     what: WhatIf, made: tuple[Formulation, DomainCopies], class_of: I64, here: I64
 ) -> tuple[I64, I64]:
-    """Return the node class and tasks of every configuration that is in use without moves."""
+    """Return the node class and the tasks of every configuration that is used without moves."""
     node_of = what.base.node_of.copy()
     node_of[what.movables.at] = UNPLACED  # movable tasks are counted in `here`
     copy_of, num_copies = made[1].of_tasks(made[0], node_of)

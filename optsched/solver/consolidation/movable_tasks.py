@@ -63,10 +63,10 @@ def movable_tasks(problem: Problem, rules: RuleSet, requesting: Bool, priority: 
 
 
 def select_promising(problem: Problem, may: Bool, requesting: Bool, most: int) -> Bool:
-    """Return a mask (V,) of at most `most` of the tasks `may`, on the most promising nodes.
+    """Return a mask (V,) of at most `most` tasks of `may`, on the most promising nodes.
 
-    The most promising nodes need the least more capacity for a task of requesting gangs. Nodes on
-    which a task of these gangs fits without moves come last.
+    The most promising nodes need the least more capacity for a task of requesting gangs. Nodes that
+    fit a task of these gangs without moves come last.
     """
     running = running_tasks(problem)
     room = np.maximum(problem.allocatable - problem.used + problem.releasing, 0)
@@ -100,9 +100,9 @@ def _has_no_constraints(task: Task) -> bool:
 def _open_queues(problem: Problem, requesting: Bool) -> Bool:
     """Return a mask (Q,) of the queues whose tasks may move.
 
-    The mask includes reclaimable queues, and the queue of the requesting gangs if they share one.
-    Closed queues are excluded. FIFO queues are excluded because moved gangs are admitted again in
-    any order.
+    The mask includes reclaimable queues, and the queue of the requesting gangs if all of them have
+    the same queue. Closed queues are excluded. FIFO queues are excluded because moved gangs are
+    admitted again in any order.
     """
     found = np.array([q.reclaimable for q in problem.snapshot.queues], np.bool_)
     theirs = np.unique(problem.queue_of[requesting])
@@ -115,7 +115,7 @@ def _open_queues(problem: Problem, requesting: Bool) -> Bool:
 
 @dataclass(frozen=True, eq=False)
 class MovableGang:
-    """A gang of which at most the surplus tasks move, or all tasks.
+    """A gang that may move its surplus tasks or all of its tasks.
 
     Attributes
     ----------
@@ -271,10 +271,9 @@ def _build_movable_gang(
 
 
 def find_tied_tasks(movables: Movables, rules: RuleSet) -> Bool:
-    """Return a mask (V',) of tasks whose moves affect rules on other tasks.
+    """Return a mask (V',) of the tasks that rules tie to other tasks.
 
-    The mask selects tasks that rules tie to other tasks, and tasks selected by terms of other
-    tasks.
+    The mask also includes the tasks that terms of other tasks select.
     """
     what_if = movables.what_if
     tied = np.zeros(len(what_if.classes.shapes), np.bool_)

@@ -118,7 +118,7 @@ def _cap_kept_tasks(movables: Movables, kept: I64, stay: I64) -> I64:
 
 
 def _choose_movers(movables: Movables, costs: I64, kept: I64) -> I64:
-    """Return the tasks (k,) that move; of equal tasks on a node, the tasks of lowest cost move."""
+    """Return the tasks (k,) that move; among equal tasks on a node, the cheapest move."""
     order = np.lexsort((costs, movables.kind, movables.node))
     node, kind = movables.node[order], movables.kind[order]
     code = node * len(movables.count) + kind
@@ -128,7 +128,7 @@ def _choose_movers(movables: Movables, costs: I64, kept: I64) -> I64:
 
 
 def _drop_needless_moves(movables: Movables, leaves: I64, slots: I64) -> I64:
-    """Return the tasks that move, without tasks that can stay on their present node."""
+    """Return the moved tasks without the tasks that can stay on their present node."""
     bound = np.zeros(len(movables.count), np.bool_)
     for whole in movables.wholes:
         bound[whole.kinds] = True

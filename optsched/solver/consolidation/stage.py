@@ -1,7 +1,7 @@
-"""Find running tasks to move so that gangs start that do not fit fragmented idle capacity.
+"""Find running tasks to move, so that gangs can start despite fragmented idle capacity.
 
 Priorities are handled sequentially from the highest, all gangs of one priority together. Gangs that
-are placed without moves stay placed, but may get other nodes, since they do not run yet.
+are placed without moves stay placed, but may get other nodes, because these gangs do not run yet.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Means:
     limits
         The limits of one solve.
     excluded_gangs, unmovable_gangs
-        Keys of gangs for which no task moves, and of gangs whose tasks do not move.
+        Keys of gangs for which no task may move, and keys of gangs whose tasks may not move.
     most_moves
         The most tasks that may move, or 0 for no limit.
 
@@ -122,7 +122,7 @@ class Consolidation:
         return nominated(left, self.places)
 
     def find_misplaced(self, problem: Problem, decisions: Decisions) -> tuple[set[str], set[str]]:
-        """Return the gangs of which a task did not get its planned node.
+        """Return the gangs with a task that did not get its planned node.
 
         The first set contains gangs that should start. The second set contains gangs that move.
         """
@@ -211,8 +211,8 @@ class _PriorityPass:
         """Return the moves for requesting gangs, or no moves if no gang could start.
 
         The first model moves only single tasks and surplus tasks of gangs. The second model also
-        moves entire gangs. Entire gangs link nodes to each other, so the time limit may not
-        suffice for the second model.
+        moves entire gangs. Entire gangs link nodes to each other, so the second model may reach its
+        time limit.
         """
         may = self._find_movable_tasks(requesting, priority)
         is_all = int(may.sum()) <= MOST_MOVABLE
@@ -237,7 +237,7 @@ class _PriorityPass:
         return may & ~unmovable_gangs[running.gang_of]
 
     def _find_single_tasks(self) -> Bool:
-        """Return a mask (V,) of tasks that are alone in their gang, or whose gang has a surplus."""
+        """Return a mask (V,) of single-task gangs' tasks and of tasks in gangs with a surplus."""
         problem, running = self._problem, running_tasks(self._problem)
         held = np.bincount(running.gang_of, minlength=problem.num_gangs)
         free: Bool = (held == 1) | (problem.num_ready > problem.min_member)
@@ -358,8 +358,8 @@ class _PriorityPass:
     def _find_beneficiaries(self, what: WhatIf, relocation: Relocation, gains: Bool) -> I64:
         """Return the gang (N,) for which each node is cleared.
 
-        A node is cleared for the first gang that starts on the node, or else for the first gang
-        that starts on any node.
+        A node is cleared for the first gang that starts on the node. If no gang starts on the node,
+        the node is cleared for the first gang that starts on any node.
         """
         problem, tiers = what.problem, what.tiers
         gangs = np.flatnonzero(gains)

@@ -41,8 +41,8 @@ class Answer(Enum):
 class Effort:
     """The limits of one CP-SAT call.
 
-    If `seconds` is None, the call has no time limit. A solution within the relative gap `gap`
-    suffices. If `gap` is None, the optimum is required.
+    If `seconds` is None, the call has no time limit. The solve may end with a solution within the
+    relative gap `gap`. If `gap` is None, the optimum is required.
     """
 
     seconds: float | None
@@ -54,7 +54,7 @@ class Effort:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """An integer linear model with an objective to be maximised.
+    """An integer linear model with an objective to maximise.
 
     Attributes
     ----------
@@ -292,7 +292,7 @@ def _add_rows(model: cp_model.CpModel, task: Task, is_free: Bool) -> None:
 def _find_redundant_rows(task: Task, entries: tuple[I64, I64, I64], fixed: I64, size: F64) -> Bool:
     """Return a mask (rows,) of the rows that all values of the free variables satisfy.
 
-    The mask is False for rows with large numbers, which are not examined.
+    The mask is False for rows with large numbers, because these rows are not examined.
     """
     rows = task.rows
     row, variable, factor = entries

@@ -24,11 +24,11 @@ class Objective:
     expression, sense
         The expression, and whether it is maximised or minimised.
     at_least
-        A reachable value while all earlier levels have their `at_least`, or None if unknown. For a
-        minimised level, it is an upper bound.
+        A value that is reachable while all earlier levels have their `at_least`, or None if
+        unknown. For a minimised level, `at_least` is an upper bound.
     at_most
         A bound that holds as long as no earlier level is worse than its `at_least`, or None if
-        unknown. For a minimised level, it is a lower bound.
+        unknown. For a minimised level, `at_most` is a lower bound.
 
     """
 
@@ -80,7 +80,7 @@ class Placement:
         variables that belong to no gang.
     linking
         (rows,) mask of rows that equate the placements of gangs with the supply of nodes. If gangs
-        are excluded, nodes can supply less accordingly.
+        are excluded, the supply of nodes is reduced by the tasks of these gangs.
     num_rules
         Number of rows of hard rules. The later rows define levels.
 
@@ -131,7 +131,7 @@ class Limits:
     Attributes
     ----------
     budget_ms
-        Wall time for all levels in milliseconds. If it is None, no clock is read.
+        Wall time for all levels in milliseconds. If the budget is None, no clock is read.
     deterministic
         Limit of the solver's work for each level in CP-SAT's deterministic seconds.
     num_workers
@@ -139,8 +139,8 @@ class Limits:
     seed
         Seed of all random numbers.
     gap
-        Relative gap |bound − value| / max(1, |value|) that suffices for a level, or None to require
-        the optimum.
+        Relative gap |bound − value| / max(1, |value|) at which the solve of a level may end, or
+        None to require the optimum.
     num_engines
         The most engines that may be tried sequentially while a level is not proved. The engines
         share the budget.
@@ -155,7 +155,7 @@ class Limits:
     num_engines: int = 1
 
     def suffices(self, value: int | None, bound: int | None) -> bool:
-        """Return whether a level's value is optimal by its bound, or within the relative gap."""
+        """Return whether the bound proves a level's value optimal or within the relative gap."""
         if value is None or bound is None:
             return False
         return value == bound or (self.gap is not None and relative_gap(value, bound) <= self.gap)

@@ -1,8 +1,8 @@
 """Solve levels sequentially, over a complete model or over configurations.
 
-This module, not CP-SAT, keeps the incumbent. The first incumbent is the greedy plan, of which only
-the values of levels are known. A solution replaces the incumbent if it is better on a level and no
-worse on earlier levels.
+This module, not CP-SAT, keeps the incumbent. The first incumbent is the greedy plan; only its level
+values are known. A solution replaces the incumbent if it is better on a level and no worse on
+earlier levels.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ WITHIN = "every level within {:.4g} % of its bound"
 
 
 class Clock:
-    """The time left of a budget, which never expires and reads no clock without a budget."""
+    """A clock for the remaining time of a budget; without a budget, no clock is read."""
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self._now = now
@@ -252,7 +252,7 @@ class _LevelSearch:
         return result
 
     def is_expired(self) -> bool:
-        """Return whether no time is left, and record that the search is cut off if so."""
+        """Return whether no time is left; if so, record that the search was stopped early."""
         self._was_cut_off |= self.clock.is_expired
         return self.clock.is_expired
 
@@ -272,7 +272,7 @@ class _LevelSearch:
     def make_update(
         self, level: int, objective: Objective, value: int | None, bound: int | None
     ) -> LevelUpdate:
-        """Return the update of a level that is not solved."""
+        """Return the update of a level without solving the level."""
         return self.update(level, objective, value, bound)
 
     def incumbent(self, objective: Objective) -> int | None:
@@ -359,7 +359,8 @@ class _DirectSearch(_LevelSearch):
             value, found = self._run_search(level, objective, (value, bound), within)
             bound = found if within[0] is complete else bound
             if value != before:
-                # The solver process may be killed before this level is done.
+                # The solver process may be killed before this level is solved, so yield this result
+                # early.
                 yield self.update(level, objective, value, bound)
         self.keep_level(objective, value)
         return self.update(level, objective, value, bound)
@@ -379,8 +380,8 @@ class _DirectSearch(_LevelSearch):
         """Yield upper bounds, fraction of the time, and deterministic seconds of each search.
 
         The first search of a level is near the optimum of the relaxation. Large models are then
-        searched by neighbourhoods, which are near this optimum but leave some nodes free. The last
-        search is on the complete model.
+        searched by neighbourhoods near this optimum, in which some nodes may take any tasks. The
+        last search is on the complete model.
         """
         if values is not None:
             yield partial(self._near, level, values), NEAR_SHARE, NEAR_WORK
@@ -445,7 +446,7 @@ class _DirectSearch(_LevelSearch):
         return 1.0 if mine is None or left is None else mine / max(left, 1e-3)
 
     def _is_level_finished(self, value: int | None, bound: int | None) -> bool:
-        """Return whether the search of a level ends: its value suffices, or its time is over."""
+        """Return whether the search of a level ends, at a sufficient value or the time limit."""
         if self.limits.suffices(value, bound):
             return True
         is_over = self._seconds_left() == 0.0
@@ -480,8 +481,9 @@ class _DirectSearch(_LevelSearch):
     def _near(self, level: int, values: F64, free: Bool | None = None) -> I64:
         """Return upper bounds (variables,) that restrict tasks to nodes near known solutions.
 
-        A node gets tasks only if the relaxation's optimum or the incumbent places such tasks there.
-        Gangs that belong only to later levels are excluded. Variables in `free` keep their bounds.
+        A node gets tasks of a class only if the relaxation's optimum or the incumbent places tasks
+        of this class on the node. Gangs that belong only to later levels are excluded. Variables in
+        `free` keep their bounds.
         """
         placement, upper = self.model.placement, self.model.upper
         assert placement is not None  # noqa: S101  the caller has the relaxation
@@ -493,7 +495,7 @@ class _DirectSearch(_LevelSearch):
         return np.where(placement.stage > level, self.model.lower, upper)
 
     def _complete(self, level: int) -> I64:
-        """Return upper bounds (variables,) that exclude gangs of later levels, if this is exact."""
+        """Return upper bounds (variables,) that exclude later levels' gangs where this is exact."""
         placement = self.model.placement
         if placement is None:
             return self.model.upper
@@ -568,7 +570,8 @@ def _can_exclude_gangs(model: LevelModel, placement: Placement, later: Bool) -> 
 def _proved_bound(result: Result, known: int | None) -> int | None:
     if result.answer is Answer.OPTIMAL:
         return result.value
-    # The model requires at least `known`, so if it is infeasible, `known` is an upper bound.
+    # The model requires at least `known`. If the model is infeasible, `known` is therefore an upper
+    # bound.
     return known if result.answer is Answer.INFEASIBLE else result.bound
 
 
@@ -814,7 +817,7 @@ class _ConfigurationSearch(_LevelSearch):
         within: tuple[I64, I64, I64],
         share: float,
     ) -> int | None:
-        """Run CP-SAT with (lower, upper, hint), and return the better of its value and `value`."""
+        """Run CP-SAT with (lower, upper, hint); return the better of the new value and `value`."""
         least = None if value is None else value + 1
         answer = self._attempt(goal, least, bound, within, share)
         found = answer in (Answer.OPTIMAL, Answer.FEASIBLE)

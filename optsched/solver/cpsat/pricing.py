@@ -34,7 +34,7 @@ class TooManyCapacities(Exception):
 
 
 def useful_capacity(capacity: I64, request: I64) -> I64:
-    """Return the capacity (K, R) that tasks can use, given the capacity of other resources.
+    """Return the capacity (K, R) that tasks can use within the capacity of other resources.
 
     If every task class requests resource q, tasks cannot use more of resource r than the capacity
     of q times the largest ratio request[r] / request[q].
@@ -88,7 +88,7 @@ class _Axis:
 
 
 def _sums(request: I64, most: int) -> I64:
-    """Return all sums of positive requests up to `most`, in ascending order."""
+    """Return all sums of positive requests that are at most `most`, in ascending order."""
     step = int(np.gcd.reduce(request))
     top = most // step
     if top > MOST_BITS:
@@ -165,7 +165,7 @@ class _Group:
 
     @property
     def num_cells(self) -> int:
-        """The work of one pricing, the number of cells times the number of task classes."""
+        """The work of one pricing: the number of cells times the number of task classes."""
         return int(np.prod([len(a.levels) for a in self._axes])) * len(self._classes)
 
     def solve(self, prices: I64) -> _Table:

@@ -57,7 +57,7 @@ class Solved:
 
 
 class Solver(Protocol):
-    """Solves level models."""
+    """A solver of level models."""
 
     def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
         """Return the result of solving a model within limits.
@@ -86,7 +86,7 @@ class Work(Protocol):
 
 
 class InProcess:
-    """Solves level models in the caller's process, for tests, studies and single solves."""
+    """A solver in the caller's process, for tests, studies and single solves."""
 
     def solve(self, model: LevelModel, limits: Limits, on_step: OnStep = None) -> Solved:
         """See `Solver`."""
@@ -102,7 +102,7 @@ class InProcess:
 
 
 class WorkerProcess:
-    """Solves level models in a worker process.
+    """A solver of level models in a worker process.
 
     The process starts at the first solve, and again if it has died.
 
@@ -121,7 +121,7 @@ class WorkerProcess:
         self._connection: Connection | None = None
 
     def start(self) -> None:
-        """Start the worker process if it does not run, so that the first solve need not wait."""
+        """Start the worker process if none runs, so that the first solve does not have to wait."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
@@ -209,7 +209,7 @@ class WorkerProcess:
         return why
 
     def _wait(self, connection: Connection, end: float | None) -> str | None:
-        """Wait for a message; return None if a message arrives, or the reason why none did."""
+        """Wait for a message; return None if a message arrives, or the reason for its absence."""
         while True:
             left = None if end is None else max(end - time.monotonic(), 0.0)
             if self._is_stopped is None:
@@ -255,7 +255,7 @@ def _sort_message(
 def _add_unfinished_level(
     updates: Sequence[LevelUpdate], steps: Sequence[Step]
 ) -> tuple[LevelUpdate, ...]:
-    """Return the updates, followed by the last update of an unfinished level, if any."""
+    """Return the updates, and the last update of an unfinished level if one exists."""
     done = {update.level for update in updates}
     last = [step.update for step in steps[-1:] if step.update.level not in done]
     return (*updates, *last)

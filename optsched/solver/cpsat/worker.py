@@ -46,7 +46,7 @@ def serve(connection: Connection) -> None:
 
 
 class _Mail:
-    """Sends updates with the same solution together, so that each solution is sent once.
+    """A sender that groups updates with the same solution, so that each solution is sent once.
 
     A model may have thousands of levels, and most levels do not change the solution.
     """
@@ -57,7 +57,7 @@ class _Mail:
         self._sent: LevelUpdate | None = None
 
     def post(self, update: LevelUpdate) -> None:
-        """Send an update immediately if its solution is new, or else with the next message."""
+        """Send an update immediately if its solution is new, otherwise with the next message."""
         last = self._kept[-1] if self._kept else self._sent
         self._kept.append(update)
         if last is None or last.solution is not update.solution or len(self._kept) >= MOST_KEPT:
@@ -83,7 +83,7 @@ def exit_with_parent(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    # Ctrl-C reaches every process of a terminal, so let the parent decide when to end.
+    # Ctrl-C reaches every process of a terminal, so let the parent process decide when to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     serve(Connection(int(sys.argv[1])))

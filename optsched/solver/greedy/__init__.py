@@ -1,1 +1,1 @@
-"""Volcano's actions without a solver, with a vector of fits and scores for each task class."""
+"""Volcano's actions without a solver; each task class has vectors of node fits and scores."""

@@ -1,8 +1,8 @@
 """Run custom actions in the pipeline: build the view of the session, and apply their proposals.
 
-The proposals for a gang are applied all together or not at all. Proposals have to satisfy rules,
-limits of queues and idle capacity. A task is evicted only if plugins vote for its eviction as in
-the actions `preempt` or `reclaim`.
+The proposals for a gang are applied together or not at all. Proposals have to satisfy rules, limits
+of queues and idle capacity. A task is evicted only if plugins vote for its eviction as in the
+actions `preempt` or `reclaim`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _GangProposal:
 
 
 class CustomActionRunner:
-    """Gives custom actions a view of the session, and applies the proposals that are allowed."""
+    """A runner that gives custom actions a view of the session and applies allowed proposals."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class CustomActionRunner:
     # ------------------------------------------------------------------------------------
 
     def carry_out(self, name: str, gangs: Sequence[int], proposals: Iterable[Proposal]) -> None:
-        """Apply the proposals of a custom action, gang by gang, in the order of the proposals."""
+        """Apply the proposals of a custom action gang by gang, in the order of the proposals."""
         for gang, proposed in self._read_proposals(gangs, proposals).items():
             if proposed.victims:
                 self._evict_for_gang(gang, proposed, name)
@@ -191,7 +191,7 @@ class CustomActionRunner:
 
 
 class _ProposalReader:
-    """Collects proposals by gang, and returns messages about invalid proposals."""
+    """A reader that collects proposals by gang and returns messages about invalid proposals."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ _OF_ONE_GANG: Final = frozenset({RUNNING_ESTIMATE, USER})
 
 
 class _Traits(NamedTuple):
-    """Properties of a gang that rules read in addition to its shape."""
+    """The properties of a gang that rules read in addition to the gang's shape."""
 
     namespace: str
     queue: str
@@ -47,7 +47,7 @@ class _Traits(NamedTuple):
 
 
 class _Identity:
-    """Traits of a gang, compared by object identity, which is faster than comparing values."""
+    """The traits of a gang, compared by object identity, which is faster than by value."""
 
     def __init__(self, traits: _Traits) -> None:
         self.traits = traits
@@ -99,7 +99,7 @@ class GangClasses:
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         problem = placing.problem
-        # A custom plugin or an extender may read any field of a gang: try each gang separately.
+        # A custom plugin or an extender may read any field of a gang, so try each gang separately.
         self.is_known = not any(a.origin or a.rule.name == Extender.name for a in rules.active)
         self.class_of = (
             problem.derived(number_classes) if self.is_known else [ALONE] * problem.num_gangs
@@ -111,17 +111,17 @@ class GangClasses:
         self._fails_together = not placing.faces.reads_labels
 
     def class_now(self, gang: int) -> int:
-        """Return the class number of a gang, or `ALONE` once a task is placed or evicted for it."""
+        """Return the class number of a gang, or `ALONE` once the gang has placements or victims."""
         return ALONE if gang in self._touched else self.class_of[gang]
 
     def note_failure(self, gang: int) -> None:
-        """Record that a gang could not start, and that no node was nominated for it."""
+        """Record that a gang could not start, and that no node was nominated for this gang."""
         number = self.class_now(gang)
         if number != ALONE and self._fails_together:
             self._failed[number] = self._placing.changes
 
     def has_failed(self, gang: int) -> bool:
-        """Return whether a gang of the same class could not start, and nothing changed since."""
+        """Return whether an equal gang failed to start, without changes since that attempt."""
         number = self.class_of[gang]
         if self._failed.get(number) != self._placing.changes:
             return False

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class GangMinimums:
-    """Counts the placed and evicted tasks of gangs by role."""
+    """A counter of the placed and evicted tasks of gangs by role."""
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         self._placing = placing
@@ -24,12 +24,12 @@ class GangMinimums:
         self._gone: dict[int, Counter[str]] = {}
 
     def record_eviction(self, victim: int, sign: int) -> None:
-        """Record the eviction of a running task with `sign` 1, or undo the record with -1."""
+        """Record the eviction of a running task (`sign` 1), or undo the record (`sign` -1)."""
         gone = self._gone.setdefault(int(self._running.gang_of[victim]), Counter())
         gone[self._running.tasks[victim].role] += sign
 
     def can_spare(self, victim: int) -> bool:
-        """Return whether a gang keeps its minimum if a running task is evicted in addition."""
+        """Return whether a gang keeps its minimum if one more running task is evicted."""
         self.record_eviction(victim, 1)
         can = self.has_minimum(int(self._running.gang_of[victim]))
         self.record_eviction(victim, -1)

@@ -2,7 +2,7 @@
 
 As in Volcano (`pkg/scheduler/actions/gangpreempt`, `gangreclaim`), these actions search a network
 domain in which victims release enough for the minimum of a gang. The actions evict surplus tasks of
-gangs first, then entire gangs. There are three differences to Volcano. A gang never keeps fewer
+gangs first, then entire gangs. There are three differences from Volcano. A gang never keeps fewer
 tasks than its minimum, needless victims keep running, and nominations last across sessions.
 """
 
@@ -43,7 +43,7 @@ class GangPreemptionOptions:
 
 
 class GangPreemption:
-    """Evicts running tasks for starving gangs, one gang after the other, and nominates nodes."""
+    """Preemption that evicts running tasks for starving gangs one by one, and nominates nodes."""
 
     def __init__(
         self, evicting: GreedyPreemption, domains: TopologyPlacement, rules: RuleSet
@@ -194,7 +194,7 @@ class GangPreemption:
         mine = np.flatnonzero(self._running.gang_of == owner).tolist()
         rest = [v for v in mine if v not in self._evicting.evicted]
         may = all(self._evicting.evictable[v] for v in rest)
-        # As in reclaim, one task may exceed the amount that its queue has to give back.
+        # As in reclaim, a victim may be larger than the amount that its queue has to give back.
         return (owner, rest) if rest and may and len(set(rest) - named) <= 1 else None
 
     def _useful_fraction(self, unit: list[int], candidates: Bool, requested: I64) -> float:

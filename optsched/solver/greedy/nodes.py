@@ -147,8 +147,9 @@ class _Log:
     def touched_since(self, read: int) -> I64:
         """Return the nodes that changed after the first `read` entries of the log.
 
-        Returns every node if `read` is -1, since no entry was read before. Returns every node also
-        if the log has grown by at least the number of nodes, since one pass is then cheaper.
+        Returns every node if `read` is -1, since no entry was read before. Also returns every node
+        if the log has grown by at least the number of nodes, because one pass over all nodes is
+        then cheaper.
         """
         if read < 0 or self.length - read >= len(self.every):
             return self.every
@@ -246,7 +247,7 @@ class NodeTable:
     def preference_scores(self, task_class: int) -> F64:
         """Return the score (N,) of the next task of a class, regardless of idle capacity.
 
-        The score is `NOWHERE` on nodes that the class may not use.
+        The score is `NOWHERE` on nodes that the task class may not use.
         """
         problem, view = self._problem, self._view(task_class)
         scored = self._fixed.scored(task_class)
@@ -320,7 +321,7 @@ class NodeTable:
         return ladder
 
     def _view(self, task_class: int) -> _View:
-        """Return the view of a task class after updating its fits."""
+        """Return the view of a task class with updated fits."""
         view = self._views.get(task_class)
         if view is None:
             view = self._views[task_class] = self._open(task_class)
@@ -330,7 +331,7 @@ class NodeTable:
         return view
 
     def _scored(self, task_class: int) -> _View:
-        """Return the view of a task class after updating its fits and scores."""
+        """Return the view of a task class with updated fits and scores."""
         view = self._view(task_class)
         if view.score_read < self._log.length:
             scored = self._fixed.scored(task_class)

@@ -1,7 +1,7 @@
 """The greedy pipeline, which runs the actions of a policy one after the other on a problem.
 
 The order of gangs and the results are the same as in Volcano (`pkg/scheduler/actions`), except that
-creation time and name break ties, which Volcano breaks randomly. Volcano evaluates plugins for each
+creation time and name break ties. Volcano breaks ties randomly. Volcano evaluates plugins for each
 task, and this module evaluates plugins for each task class.
 """
 
@@ -67,7 +67,7 @@ class GreedyOptions:
     late
         Starving gangs that are not enqueued, in the order in which they are enqueued before all
         other gangs. The first starving gang that is refused and could fit is still recorded as
-        enqueued, so that its request is set aside.
+        enqueued, so that its request stays reserved.
     proposers
         The custom actions.
     faults
@@ -115,7 +115,7 @@ def run_greedy(problem: Problem, rules: RuleSet, options: GreedyOptions) -> Deci
 
 
 def find_start(problem: Problem, rules: RuleSet, gang: int) -> I64 | None:
-    """Return the nodes (T,) on which the minimum of one gang starts if no other gang is placed.
+    """Return the nodes (T,) on which a gang's minimum starts if no other gang is placed.
 
     Returns None if the gang cannot start, for example because its queue is overused.
     """
@@ -332,7 +332,7 @@ class _Pipeline:
 
     def preempt(self) -> None:
         """Evict tasks for gangs of the same queue; see `preemption`."""
-        # The search for victims is slow, so it is skipped if every gang is placed.
+        # The search for victims is slow, so skip the search if every gang is placed.
         if self._options.gated and (short := self._find_waiting()):
             self._evicting.preempt(short)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Cursor:
-    """Progress of a gang: its placed tasks, and the tasks still needed for its minimum.
+    """The progress of a gang: the placed tasks, and the tasks still needed for the minimum.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ class PlacementState:
         return False
 
     def reserve_nominated(self, gang: int, seats: Seats) -> bool:
-        """Keep a gang's nominations until its nodes are idle; return False if it will not fit.
+        """Keep a gang's nominations until its nodes are idle; return False if the gang cannot fit.
 
         If the minimum of the gang fits idle capacity, the gang starts and only its other tasks
         wait.
@@ -236,7 +236,7 @@ class PlacementState:
     def _place_on_node(
         self, gang: int, seat: tuple[int, int, int], where: tuple[NodeTable, I64]
     ) -> int:
-        """Place up to the number of tasks in `seat` on its node, and return how many fit."""
+        """Place up to the number of tasks in `seat` on its node, and return the number placed."""
         entry, node, number = seat
         task_class, cursor = self.class_of(gang, entry), self.cursor(gang)
         number = min(number, sum(left for e, left in cursor.runs if e == entry))
@@ -313,7 +313,7 @@ class PlacementState:
                     self.place_tasks(gang, run, wanted, (book, answer))
 
     def grow(self, gang: int, number: int) -> int:
-        """Place up to `number` further tasks of a gang in order; return how many fit."""
+        """Place up to `number` further tasks of a gang in order; return the number placed."""
         placed = 0
         cursor = self.cursor(gang)
         for run in cursor.runs:
@@ -330,7 +330,7 @@ class PlacementState:
 
     @property
     def mark(self) -> int:
-        """Length of the undo log."""
+        """The length of the undo log."""
         return len(self._steps)
 
     def undo(self, gang: int) -> None:
@@ -359,7 +359,7 @@ class PlacementState:
         where: tuple[NodeTable, I64],
         lens: NodeView = ALL_NODES,
     ) -> int:
-        """Place up to `wanted` tasks of one run, and return how many fit.
+        """Place up to `wanted` tasks of one run, and return the number of placed tasks.
 
         `where` holds the node table, and the array (T,) that receives the chosen nodes.
         """

@@ -102,7 +102,7 @@ class Reclaiming(Protocol):
 
 
 class VictimReach(Protocol):
-    """A plugin that returns the tasks it may name as victims, so that the pipeline skips others."""
+    """A plugin that lists all possible victims, so that the pipeline skips other tasks."""
 
     def preempt_reach(self, gang: int) -> Bool | None:
         """Return a mask (V,) that covers every task `preemptable` may name, or None for all."""
@@ -135,7 +135,7 @@ class LiveScoring(Protocol):
     """A plugin whose node scores depend on earlier placements of the session."""
 
     def live_scorer(self, gang: int, entry: int) -> LiveScorer | None:
-        """Return a function whose scores are added to `Rule.scorer`, or None if there is none.
+        """Return a function whose scores are added to `Rule.scorer`, or None without live scores.
 
         The function maps a mask (N,) of nodes that fit a task to scores (N,). An entry with this
         function is placed one task at a time.
@@ -292,7 +292,7 @@ class GreedyPlugins:
         return tuple(part for key in self._methods["gang_key"] for part in key(gang))
 
     def waves(self, gangs: Iterable[int]) -> Iterator[list[int]]:
-        """Yield the gangs that plugins put before all other gangs, then the other gangs."""
+        """Yield first the gangs that plugins prefer to all other gangs, then the other gangs."""
         rest = list(gangs)
         first = [gang for method in self._methods["comes_first"] for gang in filter(method, rest)]
         if first:
@@ -335,7 +335,7 @@ class GreedyPlugins:
             note(victim, sign)
 
     def task_runs(self, gang: int) -> Sequence[tuple[int, int]] | None:
-        """Return a gang's task order from the first plugin that sets it, or None if none does."""
+        """Return a gang's task order from the first plugin that sets an order, or None."""
         found = (runs(gang) for runs in self._methods["task_runs"])
         return next((runs for runs in found if runs is not None), None)
 
@@ -417,10 +417,10 @@ def _reach(tiers: list[list[Any]], reach_of: str, gang: int) -> Bool | None:
 
 
 def _first_answer(tiers: list[list[Any]], gang: int, task_class: int, victims: I64) -> I64:
-    """Return the victims that every voting plugin of the first agreeing tier names.
+    """Return the victims for which every voting plugin of the first agreeing tier votes.
 
-    A tier agrees if its voting plugins name a common victim. Return an empty array if no tier
-    agrees.
+    A tier agrees if all its voting plugins vote for a common victim. Return an empty array if no
+    tier agrees.
     """
     for tier in tiers:
         named: I64 | None = None

@@ -2,8 +2,8 @@
 
 Victims are selected and ordered as in Volcano (`pkg/scheduler/actions/preempt`, `reclaim`): gang by
 gang, task by task, node by node, with votes of plugins by tiers. A gang gets its entire minimum, or
-no evictions. Where Volcano's order is random, names break ties. The nodes of victims are nominated
-to the gang.
+no evictions. Names break ties that Volcano breaks randomly. The nodes of victims are nominated to
+the gang.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class GreedyPreemption:
 
     @cached_property
     def _running_gangs(self) -> set[int]:
-        """Indices of gangs with running tasks."""
+        """The indices of gangs with running tasks."""
         return set(self.running.gang_of.tolist())
 
     @cached_property
@@ -178,7 +178,7 @@ class GreedyPreemption:
     # --- actions ---------------------------------------------------------------------------------
 
     def preempt(self, gangs: Iterable[int]) -> None:
-        """Evict less important tasks of other gangs in the queue, then of the gang itself.
+        """Evict less important tasks, first of other gangs in the queue, then of the same gang.
 
         No task is evicted for gangs with a network topology, as in Volcano.
         """
@@ -210,7 +210,7 @@ class GreedyPreemption:
                 gang, PREEMPT, self.tasks_of_other_gangs
             ):
                 line.rejoin(gang)
-        # Skip gangs without running tasks, because they have no tasks of their own to evict.
+        # Skip gangs without running tasks, because these gangs have no tasks to evict.
         for gang in sorted((g for g in starving if g in self._running_gangs), key=self.gang_key):
             while self.faces.is_starving(gang) and self._preempt_within_gang(gang):
                 pass
@@ -298,7 +298,7 @@ class GreedyPreemption:
         return found
 
     def is_losing_tasks(self, gang: int) -> bool:
-        """Return whether tasks of a gang are evicted in the session, so that it gets no nodes."""
+        """Return whether the session evicts tasks of a gang, so that the gang gets no nodes."""
         return self.placing.ledger.gang_evicted[gang] > 0
 
     def gang_key(self, gang: int) -> tuple[Key, int, int]:
@@ -313,7 +313,7 @@ class GreedyPreemption:
     # --- one gang --------------------------------------------------------------------------------
 
     def _preempt_for_gang(self, gang: int, action: str, who: Callable[[int], Bool]) -> bool:
-        """Evict tasks for a gang while it starves; return whether nodes are nominated to it.
+        """Evict tasks for a starving gang; return whether nodes are nominated to the gang.
 
         If the gang does not reach its minimum, all evictions for the gang are undone.
         """
@@ -473,7 +473,8 @@ class GreedyPreemption:
         """Return a mask (Q,) of the queues from which a gang's queue may reclaim.
 
         The gang's queue or an ancestor must have a claim. If only the parent queue has a claim, its
-        child queues may not reclaim from each other, or they would evict each other alternately.
+        child queues may not reclaim from each other, because their gangs would evict each other
+        alternately.
         """
         queue = int(self._problem.queue_of[gang])
         classes = tuple(self.placing.class_of(gang, entry) for entry in self.entries(gang))
@@ -543,8 +544,8 @@ class GreedyPreemption:
         """Return the nodes that a task fits after evictions, the cheapest first (`preempt.go`).
 
         The cost of a node compares the highest priority of its victims, then the sum of their
-        priorities, then their number. Last, a later start of the victims with the highest priority
-        is better.
+        priorities, then their number. If all are equal, a later start of the victims with the
+        highest priority is better.
         """
         found: list[tuple[tuple[float, ...], int]] = []
         first = preferred_nodes(self._problem)
@@ -676,7 +677,7 @@ class GreedyPreemption:
         return False
 
     def _spare_needless_victims(self, entry_of_gang: _Entry, node: int, before: int) -> bool:
-        """Undo evictions on a node without which the nominated task still fits, and return True."""
+        """Undo evictions on a node that the nominated task does not need, and return True."""
         for v in self.taken[before:-1][::-1]:
             self.placing.undo_to(entry_of_gang[0], self.placing.mark - 1)
             self.keep_running([v])

@@ -77,9 +77,9 @@ class QueueOrder:
     """The order of queues, with the sorted gangs of each queue.
 
     The sort key of a gang is computed when the gang is added, and the sort key of a queue after
-    each of the queue's turns. These times suffice if a key depends only on tasks of its own gang or
-    queue. Keys of queues that depend on tasks of other queues (`reach`) are computed before each
-    turn.
+    each of the queue's turns. Computing keys at these times is enough if a key depends only on
+    tasks of its gang or queue. Keys of queues that depend on tasks of other queues (`reach`) are
+    computed before each turn.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class QueueOrder:
         self._queues: list[tuple[Key, int, int]] = []
 
     def fill(self, gangs: Iterable[int]) -> None:
-        """Sort the given gangs by queue, and replace all gangs by them."""
+        """Replace all gangs by the given gangs, sorted by queue."""
         self._line.update(group_by_queue(self._order, self._queue_of, list(gangs)))
         self._queues = [self._entry(queue) for queue in self._line]
         heapq.heapify(self._queues)

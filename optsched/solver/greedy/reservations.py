@@ -1,9 +1,9 @@
 """Reservations for starving gangs: their start times, nodes and capacity.
 
 Running tasks have expected end times. For one gang after the other, the pipeline checks whether the
-gang can start on the cluster at a later instant, so that every rule is evaluated. The instants are
-the end times of tasks and of earlier reservations. No state is kept between sessions. If the
-cluster does not change, the next session computes the same reservations.
+gang can start on the cluster at a later instant, so that the check evaluates every rule. The
+instants are the end times of tasks and of earlier reservations. No state is kept between sessions.
+If the cluster does not change, the next session computes the same reservations.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ class _ReservationPlanner:
     ) -> tuple[int, I64] | None:
         """Return the first successful of `number` starts by bisection, or None if none succeeds.
 
-        Mostly start 0 succeeds. A greedy start may fail although more capacity is idle, so an
-        earlier start may exist. The returned start is valid nevertheless.
+        In most cases, start 0 succeeds. A greedy start may fail although more capacity is idle, so
+        an earlier start may exist. The returned start is valid nevertheless.
         """
         known: dict[int, I64 | None] = {}
 
@@ -244,7 +244,7 @@ class _ReservationPlanner:
     ) -> CapacityReservation | None:
         """Return a reservation that waits for the fewest nodes to empty, the least loaded first.
 
-        Return None if the gang cannot start even if all nodes become empty.
+        Return None if the gang cannot start on empty nodes.
         """
         last = instants[-1]
         if self._start(alone, _Instant(last, self._no_node, queues_too=True)) is not None:
@@ -322,7 +322,7 @@ class _ReservationPlanner:
         )
 
     def _ceilings(self, queue: int, of_queues: I64) -> tuple[tuple[str, Amounts], ...]:
-        """Return, for a queue and its ancestors, the amounts to keep idle within `capability`."""
+        """Return the amounts to keep idle within `capability`, for a queue and its ancestors."""
         queues = self._problem.queues
         above = np.flatnonzero(queues.subtree[:, queue]).tolist()
         limited = queues.capability < UNLIMITED

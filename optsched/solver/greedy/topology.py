@@ -53,7 +53,7 @@ _CLUSTER = _DomainNodes()
 
 
 class TopologyPlacement:
-    """Places gangs that have a network topology or subgroups."""
+    """The placement of gangs that have a network topology or subgroups."""
 
     def __init__(self, placing: PlacementState, rules: RuleSet) -> None:
         self._placing = placing
@@ -78,7 +78,7 @@ class TopologyPlacement:
         return frozenset(gangs[chosen].tolist())
 
     def guide(self, gang: int) -> bool:
-        """Return whether a gang is placed by domains or subgroups, which this class does."""
+        """Return whether this class places a gang, by domains or subgroups."""
         return gang in self._guided
 
     def has_groups(self, gang: int) -> bool:
@@ -101,7 +101,7 @@ class TopologyPlacement:
         return False
 
     def nominate(self, gang: int) -> bool:
-        """Nominate nodes to a gang by idle and future idle capacity; return whether it fits."""
+        """Nominate nodes to a gang by idle and future idle capacity; return whether this works."""
         return self._nominate_in(gang, self._placing.future)
 
     def _nominate_in(self, gang: int, later: NodeTable) -> bool:
@@ -128,7 +128,7 @@ class TopologyPlacement:
     # --- growing ---------------------------------------------------------------------------------
 
     def grow(self, gang: int, number: int) -> int:
-        """Place up to `number` more tasks in order, or an entire subgroup; return how many fit."""
+        """Place up to `number` more tasks, or an entire subgroup; return the number placed."""
         work = self._work(gang)
         where = (self._placing.book, self._placing.node_of)
         placed = 0
@@ -288,7 +288,7 @@ class _GangPlacement:
     ) -> I64:
         """Return the number (entries, D) of tasks of each entry that fit each domain.
 
-        Each entry is counted without the other entries.
+        The count of an entry ignores the other entries.
         """
         rooms = np.zeros((len(entries), len(forest)), np.int64)
         for row, entry in zip(rooms, entries, strict=True):
@@ -409,7 +409,7 @@ class _GangPlacement:
         return False
 
     def _place_run(self, run: list[int], wanted: int, where: Where, fence: _DomainNodes) -> int:
-        """Place tasks of a run in a domain near the gang's placed tasks; return how many fit."""
+        """Place tasks of a run in a domain near the gang's tasks; return the number placed."""
         placed = 0
         if wanted > 1 and self._is_wide(fence) and self._bonus(run, fence) is None:
             placed = self._placing.place_tasks(self._gang, run, 1, where, NodeView(fence.nodes))

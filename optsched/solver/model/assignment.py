@@ -27,7 +27,8 @@ def assign_tasks(
     """Return decisions that assign a solution's placements to single gangs and nodes.
 
     Tasks bound to network domains choose nodes before other tasks, and tasks bound to domains of
-    the lowest tier choose first. Any remaining nodes of a wider domain are then equally good.
+    the lowest tier choose first. The tasks of a wider domain may then use any of the remaining
+    nodes.
 
     Parameters
     ----------
@@ -116,7 +117,7 @@ class _NodeStock:
 
 
 class _GangAssignment:
-    """Assigns the placed tasks of gang classes to single gangs and to domains."""
+    """The assignment of gang classes' placed tasks to single gangs and to domains."""
 
     def __init__(self, form: Formulation, solution: I64) -> None:
         self._form = form

@@ -44,7 +44,7 @@ MOST_START_CELLS = 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class Goal:
-    """The objective levels of a search, with values and bounds known before.
+    """The objective levels of a search, with values and bounds that are known in advance.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Encoding(Protocol):
 
     @property
     def level_of(self) -> list[int]:
-        """The index among the levels of the goal, for each level of the model."""
+        """For each level of the model, the index of the same level in the goal."""
 
     def decode(self, update: LevelUpdate, base: Decisions) -> Decisions:
         """Return the decisions of a solution, with gangs outside the model decided as in `base`."""

@@ -1,4 +1,4 @@
-"""Neighbourhoods of a plan, in which a few nodes are filled again and others may only lose tasks.
+"""Neighbourhoods of a plan: a few nodes are filled again, and other nodes may only lose tasks.
 
 The method is large-neighbourhood search (Shaw, 1998). If a model of all nodes is too large, a
 sequence of models of a few nodes improves the incumbent.
@@ -93,7 +93,7 @@ def choose_gangs(
     """Return a mask (G,) of the gangs for a neighbourhood with too many pairs for one model.
 
     Half of the task classes belong to gangs that the incumbent places on the neighbourhood's nodes.
-    The other half belongs to waiting gangs, important tiers first.
+    The other half belongs to waiting gangs, with important tiers first.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ def bound_with_evictions(
 ) -> EvictionBounds | None:
     """Return a bound on every level over all plans, including plans with evictions.
 
-    No plan whose earlier levels are at least as good as `values` beats the bound on a level. The
+    The bound on a level covers all plans whose earlier levels are at least as good as `values`. The
     joint model relaxes constraints that it cannot express for plans with evictions. Bounds are
     therefore valid, but may be loose.
 
@@ -136,7 +136,7 @@ def _find_restarts(joint: JointModel) -> Bool:
 
 
 class _Bounds:
-    """Solves the joint model level by level."""
+    """A solver of the joint model, level by level."""
 
     def __init__(
         self, joint: JointModel, solve: tuple[Solver, Limits, Callable[[], int | None]]
@@ -146,7 +146,7 @@ class _Bounds:
         self._held: list[tuple[Expression, int]] = []
 
     def keep_level(self, expression: Expression, sense: Sense, value: int) -> None:
-        """Require a level to be at least as good as a value in all later solves."""
+        """Require that a level is at least as good as a value in all later solves."""
         if sense is Sense.MIN:
             factors = -expression.coefficients
             expression = Expression(expression.variables, factors, -expression.constant)

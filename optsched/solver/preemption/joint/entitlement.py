@@ -142,7 +142,7 @@ def _bound_by_gain(form: Formulation, gain: int, classes: Bool) -> None:
 
 
 class EntitledClasses(NamedTuple):
-    """Masks (H,) of the gang classes that may preempt, and of gang classes that may reclaim."""
+    """The masks (H,) of gang classes that may preempt, and of gang classes that may reclaim."""
 
     preempt: Bool
     reclaim: Bool
@@ -342,7 +342,7 @@ class _Reclaiming:
     def _add_lender_rows(
         self, lender: int, mine: I64, able: Sequence[ReclaimerClass], pair: int | None = None
     ) -> None:
-        """Add rows that let a lender give back only its excess over its share, never its guarantee.
+        """Add rows that let a lender give back its excess over its share, but not its guarantee.
 
         `pair` is the variable of the only reclaimer class, or None in a model for bounds.
         """

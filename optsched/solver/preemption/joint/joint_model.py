@@ -1,4 +1,4 @@
-"""The variables of the joint model, named by their meaning."""
+"""The joint model, with its variables and the objects that they stand for."""
 
 from __future__ import annotations
 

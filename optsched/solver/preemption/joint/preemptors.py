@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Preemptors:
-    """Finds a preemptor for each victim: a gang that is entitled to it and uses its capacity.
+    """The preemptors of victims: entitled gangs that use the capacity of the victims.
 
     A gang uses the capacity of victims on a node up to the requests of its tasks on that node. If a
     gang is evicted entirely, its preemptor needs to use the capacity of only one of its tasks.
@@ -104,8 +104,8 @@ class Preemptors:
         """Return a mask (m,) of reclaimed victims, after changing some victims to preempted.
 
         If a gang is evicted entirely, its preempted tasks need a preemptor that uses the capacity
-        of one of these tasks. If no preemptor does, a reclaimed task of the gang may become
-        preempted.
+        of one of these tasks. If no preemptor uses this capacity, a reclaimed task of the gang may
+        become preempted.
         """
         kept, lost_of = reclaimed.copy(), self._running.gang_of[victims]
         for lost in sorted(whole_gangs):
@@ -186,7 +186,8 @@ class Preemptors:
             if gang is None:
                 continue
             for victim in mine.tolist():
-                # Prefer a preemptor on the victim's node, because it needs this victim's eviction.
+                # Prefer a preemptor on the victim's node, because this preemptor needs the victim's
+                # eviction.
                 user = self._find_user(preemptors_of[lost], np.array([victim]))
                 found[victim] = gang if user is None else user
                 self._record_capacity_taken(found[victim], victim)
@@ -209,7 +210,7 @@ class Preemptors:
     def _find_preemptor(self, preemptors: Sequence[int], victims: I64) -> int | None:
         """Return the first gang that uses a victim's capacity, if necessary after swapping tasks.
 
-        Return None if no gang uses the capacity of a victim.
+        Return None if no gang uses the victim's capacity.
         """
         gang = self._find_user(preemptors, victims)
         if gang is not None:

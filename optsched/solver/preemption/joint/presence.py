@@ -1,4 +1,4 @@
-"""Rows of the exact joint model that evict from a node only if an entitled gang gets a task on it.
+"""Rows of the exact joint model: a node loses victims only if an entitled gang gets the node.
 
 A preemptor must use the capacity of its victims, or the verifier rejects the plan. Without the rows
 of this module, tasks could be evicted for a gang from nodes that the gang does not use, and other
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Presence:
-    """Adds rows that tie victims to entitled gangs on their nodes, for one exact joint model."""
+    """The rows of one exact joint model that tie victims to entitled gangs on their nodes."""
 
     def __init__(self, joint: JointModel, able: EntitledClasses) -> None:
         self._joint, self._able = joint, able
@@ -30,7 +30,7 @@ class Presence:
         """Add rows for every group of victims.
 
         A gang that is evicted entirely or by subgroups needs an entitled gang on only one of its
-        nodes. Every other victim needs an entitled gang on its own node.
+        nodes. Every other victim needs an entitled gang on the victim's node.
         """
         self._supply_no_more_than_is_placed()
         joint, groups = self._joint, self._joint.groups

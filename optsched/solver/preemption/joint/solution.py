@@ -149,7 +149,7 @@ def find_victims_jointly(
 
 
 def _solve(model: LevelModel, means: Means) -> I64 | None:
-    """Return the best solution found within the time limit, or None if there is none."""
+    """Return the best solution found within the time limit, or None without a solution."""
     limits, left_ms = means.limits, means.left_ms()
     if left_ms is not None:
         if left_ms <= 0:

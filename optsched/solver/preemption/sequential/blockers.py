@@ -1,4 +1,4 @@
-"""Rules, other than node capacity, by which running tasks exclude nodes for a gang's tasks."""
+"""Rules (not node capacity) by which running tasks exclude nodes for a gang's tasks."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Blockers:
         return self._tied[task_class]
 
     def stakes(self, task_class: int) -> list[I64]:
-        """Return arrays (V,) that mark the running tasks on which placements of a class depend.
+        """Return arrays (V,) that number the running tasks on which placements of a class depend.
 
         See `VictimRelevance`.
         """

@@ -388,8 +388,8 @@ class EvictionCompiler:
     ) -> list[tuple[int, int, int]]:
         """Return the amounts that a queue and its ancestors may gain within deserved shares.
 
-        Each result is (queue, resource, amount) for a requested resource of which the queue
-        deserves a share.
+        Each result is (queue, resource, amount) for a requested resource in the queue's deserved
+        share.
         """
         assert self.facts.due is not None  # noqa: S101  the caller has checked it
         return [

@@ -230,7 +230,7 @@ class OtherPlacements(NamedTuple):
 
 
 class BlockedNodes(NamedTuple):
-    """Nodes (m,) that `entries` can use only after all tasks of `groups` are evicted."""
+    """The nodes (m,) that `entries` can use only after all tasks of `groups` are evicted."""
 
     entries: I64
     nodes: I64
@@ -263,7 +263,7 @@ class GuaranteeReserve:
 
 @dataclass(frozen=True, eq=False)
 class EvictionConstraints:
-    """Limits of evictions and placements, in addition to the capacity of nodes.
+    """The limits on evictions and placements, in addition to node capacity.
 
     Attributes
     ----------
@@ -320,7 +320,7 @@ class EvictionProblem:
     groups
         The groups of possible victims.
     constraints
-        The limits of evictions and placements.
+        The limits on evictions and placements.
 
     """
 

@@ -1,7 +1,7 @@
 """Solve an eviction problem greedily: the cheapest victims for one task after the other.
 
-If there is no solver, or no time is left, the greedy solution is the result. With a solver, the
-greedy solution is the solver's first solution.
+Without a solver or remaining time, the greedy solution is the result. With a solver, the greedy
+solution is the solver's first solution.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def restrict_to_promising_nodes(eviction: EvictionProblem) -> EvictionProblem | 
     most = _FEW_NODES + 2 * int(eviction.most.sum())
     if len(nodes) <= most:
         return None
-    # Take nodes from all domains alternately, so that every domain is represented.
+    # Take nodes from all domains in rotation, so that every domain is represented.
     order = nodes[np.argsort(lacking[nodes], kind="stable")]
     domain = (
         np.zeros(len(order), np.int64)
@@ -118,7 +118,8 @@ class _Heuristic:
         """Place as many tasks as allowed, and return whether the gang reaches its minimum."""
         eviction = self._eviction
         weight = eviction.request / np.maximum(eviction.room.sum(axis=0) + 1, 1)
-        # If not all tasks start, place the smallest tasks first, since they need fewer victims.
+        # If not all tasks start, place the smallest tasks first, because small tasks need fewer
+        # victims.
         sign = -1 if eviction.most_in_all >= int(eviction.most.sum()) else 1
         short_role, left = dict(eviction.need_role), eviction.most_in_all
         for entry in np.argsort(sign * weight.max(axis=1), kind="stable").tolist():
@@ -145,7 +146,7 @@ class _Heuristic:
         return int(claims(reserve, used)[top].sum()) <= max(reserve.pool, before)
 
     def _place_entry(self, entry: int, number: int) -> int:
-        """Place tasks of an entry where they need the least more capacity; return how many fit."""
+        """Place tasks of an entry where the least capacity is missing; return the number placed."""
         request = self._eviction.request[entry]
         done, banned = 0, ~self._eviction.allowed[entry] | self._is_too_small(request)
         while done < number:
@@ -157,7 +158,8 @@ class _Heuristic:
             if self._admit(entry, node):
                 done += 1
             elif is_free:
-                # No victims were needed, so a limit of queues failed, as it would on all nodes.
+                # No victims were needed, so a queue limit failed, and the limit would fail on all
+                # nodes.
                 banned[(self._idle >= request).all(axis=1)] = True
             else:
                 banned[node] = True

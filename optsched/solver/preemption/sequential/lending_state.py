@@ -1,4 +1,4 @@
-"""Check whether lending queues allow further victims, by sums updated for each victim."""
+"""A check whether lending queues allow further victims, by sums updated for each victim."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class LendingState:
     """The lendings of an eviction problem, axis L, and all their options, axis O.
 
     A lending is satisfied if one of its options is satisfied, which means that the lender held more
-    than it keeps before its last victim. A victim updates only the sums of its own queues, so a
-    check needs no pass over all groups.
+    than it keeps before its last victim. A victim updates only the sums of its queue and ancestors,
+    so a check needs no pass over all groups.
 
     Attributes
     ----------

@@ -108,7 +108,7 @@ def sizes(problem: Problem) -> I64:
 
 
 def lost_steps(problem: Problem) -> I64:
-    """Return the base-2 logarithm (V,) of the work lost by evicting each task, rounded up.
+    """Return the base-2 logarithm (V,) of the work that each task's eviction loses, rounded up.
 
     The lost work is the task's dominant share of the cluster, in thousandths, times the seconds
     since it started or last saved its work.

@@ -86,7 +86,7 @@ class Means:
 
 @dataclass(frozen=True, eq=False)
 class EvictionPlan:
-    """Evictions, and nominations of the gangs for which they are made.
+    """The evictions, and the nominations of the gangs for which tasks are evicted.
 
     Attributes
     ----------
@@ -296,7 +296,7 @@ class _Stage:
         return True
 
     def _equivalence_key(self, gang: int) -> tuple[int, ...]:
-        """Return a key such that gangs of equal keys have equal results in an unchanged state."""
+        """Return a key; gangs with equal keys have equal results in an unchanged state."""
         problem = self._problem
         return (
             int(problem.shape_of[gang]),
@@ -316,7 +316,7 @@ class _Stage:
         return rest
 
     def _nominations_of(self, gang: int) -> Seats:
-        """Return a gang's nominations in this stage, or else its nodes by the given decisions."""
+        """Return a gang's nominations in this stage, or its nodes by the given decisions."""
         if gang in self._seats:
             return self._seats[gang]
         first, last = self._problem.task_start[gang : gang + 2].tolist()
@@ -338,7 +338,7 @@ class _Stage:
         )
 
     def _is_losing_tasks(self, gang: int) -> bool:
-        """Return whether a gang loses pods, so that it gets no node, as in Volcano."""
+        """Return whether a gang loses pods; this gang then gets no node, as in Volcano."""
         return bool(self._state.evicted[self._compiler.running.gang_of == gang].any())
 
     def _depends_on_neighbours(self, gang: int) -> bool:
@@ -418,7 +418,7 @@ class _Stage:
         return self._accept(tried, best, are_all=are_all)
 
     def _evict_by_trial(self, gang: int) -> bool:
-        """Evict tasks by trial for a gang that custom rules block, and return whether it fits."""
+        """Evict tasks by trial for a gang that custom rules block; return whether the gang fits."""
         before = self._list_actions()
         is_over = lambda: self._left_ms() <= 0  # noqa: E731
         found = search_by_trial(self._compiler, gang, self._state, before, is_over)
@@ -508,7 +508,7 @@ class _Stage:
     def _solve(
         self, eviction: EvictionProblem, heuristic: HeuristicSolution | None
     ) -> tuple[HeuristicSolution | None, _FewestVictims | None]:
-        """Return the best solution, and the proved bounds on victims, each None if not found."""
+        """Return the best solution and the proved bounds on victims; None for a missing result."""
         if eviction.constraints.others is None:
             return self._solve_from(eviction, heuristic)
         # The heuristic ignores rules on tasks that share a node, so first solve on a few nodes.
@@ -654,7 +654,7 @@ def _cost_of(eviction: EvictionProblem, found: HeuristicSolution) -> tuple[int, 
 
 
 def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims | None:
-    """Return the fewest victims over all domains for as many tasks as `best`, None if unproved."""
+    """Return the proved fewest victims over all domains for as many tasks as `best`, or None."""
     if len(tried) == 1:
         return best.least
     if any(t.least is None for t in tried):
@@ -666,7 +666,7 @@ def _combine_bounds(tried: Sequence[_Answer], best: _Answer) -> _FewestVictims |
 def _choose_last_created(
     compiler: EvictionCompiler, eviction: EvictionProblem, evicted: I64
 ) -> I64:
-    """Return the tasks that are evicted, which are the last created tasks of each group."""
+    """Return the tasks to evict: the last created tasks of each group."""
     running, groups = compiler.running, eviction.groups
     born = np.array([running.tasks[int(v)].created_ms for v in groups.tasks], np.int64)
     order = np.lexsort((groups.tasks, -born, groups.of_task))

@@ -55,7 +55,8 @@ def search_by_trial(
 ) -> TrialResult | None:
     """Return victims and nominations for a gang, or None if the search finds none.
 
-    `before` holds the actions for earlier gangs. `is_over` returns whether no time is left.
+    `before` holds the actions for earlier gangs. `is_over` is a function that returns whether no
+    time is left.
     """
     return _Trial(compiler, gang, state, before, is_over).run()
 
@@ -112,7 +113,7 @@ class _Trial:
     # --- one task --------------------------------------------------------------------------------
 
     def _place_task(self, task: int, entry: int) -> bool:
-        """Place one task on the node with the fewest further victims; return whether it fits."""
+        """Place a task on the node with the fewest further victims; return whether it fits."""
         best: tuple[list[list[int]], int] | None = None
         request = self._problem.classes.request[self._problem.task_class[task]]
         for node in self._nodes():
@@ -140,7 +141,7 @@ class _Trial:
         return list(dict.fromkeys([*mine, *order]))[:MOST_NODES]
 
     def _fewest(self, task: int, node: int, request: I64, most: int) -> list[list[int]] | None:
-        """Return the further victims after which a task fits a node, or None if it does not fit.
+        """Return the further victims after which a task fits a node, or None without a solution.
 
         The victims are at most `most` units of tasks.
         """

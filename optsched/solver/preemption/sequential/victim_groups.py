@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class VictimGrouper:
-    """Groups running tasks that are equal as victims."""
+    """A builder of groups of running tasks that are equal as victims."""
 
     def __init__(self, facts: SessionFacts) -> None:
         self._facts = facts
