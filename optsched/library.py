@@ -111,7 +111,7 @@ __all__ = [
 
 
 class ArgumentError(ValueError):
-    """An argument is invalid; the message names the argument, its value and the accepted values."""
+    """An error for an invalid argument, with its name, its value and the accepted values."""
 
 
 _P = ParamSpec("_P")
@@ -417,7 +417,7 @@ def trace(
 ) -> LoadedTrace:
     """Return a trace of arrivals for `simulate` and `compare`.
 
-    Jobs that cannot be replayed raise no error. Such jobs are skipped, and listed in the attribute
+    Jobs that cannot be replayed raise no error. These jobs are skipped, and listed in the attribute
     `problems` of the trace.
 
     Parameters
@@ -456,9 +456,9 @@ def _amounts(name: str, quantities: Mapping[str, object]) -> Amounts:
 def read(path: str | Path) -> Snapshot:
     """Return the snapshot read from a manifest file, a folder of manifests or the openb trace.
 
-    Only pods whose `schedulerName` is volcano or optsched are to be scheduled. Objects that cannot
-    be read are skipped. The function `optsched.formats.snapshots.instance_files.read_instance`
-    lists the skipped objects.
+    Only pods with the `schedulerName` volcano or optsched are scheduled. Objects that cannot be
+    read are skipped. The function `optsched.formats.snapshots.instance_files.read_instance` lists
+    the skipped objects.
 
     Raises
     ------

@@ -108,7 +108,7 @@ class Review(Findings):
         self.settings = settings
 
     def answer(self, question: Question, default: Any) -> Any:  # noqa: ANN401
-        """Return the answer to a question; if it is open, record it and return `default`."""
+        """Return the answer to a question, or record an open question and return `default`."""
         answer = self.request.answers.get(question, _OPEN)
         if answer is not _OPEN:
             return answer

@@ -43,8 +43,8 @@ def mutate(review: Review) -> None:
     elif isinstance(spec, dict) and is_changed:
         is_whole = declares_field(review.request, "minAvailable") is False
         filled = refill(old, spec, review.settings, review, is_whole=is_whole)
-        # A user who only scales down a job does not become its submitter: the right to use the
-        # queue is not asked for.
+        # A user who only scales down a job does not become its submitter, because the right to use
+        # the queue is not checked.
         is_changed = find_difference(old, filled) is not None and not _only_shrinks(old, filled)
     record_submitter(review, is_changed=is_changed)
 

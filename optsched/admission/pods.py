@@ -153,7 +153,7 @@ def _check_queues(annotations: Mapping[str, str], review: Review) -> None:
         if queue is not None:
             check_access(queue, review)
         elif has_left:
-            # Controllers created the pod for a job: its submitter is not on record.
+            # The submitter of a pod that controllers created for a job is not recorded.
             review.deny(
                 f"metadata.annotations[{QUEUE_NAME}]: Forbidden: there is no queue {name}: a pod "
                 "leaves its PodGroup only for a queue that exists"

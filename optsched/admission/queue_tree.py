@@ -106,7 +106,7 @@ def _ancestors(queue: Queue, world: World) -> Iterator[Queue]:
 
 
 def check_resources_of_tree(queue: Queue, review: Review) -> None:
-    """Check a queue's resources against those of its ancestors, siblings and descendants."""
+    """Check the resources of a queue against its ancestors, siblings and descendants."""
     for resource, amount in sorted(queue.capability.items()):
         limiting = next(
             (each for each in _ancestors(queue, review.world) if each.capability.get(resource)),

@@ -1,4 +1,4 @@
-"""Webhook configurations with Volcano's names: which requests an API server sends, and where.
+"""Webhook configurations with Volcano's names, which select the requests to review.
 
 The failure policy is Fail, so a request that cannot be reviewed is denied.
 """
@@ -26,7 +26,7 @@ _SYSTEM: Final = ("kube-system", NAMESPACE)
 
 
 def configuration_ref(service: Service, name: str = SERVICE_NAME) -> Ref:
-    """Return a reference to a path's webhook configuration; `name` is that of the Service."""
+    """Return a reference to a path's webhook configuration; `name` is the name of the Service."""
     kind = (
         MUTATING_WEBHOOK_CONFIGURATION if service.is_mutating else VALIDATING_WEBHOOK_CONFIGURATION
     )

@@ -31,7 +31,7 @@ def record_of(obj: Raw | None) -> str:
 
 
 def subjects_of(request: Request, settings: Settings) -> tuple[Subject, ...]:
-    """Return the submitters of a request, each of whom must have the required rights.
+    """Return the submitters of a request; every submitter must have the required rights.
 
     The result is empty for a trusted controller whose object has no record of submitters.
     """

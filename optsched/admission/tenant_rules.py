@@ -1,4 +1,4 @@
-"""Annotations by which a tenant could get more than its share, and who may write them.
+"""Annotations by which a tenant could exceed its share, and the users who may write them.
 
 Only the scheduler and device plugins may record which devices a pod holds. Users who may update
 queues are administrators and may write all annotations. A setting lists the guarded annotations
@@ -172,7 +172,7 @@ def check_priority_of_pod(spec: Mapping[str, object], review: Review, path: str 
 def check_owner(review: Review, *kinds: Kind) -> None:
     """Deny an owner of which only controllers create objects, unless the object had this owner.
 
-    Controllers count all objects with such an owner, so another user's object could end the owner.
+    Controllers count all objects with this owner, so another user's object could end the owner.
     """
     if review.request.user in review.settings.trusted:
         return
@@ -242,7 +242,7 @@ def _is_of_nodes(request: Request) -> bool:
 def _annotations_and_labels(
     obj: Raw | None, templates: tuple[str, ...]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield path, key and value of all annotations and labels, including those of templates."""
+    """Yield path, key and value of all annotations and labels, also of pod templates."""
     yield from _metadata_entries(get_mapping(obj, "metadata"), "metadata")
     for path, template in _pod_templates(obj, templates):
         yield from _metadata_entries(get_mapping(template, "metadata"), f"{path}.metadata")

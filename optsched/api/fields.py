@@ -21,7 +21,7 @@ __all__ = ["FieldError", "InvalidObject"]
 
 
 class InvalidObject(Exception):
-    """An object has errors that make the object unusable; `errors` lists all errors.
+    """An error for an unusable object; `errors` lists all errors of the object.
 
     The message has one line for each error, such as `Queue ml-training: spec.weight: 70000 is ...`.
     """

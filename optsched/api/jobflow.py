@@ -67,7 +67,7 @@ class TaskProbe:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Probes of jobs; a dependent job may start once all pass, before those jobs are completed."""
+    """Probes of jobs; a dependent job may start once all probes pass, before the jobs complete."""
 
     http: tuple[HttpProbe, ...] = ()
     tcp: tuple[TcpProbe, ...] = ()

@@ -68,9 +68,8 @@ class Cluster:
 class DeviceQuota:
     """Quotas on devices claimed through dynamic resource allocation.
 
-    The keys are those of Volcano's capacity plugin. A number of devices has the key
-    `deviceclass/<class>`, and a consumable capacity has the key
-    `<dimension>.deviceclass/<class>`.
+    The keys are the same as in Volcano's capacity plugin. A number of devices has the key
+    `deviceclass/<class>`, and a consumable capacity has the key `<dimension>.deviceclass/<class>`.
     """
 
     capability: Mapping[str, int] = field(default_factory=dict)
@@ -164,7 +163,7 @@ class Queue:
 
     @property
     def overuse_tolerance(self) -> str:
-        """By how much the queue may exceed its share before the excess is reclaimed, as text."""
+        """The amount by which the queue may exceed its share before reclaim, as text."""
         return self.meta.annotations.get(wellknown.OVERUSE_TOLERANCE, "")
 
 

@@ -42,11 +42,11 @@ Value: TypeAlias = "bool | int | str | Quantity | Mapping[str, Value] | tuple[Va
 
 
 class Unsupported(ValueError):
-    """An expression uses a part of CEL that this module does not support."""
+    """An error for an expression that uses a part of CEL that this module does not support."""
 
 
 class CelError(ValueError):
-    """The evaluation of an expression on a device has failed."""
+    """An error for an expression whose evaluation on a device has failed."""
 
 
 class CelDevice(Protocol):

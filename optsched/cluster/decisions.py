@@ -77,7 +77,7 @@ class Sense(StrEnum):
 
 
 class LevelStatus(StrEnum):
-    """What a solver has proved about the value of a level."""
+    """The status of the proof about the value of a level."""
 
     OPTIMAL = "OPTIMAL"
     FEASIBLE = "FEASIBLE"
@@ -139,7 +139,7 @@ class QueueShare:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How far a plan is from an optimal plan, and what has been proved about the plan.
+    """The distance of a plan from an optimal plan, and the proofs about the plan.
 
     Attributes
     ----------
@@ -283,7 +283,7 @@ class Incumbent:
 
 
 class SolveStatus(StrEnum):
-    """Why a solve ended.
+    """The reason why a solve ended.
 
     COMPLETE: every level is optimal or within the requested gap. LIMIT: a limit on time or work, or
     a limitation of the engines, ended the solve earlier. INTERRUPTED: a user stopped the solve.

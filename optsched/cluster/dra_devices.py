@@ -209,7 +209,7 @@ class DeviceNeed:
 
     @property
     def variants(self) -> tuple[DeviceNeed, ...]:
-        """The requests one of which has to be met: the alternatives, or the request itself."""
+        """The alternative requests, of which one has to be met, or only the request itself."""
         return self.alternatives or (self,)
 
 
@@ -390,7 +390,7 @@ class Devices:
         return replace(self, claims=claims)
 
     def refuses(self, need: DeviceNeed) -> str:
-        """Return why no node can meet a request; empty if the devices of the nodes decide it."""
+        """Return why no node can meet a request; empty if this depends on the nodes' devices."""
         if need.problem:
             return need.problem
         if need in self.postponed:
@@ -420,7 +420,7 @@ class Devices:
             return True
 
     def selectors_of(self, need: DeviceNeed) -> list[str]:
-        """Return the selectors of a request, including those of its device classes."""
+        """Return the selectors of a request, including the selectors of its device classes."""
         found: list[str] = []
         for variant in need.variants:
             device_class = self.classes.get(variant.device_class)

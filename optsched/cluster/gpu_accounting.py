@@ -79,8 +79,8 @@ class GpuBook:
     def allocate(self, shape: TaskShape, shared_gpus: Sequence[GpuShare] = ()) -> tuple[int, ...]:
         """Allocate GPUs to a task and return the GPU numbers.
 
-        Returns no GPU or fewer GPUs than requested if the free GPUs do not suffice. Moving GPU
-        shares could then still make the request fit.
+        Returns no GPU or fewer GPUs than requested if too few GPUs are free. Moving GPU shares
+        could then still make the request fit.
         """
         if shared_gpus:
             return tuple(sorted({self._cards[c.key] for c in shared_gpus if c.key in self._cards}))

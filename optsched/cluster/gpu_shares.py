@@ -27,7 +27,7 @@ class Instance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """One of the partitions into which MIG can divide a GPU."""
+    """A partition into which MIG can divide a GPU."""
 
     name: str
     instances: tuple[Instance, ...]
@@ -60,7 +60,7 @@ class Template(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """How the NPUs of one chip type are shared: by templates, or only as whole devices.
+    """A chip type of NPUs, which are shared by templates or only as whole devices.
 
     Attributes
     ----------

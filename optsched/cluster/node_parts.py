@@ -145,7 +145,7 @@ NO_LOCAL_DATA: Final = Store()
 
 
 class ShardMode(StrEnum):
-    """How a scheduler treats the nodes of its shard, with the values of Volcano."""
+    """The treatment of the nodes of a shard by its scheduler, with the values of Volcano."""
 
     NONE = "none"
     SOFT = "soft"
@@ -163,7 +163,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Sharding:
-    """The node shards of a cluster, as one scheduler treats them.
+    """The node shards of a cluster, and their treatment by one scheduler.
 
     Attributes
     ----------

@@ -99,7 +99,8 @@ def relocate(snapshot: Snapshot, places: Mapping[str, str]) -> Snapshot:
         fresh = [successor_of(t, places[t.key]) for t in gang.tasks if t.key in places]
         return _with_tasks(gang, (*left[gang.key].tasks, *fresh)) if fresh else left[gang.key]
 
-    # Successors request the resources that their predecessors hold, so victims must not.
+    # Successors request the resources that their predecessors hold, so victims must not request the
+    # same resources.
     away = with_terminating(snapshot, places, still_request=False)
     left = away.gang_by_key
     return replace(away, gangs=tuple(each(gang) for gang in snapshot.gangs))
@@ -176,8 +177,7 @@ class Kept:
         nominated to its node. An expected task reserves the capacity for a pod that does not exist
         yet.
     left
-        Maps the key of a gang with recorded moves to those moves whose replacements do not exist
-        yet.
+        Maps the key of a gang with recorded moves to the moves whose replacements do not exist yet.
 
     """
 
@@ -360,8 +360,8 @@ def with_terminating(
     def mark_if_evicted(task: Task) -> Task:
         if task.key not in tasks:
             return task
-        # A task is the same object in its gang and on its node. The terminating task has to be,
-        # too.
+        # A task is the same object in its gang and on its node. The terminating task has to be the
+        # same object in both places, too.
         new = known.get(id(task))
         if new is None:
             new = known[id(task)] = mark_task(task)

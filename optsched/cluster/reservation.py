@@ -68,9 +68,9 @@ def binding_reservations(
 ) -> tuple[int, ...]:
     """Return the indices of the reservations that a gang must respect if it starts at `now_ms`.
 
-    A reservation must be respected if it precedes the gang's own reservation, belongs to a gang of
-    at least the same priority, reserves capacity, and begins before the gang ends. Two kinds of
-    gangs respect no reservation. A gang that runs below its minimum comes first, because the
+    A reservation must be respected if it precedes the reservation of the gang itself, belongs to a
+    gang of at least the same priority, reserves capacity, and begins before the gang ends. Gangs of
+    two types respect no reservation. A gang that runs below its minimum comes first, because the
     capacity that the gang holds is useless until its minimum runs. A gang with nominated nodes
     already has its capacity, and reservations are made in addition to nominations.
     """

@@ -81,7 +81,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """A conjunction of requirements on labels; an empty one accepts everything."""
+    """A conjunction of requirements on labels; an empty conjunction accepts every object."""
 
     requirements: tuple[Requirement, ...] = ()
 
@@ -130,7 +130,7 @@ class NodeSelector:
 
 
 class TaintEffect(StrEnum):
-    """What a taint does to pods that do not tolerate it."""
+    """The effect of a taint on pods that do not tolerate the taint."""
 
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"

@@ -244,7 +244,7 @@ class Gang:
 
     @property
     def role_minimums(self) -> tuple[tuple[str, int], ...]:
-        """(role, number) pairs: how many tasks of each role the minimum of the gang includes.
+        """(role, number) pairs: the number of tasks of each role in the minimum of the gang.
 
         If the numbers in `min_role` sum to more than `min_member`, Volcano ignores the numbers
         (`CheckTaskReady`), and a job may start without its driver. In that case, optsched sets the
@@ -315,7 +315,7 @@ _PPM = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a queue may exceed its deserved share before other queues reclaim the excess.
+    """The excess over its deserved share that a queue may hold before other queues reclaim it.
 
     Attributes
     ----------
@@ -375,9 +375,9 @@ class Queue:
     node_groups
         Node groups that the queue may use; ignored unless the policy has a plugin for node groups.
     tolerance
-        How far the queue may exceed its deserved share before other queues reclaim the excess.
-        Queues with a tolerance give back excess before other queues. None if the queue specifies no
-        tolerance.
+        Excess over its deserved share that the queue may hold before other queues reclaim the
+        excess. Queues with a tolerance give back excess before other queues. None if the queue
+        specifies no tolerance.
     problem
         The flaw of the Queue object; no task of a queue with a flaw is placed. None without a flaw.
     """
@@ -420,7 +420,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A PersistentVolumeClaim as the scheduler sees it.
+    """A PersistentVolumeClaim, with the properties that the scheduler reads.
 
     Attributes
     ----------
@@ -481,7 +481,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A PodDisruptionBudget: how many of the selected pods may currently be evicted.
+    """A PodDisruptionBudget: the number of selected pods that may currently be evicted.
 
     Attributes
     ----------
@@ -505,7 +505,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A ResourceQuota: how much the pods of its namespace may request in total.
+    """A ResourceQuota: the total amounts that the pods of its namespace may request.
 
     Attributes
     ----------

@@ -118,7 +118,7 @@ class SnapshotBuilder:
         return sorted(tasks, key=lambda task: task.key)
 
     def build(self, taken_ms: int, others: Snapshot) -> Snapshot:
-        """Return the snapshot at `taken_ms`; all but nodes and gangs is taken from `others`."""
+        """Return the snapshot at `taken_ms`; `others` has all objects except nodes and gangs."""
         for name in self._changed_nodes:
             node = self._bare_nodes.get(name)
             if node is None:

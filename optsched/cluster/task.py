@@ -292,12 +292,13 @@ class Task:
         When the pod last saved its work (`optsched.io/checkpointed-at`), in epoch milliseconds; 0
         if never.
     cooldown_ms
-        How long after its start the pod should not be evicted (`volcano.sh/cooldown-time`).
+        Time after its start during which the pod should not be evicted
+        (`volcano.sh/cooldown-time`).
     owner
         UID of the controller that replaces the pod after its deletion; empty without one.
     is_movable
-        Whether the pod may be moved for another gang, because a controller replaces it or an
-        annotation allows it.
+        Whether the pod may be moved for another gang, because a controller replaces the pod or an
+        annotation allows the move.
     estimate_ms
         The shorter of the pod's expected run time (`optsched.io/running-estimate`) and its time
         limit (`activeDeadlineSeconds`); 0 if the pod has neither.

@@ -39,8 +39,8 @@ class Arrival:
         The user's estimate of the run time, or None without one. Plugins see the estimate, never
         the duration.
     grace_ms
-        How long evicted pods of the gang keep their resources (`terminationGracePeriodSeconds`),
-        for example to save their work.
+        Time for which evicted pods of the gang keep their resources
+        (`terminationGracePeriodSeconds`), for example to save their work.
     where
         `file:line` of the source; empty without a file.
 
@@ -145,7 +145,7 @@ _NO_ESTIMATE = "is below zero: write milliseconds, or omit it if there is no est
 
 
 def sound_trace(trace: Trace) -> Found:
-    """Return a trace without the objects that cannot be replayed, and why each was dropped.
+    """Return a trace without unreplayable objects, and the problem of each dropped object.
 
     Nodes and queues may be in any order. Arrivals and node events must be in time order; where time
     decreases, as few arrivals and events as possible are dropped to restore the order. Gangs that
@@ -344,7 +344,7 @@ class _ClusterCapacity:
 
 
 def _count_on_node(offers: Mapping[str, int], request: Mapping[str, int]) -> int:
-    """Return how many tasks with the given request fit on an empty node."""
+    """Return the number of tasks with the given request that fit on an empty node."""
     one = {PODS: 1, **{r: amount for r, amount in request.items() if amount > 0}}
     limits = {PODS: NO_POD_LIMIT, **offers}
     return min(limits.get(resource, 0) // amount for resource, amount in one.items())

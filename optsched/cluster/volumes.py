@@ -42,7 +42,7 @@ class VolumeRequest:
 
 @dataclass(frozen=True, slots=True)
 class VolumeGrant:
-    """The volume of a claim before its pod is bound; if empty, one is provisioned for the node."""
+    """The volume of a claim before its pod is bound; if empty, a volume is provisioned."""
 
     claim: str
     node: str
@@ -93,7 +93,7 @@ class VolumeAssignment:
         return self._volume_of.get(claim, "")
 
     def assign(self, ask: VolumeRequest) -> bool:
-        """Assign a volume to a claim unless one can be provisioned; returns whether it gets one."""
+        """Assign a volume to a claim that needs an existing one; return False if none is left."""
         self._asks[ask.claim] = ask
         self.short.discard(ask.claim)
         held = self._volume_of.get(ask.claim)
@@ -115,7 +115,7 @@ class VolumeAssignment:
             self.assign(self._asks[other])
 
     def usable_volumes(self, claim: str, volumes: Iterable[str]) -> list[str]:
-        """Return those of `volumes` that a claim can get while all other claims keep a volume."""
+        """Return the given volumes that a claim can get while all other claims keep a volume."""
         # `movable` contains the volumes whose claims could change to another volume.
         movable: set[str] = set()
         grows = True

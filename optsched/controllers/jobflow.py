@@ -297,7 +297,7 @@ def patched(before: Any, patch: Any) -> Any:  # noqa: ANN401  values of JSON
 
 
 def _key_of(before: Any, patch: Any) -> str:  # noqa: ANN401
-    """Return the field that identifies the entries of both lists; empty without such a field."""
+    """Return the field that identifies the entries of both lists; empty if there is none."""
     if not (isinstance(before, list) and isinstance(patch, list) and before and patch):
         return ""
     every = [*before, *patch]

@@ -114,7 +114,7 @@ class AssetsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A binary: where its source is, and which versions of the binary are accepted."""
+    """A binary: the location of its source, and the accepted versions."""
 
     name: str
     module: str

@@ -63,7 +63,7 @@ IDLE_CONTROLLERS = (
 
 
 class Lifetime(StrEnum):
-    """How long a plane runs: as long as the process that started the plane, or until a stop."""
+    """The lifetime of a plane: until the process that started the plane ends, or until a stop."""
 
     OWNED = "owned"
     DETACHED = "detached"

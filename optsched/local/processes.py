@@ -46,7 +46,7 @@ def run(
 def spawn(
     command: Sequence[str], *, log: Path, environment: Mapping[str, str], stdin: int | None = None
 ) -> int:
-    """Start a process in its own session, append its output to `log`, and return its id.
+    """Start a process in a new session, append its output to `log`, and return its id.
 
     In the terminal's session, Ctrl-C would end all components in arbitrary order.
     """

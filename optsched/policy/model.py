@@ -166,7 +166,7 @@ def _read_admission(
 
 
 def _read_reservations(fields: Mapping[str, Field], solver: SolverKind, findings: Findings) -> int:
-    """Return the most reservations of a policy, by default 0 for a policy without a solver."""
+    """Return the maximum number of reservations, by default 0 for a policy without a solver."""
     usual = 0 if solver is SolverKind.NONE else MOST_RESERVATIONS
     if "reservations" not in fields:
         return usual

@@ -106,7 +106,8 @@ class Policy:
     admission, solver, budgets
         The form of the level `admission`, the solver, and the time limits of a session.
     reservations
-        The most starving gangs for which capacity is reserved at a later instant, or 0 for none.
+        Maximum number of starving gangs for which capacity is reserved at a later instant, or 0 for
+        no reservations.
     action_arguments
         The arguments of each action, as in Volcano's `configurations`.
     proposers

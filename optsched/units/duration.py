@@ -60,7 +60,7 @@ class TimestampError(UnitError):
 
 
 def parse_duration_ns(text: object) -> int:
-    """Return a Go duration in nanoseconds; fractions of a nanosecond are cut off, as in Go."""
+    """Return a Go duration in nanoseconds; fractions of a nanosecond are truncated, as in Go."""
     if not isinstance(text, str) or len(text) > _MAX_TEXT:
         raise DurationError(text)
     match = _DURATION.fullmatch(text)
@@ -94,7 +94,7 @@ def format_duration_ms(milliseconds: int) -> str:
 
 
 def parse_time_ms(text: object) -> int:
-    """Return an RFC 3339 time in milliseconds since 1970; finer fractions are cut off."""
+    """Return an RFC 3339 time in milliseconds since 1970; finer fractions are truncated."""
     if not isinstance(text, str):
         raise TimestampError(text)
     return _time_ms(text)

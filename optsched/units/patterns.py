@@ -1,4 +1,4 @@
-r"""Regular expressions in RE2 syntax, which Go and thus Volcano use.
+r"""Regular expressions in RE2 syntax, which is also the syntax of Go and Volcano.
 
 RE2 bounds the time of a search: it is proportional to the length of the text for any pattern.
 Only this module uses the RE2 library.

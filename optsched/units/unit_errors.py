@@ -39,7 +39,7 @@ def describe_field(path: str, value: object, message: str) -> str:
 
 
 def quote(value: object) -> str:
-    """Return the value as JSON for a message, cut after 60 characters."""
+    """Return the value as JSON for a message, truncated after 60 characters."""
     if isinstance(value, str):
         text = write_json(value[: _SHOWN + 1])
     elif isinstance(value, dict | list | tuple):

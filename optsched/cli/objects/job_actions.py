@@ -86,7 +86,7 @@ def show_jobs(place: Place, form: str, namespace: str | None, which: Mapping[str
     """Print the jobs of a namespace, or of all namespaces for None.
 
     `which` contains the filters queue, scheduler, selector and labels. The columns of a plain table
-    are those of `vcctl`. The reasons for refused pods follow the table.
+    are the same as in `vcctl`. The reasons for refused pods follow the table.
     """
     jobs, events = call_cluster(place, lambda client: _read_jobs(client, form, namespace, which))
     _print_jobs(jobs, events, form, with_namespace(JOBS) if namespace is None else None)

@@ -369,7 +369,7 @@ def _manifest(kind: Kind, part: Part, problems: list[str]) -> Manifest | None:
 
 
 def _stranger(kind: Kind, value: Mapping[str, Any]) -> FieldError | None:
-    """Return why a document is not an object of a kind, or None if it is such an object."""
+    """Return why a document is not an object of a kind, or None for an object of this kind."""
     for name, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
         given = value.get(name)
         if given is None:

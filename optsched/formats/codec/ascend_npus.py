@@ -1,8 +1,8 @@
 """Ascend NPUs in annotations and resources, as HAMi's device plugin writes and reads them.
 
 Volcano: `pkg/scheduler/api/devices/ascend/hami`, `…/devices/config/vnpu.go`; the plugin:
-Project-HAMi/ascend-device-plugin, `internal/server`. The built-in chips are those of the plugin's
-ConfigMap (`ascend-device-configmap.yaml`).
+Project-HAMi/ascend-device-plugin, `internal/server`. The built-in chips are the chips in the
+plugin's ConfigMap (`ascend-device-configmap.yaml`).
 """
 
 from __future__ import annotations

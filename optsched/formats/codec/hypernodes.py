@@ -1,8 +1,9 @@
 """HyperNodes as one tree, and the network topology requests of PodGroups: read and written back.
 
 Contradictions are resolved and reported: a second parent, a cycle, a node that two HyperNodes list.
-The other members of a HyperNode are kept. A HyperNode never covers nodes outside of its own list.
-Volcano instead stops all jobs with a topology request (`pkg/scheduler/api/hyper_node_info.go`).
+The other members of a HyperNode are kept. A HyperNode never covers nodes outside of its list of
+members. Volcano instead stops all jobs with a topology request
+(`pkg/scheduler/api/hyper_node_info.go`).
 """
 
 from __future__ import annotations

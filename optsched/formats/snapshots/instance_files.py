@@ -105,8 +105,8 @@ def read_instance(
     progress
         A callback with the number of characters read so far and in total.
     preview
-        A function that replaces objects by those that controllers would create, or None to keep
-        all objects.
+        A function that replaces objects by the objects that controllers would create, or None to
+        keep all objects.
 
     Raises
     ------

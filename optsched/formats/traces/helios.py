@@ -1,10 +1,10 @@
 """Slurm logs of SenseTime's Helios clusters and of Shanghai AI Lab's Acme clusters.
 
 Hu et al., SC 2021 (S-Lab-System-Group/HeliosData): `cluster_log.csv`, and in the same folder
-`cluster_gpu_number.csv` with the GPUs of each virtual cluster by day.
-Hu et al., NSDI 2024 (InternLM/AcmeTrace): `trace_seren.csv` and `trace_kalos.csv`, whose times have
-an offset and which have no virtual clusters.
-The GPUs and CPUs of a row are those of a whole job and are split evenly over the job's nodes.
+`cluster_gpu_number.csv` with the GPUs of each virtual cluster by day. Hu et al., NSDI 2024
+(InternLM/AcmeTrace): `trace_seren.csv` and `trace_kalos.csv`, whose times have an offset and which
+have no virtual clusters. The GPUs and CPUs of a row belong to a whole job and are split evenly over
+the job's nodes.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ def read_published_trace(name: str, path: Path, nodes: Sequence[Node] | None = N
     Parameters
     ----------
     name
-        One of `TRACE_FORMATS`.
+        A format in `TRACE_FORMATS`.
     path
         The file of the trace, or the folder of a `pai` trace.
     nodes

@@ -104,8 +104,8 @@ class _Answer:
     """The input of the last session and its plan.
 
     `until_ms` is the latest start of the next session, in milliseconds since 1970. `times` counts
-    how often in succession the same gangs were pending for the same reasons. `repeats` counts the
-    successive sessions that repeated an input without a change of the plan.
+    the successive sessions in which the same gangs were pending for the same reasons. `repeats`
+    counts the successive sessions that repeated an input without a change of the plan.
     """
 
     snapshot: Snapshot

@@ -1,6 +1,6 @@
 """Authorization of metrics readers by TokenReview and SubjectAccessReview.
 
-The required rights are those of controller-runtime (pkg/metrics/filters,
+The required rights are the same as in controller-runtime (pkg/metrics/filters,
 `WithAuthenticationAndAuthorization`): the verb `get` of the nonResourceURL `/metrics`.
 """
 

@@ -294,8 +294,8 @@ def placed_in_batches(
     """Return the placements of pods of classes (T,) that arrive in batches of `size`.
 
     A pod without a slot goes to the node with the best score, on ties to the node with the lowest
-    rank (N,). Without slots, with batches of one pod and FGD's ranks, the placements are those of
-    FGD.
+    rank (N,). Without slots, with batches of one pod and FGD's ranks, the placements equal the
+    placements of FGD.
     """
     cluster, found = _Cluster(workload, slots, rank), list[Placed]()
     for first in range(0, len(classes), size):

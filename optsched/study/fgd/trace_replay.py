@@ -80,7 +80,7 @@ def replay(workload: Workload, policy: Policy, runs: Sequence[Arrivals]) -> Hist
     workload
         Nodes and classes.
     policy
-        One of `POLICIES`, built for this workload.
+        A policy in `POLICIES`, built for this workload.
     runs
         Orders of arrival, replayed in parallel.
 

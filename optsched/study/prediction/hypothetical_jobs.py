@@ -225,7 +225,7 @@ class _Study:
 
         Pods of other schedulers stay at first. If the gang starts only without the pods of other
         schedulers, the gang waits, and the reason names these pods. Pods of DaemonSets and static
-        pods always stay, because nodes run such pods again.
+        pods always stay, because nodes run these pods again.
         """
         if answer.start is not Start.LATER or answer.expected is not None:
             return answer

@@ -72,7 +72,7 @@ def read_given(
     source
         A file of kind Trace, manifests, a published trace, or `gavel:…` for a synthetic trace.
     trace_format
-        One of `TRACE_FORMATS` for a published trace.
+        A format in `TRACE_FORMATS` for a published trace.
     nodes
         A trace or manifests with the nodes on which a published trace is replayed.
 
